@@ -1,0 +1,35 @@
+"""When a run ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hetsim import checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Epochs, updates or seconds of the run's own clock, whichever comes first; None: no such limit."""
+
+    epochs: float | None = None
+    updates: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs is None and self.updates is None and self.seconds is None:
+            raise ValueError("budget has neither epochs, updates nor seconds: give at least one, such as budget.epochs=20")
+        if self.epochs is not None:
+            checks.number("budget.epochs", self.epochs)
+        if self.updates is not None:
+            checks.whole("budget.updates", self.updates)
+        if self.seconds is not None:
+            checks.number("budget.seconds", self.seconds)
+
+    def num_positions(self, num_samples: int) -> int | None:
+        """How many positions of the sample sequence are handed out, at n samples an epoch; None: no end."""
+        return None if self.epochs is None else max(1, round(self.epochs * num_samples))
+
+    def allows(self, version: int, seconds: float) -> bool:
+        """Whether a run that has just committed this version, at this time, goes on (epochs end by themselves)."""
+        return version < (self.updates or math.inf) and seconds < (self.seconds or math.inf)

@@ -1,0 +1,60 @@
+"""Sentences for bad input: each names the key, the value, and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+
+def number(key: str, value: Any, *, zero: bool = False) -> float:
+    """A finite number above zero (or zero, where that is allowed)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{key} must be a number, not {value!r}")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{key} must be a finite number {'of at least' if zero else 'above'} zero, not {value!r}")
+    return float(value)
+
+
+def whole(key: str, value: Any, *, least: int = 1) -> int:
+    """A whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{key} must be a whole number, not {value!r}")
+    if value < least:
+        raise ValueError(f"{key} must be at least {least}, not {value}")
+    return value
+
+
+def flag(key: str, value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} must be true or false, not {value!r}")
+    return value
+
+
+def choice(key: str, value: Any, options: Sequence[str]) -> str:
+    """One of the options."""
+    if value not in options:
+        raise ValueError(f"{key} must be {' or '.join(options)}, not {value!r}{suggestion(value, options)}")
+    return str(value)
+
+
+def suggestion(value: Any, options: Collection[str]) -> str:
+    """'; did you mean …?' where something is close, and nothing where nothing is."""
+    close = get_close_matches(str(value), options, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def mapping(key: str, value: Any, *, required: Collection[str] = (), optional: Collection[str] = ()) -> dict[str, Any]:
+    """A mapping with all of the required keys and none outside the schema."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key} must be a mapping with {', '.join(required)}, not {value!r}")
+    known = [*required, *optional]
+    for name in value:
+        if name not in known:
+            raise ValueError(f"{key}.{name} is no key of the schema ({', '.join(known)}){suggestion(name, known)}")
+    for name in required:
+        if value.get(name) is None:
+            raise ValueError(f"{key}.{name} is missing: give it a value")
+    return {str(name): entry for name, entry in value.items()}

@@ -1,0 +1,131 @@
+"""Data-parallel SGD around a server that holds the weights: asynchronous, or as its admission decides."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hetsim.coordination.plan import Coordination, Plan, State
+from hetsim.effects import Batch, Commit, Contribution, Gradient, Message, Node, Program, Receive, Send, Update
+from hetsim.policies.admission import Decision, EveryGradient
+from hetsim.policies.weighting import NoDiscount, PerWorker
+from hetsim.vector import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a worker took from the server: a range, and the weights to compute at."""
+
+    batch: Batch
+    used: Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterServer(Coordination):
+    """Workers pull weights and a range of samples, and push a gradient; admission decides what the server does with it."""
+
+    needs_server: ClassVar[bool] = True
+
+    @property
+    def relies_on_scale(self) -> bool:
+        unweighted = isinstance(self.weighting, PerWorker) and isinstance(self.discount, NoDiscount)
+        return isinstance(self.admission, EveryGradient) and not unweighted
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        return self.server(plan, state) if node.rank == node.server else self.worker(node)
+
+    def worker(self, node: Node) -> Program[None]:
+        """Ask for work, compute where the server's weights are, send back what it cost."""
+        yield from Send(node.server)
+        message = yield from Receive(node.server)
+        while message.batch:
+            computed = yield from Gradient(at=message.payload, batch=message.batch)
+            yield from Send(
+                node.server, computed.gradient, version=message.version, seconds=computed.seconds, loss=computed.loss
+            )
+            message = yield from Receive(node.server)
+
+    def server(self, plan: Plan, state: State) -> Program[None]:
+        """Do with each gradient what admission says, and hand out ranges, until every worker was told to stop."""
+        holding: dict[int, Holding] = {}
+        returned = deque(state.outstanding)
+        num_stopped = 0
+        going = True
+        while num_stopped < plan.num_workers:
+            message = yield from Receive()
+            held = holding.pop(message.source, None)
+            if held is not None and going:
+                state, decision = self.arrived(state, contribution(message, held, state.version))
+            else:
+                decision = Decision(free=(message.source,))
+            decisions = deque([decision])
+            while decisions:
+                decision = decisions.popleft()
+                if decision.apply and going:
+                    state, applied = yield from self.apply(plan, state, decision.apply)
+                    outstanding = (*returned, *(held.batch for held in holding.values()))
+                    state = replace(state, outstanding=outstanding)
+                    going = yield from Commit(state.version, state, applied)
+                for rank in decision.free:
+                    if returned and going:
+                        batch = returned.popleft()
+                    else:
+                        batch = plan.left(state.next_sample, self.allocation.shares(state.allocation)[rank] if going else 0)
+                        state = replace(state, next_sample=batch.stop)
+                    if batch:
+                        holding[rank] = Holding(batch, self.compensation.outgoing(state.compensation, state.weights))
+                        yield from Send(rank, holding[rank].used, version=state.version, batch=batch)
+                    else:
+                        yield from Send(rank, version=state.version, batch=batch)
+                        num_stopped += 1
+                        admission, decision = self.admission.left(state.admission, rank)
+                        state = replace(state, admission=admission)
+                        decisions.append(decision)
+
+    def arrived(self, state: State, arrival: Contribution) -> tuple[State, Decision]:
+        """Learn the worker's speed from its gradient, and ask admission what to do with it."""
+        admission, decision = self.admission.arrived(state.admission, arrival)
+        dropped = sum(contribution.samples for contribution in decision.drop)
+        state = replace(
+            state,
+            admission=admission,
+            allocation=self.allocation.observe(state.allocation, (arrival,)),
+            num_samples_discarded=state.num_samples_discarded + dropped,
+        )
+        return state, decision
+
+    def apply(
+        self, plan: Plan, state: State, group: tuple[Contribution, ...]
+    ) -> Program[tuple[State, tuple[Contribution, ...]]]:
+        """W ← W − η (1/c) Σ w_i d(τ_i) g_i, each g_i corrected for its delay; the next version, and what made it."""
+        group = tuple(replace(c, staleness=state.version - c.version) for c in group)
+        compensation = state.compensation
+        total: Vector = None
+        for c, factor in zip(group, self.factors(group, plan), strict=True):
+            compensation, gradient = self.compensation.correct(compensation, c, state.weights)
+            term = gradient if factor == 1.0 else gradient * factor
+            total = term if total is None else total + term
+        weights = yield from Update(at=state.weights, gradient=total)
+        state = replace(
+            state,
+            version=state.version + 1,
+            weights=weights,
+            compensation=compensation,
+            num_samples=state.num_samples + sum(c.samples for c in group),
+        )
+        return state, group
+
+
+def contribution(message: Message, held: Holding, version: int) -> Contribution:
+    """What a worker brought back for what it held."""
+    return Contribution(
+        rank=message.source,
+        batch=held.batch,
+        version=message.version,
+        seconds=message.seconds,
+        loss=message.loss,
+        staleness=version - message.version,
+        gradient=message.payload,
+        used=held.used,
+    )

@@ -1,0 +1,92 @@
+"""One run as its config describes it: built at the edge, read by both backends."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hetsim import checks
+from hetsim.budget import Budget
+from hetsim.cluster import Cluster
+from hetsim.coordination.plan import Coordination, Plan
+from hetsim.trace import DETAILS
+from hetsim.workloads.task import Optimizer, OptimizerRecipe, Task, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Which method on which cluster trains what, from which seed, for how long, and what is recorded of it."""
+
+    method: str
+    coordination: Coordination
+    cluster: Cluster
+    workload: Workload
+    optimizer: OptimizerRecipe
+    budget: Budget
+    batch_size: int
+    seed: int = 0
+    dtype: str = "float32"
+    evaluate_every_epochs: float = 1
+    trace: str = "full"
+    pictures: bool = True
+
+    def __post_init__(self) -> None:
+        """Everything that can be checked without reading data or importing torch."""
+        checks.whole("seed", self.seed, least=0)
+        checks.whole("batch_size", self.batch_size)
+        checks.choice("dtype", self.dtype, ("float32", "float64"))
+        checks.choice("trace", self.trace, DETAILS)
+        checks.number("evaluate_every_epochs", self.evaluate_every_epochs)
+        checks.flag("pictures", self.pictures)
+        if self.batch_size < self.num_workers:
+            raise ValueError(f"batch_size={self.batch_size} is less than one sample for each of {self.num_workers} workers: raise it")
+        self.coordination.allocation.initial(self.num_workers, self.batch_size)
+        self.workload.check()
+
+    @property
+    def num_workers(self) -> int:
+        return self.cluster.num_workers
+
+    @property
+    def num_ranks(self) -> int:
+        """Programs that run: the workers, and a server where the method has one."""
+        return self.num_workers + self.coordination.needs_server
+
+    @property
+    def leader(self) -> int:
+        """The rank whose commits count: the server, or rank 0 where there is none."""
+        return self.num_workers if self.coordination.needs_server else 0
+
+    def plan(self, num_samples: int) -> Plan:
+        """What is to be handed out, at so many samples an epoch."""
+        return Plan(self.num_workers, self.batch_size, self.budget.num_positions(num_samples))
+
+    def load(self) -> tuple[Task, Optimizer]:
+        """The workload's data, model and optimizer, refusing what would silently do nothing."""
+        task = self.workload.load(seed=self.seed, dtype=self.dtype)
+        optimizer = task.optimizer(self.optimizer)
+        if self.coordination.relies_on_scale and not optimizer.feels_scale:
+            raise ValueError(
+                f"optimizer._target_={self.optimizer.optimizer.target} does not feel a gradient's scale, so weighting or discounting "
+                "single gradients would do nothing: use torch.optim.SGD, or weighting=per_worker discount=none"
+            )
+        return task, optimizer
+
+
+class RunFailed(Exception):
+    """A run that could not go on, with one sentence that says why."""
+
+
+class Backend(ABC):
+    """A world that answers a method's questions."""
+
+    name: ClassVar[str]
+
+    def check(self, experiment: Experiment) -> None:
+        """Raise ValueError, with one sentence, if this experiment cannot run here."""
+
+    @abstractmethod
+    def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
+        """Run it, leave its files and its resolved config in the folder; the summary (None on ranks that do not lead)."""

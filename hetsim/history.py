@@ -1,0 +1,123 @@
+"""What becomes of the commits: the learning curve, the verdict on going on, and a bar for who waits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hetsim.coordination.plan import State
+from hetsim.effects import Contribution
+from hetsim.experiment import Experiment
+from hetsim.measures import Applied
+from hetsim.trace import APPLY, COMMIT, Trace
+from hetsim.vector import Vector
+from hetsim.workloads.task import Evaluation, Task
+
+
+@dataclass(frozen=True)
+class Point:
+    """A version on the learning curve."""
+
+    seconds: float
+    version: int
+    samples: int
+    evaluation: Evaluation
+
+
+@dataclass
+class History:
+    """The leader's record of the global versions. Weights are immutable, so they can be evaluated when there is time for it."""
+
+    experiment: Experiment
+    task: Task
+    trace: Trace
+    start: State
+    keep: Callable[[State], None] | None = None
+    """Called with the state of every commit, by whoever wants to start again from one."""
+    points: list[Point] = field(default_factory=list)
+    last: State = field(init=False)
+    applied: Applied = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.last = self.start
+        self.applied = Applied(self.experiment.num_workers)
+        self._every = self.experiment.evaluate_every_epochs * self.task.num_samples
+        self._kept: list[tuple[float, int, int, Vector]] = []
+        self._bar = Bar(self.experiment, self.experiment.plan(self.task.num_samples).num_positions)
+        self._note(0.0, self.start)
+
+    def commit(self, seconds: float, state: State, applied: tuple[Contribution, ...]) -> bool:
+        """Record a version; whether updates and seconds allow another one."""
+        if self.trace.commits:
+            if self.trace.full:
+                for c in applied:
+                    self.trace.add(seconds, seconds, c.rank, APPLY, state.version, c.samples, c.staleness)
+            samples = state.num_samples - self.last.num_samples
+            staleness = max((c.staleness for c in applied), default=0)
+            self.trace.add(seconds, seconds, self.experiment.leader, COMMIT, state.version, samples, staleness)
+        self.applied.commit(seconds, applied)
+        if state.num_samples // self._every > self.last.num_samples // self._every:
+            self._note(seconds, state)
+        self.last = state
+        if self.keep is not None:
+            self.keep(state)
+        if self._bar.shown:
+            self._bar.move(seconds, state, applied)
+        return self.experiment.budget.allows(state.version, seconds)
+
+    def evaluate(self) -> None:
+        """Evaluate the versions that were kept for it."""
+        for seconds, version, samples, weights in self._kept:
+            self.points.append(Point(seconds, version, samples, self.task.evaluate(weights)))
+        self._kept.clear()
+
+    def close(self) -> None:
+        """The last version belongs on the curve."""
+        self._bar.close()
+        if self.last.version != max([self.start.version, *(kept[1] for kept in self._kept), *(point.version for point in self.points)]):
+            self._note(self.applied.seconds, self.last)
+        self.evaluate()
+
+    def _note(self, seconds: float, state: State) -> None:
+        self._kept.append((seconds, state.version, state.num_samples, state.weights))
+
+
+class Bar:
+    """A progress bar on standard error: the run's clock, loss and updates/s. Quiet when that is no terminal."""
+
+    def __init__(self, experiment: Experiment, num_positions: int | None) -> None:
+        self.shown = sys.stderr.isatty()
+        if not self.shown:
+            return
+        from tqdm import tqdm
+
+        budget = experiment.budget
+        self._progress: Callable[[float, State], float] = lambda seconds, state: state.num_samples
+        total: float | None = num_positions
+        unit = "samples"
+        if budget.updates is not None and num_positions is None:
+            self._progress, total, unit = (lambda seconds, state: state.version), budget.updates, "updates"
+        elif budget.seconds is not None and num_positions is None:
+            self._progress, total, unit = (lambda seconds, state: seconds), budget.seconds, "s"
+        self._loss: float | None = None
+        layout = "{l_bar}{bar}| {n:.0f}/{total:.0f} {unit} [{elapsed}<{remaining}{postfix}]"
+        self._tqdm: Any = tqdm(total=total, unit=unit, desc=experiment.method, leave=False, bar_format=layout)
+
+    def move(self, seconds: float, state: State, applied: tuple[Contribution, ...]) -> None:
+        """Show a commit."""
+        if applied:
+            loss = sum(c.loss for c in applied) / len(applied)
+            self._loss = loss if self._loss is None else 0.9 * self._loss + 0.1 * loss
+        done = self._progress(seconds, state)
+        if done - self._tqdm.n >= self._tqdm.total / 1000 or done >= self._tqdm.total:
+            rate = state.version / seconds if seconds else 0.0
+            loss_text = "" if self._loss is None else f", loss {self._loss:.4f}"
+            self._tqdm.set_postfix_str(f"t = {seconds:.2f} s{loss_text}, {rate:.1f} updates/s", refresh=False)
+            self._tqdm.update(min(done, self._tqdm.total) - self._tqdm.n)
+
+    def close(self) -> None:
+        """Leave the line clean."""
+        if self.shown:
+            self._tqdm.close()

@@ -1,0 +1,181 @@
+"""From a config to a run. The only place that knows Hydra."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from hetsim import checks, report, trusted
+from hetsim.budget import Budget
+from hetsim.cluster import cluster
+from hetsim.coordination.plan import Coordination
+from hetsim.experiment import Backend, Experiment, RunFailed
+from hetsim.policies.admission import Admission
+from hetsim.policies.allocation import Allocation
+from hetsim.policies.compensation import Compensation
+from hetsim.policies.weighting import Discount, Weighting
+from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
+
+AXES: dict[str, type] = {
+    "allocation": Allocation,
+    "weighting": Weighting,
+    "discount": Discount,
+    "compensation": Compensation,
+    "admission": Admission,
+}
+PLAIN = (
+    *("method", "seed", "batch_size", "dtype", "evaluate_every_epochs", "trace", "pictures"),
+    *("trust", "data_root", "download", "learning_rate", "momentum"),
+)
+GROUPS = ("backend", "cluster", "workload", "coordination", "optimizer", "learning_rate_schedule", "budget", *AXES)
+
+
+def configs() -> Path:
+    """The folder of hetsim's own configs: inside the installed package, or at the top of a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"
+
+
+def experiment(config: DictConfig) -> tuple[Experiment, Backend]:
+    """The objects that a config describes; ValueError with one sentence if it describes none."""
+    try:
+        entries = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ValueError(_sentence(error)) from None
+    entries = checks.mapping("config", entries, optional=(*PLAIN, *GROUPS))
+    for name in ("backend", "cluster", "workload", "coordination", "optimizer", "budget", *AXES):
+        checks.mapping(name, entries.get(name), optional=list(entries.get(name) or ()))
+    trust = entries.get("trust") or []
+    if not isinstance(trust, list) or not all(isinstance(module, str) for module in trust):
+        raise ValueError(f"trust must be a list of module names, such as trust=[mypackage], not {trust!r}")
+    late = ("optimizer", "learning_rate_schedule")  # resolved where torch may be imported
+    for key, path in _targets({name: entry for name, entry in entries.items() if name not in late}):
+        trusted.resolve(path, key=key, trust=trust)
+    for key, path in _targets({name: entries.get(name) for name in late}):
+        trusted.permitted(path, key=key, trust=trust)
+    budget = checks.mapping("budget", entries["budget"], optional=("epochs", "updates", "seconds"))
+    policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in AXES.items()}
+    made = Experiment(
+        method=str(entries["method"]),
+        coordination=_build("coordination", entries["coordination"], Coordination, trust, **policies),
+        cluster=cluster(entries["cluster"]),
+        workload=_build("workload", entries["workload"], Workload, trust),
+        optimizer=_optimizer(entries, tuple(trust)),
+        budget=Budget(**budget),
+        **{key: entries[key] for key in ("batch_size", "seed", "dtype", "evaluate_every_epochs", "trace", "pictures")},
+    )
+    backend = _build("backend", entries["backend"], Backend, trust)
+    backend.check(made)
+    return made, backend
+
+
+def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **given: Any) -> Any:
+    """The object that `_target_` names, of the expected kind and with no key that it does not know."""
+    if "_target_" not in entry:
+        raise ValueError(f"{name}._target_ is missing: choose one of hetsim's configs with {name}=…, or name a class")
+    target = trusted.resolve(entry["_target_"], key=f"{name}._target_", trust=trust)
+    if not (isinstance(target, type) and issubclass(target, kind)):
+        raise ValueError(f"{name}._target_={entry['_target_']} is no {kind.__name__}: name a subclass of {kind.__module__}.{kind.__name__}")
+    options = [key for key in entry if key != "_target_"]
+    known = [key for key in trusted.options(target) if key not in given]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{name}.{option} is no key of {entry['_target_']} ({', '.join(known) or 'it has none'}){checks.suggestion(option, known)}")
+    for option in trusted.required(target):
+        if option not in options and option not in given:
+            raise ValueError(f"{name}.{option} is missing: give it a value")
+    return instantiate({**entry, "_partial_": True}, _convert_="all")(**given)
+
+
+def _optimizer(entries: Mapping[str, Any], trust: tuple[str, ...]) -> OptimizerRecipe:
+    schedule = entries.get("learning_rate_schedule")
+    return OptimizerRecipe(_recipe("optimizer", entries["optimizer"]), None if schedule is None else _recipe("learning_rate_schedule", schedule), trust)
+
+
+def _recipe(name: str, entry: Any) -> Recipe:
+    """What to build later; nested recipes too."""
+    if not isinstance(entry, Mapping) or "_target_" not in entry:
+        raise ValueError(f"{name} must have a _target_, such as torch.optim.SGD or torch.optim.lr_scheduler.StepLR, not {entry!r}")
+    options = {key: value for key, value in entry.items() if key != "_target_"}
+    for key, value in options.items():
+        if isinstance(value, list) and value and all(isinstance(part, Mapping) for part in value):
+            options[key] = [_recipe(f"{name}.{key}", part) for part in value]
+    return Recipe(entry["_target_"], options)
+
+
+def _targets(entry: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every `_target_` at any depth, with the key where it stands."""
+    if isinstance(entry, Mapping):
+        for name, value in entry.items():
+            where = f"{key}.{name}" if key else str(name)
+            if name == "_target_":
+                yield where, value
+            elif isinstance(name, str) and name in ("_args_", "_partial_", "_recursive_", "_convert_"):
+                raise ValueError(f"{where} is no key of the schema: name the arguments themselves")
+            yield from _targets(value, where)
+    elif isinstance(entry, list):
+        for index, value in enumerate(entry):
+            yield from _targets(value, f"{key}[{index}]")
+
+
+def _sentence(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    text = " ".join(str(error).split())
+    if text.startswith("Missing mandatory value: "):
+        return f"{text.removeprefix('Missing mandatory value: ')} is missing: give it a value"
+    unknown = re.match(r"Could not override '([^']+)'", text)
+    if unknown and "is not in struct" in text:
+        return f"{unknown[1]} is no key of the config: see 'hetsim --help' for those there are"
+    return text or type(error).__name__
+
+
+@hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")
+def _app(config: DictConfig) -> None:
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    try:
+        made, backend = experiment(config)
+        summary = backend.run(made, folder, OmegaConf.to_yaml(config, resolve=True))
+    except BaseException:
+        _remove_if_empty(folder)
+        raise
+    if summary is None:
+        _remove_if_empty(folder)
+        return
+    print(report.describe(summary))
+    for warning in summary["warnings"]:
+        print(f"hetsim: warning: {warning}", file=sys.stderr)
+    print(f"  files in {os.path.relpath(folder)}", flush=True)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def main() -> None:
+    """The command `hetsim`: one sentence and exit status 1 for what a user can mend, 130 after Ctrl-C."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they become sentences
+    verbose = any(argument in ("hydra.verbose=true", "hydra.verbose=True") for argument in sys.argv)
+    try:
+        _app()
+    except KeyboardInterrupt:
+        print("hetsim: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException) as error:
+        if verbose:
+            raise
+        print(f"hetsim: error: {_sentence(error)}", file=sys.stderr)
+        sys.exit(1)

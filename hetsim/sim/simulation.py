@@ -1,0 +1,272 @@
+"""A cluster in virtual time: what each effect costs, and what it answers. Gradients and updates are really computed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ClassVar
+
+from simpy import Environment
+
+from hetsim import effects as fx
+from hetsim import report
+from hetsim.cluster import StepTimes
+from hetsim.coordination.plan import State
+from hetsim.experiment import Backend, Experiment
+from hetsim.history import History
+from hetsim.measures import Busy
+from hetsim.sim.drive import LATER, Player, Started, Then, after
+from hetsim.trace import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Trace
+from hetsim.vector import Vector, nbytes
+from hetsim.workloads.task import Optimizer, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulator(Backend):
+    """backend=sim: SimPy's clock, the cluster's times, the workload's real numbers."""
+
+    name: ClassVar[str] = "sim"
+
+    def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
+        begun = perf_counter()
+        task, optimizer = experiment.load()
+        report.begin(folder, config)
+        trace = Trace(folder, experiment.trace)
+        try:
+            simulation = Simulation(experiment, task, optimizer, trace)
+            simulation.run()
+            trace.close()
+        finally:
+            trace.discard()
+        return report.write(folder, simulation.history, simulation.busy, backend=self.name, wall_seconds=perf_counter() - begun)
+
+
+class Mailbox:
+    """Messages delivered to a rank, and the one question that may wait for them."""
+
+    __slots__ = ("messages", "source", "then")
+
+    def __init__(self) -> None:
+        self.messages: deque[fx.Message] = deque()
+        self.source: int | None = None
+        self.then: Then | None = None
+
+
+@dataclass(slots=True)
+class Meeting:
+    """A collective that not everyone has entered yet: what each rank brings, since when, and how to answer it."""
+
+    entered: dict[int, tuple[Any, float, Then]] = field(default_factory=dict)
+
+
+class Simulation:
+    """One run. After `run`, `history` has the versions and `busy` what each worker did."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        task: Task,
+        optimizer: Optimizer,
+        trace: Trace | None = None,
+        *,
+        state: State | None = None,
+        keep: Callable[[State], None] | None = None,
+    ) -> None:
+        self.experiment = experiment
+        self.cluster = experiment.cluster
+        self.task = task
+        self.optimizer = optimizer
+        self.trace = Trace(None, "none") if trace is None else trace
+        self.env = Environment()
+        num_workers = experiment.num_workers
+        plan = experiment.plan(task.num_samples)
+        state = experiment.coordination.initial(plan, task.initial()) if state is None else state
+        self.history = History(experiment, task, self.trace, state, keep=keep)
+        self.busy = [Busy() for _ in range(num_workers)]
+        self.times = [StepTimes(node, seed=experiment.seed, rank=rank) for rank, node in enumerate(self.cluster.nodes)]
+        performers: dict[type, Callable[..., Any]] = {
+            fx.Gradient: self.gradient,
+            fx.Update: self.update,
+            fx.Send: self.send,
+            fx.Receive: self.receive,
+            fx.AllReduce: self.all_reduce,
+            fx.Gather: self.gather,
+            fx.Start: self.start,
+            fx.Wait: self.wait,
+            fx.Commit: self.commit,
+            fx.Now: self.now,
+        }
+        self.players = [
+            Player(rank, experiment.coordination.program(fx.Node(rank, num_workers), plan, state), performers)
+            for rank in range(experiment.num_ranks)
+        ]
+        for player in self.players:
+            player.memory = optimizer.initial() if state.optimizer is None else state.optimizer
+            player.version = state.version
+            player.epoch = state.num_samples // task.num_samples
+        self._mailboxes = [Mailbox() for _ in self.players]
+        self._meetings: dict[type, deque[Meeting]] = {fx.AllReduce: deque(), fx.Gather: deque()}
+        self._last_step: tuple[Any, ...] = (None,) * 6
+        self._verdicts: dict[int, bool | list[Then]] = {}
+
+    def run(self) -> None:
+        """Play every program to its end."""
+        for player in self.players:
+            player.go()
+        self.env.run()
+        waiting = [f"rank {player.rank} for {type(player.waits_for).__name__}" for player in self.players if not player.done]
+        if waiting:
+            raise RuntimeError(f"the simulation can make no progress: {', '.join(waiting)} waits and nothing is under way")
+        self.history.close()
+
+    def gradient(self, player: Player, effect: fx.Gradient, then: Then) -> Any:
+        """Takes what the node's model says."""
+        rank, batch, now = player.rank, effect.batch, self.env.now
+        gradient, loss = self.task.gradient(effect.at, batch)
+        seconds = self.times[rank].next(batch.samples)
+        end = now + seconds
+        self.busy[rank].gradient(now, end, batch.samples)
+        if self.trace.full:
+            self.trace.add(now, end, rank, GRADIENT, player.version, batch.samples, 0, 0)
+        return after(self.env, seconds, then, fx.Computed(gradient, loss, batch.samples, seconds))
+
+    def update(self, player: Player, effect: fx.Update, then: Then) -> Any:
+        """Costs seconds_per_update; ranks that take the very same step compute it once."""
+        asked = (player.memory, effect.at, effect.gradient, player.epoch)
+        if any(mine is not last for mine, last in zip(asked, self._last_step, strict=False)):
+            self._last_step = (*asked, *self.optimizer.step(player.memory, effect.at, effect.gradient, player.epoch))
+        player.memory, weights = self._last_step[4:]
+        seconds = self.cluster.seconds_per_update(player.rank)
+        if not seconds:
+            return weights
+        now = self.env.now
+        if player.rank < len(self.busy):
+            self.busy[player.rank].update(now, now + seconds)
+        if self.trace.full:
+            self.trace.add(now, now + seconds, player.rank, UPDATE, player.version)
+        return after(self.env, seconds, then, weights)
+
+    def send(self, player: Player, effect: fx.Send, then: Then) -> None:
+        """Under way for latency + nbytes / bytes_per_second; the sender goes on at once."""
+        size = nbytes(effect.payload)
+        seconds = self.cluster.network.message_seconds(size)
+        if self.trace.full:
+            now = self.env.now
+            self.trace.add(now, now + seconds, player.rank, MESSAGE, effect.header.get("version", 0), 0, 0, size)
+        message = fx.Message(player.rank, effect.header, effect.payload)
+        to = self.players[effect.to]
+        after(self.env, seconds, lambda message: self._deliver(to, message), message)
+
+    def receive(self, player: Player, effect: fx.Receive, then: Then) -> Any:
+        """The message delivered first of those asked for."""
+        box = self._mailboxes[player.rank]
+        for message in box.messages:
+            if effect.source is None or effect.source == message.source:
+                box.messages.remove(message)
+                return self._opened(player, message)
+        assert box.then is None, f"rank {player.rank} waits for two messages at once"
+        box.source, box.then = effect.source, then
+        return LATER
+
+    def all_reduce(self, player: Player, effect: fx.AllReduce, then: Then) -> Any:
+        """From the last entry, 2(N−1)(latency + nbytes/(N·bytes_per_second)); the sum is in rank order."""
+        met = self._meet(player, fx.AllReduce, effect.value, then)
+        if met:
+            total: Vector = met[0]
+            for value in met[1:]:
+                total = total + value
+            size = nbytes(total)
+            self._part(fx.AllReduce, self.cluster.network.all_reduce_seconds(size, len(met)), total, ALL_REDUCE, size)
+        return LATER
+
+    def gather(self, player: Player, effect: fx.Gather, then: Then) -> Any:
+        """From the last entry, (N−1)(latency + 8/bytes_per_second)."""
+        met = self._meet(player, fx.Gather, effect.number, then)
+        if met:
+            self._part(fx.Gather, self.cluster.network.gather_seconds(len(met)), tuple(met), GATHER, 8)
+        return LATER
+
+    def start(self, player: Player, effect: fx.Start[Any], then: Then) -> Started:
+        """Goes on at once; the effect takes its own time."""
+        started = Started()
+        answer = player.perform(effect.effect, started.resolve)
+        if answer is not LATER:
+            started.resolve(answer)
+        return started
+
+    def wait(self, player: Player, effect: fx.Wait[Any], then: Then) -> Any:
+        """Until the started effect is answered."""
+        started = effect.pending
+        assert isinstance(started, Started)
+        started.then = then
+        return started.answer
+
+    def commit(self, player: Player, effect: fx.Commit, then: Then) -> Any:
+        """Costs no time. The leader judges; where seconds are limited, the others wait for its verdict."""
+        state: State = effect.state
+        player.version = effect.version
+        player.epoch = state.num_samples // self.task.num_samples
+        if player.rank == self.experiment.leader:
+            if self.history.keep is not None:
+                state = replace(state, optimizer=player.memory)
+            verdict = self.history.commit(self.env.now, state, effect.applied)
+            self.history.evaluate()
+            waiting = self._verdicts.pop(effect.version, None)
+            self._verdicts = {effect.version: verdict}
+            if isinstance(waiting, list):
+                for waiter in waiting:
+                    waiter(verdict)
+            return verdict
+        if self.experiment.budget.seconds is None:
+            return self.experiment.budget.allows(effect.version, 0.0)
+        known = self._verdicts.setdefault(effect.version, [])
+        if isinstance(known, bool):
+            return known
+        known.append(then)
+        return LATER
+
+    def now(self, player: Player, effect: fx.Now, then: Then) -> float:
+        """Virtual seconds since the run began."""
+        return float(self.env.now)
+
+    def _deliver(self, player: Player, message: fx.Message) -> None:
+        box = self._mailboxes[player.rank]
+        then = box.then
+        if then is not None and box.source in (None, message.source):
+            box.then = None
+            then(self._opened(player, message))
+        else:
+            box.messages.append(message)
+
+    def _opened(self, player: Player, message: fx.Message) -> fx.Message:
+        player.version = message.header.get("version", player.version)
+        return message
+
+    def _meet(self, player: Player, kind: type, brought: Any, then: Then) -> list[Any] | None:
+        """Enter the first collective of this kind that the rank is not in yet; everyone's values once all are there."""
+        meetings = self._meetings[kind]
+        meeting = next((meeting for meeting in meetings if player.rank not in meeting.entered), None)
+        if meeting is None:
+            meeting = Meeting()
+            meetings.append(meeting)
+        meeting.entered[player.rank] = (brought, self.env.now, then)
+        if len(meeting.entered) < self.experiment.num_workers:
+            return None
+        return [meeting.entered[rank][0] for rank in sorted(meeting.entered)]
+
+    def _part(self, kind: type, seconds: float, answer: Any, row: int, size: int) -> None:
+        """Answer everyone, in rank order, when the collective's time has passed."""
+        entered = self._meetings[kind].popleft().entered
+        now = self.env.now
+        if self.trace.full:
+            for rank in sorted(entered):
+                self.trace.add(entered[rank][1], now + seconds, rank, row, self.players[rank].version, 0, 0, size)
+
+        def release(answer: Any) -> None:
+            for rank in sorted(entered):
+                entered[rank][2](answer)
+
+        after(self.env, seconds, release, answer)

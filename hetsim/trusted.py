@@ -1,0 +1,61 @@
+"""Which code a config may run: what its `_target_` *resolves to* must be defined in hetsim, torch.optim or a trusted module."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from types import FunctionType
+from typing import Any
+
+HOME = ("hetsim", "torch.optim")
+
+
+def permitted(path: Any, *, key: str, trust: Iterable[str] = ()) -> str:
+    """This dotted name, if it begins where it must; what it resolves to is looked at when it may be imported."""
+    roots = (*HOME, *trust)
+    if not isinstance(path, str) or not _within(path, roots):
+        raise ValueError(_refusal(path, key, roots))
+    return path
+
+
+def resolve(path: Any, *, key: str, trust: Iterable[str] = ()) -> Callable[..., Any]:
+    """The class or function of this dotted name; ValueError if it does not exist or is defined elsewhere."""
+    roots = (*HOME, *trust)
+    target = _locate(permitted(path, key=key, trust=trust), key)
+    if not isinstance(target, type | FunctionType) or not _within(target.__module__, roots):
+        raise ValueError(_refusal(path, key, roots))
+    return target
+
+
+def options(target: Callable[..., Any]) -> list[str]:
+    """The names of the arguments that this class or function takes."""
+    return list(inspect.signature(target).parameters)
+
+
+def required(target: Callable[..., Any]) -> list[str]:
+    """The arguments that have no default."""
+    return [name for name, parameter in inspect.signature(target).parameters.items() if parameter.default is parameter.empty]
+
+
+def _refusal(path: Any, key: str, roots: Iterable[str]) -> str:
+    return f"{key}={path} is not allowed: it must name a class or function that is defined in {' or '.join(roots)}"
+
+
+def _within(name: str, roots: Iterable[str]) -> bool:
+    return any(name == root or name.startswith(root + ".") for root in roots)
+
+
+def _locate(path: str, key: str) -> Any:
+    """Import as much of the path as is modules, then follow attributes."""
+    parts = path.split(".")
+    found: Any = None
+    for index, part in enumerate(parts):
+        if found is not None and hasattr(found, part):
+            found = getattr(found, part)
+            continue
+        try:
+            found = importlib.import_module(".".join(parts[: index + 1]))
+        except (ImportError, ValueError):
+            raise ValueError(f"{key}={path} does not exist: {'.'.join(parts[:index]) or path} has no {part!r}") from None
+    return found

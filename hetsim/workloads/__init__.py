@@ -1,0 +1,1 @@
+"""What is trained: a frozen description that is checked early, and the task that it loads."""

@@ -1,0 +1,152 @@
+"""A classifier on labelled arrays, its weights one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Sized
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hetsim.effects import Batch
+from hetsim.workloads import models
+from hetsim.workloads.optimizer import FlatOptimizer
+from hetsim.workloads.sequence import Indices, Sequence, words
+from hetsim.workloads.supervised import Arrays, Augmentation, Supervised
+from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
+
+AT_ONCE = 1000  # samples evaluated together
+EVALUATED = 10_000  # training samples that the training loss is a mean over, at the most, evenly spaced
+
+
+class Classification(Task):
+    """Mean cross entropy of a model, over inputs standardised by channel with the training set's mean and deviation.
+
+    The flat vector is [parameters | running statistics]: what a batch-norm layer keeps travels behind the parameters,
+    so a worker starts from the global statistics, updates them by its own batch and sends back old minus new. Behind
+    a barrier the committed statistics are thus the (weighted) mean of the workers'. Integer buffers stay as they are.
+    """
+
+    def __init__(self, workload: Supervised, arrays: Arrays, *, seed: int, dtype: str) -> None:
+        self.seed = seed
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self.num_samples = len(arrays.x_train)
+        self.sequence = Sequence(self.num_samples, seed=seed)
+        self.augmentation = workload.augmented()
+        self._x_train, self._x_test = self._inputs(arrays, workload.resize)
+        self._y_train, self._y_test = torch.from_numpy(arrays.y_train), torch.from_numpy(arrays.y_test)
+        num_classes = int(max(arrays.y_train.max(), arrays.y_test.max())) + 1
+        shape = tuple(self._x_train.shape[1:])
+        if self.augmentation and len(shape) != 3:
+            raise ValueError("workload.augmentation needs images, not plain features: leave it out")
+        model = models.build(workload.model, workload.model_options, shape=shape, num_classes=num_classes, seed=seed)
+        self.model = model.to(self.dtype)
+        self._parameters = list(model.parameters())
+        self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        self.num_parameters = sum(parameter.numel() for parameter in self._parameters)
+        self._initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *self._buffers)])
+        self._at: torch.Tensor | None = None
+
+    def initial(self) -> torch.Tensor:
+        return self._initial
+
+    def optimizer(self, recipe: OptimizerRecipe) -> FlatOptimizer:
+        return FlatOptimizer(recipe, self.num_parameters)
+
+    def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
+        indices = self.sequence.indices(batch)
+        inputs = self._prepare(self._x_train, indices)
+        if self.augmentation:
+            inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=np.arange(batch.start, batch.stop))
+        # dropout draws from (seed, first position), so that it does not matter who computes
+        torch.random.default_generator.manual_seed(int(words(self.seed, np.array([batch.start]), stream=1)[0] >> np.uint64(32)))
+        self.model.train()
+        statistics = self._place(at, own_statistics=True)
+        try:
+            loss = functional.cross_entropy(models.logits(self.model(inputs)), self._y_train[indices])
+        except ValueError as error:  # batch norm over a single value
+            raise ValueError(f"workload.model: a share of {batch.samples} samples is too small for it ({error}): raise batch_size") from None
+        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        parts = [
+            (torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1)
+            for gradient, parameter in zip(gradients, self._parameters, strict=True)
+        ]
+        if self._buffers:
+            parts.append(at[self.num_parameters :] - statistics)
+        return torch.cat(parts), loss.item()
+
+    def evaluate(self, at: torch.Tensor) -> Evaluation:
+        self._place(at, own_statistics=False)
+        self.model.eval()
+        count = min(self.num_samples, EVALUATED)
+        loss, _ = self._score(self._x_train, self._y_train, np.arange(count, dtype=np.int64) * self.num_samples // count)
+        _, accuracy = self._score(self._x_test, self._y_test, np.arange(len(self._y_test)))
+        return Evaluation(train_loss=loss, test_accuracy=accuracy)
+
+    def _score(self, x: torch.Tensor, y: torch.Tensor, indices: Indices) -> tuple[float, float]:
+        """Mean loss and accuracy over these samples."""
+        loss = right = 0.0
+        with torch.no_grad():
+            for start in range(0, len(indices), AT_ONCE):
+                some = indices[start : start + AT_ONCE]
+                logits, labels = models.logits(self.model(self._prepare(x, some))), y[some]
+                loss += functional.cross_entropy(logits, labels, reduction="sum").item()
+                right += (logits.argmax(1) == labels).sum().item()
+        return loss / len(indices), right / len(indices)
+
+    def _place(self, at: torch.Tensor, *, own_statistics: bool) -> torch.Tensor:
+        """Let the model's parameters be views of `at`, and its statistics views of a copy that may change; that copy."""
+        statistics = at[self.num_parameters :]
+        if own_statistics and self._buffers:
+            statistics = statistics.clone()
+        _view(self._parameters, at[: self.num_parameters])
+        _view(self._buffers, statistics)
+        return statistics
+
+    def _inputs(self, arrays: Arrays, resize: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Images as they are stored (bytes stay bytes); remember mean and deviation of each channel."""
+        train, test = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.x_test)
+        if resize is not None:
+            if train.ndim != 4:
+                raise ValueError(f"workload.resize={resize} needs images, not plain features: leave it out")
+            train, test = (resized(part, resize) for part in (train, test))
+        axes = [axis for axis in range(train.ndim) if axis != 1]
+        wide = [1, -1] + [1] * (train.ndim - 2)
+        count = train.numel() // train.shape[1]
+        mean = sum(part.double().sum(axes) for part in train.split(AT_ONCE)) / count
+        variance = sum(((part - mean.view(wide)) ** 2).sum(axes) for part in train.split(AT_ONCE)) / count
+        self._mean = mean.to(self.dtype).view(wide)
+        self._scale = torch.where(variance > 0, variance, 1.0).rsqrt().to(self.dtype).view(wide)
+        return train, test
+
+    def _prepare(self, x: torch.Tensor, indices: Indices) -> torch.Tensor:
+        return x[torch.from_numpy(indices)].to(self.dtype).sub_(self._mean).mul_(self._scale)
+
+
+def _view(tensors: Sized[torch.Tensor], vector: torch.Tensor) -> None:
+    for tensor, part in zip(tensors, vector.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.data = part.view(tensor.shape)
+
+
+def resized(images: torch.Tensor, side: int) -> torch.Tensor:
+    """Images of side x side pixels, as floats."""
+    parts = [functional.interpolate(part.float(), size=(side, side), mode="bilinear", antialias=True) for part in images.split(AT_ONCE)]
+    return torch.cat(parts)
+
+
+def augmented(images: torch.Tensor, how: Augmentation, *, seed: int, positions: Indices) -> torch.Tensor:
+    """Each image shifted and mirrored as (seed, its position) says; what is shifted in is the mean, zero."""
+    count, channels, height, width = images.shape
+    drawn = words(seed, positions, stream=2)
+    steps = np.uint64(2 * how.pad + 1)
+    down, right = (((drawn >> np.uint64(shift)) % steps).astype(np.int64) for shift in (0, 20))
+    rows = torch.from_numpy(down[:, None] + np.arange(height))
+    columns_ = right[:, None] + np.arange(width)
+    if how.mirror:
+        mirrored = (drawn >> np.uint64(63)).astype(bool)
+        columns_[mirrored] = columns_[mirrored, ::-1]
+    columns = torch.from_numpy(columns_)
+    padded = functional.pad(images, (how.pad,) * 4)
+    which = torch.arange(count)[:, None, None, None]
+    return padded[which, torch.arange(channels)[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]]

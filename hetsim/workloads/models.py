@@ -1,0 +1,85 @@
+"""Small models by name; any other name is a classification model of torchvision."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def mlp(shape: Sequence[int], num_classes: int, *, hidden: Sequence[int] = (32,), dropout: float = 0.0) -> nn.Module:
+    """Linear layers with ReLU between them, and dropout behind each ReLU."""
+    widths = [math.prod(shape), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(before, after), nn.ReLU(), *_dropout(dropout)]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
+
+
+def lenet(shape: Sequence[int], num_classes: int, *, dropout: float = 0.0) -> nn.Module:
+    """LeNet-5 with ReLU and max pooling (LeCun et al. 1998, 10.1109/5.726791), for images of any size from 4 x 4."""
+    if len(shape) != 3:
+        raise ValueError("it takes images")
+    channels, height, width = shape
+    return nn.Sequential(
+        *(nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(16 * (height // 4) * (width // 4), 120), nn.ReLU(), *_dropout(dropout)),
+        *(nn.Linear(120, 84), nn.ReLU(), *_dropout(dropout)),
+        nn.Linear(84, num_classes),
+    )
+
+
+def _dropout(probability: float) -> list[nn.Module]:
+    return [nn.Dropout(probability)] if probability else []
+
+
+OWN: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "lenet": lenet}
+
+
+def check(name: str, options: Mapping[str, Any]) -> None:
+    """ValueError if a model of ours does not have one of these options."""
+    if name in OWN:
+        allowed = [option for option in inspect.signature(OWN[name]).parameters if option not in ("shape", "num_classes")]
+        for option in options:
+            if option not in allowed:
+                raise ValueError(
+                    f"workload.model_options.{option} is no option of {name} ({', '.join(allowed)}): "
+                    f"add '~workload.model_options.{option}' to leave it out"
+                )
+
+
+def build(name: str, options: Mapping[str, Any], *, shape: Sequence[int], num_classes: int, seed: int) -> nn.Module:
+    """The model, with the initial weights of this seed; ValueError if there is none of this name, or it cannot take these inputs."""
+    check(name, options)
+    if name in OWN:
+        builder = OWN[name]
+    else:
+        from hetsim.workloads import vision
+
+        builder = vision.classifier(name, known=list(OWN))
+    size = " x ".join(map(str, shape))
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(seed)
+        try:
+            model = builder(shape, num_classes, **options)
+            answer = logits(model.eval()(torch.zeros(1, *shape)))
+        except Exception as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(
+                f"workload.model={name} with model_options {dict(options)} cannot take inputs of {size} ({reason}): "
+                "set workload.resize to a larger image side, or choose another model"
+            ) from None
+    if answer.shape != (1, num_classes):
+        raise ValueError(f"workload.model={name} answers {tuple(answer.shape)} for one input, not (1, {num_classes}): choose a classifier")
+    return model
+
+
+def logits(output: Any) -> torch.Tensor:
+    """A model's answer; some of torchvision's put auxiliary ones beside it."""
+    answer: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
+    return answer

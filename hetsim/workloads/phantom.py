@@ -1,0 +1,58 @@
+"""Sizes only: every method runs, no number is computed, and torch is never imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hetsim import checks
+from hetsim.effects import Batch
+from hetsim.vector import Phantom, Vector
+from hetsim.workloads.task import Evaluation, Optimizer, OptimizerRecipe, Task, Workload
+
+BYTES = {"float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhantomWorkload(Workload):
+    """A timing-only run of a model with so many parameters on so many samples."""
+
+    num_parameters: int
+    num_samples: int
+    name: str = "phantom"
+
+    def __post_init__(self) -> None:
+        checks.whole("workload.num_parameters", self.num_parameters)
+        checks.whole("workload.num_samples", self.num_samples)
+
+    def load(self, *, seed: int, dtype: str) -> PhantomTask:
+        return PhantomTask(Phantom(self.num_parameters * BYTES[dtype]), self.num_samples)
+
+
+class Identity(Optimizer):
+    """Phantom weights stay what they are."""
+
+    def initial(self) -> None:
+        return None
+
+    def step(self, memory: None, weights: Vector, gradient: Vector, epoch: int) -> tuple[None, Vector]:
+        return None, weights
+
+
+class PhantomTask(Task):
+    """Hands its one phantom around."""
+
+    def __init__(self, weights: Phantom, num_samples: int) -> None:
+        self.weights = weights
+        self.num_samples = num_samples
+
+    def initial(self) -> Phantom:
+        return self.weights
+
+    def gradient(self, at: Vector, batch: Batch) -> tuple[Phantom, float]:
+        return self.weights, 0.0
+
+    def evaluate(self, at: Vector) -> Evaluation:
+        return Evaluation()
+
+    def optimizer(self, recipe: OptimizerRecipe) -> Identity:
+        return Identity()

@@ -1,0 +1,38 @@
+"""A noisy quadratic whose optimum is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hetsim import checks
+from hetsim.workloads.task import Workload
+
+if TYPE_CHECKING:
+    from hetsim.workloads.quadratic_task import QuadraticTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quadratic(Workload):
+    """f(x) = mean_i ½ Σ_k h_k (x_k − c_ik)²: curvatures h_k from 1 down to 1/condition, centres c_i spread by `noise`."""
+
+    num_parameters: int
+    num_samples: int
+    condition: float
+    noise: float
+    name: str = "quadratic"
+
+    def __post_init__(self) -> None:
+        checks.whole("workload.num_parameters", self.num_parameters)
+        checks.whole("workload.num_samples", self.num_samples)
+        checks.number("workload.noise", self.noise, zero=True)
+        if checks.number("workload.condition", self.condition) < 1:
+            raise ValueError(f"workload.condition must be at least 1, not {self.condition}")
+
+    def load(self, *, seed: int, dtype: str) -> QuadraticTask:
+        from hetsim.workloads.quadratic_task import QuadraticTask
+
+        return QuadraticTask(
+            num_parameters=self.num_parameters, num_samples=self.num_samples,
+            condition=self.condition, noise=self.noise, seed=seed, dtype=dtype,
+        )  # fmt: skip

@@ -1,0 +1,44 @@
+"""The noisy quadratic as torch computes it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hetsim.effects import Batch
+from hetsim.workloads.optimizer import FlatOptimizer
+from hetsim.workloads.sequence import Sequence
+from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
+
+STREAM = 2  # sets the centres apart from other streams of chance with the same seed
+
+
+class QuadraticTask(Task):
+    """f(x) = mean_i ½ Σ_k h_k (x_k − c_ik)²; its optimum is the mean of the c_i, and its loss is told as f(x) − f(optimum)."""
+
+    def __init__(self, *, num_parameters: int, num_samples: int, condition: float, noise: float, seed: int, dtype: str) -> None:
+        rng = np.random.default_rng([seed, num_parameters, STREAM])
+        self.num_samples = num_samples
+        self.num_parameters = num_parameters
+        self.sequence = Sequence(num_samples, seed=seed)
+        kind: torch.dtype = getattr(torch, dtype)
+        self.curvature = torch.tensor(np.geomspace(1.0, 1.0 / condition, num_parameters), dtype=kind)
+        centre = rng.standard_normal(num_parameters)
+        self.centres = torch.tensor(centre + noise * rng.standard_normal((num_samples, num_parameters)), dtype=kind)
+        self.optimum = self.centres.mean(0)
+
+    def initial(self) -> torch.Tensor:
+        return torch.zeros_like(self.optimum)
+
+    def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
+        away = at - self.centres[torch.from_numpy(self.sequence.indices(batch))].mean(0)
+        return self.curvature * away, self._excess(at)
+
+    def evaluate(self, at: torch.Tensor) -> Evaluation:
+        return Evaluation(train_loss=self._excess(at))
+
+    def optimizer(self, recipe: OptimizerRecipe) -> FlatOptimizer:
+        return FlatOptimizer(recipe, self.num_parameters)
+
+    def _excess(self, at: torch.Tensor) -> float:
+        return 0.5 * (self.curvature * (at - self.optimum) ** 2).sum().item()

@@ -1,0 +1,52 @@
+"""One global, seeded sequence of shuffled epochs, and numbers drawn from positions in it: it never matters who computes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsim.effects import Batch
+
+Indices = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+STREAM = 0  # sets the shuffling apart from other streams of chance with the same seed
+
+
+class Sequence:
+    """Position p is sample π_e(p mod n) of epoch e = p // n, with one permutation π_e for each (seed, e)."""
+
+    def __init__(self, num_samples: int, *, seed: int) -> None:
+        self.num_samples = num_samples
+        self.seed = seed
+        self._permutation = lru_cache(maxsize=3)(self._draw)
+
+    def indices(self, batch: Batch) -> Indices:
+        """Which samples stand at these positions; a batch may lie across the end of an epoch."""
+        parts = []
+        position = batch.start
+        while position < batch.stop:
+            epoch, offset = divmod(position, self.num_samples)
+            taken = min(batch.stop - position, self.num_samples - offset)
+            parts.append(self._permutation(epoch)[offset : offset + taken])
+            position += taken
+        return np.concatenate(parts) if len(parts) != 1 else parts[0]
+
+    def _draw(self, epoch: int) -> Indices:
+        return np.random.default_rng([self.seed, epoch, STREAM]).permutation(self.num_samples)
+
+
+def words(seed: int, positions: NDArray[np.integer], stream: int = 0) -> Words:
+    """One uniform 64-bit word for each position, by (seed, stream, position): SplitMix64 (10.1145/2660193.2660195)."""
+    with np.errstate(over="ignore"):
+        key = _mix(np.uint64(seed) + np.uint64(stream) * np.uint64(0xD1B54A32D192ED03) + np.uint64(1))
+        return _mix(key ^ (positions.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)))
+
+
+def _mix(word: Words | np.uint64) -> Words:
+    mixed = np.asarray(word, dtype=np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)

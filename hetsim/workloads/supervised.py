@@ -1,0 +1,72 @@
+"""Labelled arrays and a model for them: what digits, torchvision's data sets and a user's own arrays have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsim import checks
+from hetsim.workloads.task import Workload
+
+if TYPE_CHECKING:
+    from hetsim.workloads.classification import Classification
+
+
+class Arrays(NamedTuple):
+    """Inputs (n x channels x height x width, or n x features) and labels 0 … classes−1, to train on and to test on."""
+
+    x_train: NDArray[Any]
+    y_train: NDArray[np.int64]
+    x_test: NDArray[Any]
+    y_test: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """Random shifts by at most `pad` pixels and mirror images, drawn from (seed, sample position)."""
+
+    pad: int = 0
+    mirror: bool = False
+
+    def __bool__(self) -> bool:
+        return self.pad > 0 or self.mirror
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervised(Workload):
+    """Labelled arrays, a classifier by name with its options, and what is done to the inputs on the way."""
+
+    model: str
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    resize: int | None = None
+    augmentation: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str):
+            raise ValueError(f"workload.model must be a name, such as mlp, lenet or resnet18, not {self.model!r}")
+        checks.mapping("workload.model_options", self.model_options, optional=list(self.model_options or {}))
+        if self.resize is not None:
+            checks.whole("workload.resize", self.resize)
+        self.augmented()
+
+    def augmented(self) -> Augmentation:
+        """The augmentation that the config describes."""
+        given = checks.mapping("workload.augmentation", self.augmentation, optional=("pad", "mirror"))
+        return Augmentation(
+            pad=checks.whole("workload.augmentation.pad", given.get("pad", 0), least=0),
+            mirror=checks.flag("workload.augmentation.mirror", given.get("mirror", False)),
+        )
+
+    @abstractmethod
+    def read(self) -> Arrays:
+        """The data; ValueError with one sentence if a file is missing or not what it should be."""
+
+    def load(self, *, seed: int, dtype: str) -> Classification:
+        from hetsim.workloads.classification import Classification
+
+        return Classification(self, self.read(), seed=seed, dtype=dtype)

@@ -1,0 +1,87 @@
+"""What a backend needs of a workload: initial weights, gradients of ranges of samples, evaluations, an optimizer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hetsim.effects import Batch
+from hetsim.vector import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Loss on (a fixed part of) the training set and accuracy on the test set; None where a workload has no such thing."""
+
+    train_loss: float | None = None
+    test_accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A class to be built later, where its library may be imported: dotted name and keyword arguments."""
+
+    target: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptimizerRecipe:
+    """A torch.optim optimizer, its learning-rate schedule if any, and whose code besides hetsim's and torch's may run."""
+
+    optimizer: Recipe
+    schedule: Recipe | None = None
+    trust: tuple[str, ...] = ()
+
+
+class Optimizer(ABC):
+    """A pure step: the optimizer's own memory goes in and comes out."""
+
+    feels_scale: bool = True
+    """Whether twice the gradient makes another step; not so in Adam's family."""
+
+    @abstractmethod
+    def initial(self) -> Any:
+        """The memory before the first step."""
+
+    @abstractmethod
+    def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int) -> tuple[Any, Vector]:
+        """New memory and new weights; `epoch` counts whole passes over the data, for the schedule."""
+
+
+class Task(ABC):
+    """A loaded workload."""
+
+    num_samples: int
+    """Training samples in one epoch."""
+
+    @abstractmethod
+    def initial(self) -> Vector:
+        """The weights that every run with this seed starts from."""
+
+    @abstractmethod
+    def gradient(self, at: Vector, batch: Batch) -> tuple[Vector, float]:
+        """Mean gradient and mean loss of the samples at these positions, whoever asks."""
+
+    @abstractmethod
+    def evaluate(self, at: Vector) -> Evaluation:
+        """How good these weights are."""
+
+    @abstractmethod
+    def optimizer(self, recipe: OptimizerRecipe) -> Optimizer:
+        """The optimizer for this task's vectors."""
+
+
+class Workload(ABC):
+    """A description that a config made: cheap, frozen, and checked before torch is imported."""
+
+    name: str
+
+    @abstractmethod
+    def load(self, *, seed: int, dtype: str) -> Task:
+        """Read the data and build the model; `dtype` is float32 or float64."""
+
+    def check(self) -> None:
+        """Raise ValueError, with one sentence, if the workload's files are not there."""
