@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ class Digits(Supervised):
     """1797 grey images of 8 x 8 pixels in ten classes, in one fixed shuffled split of 1437 to train on and 360 to test on."""
 
     name: str = "digits"
+    imports: ClassVar[tuple[str, ...]] = (*Supervised.imports, "sklearn.datasets")
 
     def read(self) -> Arrays:
         from sklearn.datasets import load_digits

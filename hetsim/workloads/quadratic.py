@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hetsim import checks
 from hetsim.workloads.task import Workload
@@ -21,6 +21,7 @@ class Quadratic(Workload):
     condition: float
     noise: float
     name: str = "quadratic"
+    imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.quadratic_task",)
 
     def __post_init__(self) -> None:
         checks.whole("workload.num_parameters", self.num_parameters)

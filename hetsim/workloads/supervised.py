@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ class Augmentation:
 @dataclass(frozen=True, kw_only=True)
 class Supervised(Workload):
     """Labelled arrays, a classifier by name with its options, and what is done to the inputs on the way."""
+
+    imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.classification",)
 
     model: str
     model_options: Mapping[str, Any] = field(default_factory=dict)

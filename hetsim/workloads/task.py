@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from hetsim.effects import Batch
 from hetsim.vector import Vector
@@ -78,6 +78,9 @@ class Workload(ABC):
     """A description that a config made: cheap, frozen, and checked before torch is imported."""
 
     name: str
+
+    imports: ClassVar[tuple[str, ...]] = ()
+    """Modules that loading it imports: processes that are forked share them."""
 
     @abstractmethod
     def load(self, *, seed: int, dtype: str) -> Task:

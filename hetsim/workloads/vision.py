@@ -22,6 +22,7 @@ class TorchvisionImages(Supervised):
     data_root: str
     download: bool = False
 
+    imports: ClassVar[tuple[str, ...]] = (*Supervised.imports, "torchvision")
     dataset: ClassVar[str]
     files: ClassVar[tuple[str, ...]]
 

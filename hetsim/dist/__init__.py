@@ -1,0 +1,5 @@
+"""The real world: answers a method's questions with processes and torch.distributed. The only place that knows it."""
+
+from hetsim.dist.launch import Processes
+
+__all__ = ["Processes"]

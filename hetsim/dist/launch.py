@@ -1,0 +1,157 @@
+"""Start one process for each rank on this machine, and leave none behind; or join those that torchrun started."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hetsim import checks
+from hetsim.experiment import Backend, Experiment, RunFailed
+
+PRELOAD = ["torch", "torch._dynamo", "hetsim.run", "hetsim.dist.process"]  # what each process would spend seconds to import
+PATIENCE = 3.0  # seconds that others get to tell what went wrong, after the first one did
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processes(Backend):
+    """backend=dist: real processes, gloo, real gradients, really sent.
+
+    `emulate` pad holds every result until the cluster's description says it is due; none takes the hardware as it is;
+    None is pad, or none under torchrun.
+    """
+
+    emulate: str | None = None
+    interface: str = "lo"
+    port: int | None = None
+
+    name: ClassVar[str] = "dist"
+
+    def __post_init__(self) -> None:
+        if self.emulate is not None:
+            checks.choice("backend.emulate", self.emulate, ("pad", "none"))
+        interfaces = [name for _, name in socket.if_nameindex()]
+        if self.interface not in interfaces:
+            raise ValueError(f"backend.interface must be a network interface of this machine ({', '.join(interfaces)}), not {self.interface!r}")
+        if self.port is not None and checks.whole("backend.port", self.port) > 65535:
+            raise ValueError(f"backend.port must be at most 65535, not {self.port}")
+
+    @property
+    def pad(self) -> bool:
+        """Whether results are held until they are due."""
+        return self.emulate == "pad" or (self.emulate is None and not under_torchrun())
+
+    def check(self, experiment: Experiment) -> None:
+        if not under_torchrun():
+            return
+        if self.port is not None:
+            raise ValueError(f"backend.port={self.port}: torchrun chose the port already, set --master-port there")
+        world_size, server = int(os.environ["WORLD_SIZE"]), experiment.coordination.needs_server
+        if world_size != experiment.num_ranks:
+            raise ValueError(
+                f"torchrun started {world_size} processes, but method={experiment.method} on cluster={experiment.cluster.name} takes "
+                f"{experiment.num_ranks}: {experiment.num_workers} workers{' and a server' if server else ''}; "
+                f"set --nproc-per-node {experiment.num_ranks}"
+            )
+
+    def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
+        if under_torchrun():
+            from hetsim.dist.process import take_part
+
+            rank = int(os.environ["RANK"])
+            return take_part(experiment, folder, config, rank=rank, interface=self.interface, pad=self.pad, store=None)
+        return self.launch(experiment, folder, config)
+
+    def launch(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
+        """One process a rank; whatever happens, all of them are gone afterwards."""
+        listening = listen(self.port)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([*PRELOAD, *experiment.workload.imports])
+        pipes = [context.Pipe(duplex=False) for _ in range(experiment.num_ranks)]
+        processes = [
+            context.Process(
+                target=_child,
+                args=(experiment, folder, config, rank, self.interface, self.pad, listening, listening.getsockname()[1], telling),
+                name=f"hetsim rank {rank}",
+                daemon=True,
+            )
+            for rank, (_, telling) in enumerate(pipes)
+        ]
+        try:
+            for process in processes:
+                process.start()
+            listening.close()
+            for _, telling in pipes:
+                telling.close()
+            return outcome([heard for heard, _ in pipes], processes)
+        finally:
+            listening.close()
+            for process in processes:
+                if process.is_alive():
+                    process.terminate()
+            for process in processes:
+                if process.pid is not None:
+                    process.join(PATIENCE)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+
+
+def under_torchrun() -> bool:
+    """Whether somebody else started the processes, and told each its place."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def listen(port: int | None) -> socket.socket:
+    """A listening socket on the loopback address, for the store where the processes meet."""
+    listening = socket.socket()
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port or 0))
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        raise ValueError(f"backend.port={port} cannot be had ({error.strerror}): choose another, or null for any free one") from None
+    return listening
+
+
+def outcome(pipes: Sequence[Connection], processes: Sequence[Any]) -> dict[str, Any]:
+    """The summary, or the reason why there is none: what a user can mend before what follows from it."""
+    summary: dict[str, Any] | None = None
+    reasons: list[tuple[int, Exception]] = []
+    heard: dict[int, bool] = {}
+    while len(heard) < len(pipes):
+        open_pipes = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in heard}
+        ready = wait(list(open_pipes), PATIENCE if reasons else None)
+        if not ready:
+            break
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            rank = open_pipes[pipe]
+            try:
+                grave, answer = pipe.recv()
+            except EOFError:
+                processes[rank].join(PATIENCE)
+                grave, answer = 1, RunFailed(f"the process of rank {rank} ended by itself (exit status {processes[rank].exitcode}): the run is lost")
+            heard[rank] = True
+            if isinstance(answer, Exception):
+                reasons.append((grave, answer))
+            elif answer is not None:
+                summary = answer
+    if reasons:
+        raise min(reasons, key=lambda reason: reason[0])[1]
+    assert summary is not None
+    return summary
+
+
+def _child(
+    experiment: Experiment, folder: Path, config: str, rank: int, interface: str, pad: bool, listening: socket.socket, port: int, telling: Connection
+) -> None:
+    from hetsim.dist.process import child
+
+    child(experiment, folder, config, rank=rank, interface=interface, pad=pad, listening=listening, port=port, telling=telling)

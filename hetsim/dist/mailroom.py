@@ -1,0 +1,139 @@
+"""Messages between processes: one thread to listen to each peer, one to send to it, and one inbox ordered by due time.
+
+Gloo's sends are rendezvous, its receive-from-anyone stays silent when a peer is killed, and its pending receives do not
+report completion: so each peer has its own blocking receive, in a thread of its own, and its own queue of what to send.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from threading import Condition, Thread
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hetsim.dist.pace import Pace, clock, prompt, wake_on_time
+from hetsim.effects import Batch, Message, PeerLost
+from hetsim.vector import Phantom, nbytes
+
+HEADER_BYTES = 512
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class Mailroom:
+    """This rank's messages from and to its peers. `seconds(nbytes)` is how long the described network takes."""
+
+    def __init__(self, peers: Iterable[int], seconds: Callable[[int], float], pace: Pace) -> None:
+        self._seconds = seconds
+        self._pace = pace
+        self._arrived = Condition()
+        self._inbox: list[tuple[float, int, Message]] = []
+        self._lost: set[int] = set()
+        self._serial = itertools.count()
+        self._outbox: dict[int, SimpleQueue[tuple[dict[str, Any], Any]]] = {peer: SimpleQueue() for peer in peers}
+        self._listeners = [Thread(target=self._listen, args=(peer,), daemon=True) for peer in self._outbox]
+        self._senders = [Thread(target=self._deliver, args=(peer,), daemon=True) for peer in self._outbox]
+        with prompt():
+            for thread in (*self._listeners, *self._senders):
+                thread.start()
+
+    def send(self, to: int, header: dict[str, Any], payload: Any, *, at: float) -> None:
+        """Hand over a message; it is on its way from `at` on."""
+        self._outbox[to].put(({**header, "sent_at": at}, payload))
+
+    def receive(self, source: int | None) -> Message:
+        """The message due first, from anyone or from `source`, once it is due; PeerLost if a peer asked for is gone."""
+        with self._arrived:
+            while True:
+                waiting = [item for item in self._inbox if source in (None, item[2].source)]
+                if not waiting:
+                    gone = self._lost if source is None else self._lost & {source}
+                    if gone:
+                        raise PeerLost(f"rank {min(gone)} is gone: its process ended or its connection broke")
+                    self._arrived.wait()
+                    continue
+                first = min(waiting)
+                ahead = first[0] - clock()
+                if ahead <= 0:
+                    self._inbox.remove(first)
+                    heapq.heapify(self._inbox)
+                    return first[2]
+                self._arrived.wait(ahead)
+
+    def close(self) -> None:
+        """Say goodbye to every peer, and wait until every peer has said it."""
+        for queue in self._outbox.values():
+            queue.put(({"goodbye": 1}, None))
+        for thread in (*self._senders, *self._listeners):
+            thread.join()
+
+    def _deliver(self, peer: int) -> None:
+        try:
+            while True:
+                header, payload = self._outbox[peer].get()
+                dist.send(encoded(header, payload), peer)
+                if isinstance(payload, torch.Tensor):
+                    dist.send(payload, peer)
+                if "goodbye" in header:
+                    return
+        except RuntimeError:
+            self._lose(peer)
+
+    def _listen(self, peer: int) -> None:
+        wake_on_time()
+        packed = torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        try:
+            while True:
+                dist.recv(packed, peer)
+                header, payload = decoded(packed)
+                if "goodbye" in header:
+                    return
+                if isinstance(payload, torch.Tensor):
+                    dist.recv(payload, peer)
+                self._arrive(Message(peer, header, payload))
+        except RuntimeError:
+            self._lose(peer)
+
+    def _arrive(self, message: Message) -> None:
+        now = clock()
+        due = now
+        if self._pace.pad:
+            due = message.sent_at + self._seconds(nbytes(message.payload))
+        with self._arrived:
+            if self._pace.pad:
+                self._pace.note("message", now - due)
+            message.header["due_at"] = max(now, due)
+            heapq.heappush(self._inbox, (due, next(self._serial), message))
+            self._arrived.notify_all()
+
+    def _lose(self, peer: int) -> None:
+        with self._arrived:
+            self._lost.add(peer)
+            self._arrived.notify_all()
+
+
+def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
+    """A header of fixed size: numbers and ranges as JSON, and what payload to expect behind it."""
+    fields = {name: [value.start, value.samples] if isinstance(value, Batch) else value for name, value in header.items()}
+    if isinstance(payload, torch.Tensor):
+        fields["payload"] = [str(payload.dtype).removeprefix("torch."), payload.numel()]
+    elif isinstance(payload, Phantom):
+        fields["payload"] = ["phantom", payload.nbytes]
+    text = json.dumps(fields).encode()
+    assert len(text) <= HEADER_BYTES, f"a header of {len(text)} bytes is too long: {header}"
+    return torch.frombuffer(bytearray(text.ljust(HEADER_BYTES)), dtype=torch.uint8)
+
+
+def decoded(packed: torch.Tensor) -> tuple[dict[str, Any], Any]:
+    """The header, and room for the payload that follows it."""
+    fields = json.loads(packed.numpy().tobytes())
+    kind, size = fields.pop("payload", [None, 0])
+    header = {name: Batch(*value) if isinstance(value, list) else value for name, value in fields.items()}
+    if kind is None:
+        return header, None
+    return header, Phantom(size) if kind == "phantom" else torch.empty(size, dtype=DTYPES[kind])

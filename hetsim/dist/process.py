@@ -1,0 +1,169 @@
+"""What one process of a run does, from meeting the others to the files."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import socket
+import traceback
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hetsim import report
+from hetsim.coordination.plan import State
+from hetsim.dist.drive import Driver
+from hetsim.dist.mailroom import Mailroom
+from hetsim.dist.pace import Lateness, Pace, clock, emulation, prompt, sleep_until, wake_on_time, warnings
+from hetsim.effects import Batch, Node, PeerLost
+from hetsim.experiment import Experiment, RunFailed
+from hetsim.history import History
+from hetsim.measures import Busy
+from hetsim.trace import Trace
+from hetsim.workloads.task import Optimizer, Task
+
+MEETING = timedelta(minutes=5)  # until every process must have come
+SILENCE = timedelta(days=7)  # between messages: a slow step is no failure, and a dead peer is noticed at once
+
+
+def child(
+    experiment: Experiment, folder: Path, config: str, *, rank: int, interface: str, pad: bool,
+    listening: socket.socket, port: int, telling: Connection,
+) -> None:  # fmt: skip
+    """A process that `launch` started: tell it the outcome, and never outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
+    Thread(target=_leave_with_parent, daemon=True).start()
+    try:
+        # the ranks' store listens on the socket that the parent bound, so no other program can take the port in between
+        master = listening.detach() if rank == 0 else None
+        if master is None:
+            listening.close()
+        store = dist.TCPStore("127.0.0.1", port, experiment.num_ranks, rank == 0, MEETING, master_listen_fd=master)
+        summary = take_part(experiment, folder, config, rank=rank, interface=interface, pad=pad, store=store)
+    except ValueError as error:
+        telling.send((0, error))
+    except PeerLost as error:
+        telling.send((3, RunFailed(str(error))))
+    except OSError as error:
+        telling.send((1, RunFailed(str(error))))
+    except Exception as error:
+        traceback.print_exc()
+        telling.send((2, RunFailed(f"rank {rank} failed: {type(error).__name__}: {error}")))
+    else:
+        telling.send((0, summary))
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def take_part(
+    experiment: Experiment, folder: Path, config: str, *, rank: int, interface: str, pad: bool, store: Any
+) -> dict[str, Any] | None:
+    """Meet the others, run this rank's program, and on the leader write what the run leaves; the summary there."""
+    begun = clock()
+    torch.set_num_threads(1)
+    wake_on_time()
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    task, optimizer = experiment.load()
+    leads = rank == experiment.leader
+    if leads:
+        report.begin(folder, config)
+    trace = Trace(folder if leads else None, experiment.trace)
+    try:
+        with _group(rank, experiment.num_ranks, store) as background:
+            state = experiment.coordination.initial(experiment.plan(task.num_samples), task.initial())
+            history = History(experiment, task, trace, state) if leads else None
+            pace = Pace(pad)
+            busy = perform(experiment, task, optimizer, rank=rank, state=state, trace=trace, history=history, pace=pace, background=background)
+            parts = _collect(rank, experiment, ([] if leads else trace.rows, busy, pace.kinds))
+        if history is None or parts is None:
+            return None
+        for rows, _, _ in parts:
+            trace.rows += rows
+            trace.flush()
+        history.close()
+        trace.close()
+    finally:
+        trace.discard()
+    kinds: dict[str, Lateness] = defaultdict(Lateness)
+    for _, _, counted in parts:
+        for kind, lateness in counted.items():
+            kinds[kind] += lateness
+    return report.write(
+        folder, history, [part[1] for part in parts[: experiment.num_workers]], backend="dist", wall_seconds=clock() - begun,
+        emulation=emulation(pad, kinds), warnings=warnings(kinds, history.applied.seconds),
+    )  # fmt: skip
+
+
+def perform(
+    experiment: Experiment, task: Task, optimizer: Optimizer, *, rank: int, state: State, trace: Trace, history: History | None,
+    pace: Pace, background: Any,
+) -> Busy:  # fmt: skip
+    """Run this rank's program among its peers, from this state; what it did."""
+    coordination, num_workers = experiment.coordination, experiment.num_workers
+    _warm_up(task, optimizer, state, samples=-(-experiment.batch_size // num_workers))
+    mailroom = None
+    if coordination.needs_server:
+        peers = range(num_workers) if rank == num_workers else [num_workers]
+        mailroom = Mailroom(peers, experiment.cluster.network.message_seconds, pace)
+    driver = Driver(
+        experiment, task, optimizer, rank=rank, state=state, trace=trace, pace=pace,
+        history=history, mailroom=mailroom, background=background, began=_began(experiment.leader),
+    )  # fmt: skip
+    gc.freeze()
+    driver.run(coordination.program(Node(rank, num_workers), experiment.plan(task.num_samples), state))
+    if mailroom is not None:
+        mailroom.close()
+    return driver.busy
+
+
+@contextlib.contextmanager
+def _group(rank: int, world_size: int, store: Any) -> Iterator[Any]:
+    """The process group, and a second one for what a second thread starts."""
+    with prompt():
+        if store is None:
+            dist.init_process_group("gloo", timeout=SILENCE)
+        else:
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=SILENCE)
+        background = dist.new_group()
+    try:
+        yield background
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def _warm_up(task: Task, optimizer: Optimizer, state: State, samples: int) -> None:
+    """A first gradient and a first step set libraries up, which is not what a run measures; both are thrown away."""
+    gradient, _ = task.gradient(state.weights, Batch(0, samples))
+    optimizer.step(optimizer.initial(), state.weights, gradient, 0)
+
+
+def _began(leader: int) -> float:
+    """The moment at which every rank begins, on the host's clock: shortly ahead, said by the leader."""
+    dist.barrier()
+    moment = torch.tensor([clock() + 0.02], dtype=torch.float64)
+    dist.broadcast(moment, leader)
+    sleep_until(float(moment.item()))
+    return float(moment.item())
+
+
+def _collect(rank: int, experiment: Experiment, mine: Any) -> list[Any] | None:
+    """Everyone's part, on the leader, in rank order."""
+    parts: list[Any] | None = [None] * experiment.num_ranks if rank == experiment.leader else None
+    dist.gather_object(mine, parts, dst=experiment.leader)
+    return parts

@@ -1,0 +1,366 @@
+"""Who may know what, read off the source. Each law is a checker of a text, and each checker is seen to catch a small bad text."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hetsim
+from hetsim import effects
+
+PACKAGE = Path(hetsim.__file__).parent
+FILES = {path.relative_to(PACKAGE.parent).as_posix(): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+METHODS = {name: text for name, text in FILES.items() if name.startswith(("hetsim/policies/", "hetsim/coordination/"))}
+
+# Imports
+
+
+def imports(text: str, package: str = "hetsim") -> set[str]:
+    """Every module that a text names, whether at its top or in a function, and every attribute of one that it reaches through."""
+    found = set()
+    for part in ast.walk(ast.parse(text)):
+        if isinstance(part, ast.Import):
+            found |= {alias.name for alias in part.names}
+        elif isinstance(part, ast.ImportFrom):
+            above = ".".join(package.split(".")[: len(package.split(".")) - part.level + 1]) if part.level else ""
+            module = ".".join(filter(None, (above, part.module)))
+            found |= {module} | {f"{module}.{alias.name}" for alias in part.names}
+        elif isinstance(part, ast.Attribute):
+            found.add(ast.unparse(part))
+        elif isinstance(part, ast.Call) and ast.unparse(part.func).split(".")[-1] in ("import_module", "__import__"):
+            found |= {argument.value for argument in part.args if isinstance(argument, ast.Constant)} or {"anything"}
+    return found
+
+
+def knows(text: str, *modules: str, package: str = "hetsim") -> set[str]:
+    """Which of these modules, or what is in them, a text imports."""
+    return {module for module in modules if any(name == module or name.startswith(module + ".") for name in imports(text, package))}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import simpy",
+        "import simpy.events as e",
+        "from simpy import Environment",
+        "def f():\n    from simpy.events import Timeout",
+        "import importlib\nimportlib.import_module('simpy')",
+        "__import__('simpy')",
+        "if x:\n    try:\n        import numpy, simpy\n    except ImportError: pass",
+    ],
+)
+def test_an_import_is_found_wherever_it_hides(text: str):
+    """At the top, in a function, under another name, from a submodule, or by its name as a string."""
+    assert knows(text, "simpy") == {"simpy"}
+    assert knows(text, "simp") == set()
+
+
+def test_a_submodule_is_found_however_it_is_reached():
+    """`import torch` alone is not torch.distributed; reaching through it is. A relative import is the absolute one."""
+    assert knows("import torch", "torch.distributed") == set()
+    assert knows("import torch\ntorch.distributed.init_process_group()", "torch.distributed") == {"torch.distributed"}
+    assert knows("from torch import distributed", "torch.distributed") == {"torch.distributed"}
+    assert knows("from ..sim import drive", "hetsim.sim", package="hetsim.policies") == {"hetsim.sim"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_know_no_world(name: str):
+    """Nothing in policies or coordination imports a clock, a world or a config system, nor imports by name."""
+    worlds = (
+        "simpy",
+        "torch.distributed",
+        "torch.multiprocessing",
+        "multiprocessing",
+        "threading",
+        "socket",
+        "asyncio",
+        "time",
+        "datetime",
+    )
+    edges = ("hydra", "omegaconf", "hetsim.sim", "hetsim.dist", "hetsim.run", "hetsim.cluster", "importlib", "anything")
+
+    assert knows(METHODS[name], *worlds, *edges, package=name.rpartition("/")[0].replace("/", ".")) == set()
+
+
+ONLY = {
+    "simpy": ("hetsim/sim/",),
+    "torch.distributed": ("hetsim/dist/",),
+    "torchvision": ("hetsim/workloads/vision.py",),
+    "hydra": ("hetsim/run.py",),
+    "omegaconf": ("hetsim/run.py",),
+}
+
+
+@pytest.mark.parametrize("module", ONLY)
+def test_each_world_is_known_in_one_place(module: str):
+    """SimPy in sim, torch.distributed in dist, torchvision in vision.py, Hydra in run.py: there, and nowhere else."""
+    who = [name for name, text in FILES.items() if knows(text, module)]
+
+    assert [name for name in who if not name.startswith(ONLY[module])] == []
+
+
+@pytest.mark.parametrize("module", ["simpy", "torchvision", "hydra", "omegaconf"])
+def test_the_one_place_that_may_know_a_world_does(module: str):
+    """Otherwise the law above would hold of nothing."""
+    assert [name for name, text in FILES.items() if knows(text, module)] != []
+
+
+MAY_IMPORT = {
+    "hetsim/vector.py": (),
+    "hetsim/checks.py": (),
+    "hetsim/effects.py": ("hetsim.vector",),
+    "hetsim/policies/": ("hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.policies"),
+    "hetsim/coordination/": ("hetsim.policies", "hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.coordination"),
+}
+
+
+def sideways(name: str, text: str) -> set[str]:
+    """What of hetsim a file imports that lies above it."""
+    allowed = next((modules for place, modules in MAY_IMPORT.items() if name.startswith(place)), None)
+    own = {found for found in imports(text, name.rpartition("/")[0].replace("/", ".")) if found.startswith("hetsim.")}
+    if allowed is None:
+        return set()
+    return {found for found in own if not any(found == module or found.startswith(module + ".") for module in allowed)}
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith(tuple(MAY_IMPORT))])
+def test_imports_point_one_way(name: str):
+    """vector ← effects ← policies ← coordination, and nothing back."""
+    assert sideways(name, FILES[name]) == set()
+
+
+def test_an_import_against_the_direction_is_caught():
+    """A policy that knows a coordination, an effect that knows a policy."""
+    assert sideways("hetsim/policies/new.py", "from hetsim.coordination import plan") == {"hetsim.coordination", "hetsim.coordination.plan"}
+    assert sideways("hetsim/effects.py", "import hetsim.policies.allocation") == {"hetsim.policies.allocation"}
+
+
+def test_the_worlds_do_not_know_each_other_nor_the_edge():
+    """The simulator and the real backend meet in what both read; only __main__ imports run."""
+    meets = {name: knows(text, "hetsim.sim", "hetsim.dist", "hetsim.run") for name, text in FILES.items()}
+
+    assert {name for name, found in meets.items() if name.startswith("hetsim/sim/") and found - {"hetsim.sim"}} == set()
+    assert {name for name, found in meets.items() if name.startswith("hetsim/dist/") and found - {"hetsim.dist"}} == set()
+    assert {name for name, found in meets.items() if "hetsim.run" in found} == {"hetsim/__main__.py"}
+
+
+# Branches
+
+WORLDLY = {
+    "backend",
+    "sim",
+    "dist",
+    "simulated",
+    "simulator",
+    "simulation",
+    "simulate",
+    "distributed",
+    "virtual",
+    "emulate",
+    "phantom",
+    "tensor",
+}
+
+
+def words(part: ast.AST) -> Iterator[str]:
+    """The words of every name, attribute and string in it."""
+    for inner in ast.walk(part):
+        text = {ast.Name: "id", ast.Attribute: "attr", ast.Constant: "value", ast.keyword: "arg"}.get(type(inner))
+        if text is not None and isinstance(said := getattr(inner, text), str):
+            yield from re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", said).lower())
+
+
+def choices(text: str) -> Iterator[ast.AST]:
+    """Everything in a text that decides which way it goes."""
+    for part in ast.walk(ast.parse(text)):
+        if isinstance(part, ast.If | ast.IfExp | ast.While | ast.Assert):
+            yield part.test
+        elif isinstance(part, ast.Match):
+            yield part.subject
+            yield from part.cases
+        elif isinstance(part, ast.comprehension):
+            yield from part.ifs
+        elif isinstance(part, ast.BoolOp | ast.Compare | ast.Subscript):
+            yield part
+
+
+def branches_on_the_backend(text: str) -> set[str]:
+    """The worldly words that a text decides by."""
+    return {word for choice in choices(text) for word in words(choice)} & WORLDLY
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_do_not_branch_on_the_backend(name: str):
+    """There is no `if simulated` anywhere, and there never is to be one."""
+    assert branches_on_the_backend(METHODS[name]) == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if simulated: pass",
+        "if self.is_sim: pass",
+        "x = 1 if node.backend == 'dist' else 2",
+        "while not plan.virtualTime: pass",
+        "match world:\n    case 'sim': pass",
+        "assert kind != 'Simulator'",
+        "y = [g for g in gs if g.simulated]",
+        "z = simulate and 3",
+        "rate = {'sim': 1, 'dist': 2}[backend]",
+        "if isinstance(weights, Phantom): pass",
+    ],
+)
+def test_a_branch_on_the_backend_is_caught(text: str):
+    """By name, attribute, string, pattern, comprehension, short circuit or table."""
+    assert branches_on_the_backend(text) != set()
+
+
+def test_a_branch_on_anything_else_is_none():
+    """Words are compared whole: a distance and a discount are no dist."""
+    assert branches_on_the_backend("if distance(discount) > similar: pass") == set()
+
+
+# Forgotten yield from
+
+EFFECTS = {
+    name
+    for name, kind in vars(effects).items()
+    if isinstance(kind, type) and issubclass(kind, effects.Effect) and kind is not effects.Effect
+}
+
+
+def programs(*texts: str) -> set[str]:
+    """The functions that these texts say to return a Program."""
+    functions = [
+        part for text in texts for part in ast.walk(ast.parse(text)) if isinstance(part, ast.FunctionDef) and part.returns is not None
+    ]
+    return {function.name for function in functions if ast.unparse(function.returns).strip("'\"").startswith("Program")}
+
+
+def forgotten(text: str, *others: str) -> list[int]:
+    """Lines of `text` where an effect or a program is made but not asked: it must stand directly behind `yield from`.
+
+    An effect may also be an argument of Start; a function that is no generator itself may return a program that it chose.
+    """
+    tree = ast.parse(text)
+    names = EFFECTS | programs(text, *others)
+    asked = {id(part.value) for part in ast.walk(tree) if isinstance(part, ast.YieldFrom)}
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Call) and called(part) == "Start":
+            asked |= {
+                id(argument) for argument in (*part.args, *(keyword.value for keyword in part.keywords)) if called(argument) in EFFECTS
+            }
+        if (
+            isinstance(part, ast.FunctionDef)
+            and part.name in names
+            and not any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(part))
+        ):
+            for returned in (inner.value for inner in ast.walk(part) if isinstance(inner, ast.Return)):
+                asked |= {id(returned)} if not isinstance(returned, ast.IfExp) else {id(returned.body), id(returned.orelse)}
+    return sorted(part.lineno for part in ast.walk(tree) if called(part) in names and id(part) not in asked)
+
+
+def called(part: ast.AST) -> str | None:
+    """The name of what a call calls: f of f(), self.f() and module.f()."""
+    return getattr(part.func, "id", getattr(part.func, "attr", None)) if isinstance(part, ast.Call) else None
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("hetsim/coordination/")])
+def test_no_yield_from_is_forgotten(name: str):
+    """Time passes at a `yield from` and nowhere else: whatever takes time stands behind one."""
+    assert forgotten(METHODS[name], *METHODS.values()) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Send(3, x)",
+        "g = Gradient(at=x, batch=b)",
+        "yield Receive(3)",
+        "pending = Start(Gradient(at=x, batch=b))",
+        "going = not Commit(1, state)",
+        "fx.AllReduce(x)",
+        "x = (yield from Wait(p)) + Now()",
+        "self.compute(x)",
+        "x = self.compute(x)",
+        "yield from [self.compute(x)]",
+        "yield from Start(self.compute(x))",
+        "return self.compute(x)",
+    ],
+)
+def test_a_forgotten_yield_from_is_caught(line: str):
+    """An effect or a program on its own, assigned, merely yielded, wrapped, or returned by a generator."""
+    program = f"def program(self, x) -> Program[None]:\n    yield from Now()\n    {line}\n"
+    compute = "def compute(self, x) -> Program[int]:\n    yield from Now()\n"
+
+    assert 3 in forgotten(program, compute)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def program(self) -> Program[None]:\n    x = yield from Gradient(at=1, batch=b)\n    return (yield from self.program())",
+        "def program(self) -> Program[None]:\n    p = yield from Start(Gradient(at=1, batch=b))\n    yield from Wait(p)",
+        "def program(self) -> Program[None]:\n    return self.server() if node else self.worker()\ndef server(self) -> Program[None]: ...",
+        "def other(self):\n    return isinstance(x, Receive)",
+    ],
+)
+def test_what_is_asked_is_not_caught(text: str):
+    """Directly behind `yield from`, started, or chosen by a function that is no generator."""
+    assert forgotten(text) == []
+
+
+def test_the_laws_are_about_something():
+    """There are effects, programs and files to look at."""
+    assert {"Gradient", "Update", "Send", "Receive", "AllReduce", "Gather", "Start", "Wait", "Commit", "Now"} <= EFFECTS
+    assert {"program", "worker", "server"} <= programs(*METHODS.values())
+    assert len(METHODS) >= 8
+
+
+# What is imported when
+
+
+def modules_after(script: str) -> set[str]:
+    """What a fresh interpreter has imported at the end of this script."""
+    script = textwrap.dedent(script) + "\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).parent)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("method", ["ssgd", "dbs_sgd"])
+def test_a_timing_only_run_imports_neither_torch_nor_scipy_stats(tmp_path: Path, method: str):
+    """A phantom is sizes only, even with SGD in the config, log-normal noise in the cluster and a trace on disk."""
+    loaded = modules_after(f"""
+        from pathlib import Path
+        from hydra import compose, initialize_config_dir
+        from hetsim import run
+        with initialize_config_dir(version_base="1.3", config_dir=str(run.configs())):
+            overrides = ["method={method}", "workload=phantom", "cluster=mixed8", "budget.updates=20", "pictures=false"]
+            config = compose("config", overrides=overrides)
+        made, backend = run.experiment(config)
+        assert backend.run(made, Path({str(tmp_path)!r}), "")["num_updates"] == 20
+    """)
+
+    assert loaded & {"torch", "torchvision", "scipy.stats", "sklearn", "matplotlib"} == set()
+    assert {"simpy", "hetsim.sim.simulation", "pyarrow"} <= loaded
+
+
+def test_an_experiment_is_checked_before_torch_is_imported():
+    """Building one for real images and a real optimizer imports no torch; loading it would."""
+    loaded = modules_after("""
+        from hydra import compose, initialize_config_dir
+        from hetsim import run
+        with initialize_config_dir(version_base="1.3", config_dir=str(run.configs())):
+            config = compose("config", overrides=["method=ssgd", "workload=digits", "optimizer=adam"])
+        run.experiment(config)
+    """)
+
+    assert loaded & {"torch", "torchvision", "scipy.stats", "sklearn", "matplotlib", "pyarrow"} == set()
