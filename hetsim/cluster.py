@@ -89,6 +89,7 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
+        """N."""
         return len(self.nodes)
 
     def seconds_per_update(self, rank: int) -> float:

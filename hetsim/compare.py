@@ -1,0 +1,143 @@
+"""Two runs side by side: `hetsim-compare RUN RUN`."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hetsim import report
+
+ROWS = {
+    "updates/s": ("updates_per_second",),
+    "samples/s": ("samples_per_second",),
+    "mean staleness": ("staleness_mean",),
+    "idle share": ("idle_share",),
+    "final loss": ("final", "train_loss"),
+    "final accuracy": ("final", "test_accuracy"),
+}
+WORLDS = {"sim": "simulated", "dist": "measured"}
+SAME = ("method", "cluster", "workload", "seed", "num_workers")
+
+
+def summary(run: Path) -> dict[str, Any]:
+    """The summary of a run's folder; ValueError with one sentence if there is none."""
+    path = run / "summary.json"
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{run} is no folder of a finished run: {path} cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise ValueError(f"{path} is no JSON: give the folder of a finished run") from None
+    if not isinstance(loaded, dict) or not all(_value(loaded, keys)[0] for keys in ROWS.values()):
+        raise ValueError(f"{path} lacks {', '.join(ROWS)}: give the folder of a run of this version of hetsim")
+    return loaded
+
+
+def table(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row a number: both values, and (first − second) / |second|; None where there is nothing to compare."""
+    rows = []
+    for name, keys in ROWS.items():
+        one, other = _value(first, keys)[1], _value(second, keys)[1]
+        rows.append({"name": name, "first": one, "second": other, "relative_error": relative_error(one, other)})
+    return rows
+
+
+def relative_error(one: float | None, other: float | None) -> float | None:
+    """(one − other) / |other|; None where it has no meaning."""
+    if one is None or other is None:
+        return None
+    if one == other:
+        return 0.0
+    return (one - other) / abs(other) if other else None
+
+
+def render(rows: list[dict[str, Any]], names: tuple[str, str]) -> str:
+    """The table as text."""
+    lines = [f"{'':16}{names[0]:>14}{names[1]:>14}{'relative error':>18}"]
+    for row in rows:
+        error = row["relative_error"]
+        told = "–" if error is None else f"{100 * error:+.2f} %"
+        lines.append(f"{row['name']:16}{report.shown(row['first']):>14}{report.shown(row['second']):>14}{told:>18}")
+    return "\n".join(lines)
+
+
+def ordered(runs: list[Path]) -> tuple[list[Path], list[dict[str, Any]], tuple[str, str]]:
+    """The simulated run first if one was simulated and the other measured; and what to call them."""
+    pairs = sorted(((summary(run), run) for run in runs), key=lambda pair: {"sim": 0, "dist": 1}.get(pair[0].get("backend", ""), 2))
+    if {pair[0].get("backend") for pair in pairs} != set(WORLDS):
+        pairs = [(summary(run), run) for run in runs]
+        names = ("first", "second")
+    else:
+        names = ("simulated", "measured")
+    return [pair[1] for pair in pairs], [pair[0] for pair in pairs], names
+
+
+def pictures(runs: list[Path], summaries: list[dict[str, Any]], names: tuple[str, str], folder: Path) -> None:
+    """Both timelines on one axis and both curves in one frame, in `folder`."""
+    traces = [run / "trace.parquet" for run in runs]
+    folder.mkdir(parents=True, exist_ok=True)
+    about = [f"{s['method']} on {s['cluster']}, {s['workload']}" for s in summaries]
+    titles = [f"{name}: {text}" for name, text in zip(names, about, strict=True)]
+    if all(trace.is_file() for trace in traces):
+        num_workers = max(s["num_workers"] for s in summaries)
+        report.timeline(list(zip(titles, traces, strict=True)), folder / "timeline.png", num_workers=num_workers)
+    report.curves(list(zip(names, map(_curve, runs), strict=True)), folder / "curve.png", title=" and ".join(dict.fromkeys(about)))
+
+
+def main() -> None:
+    """The command `hetsim-compare`."""
+    parser = argparse.ArgumentParser(prog="hetsim-compare", description="Compare two runs, simulated or measured, number by number.")
+    parser.add_argument("runs", nargs=2, metavar="RUN", type=Path, help="the folder of a finished run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw both timelines and both curves into it")
+    arguments = parser.parse_args()
+    try:
+        runs, summaries, names = ordered(arguments.runs)
+        rows = table(*summaries)
+        print(render(rows, names))
+        different = [key for key in SAME if summaries[0].get(key) != summaries[1].get(key)]
+        for key in different:
+            print(f"hetsim-compare: the runs differ in {key}: {summaries[0].get(key)} and {summaries[1].get(key)}", file=sys.stderr)
+        if arguments.json is not None:
+            told = [
+                {"name": row["name"], names[0]: row["first"], names[1]: row["second"], "relative_error": row["relative_error"]}
+                for row in rows
+            ]
+            document = {"runs": {name: str(run) for name, run in zip(names, runs, strict=True)}, "different": different, "rows": told}
+            report.write_text(arguments.json, json.dumps(document, indent=2, allow_nan=False) + "\n")
+        if arguments.pictures is not None:
+            pictures(runs, summaries, names, arguments.pictures)
+            print(f"pictures in {os.path.relpath(arguments.pictures)}")
+    except (ValueError, OSError) as error:
+        print(f"hetsim-compare: error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _value(summary: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[bool, float | None]:
+    """Whether the number is there, and the number."""
+    found: Any = summary
+    for key in keys:
+        if not isinstance(found, Mapping) or key not in found:
+            return False, None
+        found = found[key]
+    return True, found
+
+
+def _curve(run: Path) -> list[tuple[float, float | None, float | None]]:
+    with (run / "curve.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [(float(row["seconds"]), _number(row["train_loss"]), _number(row["test_accuracy"])) for row in rows]
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+if __name__ == "__main__":
+    main()

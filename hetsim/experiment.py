@@ -47,6 +47,7 @@ class Experiment:
 
     @property
     def num_workers(self) -> int:
+        """N."""
         return self.cluster.num_workers
 
     @property
@@ -84,7 +85,7 @@ class Backend(ABC):
 
     name: ClassVar[str]
 
-    def check(self, experiment: Experiment) -> None:
+    def check(self, experiment: Experiment) -> None:  # noqa: B027
         """Raise ValueError, with one sentence, if this experiment cannot run here."""
 
     @abstractmethod

@@ -94,23 +94,18 @@ class Bar:
         from tqdm import tqdm
 
         budget = experiment.budget
-        self._progress: Callable[[float, State], float] = lambda seconds, state: state.num_samples
-        total: float | None = num_positions
-        unit = "samples"
-        if budget.updates is not None and num_positions is None:
-            self._progress, total, unit = (lambda seconds, state: state.version), budget.updates, "updates"
-        elif budget.seconds is not None and num_positions is None:
-            self._progress, total, unit = (lambda seconds, state: seconds), budget.seconds, "s"
+        limits = ((num_positions, "samples"), (budget.updates, "updates"), (budget.seconds, "s"))
+        total, self._unit = next(limit for limit in limits if limit[0] is not None)
         self._loss: float | None = None
         layout = "{l_bar}{bar}| {n:.0f}/{total:.0f} {unit} [{elapsed}<{remaining}{postfix}]"
-        self._tqdm: Any = tqdm(total=total, unit=unit, desc=experiment.method, leave=False, bar_format=layout)
+        self._tqdm: Any = tqdm(total=total, unit=self._unit, desc=experiment.method, leave=False, bar_format=layout)
 
     def move(self, seconds: float, state: State, applied: tuple[Contribution, ...]) -> None:
         """Show a commit."""
         if applied:
             loss = sum(c.loss for c in applied) / len(applied)
             self._loss = loss if self._loss is None else 0.9 * self._loss + 0.1 * loss
-        done = self._progress(seconds, state)
+        done = {"samples": state.num_samples, "updates": state.version, "s": seconds}[self._unit]
         if done - self._tqdm.n >= self._tqdm.total / 1000 or done >= self._tqdm.total:
             rate = state.version / seconds if seconds else 0.0
             loss_text = "" if self._loss is None else f", loss {self._loss:.4f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -20,6 +21,14 @@ def begin(folder: Path, config: str) -> None:
     """The folder, and in it the resolved config of the run that has begun."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "config.yaml", config)
+
+
+def abandon(folder: Path) -> None:
+    """Of a run that did not finish, remove what is half-written, and the folder if nothing else is in it."""
+    with contextlib.suppress(OSError):
+        for unfinished in folder.glob(".*.unfinished"):
+            unfinished.unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def write(
@@ -166,6 +175,7 @@ def timeline(runs: Sequence[tuple[str, Path]], path: Path, *, num_workers: int) 
 def curves(runs: Sequence[tuple[str, Sequence[tuple[float, float | None, float | None]]]], path: Path, *, title: str) -> None:
     """Training loss and test accuracy against the run's own clock, one line a run."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     figure.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left")
@@ -181,8 +191,11 @@ def curves(runs: Sequence[tuple[str, Sequence[tuple[float, float | None, float |
         axes.grid(color=WAIT)
         axes.tick_params(labelsize=9, labelcolor=INK)
         axes.spines[["top", "right"]].set_visible(False)
-    if any(value and value > 0 for _, rows in runs for _, value, _ in rows):
+    if all(value is not None and value > 0 for _, rows in runs for _, value, _ in rows):
         panels[0].set_yscale("log")
+        panels[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panels[0].yaxis.set_minor_formatter(NullFormatter())
     if len(runs) > 1:
         panels[1].legend(frameon=False, fontsize=9, loc="lower right")
     _save(figure, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
@@ -15,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from hetsim import checks, report, trusted
 from hetsim.budget import Budget
@@ -93,7 +92,9 @@ def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **giv
     known = [key for key in trusted.options(target) if key not in given]
     for option in options:
         if option not in known:
-            raise ValueError(f"{name}.{option} is no key of {entry['_target_']} ({', '.join(known) or 'it has none'}){checks.suggestion(option, known)}")
+            raise ValueError(
+                f"{name}.{option} is no key of {entry['_target_']} ({', '.join(known) or 'it has none'}){checks.suggestion(option, known)}"
+            )
     for option in trusted.required(target):
         if option not in options and option not in given:
             raise ValueError(f"{name}.{option} is missing: give it a value")
@@ -102,7 +103,9 @@ def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **giv
 
 def _optimizer(entries: Mapping[str, Any], trust: tuple[str, ...]) -> OptimizerRecipe:
     schedule = entries.get("learning_rate_schedule")
-    return OptimizerRecipe(_recipe("optimizer", entries["optimizer"]), None if schedule is None else _recipe("learning_rate_schedule", schedule), trust)
+    return OptimizerRecipe(
+        _recipe("optimizer", entries["optimizer"]), None if schedule is None else _recipe("learning_rate_schedule", schedule), trust
+    )
 
 
 def _recipe(name: str, entry: Any) -> Recipe:
@@ -131,51 +134,69 @@ def _targets(entry: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from _targets(value, f"{key}[{index}]")
 
 
-def _sentence(error: BaseException) -> str:
-    """What went wrong, in one line."""
-    text = " ".join(str(error).split())
-    if text.startswith("Missing mandatory value: "):
-        return f"{text.removeprefix('Missing mandatory value: ')} is missing: give it a value"
-    unknown = re.match(r"Could not override '([^']+)'", text)
-    if unknown and "is not in struct" in text:
-        return f"{unknown[1]} is no key of the config: see 'hetsim --help' for those there are"
-    return text or type(error).__name__
+USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException)  # what a user can mend
+failures: list[BaseException] = []  # of the jobs of this command, told already
 
 
 @hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")
 def _app(config: DictConfig) -> None:
+    """One job. What fails is told here, and does not keep the other jobs of a sweep from running."""
     folder = Path(HydraConfig.get().runtime.output_dir)
+    summary = made = None
     try:
         made, backend = experiment(config)
         summary = backend.run(made, folder, OmegaConf.to_yaml(config, resolve=True))
-    except BaseException:
-        _remove_if_empty(folder)
-        raise
-    if summary is None:
-        _remove_if_empty(folder)
-        return
-    print(report.describe(summary))
-    for warning in summary["warnings"]:
-        print(f"hetsim: warning: {warning}", file=sys.stderr)
-    print(f"  files in {os.path.relpath(folder)}", flush=True)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+    except USERS as error:
+        if _verbose():
+            raise
+        if made is not None or os.environ.get("RANK", "0") == "0":  # what is wrong with a config, one of torchrun's ranks tells
+            _tell(error)
+        failures.append(error)
+    finally:
+        if summary is None:
+            report.abandon(folder)
+    if summary is not None:
+        print(report.describe(summary))
+        for warning in summary["warnings"]:
+            print(f"hetsim: warning: {warning}", file=sys.stderr)
+        print(f"  files in {os.path.relpath(folder)}", flush=True)
 
 
 def main() -> None:
     """The command `hetsim`: one sentence and exit status 1 for what a user can mend, 130 after Ctrl-C."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they become sentences
-    verbose = any(argument in ("hydra.verbose=true", "hydra.verbose=True") for argument in sys.argv)
     try:
         _app()
     except KeyboardInterrupt:
         print("hetsim: interrupted", file=sys.stderr)
         sys.exit(130)
-    except (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException) as error:
-        if verbose:
+    except USERS as error:
+        if _verbose():
             raise
-        print(f"hetsim: error: {_sentence(error)}", file=sys.stderr)
+        _tell(error)
         sys.exit(1)
+    sys.exit(1 if failures else 0)
+
+
+def _tell(error: BaseException) -> None:
+    print(f"hetsim: error: {_sentence(error)}", file=sys.stderr, flush=True)
+
+
+def _verbose() -> bool:
+    return any(argument.lower() == "hydra.verbose=true" for argument in sys.argv)
+
+
+def _sentence(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MissingMandatoryValue):
+        return f"{error.full_key} is missing: give it a value"
+    unknown = re.match(r"Could not override '([^']+)'", text)
+    if unknown:
+        top = unknown[1].split(".")[0]
+        hint = "" if top in (*PLAIN, *GROUPS) else checks.suggestion(top, (*PLAIN, *GROUPS))
+        return f"{unknown[1]} is no key of the config: see 'hetsim --help' for those there are{hint}"
+    unreadable = re.match(r"(?:LexerNoViableAltException: |Error parsing override ')(.*?)(?: \^|'| See )", text)
+    if unreadable:
+        return f"{unreadable[1]} cannot be read as key=value: see 'hetsim --help', and quote braces and spaces for the shell"
+    return text.split(" Config search path:")[0] or type(error).__name__

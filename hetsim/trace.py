@@ -31,7 +31,9 @@ class Trace:
         self._path = folder / "trace.parquet" if folder is not None and self.commits else None
         self._writer: Any = None
 
-    def add(self, start: float, end: float, rank: int, kind: int, version: int = 0, samples: int = 0, staleness: int = 0, nbytes: int = 0) -> None:
+    def add(
+        self, start: float, end: float, rank: int, kind: int, version: int = 0, samples: int = 0, staleness: int = 0, nbytes: int = 0
+    ) -> None:
         """Note one row."""
         self.rows += (start, end, rank, kind, version, samples, staleness, nbytes)
         if len(self.rows) >= CHUNK and self._path is not None:

@@ -31,6 +31,28 @@ def cluster(*nodes: dict[str, Any], network: dict[str, float] = NO_NETWORK, seco
     return {"name": "by hand", "nodes": list(nodes), "network": network, "server": {"seconds_per_update": seconds_per_update}}
 
 
+NOISE = {"distribution": "lognorm", "s": 0.3}
+UNEVEN = cluster(
+    *(node(seconds, 2e-3, noise=NOISE) for seconds in (4e-4, 1e-4, 2e-4)),
+    network={"latency_seconds": 1e-4, "bytes_per_second": 1e8},
+    seconds_per_update=5e-4,
+)
+"""Three nodes of unequal, noisy speed; a server that is not free."""
+
+COORDINATIONS = {
+    "all_reduce": ("method=ssgd",),
+    "server_with_a_barrier": ("method=ssgd", "coordination=parameter_server"),
+    "server": ("method=asgd",),
+}
+SYNCHRONOUS = ("all_reduce", "server_with_a_barrier")
+ALLOCATIONS: dict[str, dict[str, Any]] = {"even": {}, "fixed": {"allocation": {"parts": [1, 3, 2]}}, "dbs": {}}
+
+
+def method(coordination: str, allocation: str, *choices: str, **keys: Any) -> Experiment:
+    """An experiment of the table of all methods: a coordination with an allocation, for three workers."""
+    return experiment(*COORDINATIONS[coordination], f"allocation={allocation}", *choices, **ALLOCATIONS[allocation], **keys)
+
+
 @cache
 def composed(*choices: str) -> DictConfig:
     """What Hydra makes of these choices of groups."""
@@ -43,7 +65,9 @@ def experiment(*choices: str, cluster: dict[str, Any] | None = None, budget: dic
     changes: dict[str, Any] = {"pictures": False, "trace": "none", **keys}
     if budget is not None:
         changes["budget"] = {"epochs": None, "updates": None, "seconds": None, **budget}
-    config = OmegaConf.merge(composed(*choices), changes)
+    config = composed(*choices).copy()
+    OmegaConf.set_struct(config, False)  # as with Hydra's +key=value
+    config = OmegaConf.merge(config, changes)
     if cluster is not None:
         OmegaConf.update(config, "cluster", cluster, merge=False)
     return run.experiment(config)[0]
@@ -62,6 +86,12 @@ class Row(NamedTuple):
     nbytes: int
 
 
+def rows_of(trace: Trace) -> list[Row]:
+    """The rows in a trace's buffer."""
+    width, numbers = len(COLUMNS), trace.rows
+    return [Row(*numbers[i : i + 3], KINDS[int(numbers[i + 3])], *numbers[i + 4 : i + width]) for i in range(0, len(numbers), width)]
+
+
 @dataclass
 class Run:
     """A finished simulation, and what went on in it."""
@@ -71,6 +101,8 @@ class Run:
     seconds: list[float] = field(default_factory=list)
     applied: list[tuple[Contribution, ...]] = field(default_factory=list)
     computed: list[Batch] = field(default_factory=list)
+    num_steps: int = 0
+    """Optimizer steps that were really computed."""
 
     @property
     def weights(self) -> Any:
@@ -79,9 +111,7 @@ class Run:
 
     def rows(self, *kinds: str) -> list[Row]:
         """The trace's rows of these kinds, or all."""
-        width, numbers = len(COLUMNS), self.simulation.trace.rows
-        rows = [Row(*numbers[i : i + 3], KINDS[int(numbers[i + 3])], *numbers[i + 4 : i + width]) for i in range(0, len(numbers), width)]
-        return [row for row in rows if not kinds or row.kind in kinds]
+        return [row for row in rows_of(self.simulation.trace) if not kinds or row.kind in kinds]
 
 
 def simulate(
@@ -101,18 +131,22 @@ def simulate(
             at_commit(simulation, state)
 
     simulation = run.simulation = Simulation(experiment, task, optimizer, Trace(None, trace), state=state, keep=keep)
-    gradient, commit = task.gradient, simulation.history.commit
+    gradient, step, commit = task.gradient, optimizer.step, simulation.history.commit
 
     def computing(at: Any, batch: Batch) -> Any:
         run.computed.append(batch)
         return gradient(at, batch)
+
+    def stepping(*asked: Any) -> Any:
+        run.num_steps += 1
+        return step(*asked)
 
     def committing(seconds: float, state: State, applied: tuple[Contribution, ...]) -> bool:
         run.seconds.append(seconds)
         run.applied.append(applied)
         return commit(seconds, state, applied)
 
-    task.gradient, simulation.history.commit = computing, committing  # type: ignore[method-assign]
+    task.gradient, optimizer.step, simulation.history.commit = computing, stepping, committing  # type: ignore[method-assign]
     simulation.run()
     return run
 

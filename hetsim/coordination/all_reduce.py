@@ -38,9 +38,7 @@ class SynchronousAllReduce(Coordination):
             batches = list(plan.split(state.next_sample, self.allocation.shares(state.allocation)))
             computed = yield from self.compute(state, batches[node.rank])
             group = tuple(
-                Contribution(rank, batch, state.version, computed.seconds, computed.loss)
-                for rank, batch in enumerate(batches)
-                if batch
+                Contribution(rank, batch, state.version, computed.seconds, computed.loss) for rank, batch in enumerate(batches) if batch
             )
             factor = dict(zip((c.rank for c in group), self.factors(group, plan), strict=True)).get(node.rank, 0.0)
             gradient = yield from AllReduce(computed.gradient * factor)

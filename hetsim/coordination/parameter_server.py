@@ -41,9 +41,7 @@ class ParameterServer(Coordination):
         message = yield from Receive(node.server)
         while message.batch:
             computed = yield from Gradient(at=message.payload, batch=message.batch)
-            yield from Send(
-                node.server, computed.gradient, version=message.version, seconds=computed.seconds, loss=computed.loss
-            )
+            yield from Send(node.server, computed.gradient, version=message.version, seconds=computed.seconds, loss=computed.loss)
             message = yield from Receive(node.server)
 
     def server(self, plan: Plan, state: State) -> Program[None]:
@@ -95,9 +93,7 @@ class ParameterServer(Coordination):
         )
         return state, decision
 
-    def apply(
-        self, plan: Plan, state: State, group: tuple[Contribution, ...]
-    ) -> Program[tuple[State, tuple[Contribution, ...]]]:
+    def apply(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> Program[tuple[State, tuple[Contribution, ...]]]:
         """W ← W − η (1/c) Σ w_i d(τ_i) g_i, each g_i corrected for its delay; the next version, and what made it."""
         group = tuple(replace(c, staleness=state.version - c.version) for c in group)
         compensation = state.compensation

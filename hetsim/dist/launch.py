@@ -61,10 +61,9 @@ class Processes(Backend):
 
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
         if under_torchrun():
-            from hetsim.dist.process import take_part
+            from hetsim.dist.process import join
 
-            rank = int(os.environ["RANK"])
-            return take_part(experiment, folder, config, rank=rank, interface=self.interface, pad=self.pad, store=None)
+            return join(experiment, folder, config, rank=int(os.environ["RANK"]), interface=self.interface, pad=self.pad)
         return self.launch(experiment, folder, config)
 
     def launch(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:

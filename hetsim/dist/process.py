@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
+from functools import cache
 from threading import Thread
 from typing import Any
 
@@ -33,7 +35,23 @@ from hetsim.trace import Trace
 from hetsim.workloads.task import Optimizer, Task
 
 MEETING = timedelta(minutes=5)  # until every process must have come
+_runs = itertools.count()
 SILENCE = timedelta(days=7)  # between messages: a slow step is no failure, and a dead peer is noticed at once
+
+
+@cache
+def _torchruns_store() -> Any:
+    store, _, _ = next(dist.rendezvous("env://", timeout=MEETING))  # type: ignore[attr-defined]
+    return store
+
+
+def join(experiment: Experiment, folder: Path, config: str, *, rank: int, interface: str, pad: bool) -> dict[str, Any] | None:
+    """Take part in a process that torchrun started, in this run of perhaps several: each meets under its own name."""
+    store = dist.PrefixStore(f"hetsim run {next(_runs)}", _torchruns_store())  # type: ignore[attr-defined]
+    try:
+        return take_part(experiment, folder, config, rank=rank, interface=interface, pad=pad, store=store)
+    except PeerLost as error:
+        raise RunFailed(str(error)) from None
 
 
 def child(
@@ -48,7 +66,8 @@ def child(
         master = listening.detach() if rank == 0 else None
         if master is None:
             listening.close()
-        store = dist.TCPStore("127.0.0.1", port, experiment.num_ranks, rank == 0, MEETING, master_listen_fd=master)
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            "127.0.0.1", port, experiment.num_ranks, rank == 0, MEETING, master_listen_fd=master)
         summary = take_part(experiment, folder, config, rank=rank, interface=interface, pad=pad, store=store)
     except ValueError as error:
         telling.send((0, error))
@@ -126,6 +145,7 @@ def perform(
     )  # fmt: skip
     gc.freeze()
     driver.run(coordination.program(Node(rank, num_workers), experiment.plan(task.num_samples), state))
+    gc.unfreeze()
     if mailroom is not None:
         mailroom.close()
     return driver.busy
@@ -135,10 +155,7 @@ def perform(
 def _group(rank: int, world_size: int, store: Any) -> Iterator[Any]:
     """The process group, and a second one for what a second thread starts."""
     with prompt():
-        if store is None:
-            dist.init_process_group("gloo", timeout=SILENCE)
-        else:
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=SILENCE)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=SILENCE)
         background = dist.new_group()
     try:
         yield background

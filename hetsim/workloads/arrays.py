@@ -46,13 +46,15 @@ class NpzArrays(Supervised):
             if len(x) != len(y) or not len(x):
                 raise ValueError(f"workload.path={self.path}: x_{part} has {len(x)} samples and y_{part} {len(y)} labels: they must agree")
         if x_train.shape[1:] != x_test.shape[1:]:
-            raise ValueError(f"workload.path={self.path}: x_train is {x_train.shape[1:]} a sample, x_test {x_test.shape[1:]}: they must agree")
+            raise ValueError(
+                f"workload.path={self.path}: x_train is {x_train.shape[1:]} a sample, x_test {x_test.shape[1:]}: they must agree"
+            )
         return Arrays(x_train, y_train, x_test, y_test)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         try:
-            packed: Any = io.BytesIO(lzma.open(self.path).read()) if self.path.endswith(".xz") else self.path
-            with np.load(packed, allow_pickle=False) as archive:
+            packed = Path(self.path).read_bytes()
+            with np.load(io.BytesIO(lzma.decompress(packed) if self.path.endswith(".xz") else packed), allow_pickle=False) as archive:
                 missing = [name for name in NAMES if name not in archive]
                 if missing:
                     raise ValueError(f"it has no {', '.join(missing)}")

@@ -6,7 +6,6 @@ from collections.abc import Sequence as Sized
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional
 
 from hetsim.effects import Batch
@@ -60,13 +59,15 @@ class Classification(Task):
         if self.augmentation:
             inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=np.arange(batch.start, batch.stop))
         # dropout draws from (seed, first position), so that it does not matter who computes
-        torch.random.default_generator.manual_seed(int(words(self.seed, np.array([batch.start]), stream=1)[0] >> np.uint64(32)))
+        torch.default_generator.manual_seed(int(words(self.seed, np.array([batch.start]), stream=1)[0] >> np.uint64(32)))
         self.model.train()
         statistics = self._place(at, own_statistics=True)
         try:
             loss = functional.cross_entropy(models.logits(self.model(inputs)), self._y_train[indices])
         except ValueError as error:  # batch norm over a single value
-            raise ValueError(f"workload.model: a share of {batch.samples} samples is too small for it ({error}): raise batch_size") from None
+            raise ValueError(
+                f"workload.model: a share of {batch.samples} samples is too small for it ({error}): raise batch_size"
+            ) from None
         gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         parts = [
             (torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1)
@@ -114,10 +115,14 @@ class Classification(Task):
         axes = [axis for axis in range(train.ndim) if axis != 1]
         wide = [1, -1] + [1] * (train.ndim - 2)
         count = train.numel() // train.shape[1]
-        mean = sum(part.double().sum(axes) for part in train.split(AT_ONCE)) / count
-        variance = sum(((part - mean.view(wide)) ** 2).sum(axes) for part in train.split(AT_ONCE)) / count
+        mean = torch.zeros(train.shape[1], dtype=torch.float64)
+        for part in torch.split(train, AT_ONCE):
+            mean += part.double().sum(axes) / count
+        variance = torch.zeros_like(mean)
+        for part in torch.split(train, AT_ONCE):
+            variance += ((part - mean.view(wide)) ** 2).sum(axes) / count
         self._mean = mean.to(self.dtype).view(wide)
-        self._scale = torch.where(variance > 0, variance, 1.0).rsqrt().to(self.dtype).view(wide)
+        self._scale = variance.where(variance > 0, torch.ones_like(variance)).rsqrt().to(self.dtype).view(wide)
         return train, test
 
     def _prepare(self, x: torch.Tensor, indices: Indices) -> torch.Tensor:
@@ -125,13 +130,15 @@ class Classification(Task):
 
 
 def _view(tensors: Sized[torch.Tensor], vector: torch.Tensor) -> None:
-    for tensor, part in zip(tensors, vector.split([tensor.numel() for tensor in tensors]), strict=True):
+    for tensor, part in zip(tensors, torch.split(vector, [tensor.numel() for tensor in tensors]), strict=True):
         tensor.data = part.view(tensor.shape)
 
 
 def resized(images: torch.Tensor, side: int) -> torch.Tensor:
     """Images of side x side pixels, as floats."""
-    parts = [functional.interpolate(part.float(), size=(side, side), mode="bilinear", antialias=True) for part in images.split(AT_ONCE)]
+    parts = [
+        functional.interpolate(part.float(), size=(side, side), mode="bilinear", antialias=True) for part in torch.split(images, AT_ONCE)
+    ]
     return torch.cat(parts)
 
 

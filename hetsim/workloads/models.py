@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ def mlp(shape: Sequence[int], num_classes: int, *, hidden: Sequence[int] = (32,)
     """Linear layers with ReLU between them, and dropout behind each ReLU."""
     widths = [math.prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU(), *_dropout(dropout)]
     return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
 
@@ -64,7 +65,7 @@ def build(name: str, options: Mapping[str, Any], *, shape: Sequence[int], num_cl
         builder = vision.classifier(name, known=list(OWN))
     size = " x ".join(map(str, shape))
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
+        torch.manual_seed(seed)
         try:
             model = builder(shape, num_classes, **options)
             answer = logits(model.eval()(torch.zeros(1, *shape)))

@@ -86,5 +86,5 @@ class Workload(ABC):
     def load(self, *, seed: int, dtype: str) -> Task:
         """Read the data and build the model; `dtype` is float32 or float64."""
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027
         """Raise ValueError, with one sentence, if the workload's files are not there."""

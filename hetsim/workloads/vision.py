@@ -49,14 +49,18 @@ class TorchvisionImages(Supervised):
         import torchvision.datasets
 
         try:
-            made = [getattr(torchvision.datasets, self.dataset)(self.data_root, train=train, download=self.download) for train in (True, False)]
+            made = [
+                getattr(torchvision.datasets, self.dataset)(self.data_root, train=train, download=self.download) for train in (True, False)
+            ]
             arrays = [np.asarray(part.data) for part in made]
             labels = [np.asarray(part.targets, dtype=np.int64) for part in made]
         except Exception as error:
             raise ValueError(f"workload={self.name} cannot be read from data_root={self.data_root}: {error}") from None
         for x, y in zip(arrays, labels, strict=True):
             if len(x) != len(y) or not len(x):
-                raise ValueError(f"workload={self.name} in data_root={self.data_root} has {len(x)} images and {len(y)} labels: fetch it again")
+                raise ValueError(
+                    f"workload={self.name} in data_root={self.data_root} has {len(x)} images and {len(y)} labels: fetch it again"
+                )
         x_train, x_test = (x[:, None] if x.ndim == 3 else np.ascontiguousarray(np.moveaxis(x, 3, 1)) for x in arrays)
         return Arrays(x_train, labels[0], x_test, labels[1])
 

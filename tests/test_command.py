@@ -1,0 +1,353 @@
+"""The command line: what a user types, what it leaves, and one sentence for what cannot be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from hetsim import compare, run
+
+QUICK = ("workload=quadratic", "budget.epochs=2", "pictures=false")
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Exit status of `hetsim` with these arguments."""
+    monkeypatch.setattr(sys, "argv", ["hetsim", *arguments])
+    run.failures.clear()
+    with pytest.raises(SystemExit) as ended:
+        run.main()
+    return int(ended.value.code or 0)
+
+
+BAD = {
+    # what is typed: what the sentence must hold
+    "nothing=1": "nothing is no key of the config",
+    "bacth_size=4": "bacth_size is no key of the config: see 'hetsim --help' for those there are; did you mean 'batch_size'?",
+    "budget.nothing=1": "budget.nothing is no key of the config",
+    "budget.epochs": "budget.epochs cannot be read as key=value",
+    "+nothing=1": "config.nothing is no key of the schema",
+    "+allocation.nothing=1": "allocation.nothing is no key of hetsim.policies.allocation.SpeedProportional",
+    "+cluster.nothing=1": "cluster.nothing is no key of the schema",
+    "+cluster.network.jitter=1": "cluster.network.jitter is no key of the schema",
+    "method=nothing": "Could not find 'method/nothing' Available options in 'method': asgd dbs_sgd ssgd",
+    "allocation=nothing": "Could not find 'allocation/nothing'",
+    "cluster.network.latency_seconds=-1": "cluster.network.latency_seconds must be a finite number of at least zero, not -1",
+    "cluster.network.bytes_per_second=0": "cluster.network.bytes_per_second must be a finite number above zero, not 0",
+    "cluster.network.bytes_per_second=nan": "cluster.network.bytes_per_second must be a finite number above zero, not nan",
+    "cluster.network.bytes_per_second=null": "cluster.network.bytes_per_second is missing",
+    "cluster.network.latency_seconds=fast": "cluster.network.latency_seconds must be a number, not 'fast'",
+    "cluster.server.seconds_per_update=inf": "cluster.server.seconds_per_update must be a finite number of at least zero, not inf",
+    "cluster.nodes=[]": "cluster.nodes is empty",
+    "cluster.nodes=4": "cluster.nodes must be a list of nodes, not 4",
+    "cluster.nodes=[{count: 2, seconds_per_sample: 1e-3}]": "cluster.nodes[0].overhead_seconds is missing",
+    "cluster.nodes=[{count: 2, overhead_seconds: 1e-3}]": "cluster.nodes[0].seconds_per_sample is missing",
+    "cluster.nodes=[{count: 0, seconds_per_sample: 1, overhead_seconds: 0}]": "cluster.nodes[0].count must be at least 1, not 0",
+    "cluster.nodes=[{count: 1, seconds_per_sample: 0, overhead_seconds: 0}]": "cluster.nodes[0].seconds_per_sample must be a finite number",
+    "cluster.nodes=[{count: 1, seconds_per_sample: 1, overhead_seconds: 0, speed: 3}]": "cluster.nodes[0].speed is no key of the schema",
+    "cluster.nodes=[{count: 1, seconds_per_sample: 1, overhead_seconds: 0, noise: {distribution: norm}}]": "must never be negative",
+    "cluster.nodes=[{count: 1, seconds_per_sample: 1, overhead_seconds: 0, noise: {distribution: gama}}]": "did you mean 'gamma'?",
+    "batch_size=3": "batch_size=3 is less than one sample for each of 4 workers",
+    "batch_size=0": "batch_size must be at least 1, not 0",
+    "batch_size=12.5": "batch_size must be a whole number, not 12.5",
+    "seed=-1": "seed must be at least 0, not -1",
+    "dtype=float16": "dtype must be float32 or float64, not 'float16'",
+    "trace=all": "trace must be full or commits or none, not 'all'",
+    "pictures=maybe": "pictures must be true or false, not 'maybe'",
+    "evaluate_every_epochs=0": "evaluate_every_epochs must be a finite number above zero",
+    "budget.epochs=null": "budget has neither epochs, updates nor seconds",
+    "budget.epochs=-1": "budget.epochs must be a finite number above zero, not -1",
+    "budget.updates=0": "budget.updates must be at least 1, not 0",
+    "budget.seconds=nan": "budget.seconds must be a finite number above zero, not nan",
+    "allocation=fixed": "allocation.parts is missing",
+    "workload=arrays": "workload.path is missing",
+    "workload=mnist": "train-images-idx3-ubyte, which is missing: point data_root at the folder that holds it",
+    "workload.num_samples=0": "workload.num_samples must be at least 1, not 0",
+    "optimizer._target_=torch.optim.Nothing": "optimizer._target_=torch.optim.Nothing does not exist",
+    "optimizer._target_=torch.optim.LBFGS": "optimizer.momentum is no option of torch.optim.LBFGS",
+    "optimizer._target_=os.system": "optimizer._target_=os.system is not allowed",
+    "optimizer._target_=torch.optim.sgd.torch.hub.os.getcwd": "is not allowed: it must name a class or function that is defined in hetsim",
+    "optimizer._target_=torch.optim.lr_scheduler.StepLR": "is no optimizer",
+    "optimizer.lr=-1": "optimizer: torch.optim.SGD refuses",
+    "allocation._target_=os.system": "allocation._target_=os.system is not allowed",
+    "allocation._target_=hetsim.run.os.getcwd": "allocation._target_=hetsim.run.os.getcwd is not allowed",
+    "allocation._target_=hetsim.policies.weighting.PerSample": "is no Allocation",
+    "allocation._target_=hetsim.policies.allocation.Nothing": "has no 'Nothing'",
+    "+weighting.inner={_target_: subprocess.run}": "weighting.inner._target_=subprocess.run is not allowed",
+    "learning_rate_schedule={step_size: 3}": "learning_rate_schedule must have a _target_",
+    "learning_rate_schedule={_target_: torch.optim.lr_scheduler.ReduceLROnPlateau}": "needs a validation loss during training",
+    "learning_rate_schedule={_target_: torch.optim.lr_scheduler.StepLR, step: 3}": "learning_rate_schedule.step is no option",
+    "coordination=all_reduce": "admission is EveryGradient, but an all-reduce waits for everyone",
+    "optimizer=adam weighting=per_sample": "does not feel a gradient's scale",
+    "trust=mypackage": "trust must be a list of module names",
+    "backend=dist backend.emulate=maybe": "backend.emulate must be pad or none, not 'maybe'",
+    "backend=dist backend.port=70000": "backend.port must be at most 65535",
+    "backend=dist backend.interface=nowhere": "backend.interface must be a network interface of this machine",
+}
+
+
+def words(typed: str) -> list[str]:
+    """The overrides of one line; a space inside braces belongs to its override."""
+    found, depth = [""], 0
+    for letter in typed:
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == " " and depth == 0:
+            found.append("")
+        else:
+            found[-1] += letter
+    return found
+
+
+@pytest.mark.parametrize("typed", BAD)
+def test_bad_input_is_one_sentence(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What, where in the config, what to do; exit status 1; no traceback, and no folder left behind."""
+    status = command(monkeypatch, *QUICK, *words(typed), f"hydra.run.dir={tmp_path / 'run'}")
+
+    told = capsys.readouterr().err
+    assert status == 1
+    assert told.count("\n") == 1
+    assert told.startswith("hetsim: error: ")
+    assert BAD[typed] in told
+    assert not (tmp_path / "run").exists() or [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize("broken", ["missing", "truncated", "not an archive", "wrong shape"])
+def test_a_broken_archive_is_one_sentence(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is missing, truncated or of the wrong shape is named."""
+    path = tmp_path / "data.npz"
+    x, y = np.zeros((8, 3)), np.zeros(8, dtype=np.int64)
+    if broken != "missing":
+        np.savez(path, x_train=x, y_train=y[:7] if broken == "wrong shape" else y, x_test=x, y_test=y)
+    if broken == "truncated":
+        path.write_bytes(path.read_bytes()[:300])
+    if broken == "not an archive":
+        path.write_text("hello")
+
+    status = command(monkeypatch, "workload=arrays", f"workload.path={path}", f"hydra.run.dir={tmp_path / 'run'}")
+
+    told = capsys.readouterr().err
+    assert status == 1
+    assert told.startswith(f"hetsim: error: workload.path={path}")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null/run"])
+def test_a_folder_that_cannot_be_written_is_one_sentence(
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sentence names the folder."""
+    status = command(monkeypatch, *QUICK, f"hydra.run.dir={place}")
+
+    told = capsys.readouterr().err
+    assert status == 1
+    assert told.startswith("hetsim: error: ")
+    assert place in told
+    assert told.count("\n") == 1
+
+
+def test_a_failed_run_loses_nothing_written_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of an earlier run in the same folder stay as they are."""
+    assert command(monkeypatch, *QUICK, f"hydra.run.dir={tmp_path}") == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    assert command(monkeypatch, *QUICK, "batch_size=1", f"hydra.run.dir={tmp_path}") == 1
+
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert set(before) == {"config.yaml", "summary.json", "curve.csv", "trace.parquet"}
+
+
+def test_a_verbose_run_shows_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """hydra.verbose=true lets the error through."""
+    monkeypatch.setattr(sys, "argv", ["hetsim", "batch_size=1", "hydra.verbose=true", f"hydra.run.dir={tmp_path}"])
+
+    with pytest.raises(ValueError, match="batch_size=1 is less than one sample"):
+        run.main()
+
+
+CHECKED_EARLY = """
+import sys
+from hetsim import run
+for typed in {lines!r}:
+    sys.argv = ["hetsim", *typed, "hydra.run.dir={folder}"]
+    try:
+        run.main()
+    except SystemExit as ended:
+        assert ended.code == 1, typed
+    assert "torch" not in sys.modules, typed
+"""
+
+
+def test_what_can_be_checked_is_checked_before_torch_is_imported(tmp_path: Path) -> None:
+    """A typing error costs no seconds."""
+    late = ("optimizer", "learning_rate_schedule=")
+    lines = [words(typed) for typed in BAD if not typed.startswith(late) or typed == "optimizer._target_=os.system"]
+
+    ended = subprocess.run(
+        [sys.executable, "-c", CHECKED_EARLY.format(lines=lines, folder=tmp_path / "run")], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("hetsim: error: ") == len(lines)
+
+
+def test_a_sweep_goes_on_behind_a_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every combination is run; what fails is told, and the status says so."""
+    arguments = ("-m", *QUICK, "method=ssgd,asgd", "batch_size=1,64", f"hydra.sweep.dir={tmp_path}")
+
+    status = command(monkeypatch, *arguments)
+
+    assert status == 1
+    assert capsys.readouterr().err.count("hetsim: error: batch_size=1 is less than") == 2
+    summaries = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*/summary.json"))]
+    assert [summary["method"] for summary in summaries] == ["ssgd", "asgd"]
+
+
+def test_a_users_own_config_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--config-dir adds choices to every group."""
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text(
+        "name: mine\nnodes: [{count: 2, seconds_per_sample: 1e-3, overhead_seconds: 0}]\n"
+        "network: {latency_seconds: 0, bytes_per_second: 1e9}\nserver: {seconds_per_update: 0}\n"
+    )
+
+    status = command(monkeypatch, "--config-dir", str(tmp_path), "cluster=mine", *QUICK, f"hydra.run.dir={tmp_path / 'run'}")
+
+    assert status == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["cluster"] == "mine"
+
+
+OWN = '''
+from dataclasses import dataclass
+from hetsim.policies.allocation import Allocation
+
+@dataclass(frozen=True)
+class AllButOne(Allocation):
+    """The last worker takes one sample for each of the others."""
+
+    def initial(self, num_workers, batch_size):
+        return (1,) * (num_workers - 1) + (batch_size - num_workers + 1,)
+
+    def shares(self, state):
+        return state
+'''
+
+
+def test_a_users_own_policy_runs_when_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """trust=[module] lets a `_target_` name it; without, it is refused and not even imported."""
+    (tmp_path / "my_own_policies.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    choice = ("method=ssgd", "allocation._target_=my_own_policies.AllButOne", *QUICK, f"hydra.run.dir={tmp_path / 'run'}")
+
+    refused = command(monkeypatch, *choice)
+    imported = "my_own_policies" in sys.modules
+    allowed = command(monkeypatch, *choice, "trust=[my_own_policies]")
+
+    assert (refused, imported, allowed) == (1, False, 0)
+    assert "my_own_policies.AllButOne is not allowed" in capsys.readouterr().err
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["batch_sizes"] == [1, 1, 1, 253]
+
+
+def test_a_run_leaves_the_files_of_the_design(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Summary, trace, curve, pictures and the resolved config; a later run without them takes its own away."""
+    assert command(monkeypatch, "budget.epochs=2", f"hydra.run.dir={tmp_path}") == 0
+    names = {path.name for path in tmp_path.iterdir()}
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    config = OmegaConf.load(tmp_path / "config.yaml")
+
+    assert command(monkeypatch, "budget.epochs=2", "trace=none", "pictures=false", f"hydra.run.dir={tmp_path}") == 0
+
+    assert names == {"summary.json", "trace.parquet", "curve.csv", "timeline.png", "curve.png", "config.yaml"}
+    assert {path.name for path in tmp_path.iterdir()} == {"summary.json", "curve.csv", "config.yaml"}
+    assert set(summary) >= {
+        *("method", "backend", "cluster", "workload", "seed", "num_workers", "num_updates", "num_samples", "num_samples_discarded"),
+        *("seconds", "updates_per_second", "samples_per_second", "staleness_mean", "staleness_max", "idle_share", "batch_sizes"),
+        *("final", "per_worker", "wall_seconds"),
+    }
+    assert set(summary["final"]) == {"train_loss", "test_accuracy"}
+    assert set(summary["per_worker"][0]) == {"rank", "iterations", "samples", "compute_seconds", "wait_seconds", "staleness_mean"}
+    assert config.optimizer.lr == config.learning_rate == 0.1
+    assert summary["num_samples"] == 2 * 1437
+
+
+def test_help_names_every_group(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """And each choice that there is."""
+    monkeypatch.setattr(sys, "argv", ["hetsim", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        run.main()
+
+    told = capsys.readouterr().out
+    assert not ended.value.code
+    for group in (path for path in run.configs().iterdir() if path.is_dir()):
+        line = next(line for line in told.splitlines() if line.startswith(f"{group.name} "))
+        for choice in group.glob("*.yaml"):
+            assert choice.stem in line
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folders of two simulated runs, one of them said to be real."""
+    folders = (tmp_path_factory.mktemp("sim"), tmp_path_factory.mktemp("dist"))
+    with pytest.MonkeyPatch.context() as patch:
+        for seed, folder in enumerate(folders):
+            assert command(patch, "budget.epochs=2", f"seed={seed}", "pictures=false", f"hydra.run.dir={folder}") == 0
+    summary = json.loads((folders[1] / "summary.json").read_text())
+    (folders[1] / "summary.json").write_text(json.dumps({**summary, "backend": "dist", "updates_per_second": 100.0}))
+    return folders
+
+
+def comparing(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """Exit status of `hetsim-compare`."""
+    monkeypatch.setattr(sys, "argv", ["hetsim-compare", *map(str, arguments)])
+    try:
+        compare.main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def test_compare_tells_both_values_and_the_relative_error(
+    two_runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """(simulated − measured) / |measured|, whichever is named first; the same in JSON, and in pictures."""
+    simulated, measured = two_runs
+    asked = (measured, simulated, "--json", tmp_path / "table.json", "--pictures", tmp_path / "pictures")
+
+    status = comparing(monkeypatch, *asked)
+
+    told = capsys.readouterr()
+    rows = {row["name"]: row for row in json.loads((tmp_path / "table.json").read_text())["rows"]}
+    rate = json.loads((simulated / "summary.json").read_text())["updates_per_second"]
+    assert status == 0
+    assert told.out.splitlines()[0].split() == ["simulated", "measured", "relative", "error"]
+    assert list(rows) == ["updates/s", "samples/s", "mean staleness", "idle share", "final loss", "final accuracy"]
+    assert rows["updates/s"] == {"name": "updates/s", "simulated": rate, "measured": 100.0, "relative_error": (rate - 100) / 100}
+    assert f"{(rate - 100):+.2f} %" in told.out
+    assert "differ in seed: 0 and 1" in told.err
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"timeline.png", "curve.png"}
+
+
+def test_compare_refuses_what_is_no_run(
+    two_runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence that names the folder."""
+    (tmp_path / "summary.json").write_text("{}")
+
+    assert comparing(monkeypatch, two_runs[0], tmp_path / "nowhere") == 1
+    assert "nowhere is no folder of a finished run" in capsys.readouterr().err
+    assert comparing(monkeypatch, two_runs[0], tmp_path) == 1
+    assert "lacks updates/s" in capsys.readouterr().err
+
+
+def test_what_has_no_number_has_no_error() -> None:
+    """Nothing, or zero, cannot be divided by."""
+    assert compare.relative_error(None, 1.0) is None
+    assert compare.relative_error(1.0, 0.0) is None
+    assert compare.relative_error(0.0, 0.0) == 0.0
+    assert compare.relative_error(1.0, -2.0) == 1.5
