@@ -44,7 +44,7 @@ def table(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str,
     rows = []
     for name, keys in ROWS.items():
         one, other = _value(first, keys)[1], _value(second, keys)[1]
-        rows.append({"name": name, "first": one, "second": other, "relative_error": relative_error(one, other)})
+        rows.append({"name": name, "key": keys[-1], "first": one, "second": other, "relative_error": relative_error(one, other)})
     return rows
 
 
@@ -105,11 +105,10 @@ def main() -> None:
         for key in different:
             print(f"hetsim-compare: the runs differ in {key}: {summaries[0].get(key)} and {summaries[1].get(key)}", file=sys.stderr)
         if arguments.json is not None:
-            told = [
-                {"name": row["name"], names[0]: row["first"], names[1]: row["second"], "relative_error": row["relative_error"]}
-                for row in rows
-            ]
-            document = {"runs": {name: str(run) for name, run in zip(names, runs, strict=True)}, "different": different, "rows": told}
+            numbers = {
+                row["key"]: {names[0]: row["first"], names[1]: row["second"], "relative_error": row["relative_error"]} for row in rows
+            }
+            document = {"runs": {name: str(run) for name, run in zip(names, runs, strict=True)}, "different": different, "numbers": numbers}
             report.write_text(arguments.json, json.dumps(document, indent=2, allow_nan=False) + "\n")
         if arguments.pictures is not None:
             pictures(runs, summaries, names, arguments.pictures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ class Experiment:
     batch_size: int
     seed: int = 0
     dtype: str = "float32"
+    threads: int = 1
     evaluate_every_epochs: float = 1
     trace: str = "full"
     pictures: bool = True
@@ -36,6 +38,7 @@ class Experiment:
         """Everything that can be checked without reading data or importing torch."""
         checks.whole("seed", self.seed, least=0)
         checks.whole("batch_size", self.batch_size)
+        checks.whole("threads", self.threads)
         checks.choice("dtype", self.dtype, ("float32", "float64"))
         checks.choice("trace", self.trace, DETAILS)
         checks.number("evaluate_every_epochs", self.evaluate_every_epochs)
@@ -67,6 +70,8 @@ class Experiment:
     def load(self) -> tuple[Task, Optimizer]:
         """The workload's data, model and optimizer, refusing what would silently do nothing."""
         task = self.workload.load(seed=self.seed, dtype=self.dtype)
+        if "torch" in sys.modules:  # a phantom never imports it
+            sys.modules["torch"].set_num_threads(self.threads)
         optimizer = task.optimizer(self.optimizer)
         if self.coordination.relies_on_scale and not optimizer.feels_scale:
             raise ValueError(

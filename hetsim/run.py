@@ -35,7 +35,7 @@ AXES: dict[str, type] = {
     "admission": Admission,
 }
 PLAIN = (
-    *("method", "seed", "batch_size", "dtype", "evaluate_every_epochs", "trace", "pictures"),
+    *("method", "seed", "batch_size", "dtype", "threads", "evaluate_every_epochs", "trace", "pictures"),
     *("trust", "data_root", "download", "learning_rate", "momentum"),
 )
 GROUPS = ("backend", "cluster", "workload", "coordination", "optimizer", "learning_rate_schedule", "budget", *AXES)
@@ -74,7 +74,7 @@ def experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         workload=_build("workload", entries["workload"], Workload, trust),
         optimizer=_optimizer(entries, tuple(trust)),
         budget=Budget(**budget),
-        **{key: entries[key] for key in ("batch_size", "seed", "dtype", "evaluate_every_epochs", "trace", "pictures")},
+        **{key: entries[key] for key in ("batch_size", "seed", "dtype", "threads", "evaluate_every_epochs", "trace", "pictures")},
     )
     backend = _build("backend", entries["backend"], Backend, trust)
     backend.check(made)

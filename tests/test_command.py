@@ -322,12 +322,12 @@ def test_compare_tells_both_values_and_the_relative_error(
     status = comparing(monkeypatch, *asked)
 
     told = capsys.readouterr()
-    rows = {row["name"]: row for row in json.loads((tmp_path / "table.json").read_text())["rows"]}
+    rows = json.loads((tmp_path / "table.json").read_text())["numbers"]
     rate = json.loads((simulated / "summary.json").read_text())["updates_per_second"]
     assert status == 0
     assert told.out.splitlines()[0].split() == ["simulated", "measured", "relative", "error"]
-    assert list(rows) == ["updates/s", "samples/s", "mean staleness", "idle share", "final loss", "final accuracy"]
-    assert rows["updates/s"] == {"name": "updates/s", "simulated": rate, "measured": 100.0, "relative_error": (rate - 100) / 100}
+    assert list(rows) == ["updates_per_second", "samples_per_second", "staleness_mean", "idle_share", "train_loss", "test_accuracy"]
+    assert rows["updates_per_second"] == {"simulated": rate, "measured": 100.0, "relative_error": (rate - 100) / 100}
     assert f"{(rate - 100):+.2f} %" in told.out
     assert "differ in seed: 0 and 1" in told.err
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"timeline.png", "curve.png"}

@@ -96,10 +96,10 @@ def emulation(pad: bool, kinds: dict[str, Lateness]) -> dict[str, Any]:
 
 
 def warnings(kinds: dict[str, Lateness], seconds: float) -> list[str]:
-    """A sentence for each kind of result that could not keep the described pace."""
-    return [
-        f"{lateness.late} of {lateness.count} {kind}s took longer than the cluster describes, by {1000 * lateness.late_seconds:.1f} ms "
-        f"in all ({100 * lateness.late_seconds / seconds if seconds else 0.0:.2f} % of the run): the machine could not keep the described pace"
-        for kind, lateness in sorted(kinds.items())
-        if lateness.late
-    ]
+    """One sentence if the machine could not always keep the described pace, and none if it could."""
+    late = [f"{lateness.late} of {lateness.count} {kind}s" for kind, lateness in sorted(kinds.items()) if lateness.late]
+    if not late:
+        return []
+    in_all = sum(lateness.late_seconds for lateness in kinds.values())
+    share = f" ({100 * in_all / seconds:.2g} % of the run)" if seconds else ""
+    return [f"{', '.join(late)} took longer than the cluster describes, by {1000 * in_all:.3g} ms in all{share}"]

@@ -94,7 +94,6 @@ def take_part(
 ) -> dict[str, Any] | None:
     """Meet the others, run this rank's program, and on the leader write what the run leaves; the summary there."""
     begun = clock()
-    torch.set_num_threads(1)
     wake_on_time()
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     task, optimizer = experiment.load()

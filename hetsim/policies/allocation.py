@@ -19,10 +19,11 @@ def proportional(weights: Sequence[float], total: int, *, least: int = 1) -> tup
         scale = free / math.fsum(weight for weight, at_least in zip(weights, held, strict=True) if not at_least)
         quotas = [least if at_least else weight * scale for weight, at_least in zip(weights, held, strict=True)]
         short = [not at_least and quota < least for quota, at_least in zip(quotas, held, strict=True)]
-        if not any(short):
+        now_held = [at_least or lacks for at_least, lacks in zip(held, short, strict=True)]
+        if now_held == held or all(now_held):  # all: only by rounding, when everyone's quota is `least`
             break
-        held = [at_least or lacks for at_least, lacks in zip(held, short, strict=True)]
-    shares = [math.floor(quota) for quota in quotas]
+        held = now_held
+    shares = [max(least, math.floor(quota)) for quota in quotas]
     by_remainder = sorted(range(len(quotas)), key=lambda rank: (shares[rank] - quotas[rank], rank))
     for rank in by_remainder[: total - sum(shares)]:
         shares[rank] += 1
