@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,11 @@ class StepTimes:
     def __init__(self, node: Node, *, seed: int, rank: int) -> None:
         self.node = node
         self._factors = node.noise.factors(seed, rank) if node.noise else None
+
+    def skip(self, num_gradients: int) -> None:
+        """Go on behind so many gradients that an earlier run has had."""
+        if self._factors is not None:
+            next(islice(self._factors, num_gradients, num_gradients), None)
 
     def next(self, samples: int) -> float:
         """Seconds that the next gradient takes, over this many samples."""

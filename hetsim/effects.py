@@ -95,7 +95,7 @@ class Message:
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self.header[name]
+            return object.__getattribute__(self, "header")[name]
         except KeyError:
             raise AttributeError(f"this message's header has no {name!r}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Everything that can be checked without reading data or importing torch."""
-        checks.whole("seed", self.seed, least=0)
+        if checks.whole("seed", self.seed, least=0) >= 2**63:
+            raise ValueError(f"seed must be below 2**63, not {self.seed}")
         checks.whole("batch_size", self.batch_size)
         checks.whole("threads", self.threads)
         checks.choice("dtype", self.dtype, ("float32", "float64"))
@@ -73,6 +75,8 @@ class Experiment:
         if "torch" in sys.modules:  # a phantom never imports it
             sys.modules["torch"].set_num_threads(self.threads)
         optimizer = task.optimizer(self.optimizer)
+        if self.budget.epochs is not None and self.budget.updates is None and self.budget.seconds is None:
+            optimizer.foresee(math.ceil(self.budget.epochs))
         if self.coordination.relies_on_scale and not optimizer.feels_scale:
             raise ValueError(
                 f"optimizer._target_={self.optimizer.optimizer.target} does not feel a gradient's scale, so weighting or discounting "

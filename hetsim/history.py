@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hetsim.coordination.plan import State
@@ -48,8 +48,8 @@ class History:
         self._bar = Bar(self.experiment, self.experiment.plan(self.task.num_samples).num_positions)
         self._note(0.0, self.start)
 
-    def commit(self, seconds: float, state: State, applied: tuple[Contribution, ...]) -> bool:
-        """Record a version; whether updates and seconds allow another one."""
+    def commit(self, seconds: float, state: State, applied: tuple[Contribution, ...], memory: Any = None) -> bool:
+        """Record a version, with the optimizer's memory; whether updates and seconds allow another one."""
         if self.trace.commits:
             if self.trace.full:
                 for c in applied:
@@ -62,7 +62,9 @@ class History:
             self._note(seconds, state)
         self.last = state
         if self.keep is not None:
-            self.keep(state)
+            before = self.start.num_gradients or (0,) * self.experiment.num_workers
+            num_gradients = tuple(earlier + now for earlier, now in zip(before, self.applied.count, strict=True))
+            self.keep(replace(state, optimizer=memory, num_gradients=num_gradients))
         if self._bar.shown:
             self._bar.move(seconds, state, applied)
         return self.experiment.budget.allows(state.version, seconds)

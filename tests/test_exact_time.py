@@ -266,3 +266,13 @@ def test_the_trace_of_a_round_is_who_did_what_when():
         (2.5, 2.5, 1, "apply", 2, 0),
         (2.5, 2.5, 0, "commit", 4, 0),
     ]
+
+
+def test_a_traced_gradient_has_the_version_that_was_pulled_for_it():
+    """Two nodes of one and three seconds under asynchronous SGD: (start, rank, version); and what each use of one makes of it."""
+    run = simulate(phantom("asgd", updates=4, workers=cluster(node(1.0), node(3.0)), batch_size=2), trace="full")
+
+    gradients = [(round(row.start), row.rank, row.version) for row in run.rows("gradient")]
+    assert gradients == [(0, 0, 0), (0, 1, 0), (1, 0, 1), (2, 0, 2), (3, 1, 3)]
+    assert [(row.rank, row.version, row.staleness) for row in run.rows("apply")] == [(0, 1, 0), (0, 2, 0), (1, 3, 2), (0, 4, 1)]
+    assert [row.version for row in run.rows("commit")] == [1, 2, 3, 4]

@@ -89,6 +89,9 @@ def test_whole_quotas_are_met_exactly(weights: list[int], scale: int):
         ([1.0, 1000.0], 10, (1, 9)),  # 0.01 9.99: never below one
         ([1.0, 1.0, 1000.0, 500.0], 8, (1, 1, 4, 2)),  # two are held at one, the other six split by speed
         ([7.0], 3, (3,)),
+        ([1.0, 8.0, 10.0, 10.0, 4.0], 88, (3, 21, 27, 27, 10)),  # 2.67 21.33 26.67 26.67 10.67: equal remainders, however they round
+        ([1e308, 1e308], 3, (2, 1)),  # whatever a user's parts are
+        ([5e-324, 5e-324], 3, (2, 1)),
     ],
 )
 def test_largest_remainder_by_hand(weights: list[float], total: int, shares: tuple[int, ...]):

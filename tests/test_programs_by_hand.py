@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hetsim.effects import (
     Batch,
     Commit,
     Computed,
+    Contribution,
     Effect,
     Gather,
     Gradient,
@@ -25,7 +27,7 @@ from hetsim.effects import (
     Send,
     Update,
 )
-from hetsim.policies.admission import Barrier, EveryGradient
+from hetsim.policies.admission import Barrier, Decision, EveryGradient
 from hetsim.policies.allocation import Even, SpeedProportional
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.weighting import NoDiscount, PerSample, PerWorker
@@ -255,6 +257,73 @@ def test_a_server_behind_a_barrier_adds_up_in_rank_order_and_frees_everyone():
         ("send", 0, 3.0, {"version": 1, "batch": Batch(5, 3)}),
         ("send", 1, 3.0, {"version": 1, "batch": Batch(8, 2)}),
     ]
+
+
+@dataclass(frozen=True)
+class Hoarding(EveryGradient):
+    """Frees everyone at once, but keeps the first worker's gradients until the end."""
+
+    def initial(self, num_workers: int) -> tuple[Contribution, ...]:
+        return ()
+
+    def arrived(self, state: tuple[Contribution, ...], contribution: Contribution) -> tuple[tuple[Contribution, ...], Decision]:
+        if contribution.rank == 0:
+            return (*state, contribution), Decision(free=(0,))
+        return state, Decision(apply=(contribution,), free=(contribution.rank,))
+
+    def left(self, state: tuple[Contribution, ...], rank: int) -> tuple[tuple[Contribution, ...], Decision]:
+        return (), Decision(apply=state)
+
+
+def test_what_admission_still_holds_is_applied_at_the_end_of_an_epoch_budget():
+    """When a worker leaves, before the run is over: the incomplete group makes a version too."""
+    method = asgd(admission=Hoarding())
+    plan = Plan(num_workers=2, batch_size=4, num_positions=4)
+    program = method.program(Node(SERVER, 2), plan, method.initial(plan, 10.0))
+
+    asked = exchange(
+        program,
+        *(ready(0), None, ready(1), None),
+        *(gradient(0, 2.0, version=0), None, 8.0, True),
+        *(gradient(1, 3.0, version=0), 5.0, True),
+    )
+
+    assert asked[5:] == [
+        ("send", 0, None, {"version": 0, "batch": Batch(4, 0)}),
+        Update(at=10.0, gradient=2.0),
+        ("commit", 1, 8.0, 4, 2, [(0, 2, 0)]),
+        Receive(),
+        Update(at=8.0, gradient=3.0),
+        ("commit", 2, 5.0, 4, 4, [(1, 2, 1)]),
+        ("send", 1, None, {"version": 2, "batch": Batch(4, 0)}),
+    ]
+    assert finished(program, None)
+
+
+def test_what_admission_still_holds_is_not_applied_behind_other_budgets():
+    """The last version is the one whose commit was answered with an end."""
+    method = asgd(admission=Hoarding())
+    plan = Plan(num_workers=2, batch_size=4)
+    program = method.program(Node(SERVER, 2), plan, method.initial(plan, 10.0))
+
+    asked = exchange(
+        program,
+        *(ready(0), None, ready(1), None),
+        *(gradient(0, 2.0, version=0), None),
+        *(gradient(1, 3.0, version=0), 7.0, False, None),
+        gradient(0, 2.0, version=0),
+    )
+
+    assert asked[5:] == [
+        ("send", 0, 10.0, {"version": 0, "batch": Batch(4, 2)}),
+        Receive(),
+        Update(at=10.0, gradient=3.0),
+        ("commit", 1, 7.0, 6, 2, [(1, 2, 0)]),
+        ("send", 1, None, {"version": 1, "batch": Batch(6, 0)}),
+        Receive(),
+        ("send", 0, None, {"version": 1, "batch": Batch(6, 0)}),
+    ]
+    assert finished(program, None)
 
 
 def test_a_new_start_hands_out_first_what_was_not_brought_back():

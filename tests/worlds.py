@@ -141,10 +141,10 @@ def simulate(
         run.num_steps += 1
         return step(*asked)
 
-    def committing(seconds: float, state: State, applied: tuple[Contribution, ...]) -> bool:
+    def committing(seconds: float, state: State, applied: tuple[Contribution, ...], memory: Any) -> bool:
         run.seconds.append(seconds)
         run.applied.append(applied)
-        return commit(seconds, state, applied)
+        return commit(seconds, state, applied, memory)
 
     task.gradient, optimizer.step, simulation.history.commit = computing, stepping, committing  # type: ignore[method-assign]
     simulation.run()

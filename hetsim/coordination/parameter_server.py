@@ -47,6 +47,7 @@ class ParameterServer(Coordination):
     def server(self, plan: Plan, state: State) -> Program[None]:
         """Do with each gradient what admission says, and hand out ranges, until every worker was told to stop."""
         holding: dict[int, Holding] = {}
+        state = replace(state, admission=self.admission.resumed(state.admission, plan.num_workers))
         returned = deque(state.outstanding)
         num_stopped = 0
         going = True
@@ -60,6 +61,7 @@ class ParameterServer(Coordination):
             decisions = deque([decision])
             while decisions:
                 decision = decisions.popleft()
+                state = self.observed(state, decision)
                 if decision.apply and going:
                     state, applied = yield from self.apply(plan, state, decision.apply)
                     outstanding = (*returned, *(held.batch for held in holding.values()))
@@ -82,16 +84,19 @@ class ParameterServer(Coordination):
                         decisions.append(decision)
 
     def arrived(self, state: State, arrival: Contribution) -> tuple[State, Decision]:
-        """Learn the worker's speed from its gradient, and ask admission what to do with it."""
+        """Ask admission what to do with a gradient."""
         admission, decision = self.admission.arrived(state.admission, arrival)
-        dropped = sum(contribution.samples for contribution in decision.drop)
-        state = replace(
+        return replace(state, admission=admission), decision
+
+    def observed(self, state: State, decision: Decision) -> State:
+        """Learn the workers' speeds from what was decided on: shares do not change while a barrier fills."""
+        if not decision.apply and not decision.drop:
+            return state
+        return replace(
             state,
-            admission=admission,
-            allocation=self.allocation.observe(state.allocation, (arrival,)),
-            num_samples_discarded=state.num_samples_discarded + dropped,
+            allocation=self.allocation.observe(state.allocation, (*decision.apply, *decision.drop)),
+            num_samples_discarded=state.num_samples_discarded + sum(c.samples for c in decision.drop),
         )
-        return state, decision
 
     def apply(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> Program[tuple[State, tuple[Contribution, ...]]]:
         """W ← W − η (1/c) Σ w_i d(τ_i) g_i, each g_i corrected for its delay; the next version, and what made it."""

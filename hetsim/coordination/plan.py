@@ -51,6 +51,8 @@ class State:
     admission: Any = None
     outstanding: tuple[Batch, ...] = ()
     """Ranges that were taken and not brought back: handed out again on a new start."""
+    num_gradients: tuple[int, ...] = ()
+    """Filled in by the backend: by rank, gradients applied so far, which is where the rank's stream of chance stands."""
     optimizer: Any = None
     """Filled in by the backend, which owns the optimizer."""
 

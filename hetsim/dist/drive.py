@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,6 +51,8 @@ class Driver:
         self.began = began
         self.busy = Busy()
         self.times = StepTimes(self.cluster.nodes[rank], seed=experiment.seed, rank=rank) if rank < experiment.num_workers else None
+        if self.times is not None and state.num_gradients:
+            self.times.skip(state.num_gradients[rank])
         self.memory = optimizer.initial() if state.optimizer is None else state.optimizer
         self.version = state.version
         self.epoch = state.num_samples // task.num_samples
@@ -128,7 +129,8 @@ class Driver:
         """The message due first, not before it is due."""
         assert self.mailroom is not None
         message = self.mailroom.receive(effect.source)
-        self.version = message.header.get("version", self.version)
+        if self.times is not None:  # a server's version is its last commit's
+            self.version = message.header.get("version", self.version)
         if self.trace.full:
             start, end = message.sent_at - self.began, message.due_at - self.began
             self.trace.add(start, end, message.source, MESSAGE, message.header.get("version", 0), 0, 0, nbytes(message.payload))
@@ -168,9 +170,7 @@ class Driver:
         self.epoch = state.num_samples // self.task.num_samples
         budget = self.experiment.budget
         if self.history is not None:
-            if self.history.keep is not None:
-                state = replace(state, optimizer=self.memory)
-            going = self.history.commit(at - self.began, state, effect.applied)
+            going = self.history.commit(at - self.began, state, effect.applied, self.memory)
         else:
             going = budget.allows(effect.version, 0.0)
         if budget.seconds is not None and not self.experiment.coordination.needs_server:

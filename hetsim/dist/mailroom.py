@@ -81,7 +81,7 @@ class Mailroom:
                     dist.send(payload, peer)
                 if "goodbye" in header:
                     return
-        except RuntimeError:
+        except (RuntimeError, ValueError):  # ValueError: this process is leaving the group
             self._lose(peer)
 
     def _listen(self, peer: int) -> None:
@@ -96,7 +96,7 @@ class Mailroom:
                 if isinstance(payload, torch.Tensor):
                     dist.recv(payload, peer)
                 self._arrive(Message(peer, header, payload))
-        except RuntimeError:
+        except (RuntimeError, ValueError):  # ValueError: this process is leaving the group
             self._lose(peer)
 
     def _arrive(self, message: Message) -> None:

@@ -34,6 +34,10 @@ class Admission(ABC):
         """What to do now that this worker will send no more (at the end, whatever is still held is to be applied)."""
         return state, Decision()
 
+    def resumed(self, state: Any, num_workers: int) -> Any:
+        """The state at a new start, where all workers take part again."""
+        return state
+
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
         """An equal part of the global batch that this group belongs to, in samples."""
         return batch_size / num_workers
@@ -67,6 +71,9 @@ class Barrier(Admission):
 
     def arrived(self, state: Arrivals, contribution: Contribution) -> tuple[Arrivals, Decision]:
         return self._complete(replace(state, waiting=(*state.waiting, contribution)))
+
+    def resumed(self, state: Arrivals, num_workers: int) -> Arrivals:
+        return replace(state, members=frozenset(range(num_workers)))
 
     def left(self, state: Arrivals, rank: int) -> tuple[Arrivals, Decision]:
         return self._complete(replace(state, members=state.members - {rank}))

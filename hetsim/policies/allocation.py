@@ -13,18 +13,21 @@ from hetsim.effects import Contribution
 
 def proportional(weights: Sequence[float], total: int, *, least: int = 1) -> tuple[int, ...]:
     """Split `total` in proportion to `weights` by largest remainder, at least `least` each; ties go to the lower rank."""
+    largest = max(weights)
+    weights = [weight / largest for weight in weights]
     held = [False] * len(weights)
     while True:
         free = total - least * sum(held)
         scale = free / math.fsum(weight for weight, at_least in zip(weights, held, strict=True) if not at_least)
         quotas = [least if at_least else weight * scale for weight, at_least in zip(weights, held, strict=True)]
-        short = [not at_least and quota < least for quota, at_least in zip(quotas, held, strict=True)]
-        now_held = [at_least or lacks for at_least, lacks in zip(held, short, strict=True)]
-        if now_held == held or all(now_held):  # all: only by rounding, when everyone's quota is `least`
+        short = [
+            not at_least and quota < least * (1 - 1e-9) for quota, at_least in zip(quotas, held, strict=True)
+        ]  # an exact quota may round to below
+        if not any(short):
             break
-        held = now_held
+        held = [at_least or lacks for at_least, lacks in zip(held, short, strict=True)]
     shares = [max(least, math.floor(quota)) for quota in quotas]
-    by_remainder = sorted(range(len(quotas)), key=lambda rank: (shares[rank] - quotas[rank], rank))
+    by_remainder = sorted(range(len(quotas)), key=lambda rank: (round(shares[rank] - quotas[rank], 9), rank))
     for rank in by_remainder[: total - sum(shares)]:
         shares[rank] += 1
     return tuple(shares)
@@ -67,6 +70,8 @@ class Fixed(Allocation):
     parts: Sequence[float]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.parts, list | tuple):
+            raise ValueError(f"allocation.parts must be a list of positive numbers, one for each worker, not {self.parts!r}")
         if not self.parts:
             raise ValueError("allocation.parts is empty: give one positive number for each worker")
         for part in self.parts:

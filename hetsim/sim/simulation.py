@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
@@ -62,6 +62,28 @@ class Meeting:
     entered: dict[int, tuple[Any, float, Then]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Verdict:
+    """The leader's word on going on behind a version, and who waits for it."""
+
+    going: bool | None = None
+    waiting: list[Then] = field(default_factory=list)
+    asked: int = 0
+
+    def speak(self, going: bool) -> None:
+        """The leader has judged."""
+        self.going = going
+        for then in self.waiting:
+            then(going)
+
+    def heard(self, then: Then) -> Any:
+        """The verdict, or LATER if the leader has not judged yet."""
+        if self.going is None:
+            self.waiting.append(then)
+            return LATER
+        return self.going
+
+
 class Simulation:
     """One run. After `run`, `history` has the versions and `busy` what each worker did."""
 
@@ -103,14 +125,19 @@ class Simulation:
             Player(rank, experiment.coordination.program(fx.Node(rank, num_workers), plan, state), performers)
             for rank in range(experiment.num_ranks)
         ]
+        for times, num_gradients in zip(self.times, state.num_gradients, strict=False):
+            times.skip(num_gradients)
+        memory = optimizer.initial() if state.optimizer is None else state.optimizer
         for player in self.players:
-            player.memory = optimizer.initial() if state.optimizer is None else state.optimizer
+            player.memory = memory
             player.version = state.version
             player.epoch = state.num_samples // task.num_samples
         self._mailboxes = [Mailbox() for _ in self.players]
         self._meetings: dict[type, deque[Meeting]] = {fx.AllReduce: deque(), fx.Gather: deque()}
-        self._last_step: tuple[Any, ...] = (None,) * 6
-        self._verdicts: dict[int, bool | list[Then]] = {}
+        self._last_step: tuple[tuple[Any, ...], tuple[Any, Any]] = ((None,) * 4, (None, None))
+        self._waits_for_verdicts = experiment.budget.seconds is not None and not experiment.coordination.needs_server
+        self._verdicts: dict[int, Verdict] = {}
+        self._computes_until = [0.0] * num_workers
 
     def run(self) -> None:
         """Play every program to its end."""
@@ -127,18 +154,21 @@ class Simulation:
         rank, batch, now = player.rank, effect.batch, self.env.now
         gradient, loss = self.task.gradient(effect.at, batch)
         seconds = self.times[rank].next(batch.samples)
-        end = now + seconds
-        self.busy[rank].gradient(now, end, batch.samples)
+        start = max(now, self._computes_until[rank])  # one gradient at a time, if more than one was started
+        self._computes_until[rank] = end = start + seconds
+        self.busy[rank].gradient(start, end, batch.samples)
         if self.trace.full:
-            self.trace.add(now, end, rank, GRADIENT, player.version, batch.samples, 0, 0)
-        return after(self.env, seconds, then, fx.Computed(gradient, loss, batch.samples, seconds))
+            self.trace.add(start, end, rank, GRADIENT, player.version, batch.samples, 0, 0)
+        return after(self.env, seconds if start == now else end - now, then, fx.Computed(gradient, loss, batch.samples, seconds))
 
     def update(self, player: Player, effect: fx.Update, then: Then) -> Any:
         """Costs seconds_per_update; ranks that take the very same step compute it once."""
         asked = (player.memory, effect.at, effect.gradient, player.epoch)
-        if any(mine is not last for mine, last in zip(asked, self._last_step, strict=False)):
-            self._last_step = (*asked, *self.optimizer.step(player.memory, effect.at, effect.gradient, player.epoch))
-        player.memory, weights = self._last_step[4:]
+        last, done = self._last_step
+        if asked[3] != last[3] or any(mine is not its for mine, its in zip(asked[:3], last[:3], strict=True)):
+            done = self.optimizer.step(*asked)
+            self._last_step = (asked, done)
+        player.memory, weights = done
         seconds = self.cluster.seconds_per_update(player.rank)
         if not seconds:
             return weights
@@ -210,27 +240,31 @@ class Simulation:
         player.version = effect.version
         player.epoch = state.num_samples // self.task.num_samples
         if player.rank == self.experiment.leader:
-            if self.history.keep is not None:
-                state = replace(state, optimizer=player.memory)
-            verdict = self.history.commit(self.env.now, state, effect.applied)
+            going = self.history.commit(self.env.now, state, effect.applied, player.memory)
             self.history.evaluate()
-            waiting = self._verdicts.pop(effect.version, None)
-            self._verdicts = {effect.version: verdict}
-            if isinstance(waiting, list):
-                for waiter in waiting:
-                    waiter(verdict)
-            return verdict
-        if self.experiment.budget.seconds is None:
+            if self._waits_for_verdicts:
+                self._verdict(effect.version).speak(going)
+                self._forget(effect.version)
+            return going
+        if not self._waits_for_verdicts:
             return self.experiment.budget.allows(effect.version, 0.0)
-        known = self._verdicts.setdefault(effect.version, [])
-        if isinstance(known, bool):
-            return known
-        known.append(then)
-        return LATER
+        verdict = self._verdict(effect.version)
+        verdict.asked += 1
+        self._forget(effect.version)
+        return verdict.heard(then)
 
     def now(self, player: Player, effect: fx.Now, then: Then) -> float:
         """Virtual seconds since the run began."""
         return float(self.env.now)
+
+    def _verdict(self, version: int) -> Verdict:
+        return self._verdicts.setdefault(version, Verdict())
+
+    def _forget(self, version: int) -> None:
+        """A verdict that was spoken and that everyone has asked for is not asked for again."""
+        verdict = self._verdicts[version]
+        if verdict.going is not None and verdict.asked == self.experiment.num_workers - 1:
+            del self._verdicts[version]
 
     def _deliver(self, player: Player, message: fx.Message) -> None:
         box = self._mailboxes[player.rank]
@@ -242,7 +276,8 @@ class Simulation:
             box.messages.append(message)
 
     def _opened(self, player: Player, message: fx.Message) -> fx.Message:
-        player.version = message.header.get("version", player.version)
+        if player.rank < self.experiment.num_workers:  # a server's version is its last commit's
+            player.version = message.header.get("version", player.version)
         return message
 
     def _meet(self, player: Player, kind: type, brought: Any, then: Then) -> list[Any] | None:

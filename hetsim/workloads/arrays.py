@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import lzma
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from hetsim.workloads.supervised import Arrays, Supervised
 
+CLASSES = 100_000  # more are a mistake in the labels
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -59,16 +59,18 @@ class NpzArrays(Supervised):
                 if missing:
                     raise ValueError(f"it has no {', '.join(missing)}")
                 return {name: archive[name] for name in NAMES}
-        except (OSError, EOFError, ValueError, AttributeError, TypeError, lzma.LZMAError, zipfile.BadZipFile) as error:
+        except Exception as error:
             raise ValueError(f"workload.path={self.path} cannot be read as a NumPy archive of {', '.join(NAMES)}: {error}") from None
 
 
 def _channels_first(x: NDArray[Any], what: str) -> NDArray[Any]:
     if x.ndim not in (2, 3, 4) or x.dtype.kind not in "uif":
         raise ValueError(f"workload.path={what} must be numbers in 2, 3 or 4 dimensions, not {x.dtype} in {x.ndim}")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
+    if not all(x.shape[1:]):
+        raise ValueError(f"workload.path={what} has samples of shape {x.shape[1:]}, which hold nothing: give each at least one number")
+    if x.dtype.kind == "f" and not (np.abs(x) <= np.finfo(np.float32).max).all():
         raise ValueError(f"workload.path={what} holds NaN or infinity: clean it first")
-    if x.dtype != np.uint8:
+    if x.dtype not in (np.uint8, np.float64):
         x = x.astype(np.float32)
     if x.ndim == 3:
         return x[:, None]
@@ -80,4 +82,6 @@ def _labels(y: NDArray[Any], what: str) -> NDArray[np.int64]:
         y = y[:, 0]
     if y.ndim != 1 or y.dtype.kind not in "ui" or (len(y) and int(y.min()) < 0):
         raise ValueError(f"workload.path={what} must be one row of whole numbers from 0, not {y.dtype} of shape {y.shape}")
+    if len(y) and int(y.max()) >= CLASSES:
+        raise ValueError(f"workload.path={what} goes up to {y.max()}: number the classes from 0, fewer than {CLASSES} of them")
     return y.astype(np.int64)

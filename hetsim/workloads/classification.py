@@ -22,9 +22,10 @@ EVALUATED = 10_000  # training samples that the training loss is a mean over, at
 class Classification(Task):
     """Mean cross entropy of a model, over inputs standardised by channel with the training set's mean and deviation.
 
-    The flat vector is [parameters | running statistics]: what a batch-norm layer keeps travels behind the parameters,
-    so a worker starts from the global statistics, updates them by its own batch and sends back old minus new. Behind
-    a barrier the committed statistics are thus the (weighted) mean of the workers'. Integer buffers stay as they are.
+    The flat vector is [parameters | running statistics | 1] for a model with batch norm, [parameters] for others: a
+    worker starts from the global statistics, updates them by its own batch and sends back [gradient | new statistics | 1].
+    The committed statistics are the weighted mean of those that make a version: of all workers' behind a barrier, the
+    one worker's on arrival. Integer buffers stay as they are.
     """
 
     def __init__(self, workload: Supervised, arrays: Arrays, *, seed: int, dtype: str) -> None:
@@ -45,7 +46,8 @@ class Classification(Task):
         self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
         self.num_parameters = sum(parameter.numel() for parameter in self._parameters)
         self._initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *self._buffers)])
-        self._at: torch.Tensor | None = None
+        if self._buffers:
+            self._initial = torch.cat([self._initial, torch.ones(1, dtype=self.dtype)])
 
     def initial(self) -> torch.Tensor:
         return self._initial
@@ -74,7 +76,7 @@ class Classification(Task):
             for gradient, parameter in zip(gradients, self._parameters, strict=True)
         ]
         if self._buffers:
-            parts.append(at[self.num_parameters :] - statistics)
+            parts += [statistics[:-1], torch.ones_like(statistics[:1])]
         return torch.cat(parts), loss.item()
 
     def evaluate(self, at: torch.Tensor) -> Evaluation:
@@ -102,7 +104,8 @@ class Classification(Task):
         if own_statistics and self._buffers:
             statistics = statistics.clone()
         _view(self._parameters, at[: self.num_parameters])
-        _view(self._buffers, statistics)
+        if self._buffers:
+            _view(self._buffers, statistics[:-1])
         return statistics
 
     def _inputs(self, arrays: Arrays, resize: int | None) -> tuple[torch.Tensor, torch.Tensor]:

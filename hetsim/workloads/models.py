@@ -68,11 +68,13 @@ def build(name: str, options: Mapping[str, Any], *, shape: Sequence[int], num_cl
         torch.manual_seed(seed)
         try:
             model = builder(shape, num_classes, **options)
+        except Exception as error:
+            raise ValueError(f"workload.model={name} on inputs of {size} refuses model_options {dict(options)}: {_reason(error)}") from None
+        try:
             answer = logits(model.eval()(torch.zeros(1, *shape)))
         except Exception as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ValueError(
-                f"workload.model={name} with model_options {dict(options)} cannot take inputs of {size} ({reason}): "
+                f"workload.model={name} cannot take inputs of {size} ({_reason(error)}): "
                 "set workload.resize to a larger image side, or choose another model"
             ) from None
     if answer.shape != (1, num_classes):
@@ -84,3 +86,7 @@ def logits(output: Any) -> torch.Tensor:
     """A model's answer; some of torchvision's put auxiliary ones beside it."""
     answer: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
     return answer
+
+
+def _reason(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -17,8 +17,9 @@ Memory = Mapping[str, Any]
 class FlatOptimizer(Optimizer):
     """Any torch.optim class that works on one flat dense vector.
 
-    What a model keeps beside its parameters (batch-norm statistics) stands behind the first `num_parameters` entries:
-    there a "gradient" is old minus new statistics, and a step takes it as it is, at rate 1.
+    What a model keeps beside its parameters (batch-norm statistics) stands behind the first `num_parameters` entries, and
+    behind that a 1: there a "gradient" is [new statistics, 1], so that a weighted sum of them carries the sum of its
+    weights, and a step sets the statistics to their weighted mean.
     The learning rate follows a torch.optim.lr_scheduler that is stepped once per epoch of applied samples, so that a
     method which makes four times the updates decays alike.
     """
@@ -27,12 +28,13 @@ class FlatOptimizer(Optimizer):
         self.recipe = recipe
         self.num_parameters = num_parameters
         self._parameter, self._optimizer, self._scheduler = self._build(num_parameters)
+        self._initial: Memory = dict(self._optimizer.state.get(self._parameter, {}))  # Adagrad's begins with a sum
         self._settings = [self._current()]
         self._epoch = 0
         self._try()
 
     def initial(self) -> Memory:
-        return {}
+        return self._initial
 
     def step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
         return self._step(memory, weights, gradient, epoch)
@@ -43,11 +45,22 @@ class FlatOptimizer(Optimizer):
 
     @cached_property
     def feels_scale(self) -> bool:  # type: ignore[override]
-        """Whether a first step along twice the gradient goes further."""
-        other = FlatOptimizer(self.recipe, 4)
-        at = torch.zeros(4, dtype=torch.float64)
-        once, twice = (other.step({}, at, torch.full_like(at, scale), 0)[1] for scale in (1.0, 2.0))
-        return not torch.allclose(once, twice, rtol=1e-3)
+        """Whether, at rate 1 and once warmed up (RAdam takes six steps to), twice the gradient makes another step."""
+        target, options = self.recipe.optimizer.target, dict(self.recipe.optimizer.options)
+        if "lr" in options:
+            options["lr"] = 1.0
+        moved = []
+        for scale in (1.0, 2.0):
+            other = FlatOptimizer(OptimizerRecipe(Recipe(target, options), None, self.recipe.trust), 1)
+            memory, before, at = other.initial(), torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+            for _ in range(20):
+                before = at
+                memory, at = other.step(memory, at, torch.full_like(at, scale), 0)
+            moved.append((at - before).item())
+        return abs(moved[1] - moved[0]) > 1e-2 * abs(moved[0])
+
+    def foresee(self, num_epochs: int) -> None:
+        self._setting(num_epochs - 1)
 
     def _step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
         size = self.num_parameters
@@ -58,7 +71,7 @@ class FlatOptimizer(Optimizer):
             self._optimizer.param_groups[0].update(self._setting(epoch))
             self._epoch = epoch
         # torch steps in place, so each step works on its own copy of the memory
-        copies = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in memory.items()}
+        copies = {name: _copy(value, weights) if isinstance(value, torch.Tensor) else value for name, value in memory.items()}
         self._optimizer.state.clear()
         if copies:
             self._optimizer.state[parameter] = copies
@@ -66,7 +79,8 @@ class FlatOptimizer(Optimizer):
         memory = dict(self._optimizer.state[parameter]) if parameter in self._optimizer.state else {}
         moved = parameter.data
         if len(weights) > size:
-            moved = torch.cat([moved, weights[size:] - gradient[size:]])
+            summed, weight = gradient[size:-1], gradient[-1:]
+            moved = torch.cat([moved, summed / weight if weight else weights[size:-1], weights[-1:]])
         return memory, moved
 
     def _build(self, size: int) -> tuple[torch.nn.Parameter, torch.optim.Optimizer, Any]:
@@ -89,7 +103,7 @@ class FlatOptimizer(Optimizer):
         """Refuse what needs a closure, a sparse gradient or a matrix, by taking one step."""
         name = self.recipe.optimizer.target
         try:
-            self._step({}, torch.zeros(self.num_parameters), torch.ones(self.num_parameters), 0)
+            self._step(self._initial, torch.zeros(self.num_parameters), torch.ones(self.num_parameters), 0)
         except Exception as error:
             raise ValueError(
                 f"optimizer._target_={name} does not work on one flat dense vector ({_first_line(error)}): "
@@ -105,7 +119,13 @@ class FlatOptimizer(Optimizer):
             return self._settings[0]
         while len(self._settings) <= epoch:
             self._optimizer.param_groups[0].update(self._settings[-1])
-            self._scheduler.step()
+            try:
+                self._scheduler.step()
+            except Exception as error:
+                raise ValueError(
+                    f"learning_rate_schedule breaks off before epoch {len(self._settings)} ({_first_line(error)}): "
+                    "make it reach to the end of budget.epochs"
+                ) from None
             self._settings.append(self._current())
             self._epoch = -1
         return self._settings[epoch]
@@ -126,9 +146,14 @@ def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[st
         if isinstance(value, list) and value and all(isinstance(part, Recipe) for part in value):
             options[option] = [_scheduler(part, optimizer, trust) for part in value]
     try:
-        return cls(optimizer, **options)
+        return cls(optimizer=optimizer, **options)
     except Exception as error:
         raise ValueError(f"{key}: {name} refuses {recipe.options}: {_first_line(error)}") from None
+
+
+def _copy(value: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """A copy of the optimizer's memory, its vectors in the precision of the weights."""
+    return value.to(weights.dtype, copy=True) if value.ndim else value.clone()
 
 
 def _first_line(error: BaseException) -> str:

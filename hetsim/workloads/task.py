@@ -50,6 +50,9 @@ class Optimizer(ABC):
     def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int) -> tuple[Any, Vector]:
         """New memory and new weights; `epoch` counts whole passes over the data, for the schedule."""
 
+    def foresee(self, num_epochs: int) -> None:  # noqa: B027
+        """Raise ValueError, with one sentence, if the schedule does not reach that far."""
+
 
 class Task(ABC):
     """A loaded workload."""

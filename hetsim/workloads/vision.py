@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -119,8 +118,6 @@ def classifier(name: str, *, known: Sequence[str]) -> Callable[..., Any]:
 
     def build(shape: Sequence[int], num_classes: int, **options: Any) -> nn.Module:
         builder = torchvision.models.get_model_builder(name)
-        if "init_weights" in inspect.signature(torchvision.models.get_model_builder(name)).parameters:
-            options = {"init_weights": True, **options}
         if len(shape) != 3:
             raise ValueError("it takes images")
         with warnings.catch_warnings():
