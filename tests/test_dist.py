@@ -140,14 +140,16 @@ def test_a_run_leaves_its_files_and_a_trace_of_every_rank(tmp_path: Path) -> Non
     assert trace["kind"].count("commit") == summary["num_updates"]
 
 
-def test_phantoms_travel_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", [("method=ssgd",), ("method=asgd",)], ids=" ".join)
+def test_phantoms_travel_too(method: tuple[str, ...], tmp_path: Path) -> None:
     """A timing-only run works in both worlds."""
-    made = experiment("method=ssgd", "workload=phantom", "allocation=dbs", cluster=QUICK, batch_size=48, budget={"updates": 3})
+    made = experiment(*method, "workload=phantom", "allocation=dbs", cluster=QUICK, batch_size=48, budget={"updates": 3})
 
     summary = Processes().run(made, tmp_path, "")
 
     assert summary is not None
     assert summary["num_updates"] == 3
+    assert summary["seconds"] > made.cluster.network.message_seconds(4_000_000)
     assert summary["final"] == {"train_loss": None, "test_accuracy": None}
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from hetsim import effects as fx
 from hetsim.cluster import StepTimes
 from hetsim.coordination.plan import State
-from hetsim.dist.mailroom import Mailroom
+from hetsim.dist.mailroom import Mailroom, wire
 from hetsim.dist.pace import Pace, clock
 from hetsim.experiment import Experiment
 from hetsim.history import History
@@ -189,7 +189,7 @@ class Driver:
         As many bytes as a ring all-reduce, 2(N−1)/N of the vector a rank; a phantom sends as many bytes of nothing.
         """
         num_workers = self.experiment.num_workers
-        flat = torch.zeros(value.nbytes, dtype=torch.uint8) if isinstance(value, Phantom) else value
+        flat = wire(value)
         size = -(-len(flat) // num_workers)
         mine = torch.nn.functional.pad(flat, (0, size * num_workers - len(flat)))
         parts = torch.empty_like(mine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -27,7 +28,7 @@ class Processes(Backend):
     """
 
     emulate: str | None = None
-    interface: str = "lo"
+    interface: str | None = None
     port: int | None = None
 
     name: ClassVar[str] = "dist"
@@ -36,10 +37,15 @@ class Processes(Backend):
         if self.emulate is not None:
             checks.choice("backend.emulate", self.emulate, ("pad", "none"))
         interfaces = [name for _, name in socket.if_nameindex()]
-        if self.interface not in interfaces:
+        if self.interface is not None and self.interface not in interfaces:
             raise ValueError(f"backend.interface must be a network interface of this machine ({', '.join(interfaces)}), not {self.interface!r}")
         if self.port is not None and checks.whole("backend.port", self.port) > 65535:
             raise ValueError(f"backend.port must be at most 65535, not {self.port}")
+
+    @property
+    def link(self) -> str:
+        """The network interface that gloo binds to."""
+        return self.interface or ("lo0" if sys.platform == "darwin" else "lo")
 
     @property
     def pad(self) -> bool:
@@ -63,7 +69,7 @@ class Processes(Backend):
         if under_torchrun():
             from hetsim.dist.process import join
 
-            return join(experiment, folder, config, rank=int(os.environ["RANK"]), interface=self.interface, pad=self.pad)
+            return join(experiment, folder, config, rank=int(os.environ["RANK"]), interface=self.link, pad=self.pad)
         return self.launch(experiment, folder, config)
 
     def launch(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
@@ -75,7 +81,7 @@ class Processes(Backend):
         processes = [
             context.Process(
                 target=_child,
-                args=(experiment, folder, config, rank, self.interface, self.pad, listening, listening.getsockname()[1], telling),
+                args=(experiment, folder, config, rank, self.link, self.pad, listening, listening.getsockname()[1], telling),
                 name=f"hetsim rank {rank}",
                 daemon=True,
             )
