@@ -54,34 +54,40 @@ class ParameterServer(Coordination):
         while num_stopped < plan.num_workers:
             message = yield from Receive()
             held = holding.pop(message.source, None)
-            if held is not None and going:
-                state, decision = self.arrived(state, contribution(message, held, state.version))
-            else:
+            if held is None or not going:  # it is ready, or too late
                 decision = Decision(free=(message.source,))
+            else:
+                state, decision = self.arrived(state, contribution(message, held, state.version))
             decisions = deque([decision])
             while decisions:
                 decision = decisions.popleft()
                 state = self.observed(state, decision)
                 if decision.apply and going:
                     state, applied = yield from self.apply(plan, state, decision.apply)
-                    outstanding = (*returned, *(held.batch for held in holding.values()))
-                    state = replace(state, outstanding=outstanding)
+                    state = replace(state, outstanding=(*returned, *(held.batch for held in holding.values())))
                     going = yield from Commit(state.version, state, applied)
                 for rank in decision.free:
-                    if returned and going:
-                        batch = returned.popleft()
-                    else:
-                        batch = plan.left(state.next_sample, self.allocation.shares(state.allocation)[rank] if going else 0)
-                        state = replace(state, next_sample=batch.stop)
+                    state, batch = self.take(plan, state, rank, returned) if going else (state, Batch(state.next_sample, 0))
                     if batch:
                         holding[rank] = Holding(batch, self.compensation.outgoing(state.compensation, state.weights))
                         yield from Send(rank, holding[rank].used, version=state.version, batch=batch)
                     else:
                         yield from Send(rank, version=state.version, batch=batch)
                         num_stopped += 1
-                        admission, decision = self.admission.left(state.admission, rank)
-                        state = replace(state, admission=admission)
-                        decisions.append(decision)
+                        state, more = self.left(state, rank)
+                        decisions.append(more)
+
+    def take(self, plan: Plan, state: State, rank: int, returned: deque[Batch]) -> tuple[State, Batch]:
+        """A worker's next range: one that was taken and never brought back, or its share of what is left."""
+        if returned:
+            return state, returned.popleft()
+        batch = plan.left(state.next_sample, self.allocation.shares(state.allocation)[rank])
+        return replace(state, next_sample=batch.stop), batch
+
+    def left(self, state: State, rank: int) -> tuple[State, Decision]:
+        """Tell admission that a worker will send no more."""
+        admission, decision = self.admission.left(state.admission, rank)
+        return replace(state, admission=admission), decision
 
     def arrived(self, state: State, arrival: Contribution) -> tuple[State, Decision]:
         """Ask admission what to do with a gradient."""
