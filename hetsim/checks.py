@@ -36,7 +36,7 @@ def flag(key: str, value: Any) -> bool:
 def choice(key: str, value: Any, options: Sequence[str]) -> str:
     """One of the options."""
     if value not in options:
-        raise ValueError(f"{key} must be {' or '.join(options)}, not {value!r}{suggestion(value, options)}")
+        raise ValueError(f"{key} must be {' or '.join(options)}, not {value!r}")
     return str(value)
 
 
@@ -53,7 +53,7 @@ def mapping(key: str, value: Any, *, required: Collection[str] = (), optional: C
     known = [*required, *optional]
     for name in value:
         if name not in known:
-            raise ValueError(f"{key}.{name} is no key of the schema ({', '.join(known)}){suggestion(name, known)}")
+            raise ValueError(f"{key}.{name} is unknown: known are {', '.join(known)}{suggestion(name, known)}")
     for name in required:
         if value.get(name) is None:
             raise ValueError(f"{key}.{name} is missing: give it a value")

@@ -7,9 +7,11 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from hetsim import report
 
@@ -22,7 +24,7 @@ ROWS = {
     "final accuracy": ("final", "test_accuracy"),
 }
 WORLDS = {"sim": "simulated", "dist": "measured"}
-SAME = ("method", "cluster", "workload", "seed", "num_workers")
+FREE = ("backend", "trace", "pictures", "evaluate_every_epochs", "data_root", "download")  # keys in which runs may differ unsaid
 
 
 def summary(run: Path) -> dict[str, Any]:
@@ -37,6 +39,26 @@ def summary(run: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict) or not all(_value(loaded, keys)[0] for keys in ROWS.values()):
         raise ValueError(f"{path} lacks {', '.join(ROWS)}: give the folder of a run of this version of hetsim")
     return loaded
+
+
+def config(run: Path) -> dict[str, Any]:
+    """The resolved config of a run, as dotted keys; empty if it is not there."""
+    path = run / "config.yaml"
+    return dict(_flat(yaml.safe_load(path.read_text(encoding="utf-8")))) if path.is_file() else {}
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Keys in which two configs differ though a comparison would want them equal, with both values."""
+    keys = sorted(key for key in {*first, *second} if key.split(".")[0] not in FREE)
+    return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
+
+
+def _flat(entry: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(entry, Mapping) and entry:
+        for name, value in entry.items():
+            yield from _flat(value, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, entry
 
 
 def table(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -59,7 +81,8 @@ def relative_error(one: float | None, other: float | None) -> float | None:
 
 def render(rows: list[dict[str, Any]], names: tuple[str, str]) -> str:
     """The table as text."""
-    lines = [f"{'':16}{names[0]:>14}{names[1]:>14}{'relative error':>18}"]
+    title = "relative error" if names[1] == "measured" else "difference"
+    lines = [f"{'':16}{names[0]:>14}{names[1]:>14}{title:>18}"]
     for row in rows:
         error = row["relative_error"]
         told = "–" if error is None else f"{100 * error:+.2f} %"
@@ -101,14 +124,21 @@ def main() -> None:
         runs, summaries, names = ordered(arguments.runs)
         rows = table(*summaries)
         print(render(rows, names))
-        different = [key for key in SAME if summaries[0].get(key) != summaries[1].get(key)]
-        for key in different:
-            print(f"hetsim-compare: the runs differ in {key}: {summaries[0].get(key)} and {summaries[1].get(key)}", file=sys.stderr)
+        different = differences(*(config(run) for run in runs))
+        for key, (one, other) in different.items():
+            print(f"hetsim-compare: the runs differ in {key}: {one} and {other}", file=sys.stderr)
+        for name, told in zip(names, summaries, strict=True):
+            for warning in told.get("warnings", []):
+                print(f"hetsim-compare: {name}: {warning}", file=sys.stderr)
         if arguments.json is not None:
             numbers = {
                 row["key"]: {names[0]: row["first"], names[1]: row["second"], "relative_error": row["relative_error"]} for row in rows
             }
-            document = {"runs": {name: str(run) for name, run in zip(names, runs, strict=True)}, "different": different, "numbers": numbers}
+            document = {
+                "runs": {name: str(run) for name, run in zip(names, runs, strict=True)},
+                "different": list(different),
+                "numbers": numbers,
+            }
             report.write_text(arguments.json, json.dumps(document, indent=2, allow_nan=False) + "\n")
         if arguments.pictures is not None:
             pictures(runs, summaries, names, arguments.pictures)

@@ -91,6 +91,7 @@ def summary(applied: Applied, busy: Sequence[Busy]) -> dict[str, Any]:
                 "iterations": worker.iterations,
                 "samples": worker.samples,
                 "compute_seconds": worker.compute_seconds,
+                "update_seconds": worker.update_seconds,
                 "wait_seconds": wait,
                 "staleness_mean": ratio(applied.staleness[rank], applied.count[rank]),
             }

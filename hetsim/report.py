@@ -46,7 +46,7 @@ def write(
     final = history.points[-1].evaluation
     warned = list(warnings)
     if final.train_loss is not None and not math.isfinite(final.train_loss):
-        warned.append("the training diverged: its loss is not finite; try a lower optimizer.lr")
+        warned.append("the training diverged: its loss is not finite; try a lower learning_rate")
     numbers = measures.summary(history.applied, busy)
     summary = {
         "method": experiment.method,
@@ -99,18 +99,21 @@ def curve(points: Sequence[Point]) -> str:
 
 def describe(summary: Mapping[str, Any]) -> str:
     """A run in five lines."""
+    emulation = summary["emulation"]
+    place = "this hardware" if emulation is not None and emulation["emulate"] == "none" else summary["cluster"]
     final = summary["final"]
     lines = [
-        f"{summary['method']} on {summary['cluster']} ({summary['num_workers']} workers), {summary['workload']}, "
+        f"{summary['method']} on {place} ({summary['num_workers']} workers), {summary['workload']}, "
         f"seed {summary['seed']}, backend {summary['backend']}",
-        f"  {summary['num_updates']} updates of {summary['num_samples']} samples in {shown(summary['seconds'])} s: "
+        f"  {summary['num_updates']} updates, {summary['num_samples']} samples in {shown(summary['seconds'])} s: "
         f"{shown(summary['updates_per_second'])} updates/s, {shown(summary['samples_per_second'])} samples/s",
         f"  staleness {shown(summary['staleness_mean'])} on average, {summary['staleness_max']} at most; "
         f"workers idle {shown(_percent(summary['idle_share']))} % of the time; batch sizes {_list(summary['batch_sizes'])}",
     ]
-    if final["train_loss"] is not None:
+    if final["train_loss"] is not None or final["test_accuracy"] is not None:
+        loss = "not finite" if final["train_loss"] is None else shown(final["train_loss"])
         accuracy = "" if final["test_accuracy"] is None else f", test accuracy {final['test_accuracy']:.4f}"
-        lines.append(f"  train loss {shown(final['train_loss'])}{accuracy}")
+        lines.append(f"  train loss {loss}{accuracy}")
     return "\n".join(lines)
 
 
@@ -166,7 +169,7 @@ def timeline(runs: Sequence[tuple[str, Path]], path: Path, *, num_workers: int) 
         axes.set_title(title, fontsize=10, color=INK, loc="left")
         axes.tick_params(length=0, labelsize=9, labelcolor=INK)
         axes.spines[:].set_visible(False)
-    axes.set_xlabel("seconds of the run's own clock", fontsize=9, color=INK)
+    axes.set_xlabel("the first steps, in seconds of the run's own clock", fontsize=9, color=INK)
     key = [Patch(color=COMPUTE, label="gradient"), Patch(color=STEP, label="update"), Patch(color=WAIT, label="waiting")]
     figure.legend(handles=key, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
     _save(figure, path)
@@ -193,7 +196,7 @@ def curves(runs: Sequence[tuple[str, Sequence[tuple[float, float | None, float |
         axes.spines[["top", "right"]].set_visible(False)
     if all(value is not None and value > 0 for _, rows in runs for _, value, _ in rows):
         panels[0].set_yscale("log")
-        panels[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        panels[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0)))
         panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         panels[0].yaxis.set_minor_formatter(NullFormatter())
     if len(runs) > 1:

@@ -65,6 +65,8 @@ def experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         trusted.resolve(path, key=key, trust=trust)
     for key, path in _targets({name: entries.get(name) for name in late}):
         trusted.permitted(path, key=key, trust=trust)
+    for rate in ("learning_rate", "momentum"):
+        checks.number(rate, entries.get(rate, 0.0), zero=True)
     budget = checks.mapping("budget", entries["budget"], optional=("epochs", "updates", "seconds"))
     policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in AXES.items()}
     made = Experiment(
@@ -194,9 +196,17 @@ def _sentence(error: BaseException) -> str:
     unknown = re.match(r"Could not override '([^']+)'", text)
     if unknown:
         top = unknown[1].split(".")[0]
+        if unknown[1] in ("backend.emulate", "backend.interface", "backend.port"):
+            return f"{unknown[1]} is no key of the config: add backend=dist, which has it"
         hint = "" if top in (*PLAIN, *GROUPS) else checks.suggestion(top, (*PLAIN, *GROUPS))
         return f"{unknown[1]} is no key of the config: see 'hetsim --help' for those there are{hint}"
     unreadable = re.match(r"(?:LexerNoViableAltException: |Error parsing override ')(.*?)(?: \^|'| See )", text)
     if unreadable:
         return f"{unreadable[1]} cannot be read as key=value: see 'hetsim --help', and quote braces and spaces for the shell"
-    return text.split(" Config search path:")[0] or type(error).__name__
+    no_choice = re.match(r"In '.*?': Could not find '(.+?)/([^/']*)' Available options in '.*?': (.*?) Config search path:", text)
+    if no_choice:
+        *others, last = no_choice[3].split()
+        return f"{no_choice[1]}={no_choice[2]} is no choice: take {', '.join(others)}{' or ' if others else ''}{last}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename} cannot be written or read ({error.strerror}): set hydra.run.dir to a folder that can be"
+    return text or type(error).__name__

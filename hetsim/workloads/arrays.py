@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import lzma
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,11 @@ class NpzArrays(Supervised):
     def _arrays(self) -> dict[str, NDArray[Any]]:
         try:
             packed = Path(self.path).read_bytes()
-            with np.load(io.BytesIO(lzma.decompress(packed) if self.path.endswith(".xz") else packed), allow_pickle=False) as archive:
+            unpacked = io.BytesIO(lzma.decompress(packed) if self.path.endswith(".xz") else packed)
+            if not zipfile.is_zipfile(unpacked):
+                raise ValueError("it is no .npz archive, as numpy.savez makes one")
+            unpacked.seek(0)
+            with np.load(unpacked, allow_pickle=False) as archive:
                 missing = [name for name in NAMES if name not in archive]
                 if missing:
                     raise ValueError(f"it has no {', '.join(missing)}")
@@ -80,8 +85,10 @@ def _channels_first(x: NDArray[Any], what: str) -> NDArray[Any]:
 def _labels(y: NDArray[Any], what: str) -> NDArray[np.int64]:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.ndim != 1 or y.dtype.kind not in "ui" or (len(y) and int(y.min()) < 0):
-        raise ValueError(f"workload.path={what} must be one row of whole numbers from 0, not {y.dtype} of shape {y.shape}")
+    if y.ndim != 1 or y.dtype.kind not in "ui":
+        raise ValueError(f"workload.path={what} must be one row of integers from 0, not {y.dtype} of shape {y.shape}: convert it first")
+    if len(y) and int(y.min()) < 0:
+        raise ValueError(f"workload.path={what} goes down to {y.min()}: number the classes from 0")
     if len(y) and int(y.max()) >= CLASSES:
         raise ValueError(f"workload.path={what} goes up to {y.max()}: number the classes from 0, fewer than {CLASSES} of them")
     return y.astype(np.int64)

@@ -14,6 +14,8 @@ from torch import nn
 
 def mlp(shape: Sequence[int], num_classes: int, *, hidden: Sequence[int] = (32,), dropout: float = 0.0) -> nn.Module:
     """Linear layers with ReLU between them, and dropout behind each ReLU."""
+    if isinstance(hidden, int):
+        raise ValueError(f"hidden must be a list of widths, such as [{hidden}]")
     widths = [math.prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in itertools.pairwise(widths):
