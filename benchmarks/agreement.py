@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -34,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
     arguments, overrides = parser.parse_known_args()
-    machine = f"{platform.machine()}, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
     print(f"{machine}; {arguments.repeats} real runs each")
     print(f"{'method':10}{'simulated/s':>13}{'measured/s':>13}{'spread':>9}{'error':>9}{'late':>9}")
     worst = 0.0

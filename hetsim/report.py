@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,16 @@ from hetsim.measures import Busy
 COMPUTE, STEP, WAIT, INK = "#4878a8", "#e49444", "#e9ecef", "#333333"
 
 
-def begin(folder: Path, config: str) -> None:
-    """The folder, and in it the resolved config of the run that has begun."""
+@contextlib.contextmanager
+def begun(folder: Path, config: str) -> Iterator[None]:
+    """The folder of a run under way; its resolved config stands under its name once the run is written."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "config.yaml", config)
+    _unfinished(folder / "config.yaml").write_text(config, encoding="utf-8")
+    try:
+        yield
+    except BaseException:
+        abandon(folder)
+        raise
 
 
 def abandon(folder: Path) -> None:
@@ -77,15 +83,19 @@ def write(
         (folder / stale).unlink(missing_ok=True)  # of an earlier run in the same folder
     if experiment.pictures:
         _pictures(folder, history.points, summary)
+    os.replace(_unfinished(folder / "config.yaml"), folder / "config.yaml")
     write_text(folder / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
     return summary
 
 
 def write_text(path: Path, text: str) -> None:
     """All of it, or nothing of it."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+    _unfinished(path).write_text(text, encoding="utf-8")
+    os.replace(_unfinished(path), path)
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}.unfinished")
 
 
 def curve(points: Sequence[Point]) -> str:
@@ -205,10 +215,13 @@ def curves(runs: Sequence[tuple[str, Sequence[tuple[float, float | None, float |
 
 
 def _intervals(table: Any, most: int = 20_000) -> list[tuple[float, float, int, str]]:
-    """The first gradients and updates of a trace."""
-    columns = table.slice(0, most).to_pydict()
-    rows = zip(columns["start"], columns["end"], columns["rank"], columns["kind"], strict=True)
-    return [row for row in rows if row[3] in ("gradient", "update")]
+    """The first gradients and updates of a trace, whose rows are in no particular order."""
+    from pyarrow import compute
+
+    kinds = compute.cast(table["kind"], "string")
+    wanted = compute.or_(compute.equal(kinds, "gradient"), compute.equal(kinds, "update"))
+    columns = table.filter(wanted).sort_by("start").slice(0, most).to_pydict()
+    return list(zip(columns["start"], columns["end"], columns["rank"], columns["kind"], strict=True))
 
 
 def _first_steps(rows: Sequence[tuple[float, float, int, str]], steps: int = 6) -> float:
@@ -221,6 +234,5 @@ def _first_steps(rows: Sequence[tuple[float, float, int, str]], steps: int = 6) 
 
 
 def _save(figure: Any, path: Path) -> None:
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    figure.savefig(unfinished, format="png", dpi=130)
-    os.replace(unfinished, path)
+    figure.savefig(_unfinished(path), format="png", dpi=130)
+    os.replace(_unfinished(path), path)

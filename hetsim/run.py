@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -144,19 +145,20 @@ failures: list[BaseException] = []  # of the jobs of this command, told already
 def _app(config: DictConfig) -> None:
     """One job. What fails is told here, and does not keep the other jobs of a sweep from running."""
     folder = Path(HydraConfig.get().runtime.output_dir)
-    summary = made = None
+    summary = None
     try:
         made, backend = experiment(config)
         summary = backend.run(made, folder, OmegaConf.to_yaml(config, resolve=True))
     except USERS as error:
         if _verbose():
             raise
-        if made is not None or os.environ.get("RANK", "0") == "0":  # what is wrong with a config, one of torchrun's ranks tells
+        if os.environ.get("RANK", "0") == "0" or not isinstance(error, ValueError):  # of torchrun's ranks, one tells what all see
             _tell(error)
         failures.append(error)
     finally:
         if summary is None:
-            report.abandon(folder)
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # Hydra made it; if anything is in it, it is somebody's
     if summary is not None:
         print(report.describe(summary))
         for warning in summary["warnings"]:

@@ -59,12 +59,15 @@ class Trace:
             self._writer = None
             os.replace(_unfinished(self._path), self._path)
 
-    def discard(self) -> None:
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Leave nothing unfinished behind; a closed trace stays."""
         if self._writer is not None and self._path is not None:
             self._writer.close()
             self._writer = None
-            _unfinished(self._path).unlink()
+            _unfinished(self._path).unlink(missing_ok=True)
 
 
 def _unfinished(path: Path) -> Path:

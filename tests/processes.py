@@ -45,9 +45,15 @@ def play(experiment: Experiment, *, pad: bool = True, state: State | None = None
     listening.close()
     for _, telling in pipes:
         telling.close()
-    parts = [pickle.loads(heard.recv_bytes()) for heard, _ in pipes]
-    for process in processes:
-        process.join()
+    parts: list[Part] = []
+    try:
+        for heard, _ in pipes:
+            assert heard.poll(60), "a rank did not end within a minute"
+            parts.append(pickle.loads(heard.recv_bytes()))
+    finally:
+        for process in processes:
+            process.join(0 if len(parts) < len(pipes) else 10)
+            process.terminate()
     return parts
 
 

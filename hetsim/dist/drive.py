@@ -12,7 +12,7 @@ import torch.distributed as dist
 from hetsim import effects as fx
 from hetsim.cluster import StepTimes
 from hetsim.coordination.plan import State
-from hetsim.dist.mailroom import Mailroom, wire
+from hetsim.dist.mailroom import Mailroom, peers_may_leave, wire
 from hetsim.dist.pace import Pace, clock
 from hetsim.experiment import Experiment
 from hetsim.history import History
@@ -148,7 +148,8 @@ class Driver:
         """Really gathered; held since the last entry."""
         mine = torch.tensor([effect.number, at], dtype=torch.float64)
         everyones = [torch.empty_like(mine) for _ in range(self.experiment.num_workers)]
-        self._together(lambda: dist.all_gather(everyones, mine, group=group))
+        with peers_may_leave():
+            dist.all_gather(everyones, mine, group=group)
         last = max(float(one[1]) for one in everyones)
         end = self._held("gather", GATHER, at, last, self.cluster.network.gather_seconds(len(everyones)), 8)
         return tuple(float(one[0]) for one in everyones), end
@@ -175,7 +176,8 @@ class Driver:
             going = budget.allows(effect.version, 0.0)
         if budget.seconds is not None and not self.experiment.coordination.needs_server:
             verdict = torch.tensor([going], dtype=torch.uint8)
-            self._together(lambda: dist.broadcast(verdict, self.experiment.leader, group=group))
+            with peers_may_leave():
+                dist.broadcast(verdict, self.experiment.leader, group=group)
             going = bool(verdict.item())
         return going, at
 
@@ -193,10 +195,12 @@ class Driver:
         size = -(-len(flat) // num_workers)
         mine = torch.nn.functional.pad(flat, (0, size * num_workers - len(flat)))
         parts = torch.empty_like(mine)
-        self._together(lambda: dist.all_to_all_single(parts, mine, group=group))
+        with peers_may_leave():
+            dist.all_to_all_single(parts, mine, group=group)
         first, *others = parts.view(num_workers, size)
         total = torch.empty_like(mine)
-        self._together(lambda: dist.all_gather_into_tensor(total, sum(others, start=first), group=group))
+        with peers_may_leave():
+            dist.all_gather_into_tensor(total, sum(others, start=first), group=group)
         return value if isinstance(value, Phantom) else total[: len(flat)]
 
     def _last(self, entered: float, group: Any) -> float:
@@ -204,7 +208,8 @@ class Driver:
         if not self.pace.pad:
             return entered
         last = torch.tensor([entered], dtype=torch.float64)
-        self._together(lambda: dist.all_reduce(last, op=dist.ReduceOp.MAX, group=group))
+        with peers_may_leave():
+            dist.all_reduce(last, op=dist.ReduceOp.MAX, group=group)
         return float(last.item())
 
     def _held(self, kind: str, row: int, entered: float, last: float, seconds: float, size: int) -> float:
@@ -212,9 +217,3 @@ class Driver:
         if self.trace.full:
             self.trace.add(entered - self.began, end - self.began, self.rank, row, self.version, 0, 0, size)
         return end
-
-    def _together(self, collective: Callable[[], Any]) -> None:
-        try:
-            collective()
-        except RuntimeError as error:
-            raise fx.PeerLost(f"a rank that rank {self.rank} waits for is gone: its process ended or its connection broke") from error

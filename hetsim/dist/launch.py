@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hetsim import checks
+from hetsim import checks, report
 from hetsim.experiment import Backend, Experiment, RunFailed
 
 PRELOAD = ["torch", "torch._dynamo", "hetsim.run", "hetsim.dist.process"]  # what each process would spend seconds to import
@@ -57,6 +59,8 @@ class Processes(Backend):
             return
         if self.port is not None:
             raise ValueError(f"backend.port={self.port}: torchrun chose the port already, set --master-port there")
+        if self.pad and os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]) != os.environ["WORLD_SIZE"]:
+            raise ValueError("backend.emulate=pad needs one clock, so all processes on one host: use backend.emulate=none across hosts")
         world_size, server = int(os.environ["WORLD_SIZE"]), experiment.coordination.needs_server
         if world_size != experiment.num_ranks:
             raise ValueError(
@@ -87,6 +91,7 @@ class Processes(Backend):
             )
             for rank, (_, telling) in enumerate(pipes)
         ]
+        _without_interrupts(forkserver.ensure_running)
         try:
             for process in processes:
                 process.start()
@@ -94,17 +99,36 @@ class Processes(Backend):
             for _, telling in pipes:
                 telling.close()
             return outcome([heard for heard, _ in pipes], processes)
+        except BaseException:
+            _end(processes)
+            report.abandon(folder)
+            raise
         finally:
             listening.close()
-            for process in processes:
-                if process.is_alive():
-                    process.terminate()
-            for process in processes:
-                if process.pid is not None:
-                    process.join(PATIENCE)
-                if process.is_alive():
-                    process.kill()
-                    process.join()
+            _end(processes)
+
+
+def _end(processes: Sequence[Any]) -> None:
+    """Gently, and then not."""
+    for process in processes:
+        if process.is_alive():
+            process.terminate()
+    for process in processes:
+        if process.pid is not None:
+            process.join(PATIENCE)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _without_interrupts(start: Callable[[], None]) -> None:
+    """Start processes that Ctrl-C does not reach: the parent ends them."""
+    resource_tracker.ensure_running()  # which would unblock the signal, were it started by `start`
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def under_torchrun() -> bool:

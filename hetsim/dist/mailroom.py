@@ -6,10 +6,11 @@ report completion: so each peer has its own blocking receive, in a thread of its
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from threading import Condition, Thread
 from typing import Any
@@ -22,20 +23,21 @@ from hetsim.effects import Batch, Message, PeerLost
 from hetsim.vector import Phantom, nbytes
 
 HEADER_BYTES = 512
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class Mailroom:
     """This rank's messages from and to its peers. `seconds(nbytes)` is how long the described network takes."""
 
-    def __init__(self, peers: Iterable[int], seconds: Callable[[int], float], pace: Pace) -> None:
+    def __init__(self, peers: Iterable[int], seconds: Callable[[int], float], pace: Pace, *, began: float) -> None:
         self._seconds = seconds
+        self._began = began
+        self._broken: Exception | None = None
         self._pace = pace
         self._arrived = Condition()
         self._inbox: list[tuple[float, int, Message]] = []
         self._lost: set[int] = set()
         self._serial = itertools.count()
-        self._outbox: dict[int, SimpleQueue[tuple[dict[str, Any], Any]]] = {peer: SimpleQueue() for peer in peers}
+        self._outbox: dict[int, SimpleQueue[tuple[torch.Tensor, Any] | None]] = {peer: SimpleQueue() for peer in peers}
         self._listeners = [Thread(target=self._listen, args=(peer,), daemon=True) for peer in self._outbox]
         self._senders = [Thread(target=self._deliver, args=(peer,), daemon=True) for peer in self._outbox]
         with prompt():
@@ -44,12 +46,14 @@ class Mailroom:
 
     def send(self, to: int, header: dict[str, Any], payload: Any, *, at: float) -> None:
         """Hand over a message; it is on its way from `at` on."""
-        self._outbox[to].put(({**header, "sent_at": at}, payload))
+        self._outbox[to].put((encoded({**header, "sent_at": at - self._began}, payload), payload))
 
     def receive(self, source: int | None) -> Message:
         """The message due first, from anyone or from `source`, once it is due; PeerLost if a peer asked for is gone."""
         with self._arrived:
             while True:
+                if self._broken is not None:
+                    raise self._broken
                 waiting = [item for item in self._inbox if source in (None, item[2].source)]
                 if not waiting:
                     gone = self._lost if source is None else self._lost & {source}
@@ -68,21 +72,22 @@ class Mailroom:
     def close(self) -> None:
         """Say goodbye to every peer, and wait until every peer has said it."""
         for queue in self._outbox.values():
-            queue.put(({"goodbye": 1}, None))
+            queue.put(None)
         for thread in (*self._senders, *self._listeners):
             thread.join()
 
     def _deliver(self, peer: int) -> None:
         try:
-            while True:
-                header, payload = self._outbox[peer].get()
-                dist.send(encoded(header, payload), peer)
+            while (letter := self._outbox[peer].get()) is not None:
+                header, payload = letter
+                dist.send(header, peer)
                 if payload is not None:
                     dist.send(wire(payload), peer)
-                if "goodbye" in header:
-                    return
+            dist.send(encoded({"goodbye": 1}, None), peer)
         except (RuntimeError, ValueError):  # ValueError: this process is leaving the group
             self._lose(peer)
+        except Exception as error:
+            self._break(error)
 
     def _listen(self, peer: int) -> None:
         wake_on_time()
@@ -98,12 +103,13 @@ class Mailroom:
                 self._arrive(Message(peer, header, payload))
         except (RuntimeError, ValueError):  # ValueError: this process is leaving the group
             self._lose(peer)
+        except Exception as error:
+            self._break(error)
 
     def _arrive(self, message: Message) -> None:
         now = clock()
-        due = now
-        if self._pace.pad:
-            due = message.sent_at + self._seconds(nbytes(message.payload))
+        message.header["sent_at"] += self._began
+        due = message.sent_at + self._seconds(nbytes(message.payload)) if self._pace.pad else now
         with self._arrived:
             if self._pace.pad:
                 self._pace.note("message", now - due)
@@ -115,6 +121,21 @@ class Mailroom:
         with self._arrived:
             self._lost.add(peer)
             self._arrived.notify_all()
+
+
+    def _break(self, error: Exception) -> None:
+        with self._arrived:
+            self._broken = error
+            self._arrived.notify_all()
+
+
+@contextlib.contextmanager
+def peers_may_leave() -> Iterator[None]:
+    """Gloo's error for a peer that is gone, as PeerLost."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLost("a rank is gone: its process ended or its connection broke") from error
 
 
 def wire(payload: Any) -> torch.Tensor:
@@ -141,4 +162,4 @@ def decoded(packed: torch.Tensor) -> tuple[dict[str, Any], Any]:
     header = {name: Batch(*value) if isinstance(value, list) else value for name, value in fields.items()}
     if kind is None:
         return header, None
-    return header, Phantom(size) if kind == "phantom" else torch.empty(size, dtype=DTYPES[kind])
+    return header, Phantom(size) if kind == "phantom" else torch.empty(size, dtype=getattr(torch, kind))

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from hetsim import report
 from hetsim.coordination.plan import State
 from hetsim.dist.drive import Driver
-from hetsim.dist.mailroom import Mailroom
+from hetsim.dist.mailroom import Mailroom, peers_may_leave
 from hetsim.dist.pace import Lateness, Pace, clock, emulation, prompt, sleep_until, wake_on_time, warnings
 from hetsim.effects import Batch, Node, PeerLost
 from hetsim.experiment import Experiment, RunFailed
@@ -35,6 +35,7 @@ from hetsim.trace import Trace
 from hetsim.workloads.task import Optimizer, Task
 
 MEETING = timedelta(minutes=5)  # until every process must have come
+AHEAD = 0.02  # seconds between agreeing on the beginning and beginning
 _runs = itertools.count()
 SILENCE = timedelta(days=7)  # between messages: a slow step is no failure, and a dead peer is noticed at once
 
@@ -98,15 +99,14 @@ def take_part(
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     task, optimizer = experiment.load()
     leads = rank == experiment.leader
-    if leads:
-        report.begin(folder, config)
-    trace = Trace(folder if leads else None, experiment.trace)
-    try:
+    with report.begun(folder, config) if leads else contextlib.nullcontext(), Trace(folder if leads else None, experiment.trace) as trace:
         with _group(rank, experiment.num_ranks, store) as background:
             state = experiment.coordination.initial(experiment.plan(task.num_samples), task.initial())
             history = History(experiment, task, trace, state) if leads else None
             pace = Pace(pad)
-            busy = perform(experiment, task, optimizer, rank=rank, state=state, trace=trace, history=history, pace=pace, background=background)
+            busy = perform(
+                experiment, task, optimizer, rank=rank, state=state, trace=trace, history=history, pace=pace, background=background
+            )
             parts = _collect(rank, experiment, ([] if leads else trace.rows, busy, pace.kinds))
         if history is None or parts is None:
             return None
@@ -115,16 +115,14 @@ def take_part(
             trace.flush()
         history.close()
         trace.close()
-    finally:
-        trace.discard()
-    kinds: dict[str, Lateness] = defaultdict(Lateness)
-    for _, _, counted in parts:
-        for kind, lateness in counted.items():
-            kinds[kind] += lateness
-    return report.write(
-        folder, history, [part[1] for part in parts[: experiment.num_workers]], backend="dist", wall_seconds=clock() - begun,
-        emulation=emulation(pad, kinds), warnings=warnings(kinds, history.applied.seconds),
-    )  # fmt: skip
+        kinds: dict[str, Lateness] = defaultdict(Lateness)
+        for _, _, counted in parts:
+            for kind, lateness in counted.items():
+                kinds[kind] += lateness
+        return report.write(
+            folder, history, [part[1] for part in parts[: experiment.num_workers]], backend="dist", wall_seconds=clock() - begun,
+            emulation=emulation(pad, kinds), warnings=warnings(kinds, history.applied.seconds),
+        )  # fmt: skip
 
 
 def perform(
@@ -134,14 +132,16 @@ def perform(
     """Run this rank's program among its peers, from this state; what it did."""
     coordination, num_workers = experiment.coordination, experiment.num_workers
     _warm_up(task, optimizer, state, samples=-(-experiment.batch_size // num_workers))
+    began = _began(experiment.leader, pace)
     mailroom = None
     if coordination.needs_server:
         peers = range(num_workers) if rank == num_workers else [num_workers]
-        mailroom = Mailroom(peers, experiment.cluster.network.message_seconds, pace)
+        mailroom = Mailroom(peers, experiment.cluster.network.message_seconds, pace, began=began)
     driver = Driver(
         experiment, task, optimizer, rank=rank, state=state, trace=trace, pace=pace,
-        history=history, mailroom=mailroom, background=background, began=_began(experiment.leader),
+        history=history, mailroom=mailroom, background=background, began=began,
     )  # fmt: skip
+    sleep_until(began)
     gc.freeze()
     driver.run(coordination.program(Node(rank, num_workers), experiment.plan(task.num_samples), state))
     gc.unfreeze()
@@ -153,12 +153,13 @@ def perform(
 @contextlib.contextmanager
 def _group(rank: int, world_size: int, store: Any) -> Iterator[Any]:
     """The process group, and a second one for what a second thread starts."""
-    with prompt():
+    with prompt(), peers_may_leave():
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=SILENCE)
         background = dist.new_group()
     try:
         yield background
-        dist.barrier()
+        with peers_may_leave():
+            dist.barrier()
     finally:
         dist.destroy_process_group()
 
@@ -169,17 +170,18 @@ def _warm_up(task: Task, optimizer: Optimizer, state: State, samples: int) -> No
     optimizer.step(optimizer.initial(), state.weights, gradient, 0)
 
 
-def _began(leader: int) -> float:
-    """The moment at which every rank begins, on the host's clock: shortly ahead, said by the leader."""
-    dist.barrier()
-    moment = torch.tensor([clock() + 0.02], dtype=torch.float64)
-    dist.broadcast(moment, leader)
-    sleep_until(float(moment.item()))
-    return float(moment.item())
+def _began(leader: int, pace: Pace) -> float:
+    """The moment at which this rank begins: where results are held, the same for all, a little ahead, said by the leader."""
+    with peers_may_leave():
+        dist.barrier()
+        moment = torch.tensor([clock() + AHEAD], dtype=torch.float64)
+        dist.broadcast(moment, leader)
+    return float(moment.item()) if pace.pad else clock()
 
 
 def _collect(rank: int, experiment: Experiment, mine: Any) -> list[Any] | None:
     """Everyone's part, on the leader, in rank order."""
     parts: list[Any] | None = [None] * experiment.num_ranks if rank == experiment.leader else None
-    dist.gather_object(mine, parts, dst=experiment.leader)
+    with peers_may_leave():
+        dist.gather_object(mine, parts, dst=experiment.leader)
     return parts

@@ -33,15 +33,11 @@ class Simulator(Backend):
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         begun = perf_counter()
         task, optimizer = experiment.load()
-        report.begin(folder, config)
-        trace = Trace(folder, experiment.trace)
-        try:
+        with report.begun(folder, config), Trace(folder, experiment.trace) as trace:
             simulation = Simulation(experiment, task, optimizer, trace)
             simulation.run()
             trace.close()
-        finally:
-            trace.discard()
-        return report.write(folder, simulation.history, simulation.busy, backend=self.name, wall_seconds=perf_counter() - begun)
+            return report.write(folder, simulation.history, simulation.busy, backend=self.name, wall_seconds=perf_counter() - begun)
 
 
 class Mailbox:

@@ -1,0 +1,277 @@
+"""Padding by a clock that stands still unless somebody sleeps or works: exact moments, no process."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import torch
+from worlds import cluster, experiment, node
+
+from hetsim import report
+from hetsim.dist import drive, mailroom, pace
+from hetsim.dist.drive import Driver, Started
+from hetsim.dist.mailroom import Mailroom
+from hetsim.dist.pace import Lateness, Pace
+from hetsim.effects import AllReduce, Batch, Commit, Gradient, Message, PeerLost, Program, Receive, Send, Start, Update, Wait
+from hetsim.trace import COMMIT, GRADIENT, Trace, as_table
+from hetsim.vector import Phantom
+
+BEGAN = 100.0
+
+
+class Clock:
+    """Seconds, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = BEGAN
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """One clock for everything that reads one; sleeping moves it, and wakes up 0.1 s late."""
+    fake = Clock()
+    for module in (pace, mailroom, drive):
+        monkeypatch.setattr(module, "clock", fake)
+    monkeypatch.setattr(pace, "sleep_until", lambda moment: setattr(fake, "now", moment + 0.1))
+    return fake
+
+
+class Letters:
+    """A mailroom that gives what it is told to, and keeps what it is given."""
+
+    def __init__(self, *messages: Message | PeerLost) -> None:
+        self.messages = list(messages)
+        self.sent: list[tuple[int, float]] = []
+
+    def receive(self, source: int | None) -> Message:
+        """The next one."""
+        message = self.messages.pop(0)
+        if isinstance(message, PeerLost):
+            raise message
+        return message
+
+    def send(self, to: int, header: dict[str, Any], payload: Any, *, at: float) -> None:
+        """Remember when."""
+        self.sent.append((to, at))
+
+
+def driver(clock: Clock, *, rank: int = 0, takes: float = 0.0, pad: bool = True, letters: Any = None, **keys: Any) -> Driver:
+    """A rank of two: 0.5 s + 0.25 s a sample, updates of 1 s; the real gradient and step take `takes`."""
+    nodes = cluster(*[node(0.25, 0.5, seconds_per_update=1.0)] * 2, seconds_per_update=2.0)
+    made = experiment("method=asgd", "workload=phantom", cluster=keys.pop("cluster", nodes), batch_size=8, **keys)
+    task, optimizer = made.load()
+    gradient, step = task.gradient, optimizer.step
+
+    def working(*asked: Any) -> Any:
+        clock.now += takes
+        return gradient(*asked)
+
+    def stepping(*asked: Any) -> Any:
+        clock.now += takes
+        return step(*asked)
+
+    task.gradient, optimizer.step = working, stepping  # type: ignore[method-assign]
+    state = made.coordination.initial(made.plan(task.num_samples), task.initial())
+    return Driver(
+        made, task, optimizer, rank=rank, state=keys.get("state", state), trace=Trace(None, "full"), pace=Pace(pad),
+        history=None, mailroom=letters, background="background", began=BEGAN,
+    )  # fmt: skip
+
+
+def test_what_is_early_ends_when_it_is_due(clock: Clock) -> None:
+    """From the moment that counts as reached, not from when the thread woke up: lateness of the system does not add up."""
+    rank = driver(clock, takes=0.01)
+
+    computed, end = rank.perform(Gradient(at=Phantom(8), batch=Batch(0, 4)), BEGAN, None)
+    _, stepped = rank.perform(Update(at=Phantom(8), gradient=Phantom(8)), end, None)
+
+    assert (computed.seconds, end, stepped) == (1.5, BEGAN + 1.5, BEGAN + 2.5)
+    assert clock.now == pytest.approx(BEGAN + 2.6)
+    assert rank.pace.kinds == {"gradient": Lateness(1, 0, 0.0), "update": Lateness(1, 0, 0.0)}
+
+
+def test_what_is_late_ends_when_it_is_there_and_is_counted(clock: Clock) -> None:
+    """It takes what it really took."""
+    rank = driver(clock, takes=4.0)
+
+    computed, end = rank.perform(Gradient(at=Phantom(8), batch=Batch(0, 4)), BEGAN, None)
+
+    assert (computed.seconds, end) == (4.0, BEGAN + 4.0)
+    assert rank.pace.kinds == {"gradient": Lateness(1, 1, 2.5)}
+    assert (rank.busy.iterations, rank.busy.compute_seconds) == (1, 4.0)
+
+
+def test_without_padding_the_hardware_is_taken_as_it_is(clock: Clock) -> None:
+    """Nothing is held, nothing is counted as late."""
+    rank = driver(clock, takes=0.25, pad=False)
+
+    computed, end = rank.perform(Gradient(at=Phantom(8), batch=Batch(0, 4)), 0.0, None)
+
+    assert (computed.seconds, end) == (0.25, BEGAN + 0.25)
+    assert rank.pace.kinds == {}
+
+
+def test_a_message_is_received_when_it_is_due_and_no_earlier_than_one_asks(clock: Clock) -> None:
+    """max(when one asks, when it is due); a worker then computes at its version, a server's version is its own."""
+    letters = Letters(*(Message(1, {"sent_at": BEGAN, "due_at": BEGAN + 2, "version": 7}) for _ in range(3)))
+    worker, server = driver(clock, letters=letters), driver(clock, rank=2, letters=letters)
+
+    assert worker.perform(Receive(), BEGAN + 1, None)[1] == BEGAN + 2
+    assert worker.perform(Receive(), BEGAN + 3, None)[1] == BEGAN + 3
+    assert worker.version == 7
+    server.perform(Receive(), BEGAN, None)
+    assert server.version == 0
+
+
+def test_a_message_is_on_its_way_from_the_moment_reached(clock: Clock) -> None:
+    """Not from when the thread that sends it got around to it."""
+    letters = Letters()
+    clock.now += 0.5
+
+    driver(clock, letters=letters).perform(Send(2, None), BEGAN + 0.25, None)
+
+    assert letters.sent == [(2, BEGAN + 0.25)]
+
+
+def test_what_was_started_is_waited_for(clock: Clock) -> None:
+    """The later of one's own moment and its end; collectives in a second group, so that two threads do not mix theirs."""
+    rank, groups = driver(clock), []
+    future: Future[Any] = Future()
+    future.set_result(("answer", BEGAN + 3))
+    rank.performers[AllReduce] = lambda _, at, group: (groups.append(group), at)
+
+    assert rank.perform(Wait(Started(future)), BEGAN + 1, None) == ("answer", BEGAN + 3)
+    assert rank.perform(Wait(Started(future)), BEGAN + 4, None) == ("answer", BEGAN + 4)
+    started, _ = rank.perform(Start(AllReduce(Phantom(8))), BEGAN, "main")
+    rank.perform(Wait(started), BEGAN, "main")
+    assert groups == ["background"]
+
+
+def test_a_lost_peer_surfaces_at_the_programs_own_line(clock: Clock) -> None:
+    """Fault tolerance is an ordinary try/except; what the program asks next is answered as ever."""
+    caught = []
+
+    def program() -> Program[None]:
+        try:
+            yield from Receive(1)
+        except PeerLost as error:
+            caught.append(str(error))
+        message = yield from Receive(1)
+        caught.append(message.said)
+
+    driver(clock, letters=Letters(PeerLost("rank 1 is gone"), Message(1, {"sent_at": 0, "due_at": 0, "said": "hello"}))).run(program())
+
+    assert caught == ["rank 1 is gone", "hello"]
+
+
+def test_epochs_advance_at_a_commit(clock: Clock) -> None:
+    """A schedule by epochs of applied samples follows."""
+    rank = driver(clock, workload={"num_samples": 8})
+    state = rank.experiment.coordination.initial(rank.experiment.plan(8), Phantom(8))
+
+    rank.perform(Commit(5, state.__class__(**{**vars(state), "version": 5, "num_samples": 17})), BEGAN, None)
+
+    assert (rank.epoch, rank.version) == (2, 5)
+
+
+def room(pad: bool = True, *, peers: tuple[int, ...] = ()) -> Mailroom:
+    """A mailroom where a byte takes a second."""
+    return Mailroom(peers, float, Pace(pad), began=BEGAN)
+
+
+def test_messages_are_delivered_in_the_order_in_which_they_are_due(clock: Clock) -> None:
+    """A small one that was sent later overtakes a large one."""
+    post = room()
+    post._arrive(Message(0, {"sent_at": 0.0}, Phantom(3)))
+    post._arrive(Message(1, {"sent_at": 1.0}, Phantom(1)))
+    clock.now = BEGAN + 10
+
+    received = [post.receive(None) for _ in range(2)]
+
+    assert [(message.source, message.due_at) for message in received] == [(1, BEGAN + 2), (0, BEGAN + 3)]
+
+
+def test_a_late_message_is_due_when_it_came(clock: Clock) -> None:
+    """And is counted; without padding every message is due when it came, and none is late."""
+    clock.now = BEGAN + 5
+    for pad, counted in ((True, {"message": Lateness(1, 1, 3.0)}), (False, {})):
+        post = room(pad)
+        post._arrive(Message(0, {"sent_at": 0.0}, Phantom(2)))
+
+        assert post.receive(0).due_at == BEGAN + 5
+        assert post._pace.kinds == counted
+
+
+def test_a_message_is_held_until_it_is_due() -> None:
+    """On the real clock."""
+    post = Mailroom((), lambda _: 0.05, Pace(True), began=pace.clock())
+    begun = pace.clock()
+    post._arrive(Message(0, {"sent_at": 0.0}))
+
+    message = post.receive(None)
+
+    assert pace.clock() >= message.due_at >= begun + 0.05 - 1e-3
+
+
+def test_a_header_that_cannot_be_sent_is_the_senders_error() -> None:
+    """It surfaces where it was made, instead of in a thread."""
+    post = room()
+    post._outbox[1] = mailroom.SimpleQueue()
+
+    with pytest.raises(AssertionError, match="bytes is too long"):
+        post.send(1, {"text": "x" * 600}, None, at=BEGAN)
+    with pytest.raises(TypeError):
+        post.send(1, {"number": torch.ones(1)}, None, at=BEGAN)
+
+
+def test_what_breaks_a_thread_reaches_the_program() -> None:
+    """Whoever waits is told, instead of waiting for ever."""
+    post = room()
+    post._break(KeyError("float99"))
+
+    with pytest.raises(KeyError, match="float99"):
+        post.receive(None)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_lost_peer_is_told_once_its_messages_are_read() -> None:
+    """What it had sent still counts."""
+    post = room()
+    post._arrive(Message(1, {"sent_at": 0.0}))
+    post._lose(1)
+
+    assert post.receive(None).source == 1
+    with pytest.raises(PeerLost, match="rank 1 is gone"):
+        post.receive(None)
+
+
+def test_a_noisy_node_goes_on_where_its_stream_stood(clock: Clock) -> None:
+    """The sixth gradient of a run that starts behind five takes what an uninterrupted run's sixth takes."""
+    noisy = cluster(*[node(0.25, 0.5, noise={"distribution": "lognorm", "s": 0.5})] * 2)
+    fresh = driver(clock, cluster=noisy)
+    assert fresh.times is not None
+    behind = [fresh.times.next(4) for _ in range(6)][-1]
+    state = fresh.experiment.coordination.initial(fresh.experiment.plan(8), Phantom(8))
+    later = Driver(
+        fresh.experiment, fresh.task, fresh.optimizer, rank=0, state=state.__class__(**{**vars(state), "num_gradients": (5, 3)}),
+        trace=Trace(None, "none"), pace=Pace(True), history=None, mailroom=None, background=None, began=BEGAN,
+    )  # fmt: skip
+
+    assert later.times is not None
+    assert later.times.next(4) == behind
+
+
+def test_a_timeline_finds_the_first_gradients_wherever_their_rows_stand() -> None:
+    """A distributed trace has one rank's rows behind another's."""
+    trace = Trace(None, "full")
+    for version in range(25_000):
+        trace.add(float(version), float(version), 2, COMMIT, version)
+    for start in (3.0, 1.0):
+        trace.add(start, start + 1, 0, GRADIENT)
+
+    assert report._intervals(as_table(trace.rows)) == [(1.0, 2.0, 0, "gradient"), (3.0, 4.0, 0, "gradient")]
