@@ -108,6 +108,21 @@ def test_a_synchronous_run_is_never_shorter_than_its_simulation() -> None:
     assert real == sorted(real)
 
 
+def test_a_reduction_is_held_since_the_last_entry() -> None:
+    """On every rank alike: the slowest node's gradient, then the described ring."""
+    made = experiment("method=ssgd", "allocation=dbs", cluster=QUICK, batch_size=48, budget={"updates": 4})
+
+    parts = play(made)
+
+    network, size = made.cluster.network, nbytes(parts[0].states[-1].weights)
+    for kind, described in (("all_reduce", network.all_reduce_seconds(size, 3)), ("gather", network.gather_seconds(3))):
+        meetings = list(zip(*([row for row in part.rows if row.kind == kind] for part in parts), strict=True))
+        assert len(meetings) == 4
+        for rows in meetings:
+            last = max(row.start for row in rows)
+            assert all(row.end >= last + described - 1e-9 for row in rows)
+
+
 def test_what_cannot_keep_the_described_pace_is_counted_and_told(tmp_path: Path) -> None:
     """On a cluster faster than any machine everything is late, and the summary says so."""
     impossible = cluster(*[node(1e-12, seconds_per_update=1e-12)] * 2, network={"latency_seconds": 0.0, "bytes_per_second": 1e15})
@@ -192,7 +207,9 @@ class Overlapped(Coordination):
         total = yield from Wait(reduction)
         numbers = yield from Wait(gathering)
         ended = yield from Now()
+        ordered = yield from AllReduce(state.weights * 0 + (1.0, 1e16, -1e16)[node.rank])
         assert total[0] == 3
+        assert ordered[0] == (1.0 + 1e16) - 1e16 == 0.0  # in another order it is 1
         assert numbers == (0.0, 1.0, 2.0)
         yield from Commit(1, State(version=1, weights=state.weights + (ended - began)))
 

@@ -167,8 +167,24 @@ def test_waiting_is_what_is_neither_compute_nor_update():
         "staleness_max": 0,
         "idle_share": 4 / 16,
         "per_worker": [
-            {"rank": 0, "iterations": 2, "samples": 2, "compute_seconds": 2.0, "wait_seconds": 4.0, "staleness_mean": 0.0},
-            {"rank": 1, "iterations": 2, "samples": 2, "compute_seconds": 6.0, "wait_seconds": 0.0, "staleness_mean": 0.0},
+            {
+                "rank": 0,
+                "iterations": 2,
+                "samples": 2,
+                "compute_seconds": 2.0,
+                "update_seconds": 2.0,
+                "wait_seconds": 4.0,
+                "staleness_mean": 0.0,
+            },
+            {
+                "rank": 1,
+                "iterations": 2,
+                "samples": 2,
+                "compute_seconds": 6.0,
+                "update_seconds": 2.0,
+                "wait_seconds": 0.0,
+                "staleness_mean": 0.0,
+            },
         ],
     }
 
