@@ -255,12 +255,23 @@ def test_a_wrong_number_of_processes_is_one_sentence(monkeypatch: pytest.MonkeyP
     """Under torchrun the world has a rank for each worker, and one for the server of a method that has one."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
 
     Processes().check(experiment("method=ssgd", cluster=QUICK))
     with pytest.raises(
         ValueError, match=r"torchrun started 3 processes, but method=asgd on cluster=by hand takes 4: 3 workers and a server"
     ):
         Processes().check(experiment("method=asgd", cluster=QUICK))
+
+
+def test_padding_across_hosts_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is due is told by one clock."""
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+
+    Processes().check(experiment("method=ssgd", cluster=QUICK))
+    with pytest.raises(ValueError, match=r"^backend\.emulate=pad needs one clock"):
+        Processes(emulate="pad").check(experiment("method=ssgd", cluster=QUICK))
 
 
 LONG = ("-m", "hetsim", "backend=dist", "budget.epochs=1000", "pictures=false", "trace=none")

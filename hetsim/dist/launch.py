@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hetsim import checks, report
+from hetsim.dist.pace import one_host
 from hetsim.experiment import Backend, Experiment, RunFailed
 
 PRELOAD = ["torch", "torch._dynamo", "hetsim.run", "hetsim.dist.process"]  # what each process would spend seconds to import
@@ -59,7 +60,7 @@ class Processes(Backend):
             return
         if self.port is not None:
             raise ValueError(f"backend.port={self.port}: torchrun chose the port already, set --master-port there")
-        if self.pad and os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]) != os.environ["WORLD_SIZE"]:
+        if self.pad and not one_host():
             raise ValueError("backend.emulate=pad needs one clock, so all processes on one host: use backend.emulate=none across hosts")
         world_size, server = int(os.environ["WORLD_SIZE"]), experiment.coordination.needs_server
         if world_size != experiment.num_ranks:

@@ -58,6 +58,11 @@ class Pace:
             lateness.late_seconds += late
 
 
+def one_host() -> bool:
+    """Whether all processes of the run share this host, and so its clock; torchrun tells where they do not."""
+    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+
+
 def sleep_until(moment: float) -> None:
     """Sleep until then, never less."""
     while (ahead := moment - clock()) > 0:

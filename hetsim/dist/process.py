@@ -26,7 +26,7 @@ from hetsim import report
 from hetsim.coordination.plan import State
 from hetsim.dist.drive import Driver
 from hetsim.dist.mailroom import Mailroom, peers_may_leave
-from hetsim.dist.pace import Lateness, Pace, clock, emulation, prompt, sleep_until, wake_on_time, warnings
+from hetsim.dist.pace import Lateness, Pace, clock, emulation, one_host, prompt, sleep_until, wake_on_time, warnings
 from hetsim.effects import Batch, Node, PeerLost
 from hetsim.experiment import Experiment, RunFailed
 from hetsim.history import History
@@ -132,7 +132,7 @@ def perform(
     """Run this rank's program among its peers, from this state; what it did."""
     coordination, num_workers = experiment.coordination, experiment.num_workers
     _warm_up(task, optimizer, state, samples=-(-experiment.batch_size // num_workers))
-    began = _began(experiment.leader, pace)
+    began = _began(experiment.leader)
     mailroom = None
     if coordination.needs_server:
         peers = range(num_workers) if rank == num_workers else [num_workers]
@@ -170,13 +170,13 @@ def _warm_up(task: Task, optimizer: Optimizer, state: State, samples: int) -> No
     optimizer.step(optimizer.initial(), state.weights, gradient, 0)
 
 
-def _began(leader: int, pace: Pace) -> float:
-    """The moment at which this rank begins: where results are held, the same for all, a little ahead, said by the leader."""
+def _began(leader: int) -> float:
+    """The moment at which this rank begins: on one host the same for all, a little ahead, said by the leader."""
     with peers_may_leave():
         dist.barrier()
         moment = torch.tensor([clock() + AHEAD], dtype=torch.float64)
         dist.broadcast(moment, leader)
-    return float(moment.item()) if pace.pad else clock()
+    return float(moment.item()) if one_host() else clock()
 
 
 def _collect(rank: int, experiment: Experiment, mine: Any) -> list[Any] | None:
