@@ -364,3 +364,13 @@ def test_an_experiment_is_checked_before_torch_is_imported():
     """)
 
     assert loaded & {"torch", "torchvision", "scipy.stats", "sklearn", "matplotlib", "pyarrow"} == set()
+
+
+def test_the_linter_reads_every_file_of_the_package() -> None:
+    """Ruff's own list of what to leave out has a folder `dist`, which is a package here."""
+    root = Path(__file__).parents[1]
+    listed = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--show-files", "hetsim"], cwd=root, capture_output=True, text=True, check=True
+    )
+
+    assert {Path(line) for line in listed.stdout.splitlines()} == set((root / "hetsim").rglob("*.py"))

@@ -41,7 +41,9 @@ class Processes(Backend):
             checks.choice("backend.emulate", self.emulate, ("pad", "none"))
         interfaces = [name for _, name in socket.if_nameindex()]
         if self.interface is not None and self.interface not in interfaces:
-            raise ValueError(f"backend.interface must be a network interface of this machine ({', '.join(interfaces)}), not {self.interface!r}")
+            raise ValueError(
+                f"backend.interface must be a network interface of this machine ({', '.join(interfaces)}), not {self.interface!r}"
+            )
         if self.port is not None and checks.whole("backend.port", self.port) > 65535:
             raise ValueError(f"backend.port must be at most 65535, not {self.port}")
 
@@ -167,7 +169,10 @@ def outcome(pipes: Sequence[Connection], processes: Sequence[Any]) -> dict[str, 
                 grave, answer = pipe.recv()
             except EOFError:
                 processes[rank].join(PATIENCE)
-                grave, answer = 1, RunFailed(f"the process of rank {rank} ended by itself (exit status {processes[rank].exitcode}): the run is lost")
+                grave, answer = (
+                    1,
+                    RunFailed(f"the process of rank {rank} ended by itself (exit status {processes[rank].exitcode}): the run is lost"),
+                )
             heard[rank] = True
             if isinstance(answer, Exception):
                 reasons.append((grave, answer))
@@ -180,7 +185,15 @@ def outcome(pipes: Sequence[Connection], processes: Sequence[Any]) -> dict[str, 
 
 
 def _child(
-    experiment: Experiment, folder: Path, config: str, rank: int, interface: str, pad: bool, listening: socket.socket, port: int, telling: Connection
+    experiment: Experiment,
+    folder: Path,
+    config: str,
+    rank: int,
+    interface: str,
+    pad: bool,
+    listening: socket.socket,
+    port: int,
+    telling: Connection,
 ) -> None:
     from hetsim.dist.process import child
 

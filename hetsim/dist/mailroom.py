@@ -7,7 +7,6 @@ report completion: so each peer has its own blocking receive, in a thread of its
 from __future__ import annotations
 
 import contextlib
-import heapq
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -65,7 +64,6 @@ class Mailroom:
                 ahead = first[0] - clock()
                 if ahead <= 0:
                     self._inbox.remove(first)
-                    heapq.heapify(self._inbox)
                     return first[2]
                 self._arrived.wait(ahead)
 
@@ -114,14 +112,13 @@ class Mailroom:
             if self._pace.pad:
                 self._pace.note("message", now - due)
             message.header["due_at"] = max(now, due)
-            heapq.heappush(self._inbox, (due, next(self._serial), message))
+            self._inbox.append((due, next(self._serial), message))
             self._arrived.notify_all()
 
     def _lose(self, peer: int) -> None:
         with self._arrived:
             self._lost.add(peer)
             self._arrived.notify_all()
-
 
     def _break(self, error: Exception) -> None:
         with self._arrived:

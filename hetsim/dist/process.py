@@ -13,9 +13,9 @@ import traceback
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from functools import cache
 from threading import Thread
 from typing import Any
 
@@ -68,7 +68,8 @@ def child(
         if master is None:
             listening.close()
         store = dist.TCPStore(  # type: ignore[attr-defined]
-            "127.0.0.1", port, experiment.num_ranks, rank == 0, MEETING, master_listen_fd=master)
+            "127.0.0.1", port, experiment.num_ranks, rank == 0, MEETING, master_listen_fd=master
+        )
         summary = take_part(experiment, folder, config, rank=rank, interface=interface, pad=pad, store=store)
     except ValueError as error:
         telling.send((0, error))

@@ -36,9 +36,6 @@ class FlatOptimizer(Optimizer):
     def initial(self) -> Memory:
         return self._initial
 
-    def step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
-        return self._step(memory, weights, gradient, epoch)
-
     def learning_rate(self, epoch: int) -> float:
         """η in this epoch."""
         return float(self._setting(epoch)["lr"])
@@ -62,7 +59,7 @@ class FlatOptimizer(Optimizer):
     def foresee(self, num_epochs: int) -> None:
         self._setting(num_epochs - 1)
 
-    def _step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
+    def step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
         size = self.num_parameters
         parameter = self._parameter
         parameter.data = weights[:size].clone()
@@ -103,7 +100,7 @@ class FlatOptimizer(Optimizer):
         """Refuse what needs a closure, a sparse gradient or a matrix, by taking one step."""
         name = self.recipe.optimizer.target
         try:
-            self._step(self._initial, torch.zeros(self.num_parameters), torch.ones(self.num_parameters), 0)
+            self.step(self._initial, torch.zeros(self.num_parameters), torch.ones(self.num_parameters), 0)
         except Exception as error:
             raise ValueError(
                 f"optimizer._target_={name} does not work on one flat dense vector ({_first_line(error)}): "
