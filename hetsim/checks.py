@@ -17,6 +17,13 @@ def number(key: str, value: Any, *, zero: bool = False) -> float:
     return float(value)
 
 
+def fraction(key: str, value: Any) -> float:
+    """A number of at least zero and below one."""
+    if number(key, value, zero=True) >= 1:
+        raise ValueError(f"{key} must be at least 0 and below 1, not {value!r}")
+    return float(value)
+
+
 def whole(key: str, value: Any, *, least: int = 1) -> int:
     """A whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):

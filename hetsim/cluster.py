@@ -14,6 +14,7 @@ from hetsim import checks
 
 BLOCK = 1024  # noise factors drawn at a time
 STREAM = 1  # sets the nodes' streams of chance apart from others with the same seed
+PROFILING = 4  # and those of the gradients before the run from those in it
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,9 @@ class Noise:
     distribution: str
     parameters: Mapping[str, float] = field(default_factory=dict)
 
-    def factors(self, seed: int, rank: int) -> Iterator[float]:
+    def factors(self, seed: int, rank: int, stream: int = STREAM) -> Iterator[float]:
         """Node `rank`'s own stream: the same whatever other nodes there are."""
-        rng = np.random.default_rng([seed, rank, STREAM])
+        rng = np.random.default_rng([seed, rank, stream])
         draw = self._lognorm if self.distribution == "lognorm" else self._scipy()
         while True:
             yield from draw(rng).tolist()
@@ -101,9 +102,9 @@ class Cluster:
 class StepTimes:
     """One node's gradient times, in the order in which it computes them."""
 
-    def __init__(self, node: Node, *, seed: int, rank: int) -> None:
+    def __init__(self, node: Node, *, seed: int, rank: int, stream: int = STREAM) -> None:
         self.node = node
-        self._factors = node.noise.factors(seed, rank) if node.noise else None
+        self._factors = node.noise.factors(seed, rank, stream) if node.noise else None
 
     def skip(self, num_gradients: int) -> None:
         """Go on behind so many gradients that an earlier run has had."""

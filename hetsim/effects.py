@@ -126,6 +126,17 @@ class Update(Effect[Vector]):
     gradient: Vector
 
 
+@dataclass(slots=True)
+class LocalUpdate(Effect[Vector]):
+    """One step of this worker's own optimizer: its next weights. Costs the node's `seconds_per_update`.
+
+    Without a local optimizer the answer is `at` itself, at once.
+    """
+
+    at: Vector
+    gradient: Vector
+
+
 class Send(Effect[None]):
     """Hand a message over and go on: a sender is never held by a slow receiver. Header values are numbers or a Batch."""
 

@@ -7,7 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from hetsim import checks
 from hetsim.budget import Budget
@@ -26,6 +26,7 @@ class Experiment:
     cluster: Cluster
     workload: Workload
     optimizer: OptimizerRecipe
+    local_optimizer: OptimizerRecipe | None = None
     budget: Budget
     batch_size: int
     seed: int = 0
@@ -48,6 +49,9 @@ class Experiment:
         if self.batch_size < self.num_workers:
             raise ValueError(f"batch_size={self.batch_size} is less than one sample for each of {self.num_workers} workers: raise it")
         self.coordination.allocation.initial(self.num_workers, self.batch_size)
+        self.coordination.admission.initial(self.num_workers)
+        self.coordination.check(self.num_workers)
+        self._check_optimizers()
         self.workload.check()
 
     @property
@@ -65,24 +69,47 @@ class Experiment:
         """The rank whose commits count: the server, or rank 0 where there is none."""
         return self.num_workers if self.coordination.needs_server else 0
 
-    def plan(self, num_samples: int) -> Plan:
-        """What is to be handed out, at so many samples an epoch."""
-        return Plan(self.num_workers, self.batch_size, self.budget.num_positions(num_samples))
+    def plan(self, task: Task) -> Plan:
+        """What is to be handed out of this task's samples."""
+        positions = self.budget.num_positions(task.num_samples)
+        return Plan(self.num_workers, self.batch_size, positions, task.num_samples, task.num_parameters)
 
-    def load(self) -> tuple[Task, Optimizer]:
-        """The workload's data, model and optimizer, refusing what would silently do nothing."""
+    def load(self) -> tuple[Task, Optimizers]:
+        """The workload's data, model and optimizers, refusing what would silently do nothing."""
         task = self.workload.load(seed=self.seed, dtype=self.dtype)
         if "torch" in sys.modules:  # a phantom never imports it
             sys.modules["torch"].set_num_threads(self.threads)
         optimizer = task.optimizer(self.optimizer)
+        local = None if self.local_optimizer is None else task.optimizer(self.local_optimizer)
         if self.budget.epochs is not None and self.budget.updates is None and self.budget.seconds is None:
-            optimizer.foresee(math.ceil(self.budget.epochs))
-        if self.coordination.relies_on_scale and not optimizer.feels_scale:
+            for one in (optimizer, local):
+                if one is not None:
+                    one.foresee(math.ceil(self.budget.epochs))
+        if self.coordination.relies_on_scale(self.num_workers) and not optimizer.feels_scale:
             raise ValueError(
                 f"optimizer._target_={self.optimizer.optimizer.target} does not feel a gradient's scale, so weighting or discounting "
                 "single gradients would do nothing: use torch.optim.SGD, or weighting=per_worker discount=none"
             )
-        return task, optimizer
+        return task, Optimizers(optimizer, local)
+
+    def _check_optimizers(self) -> None:
+        """Refuse an optimizer that would do nothing, that is missing, or that a compensation does not suit."""
+        coordination = type(self.coordination).__name__
+        if self.local_optimizer is not None and not self.coordination.takes_local_steps:
+            raise ValueError(
+                f"local_optimizer would do nothing, as in {coordination} no worker takes steps of its own: take local_optimizer=none"
+            )
+        if self.local_optimizer is None and self.coordination.needs_local_steps is not None:
+            raise ValueError(f"local_optimizer is none, but {self.coordination.needs_local_steps}: add one, such as local_optimizer=sgd")
+        recipe, schedule = self.optimizer.optimizer, self.optimizer.schedule
+        self.coordination.compensation.suits(recipe.target, recipe.options, None if schedule is None else schedule.target)
+
+
+class Optimizers(NamedTuple):
+    """The one that makes versions, and the one of each worker's own steps, where workers take any."""
+
+    main: Optimizer
+    local: Optimizer | None = None
 
 
 class RunFailed(Exception):

@@ -36,6 +36,8 @@ class History:
     start: State
     keep: Callable[[State], None] | None = None
     """Called with the state of every commit, by whoever wants to start again from one."""
+    profile_seconds: float = 0.0
+    """What measuring the workers took before the run began."""
     points: list[Point] = field(default_factory=list)
     last: State = field(init=False)
     applied: Applied = field(init=False)
@@ -45,7 +47,7 @@ class History:
         self.applied = Applied(self.experiment.num_workers)
         self._every = self.experiment.evaluate_every_epochs * self.task.num_samples
         self._kept: list[tuple[float, int, int, Vector]] = []
-        self._bar = Bar(self.experiment, self.experiment.plan(self.task.num_samples).num_positions)
+        self._bar = Bar(self.experiment, self.experiment.plan(self.task).num_positions)
         self._note(0.0, self.start)
 
     def commit(self, seconds: float, state: State, applied: tuple[Contribution, ...], memory: Any = None) -> bool:
@@ -68,6 +70,11 @@ class History:
         if self._bar.shown:
             self._bar.move(seconds, state, applied)
         return self.experiment.budget.allows(state.version, seconds)
+
+    def drained(self, state: State | None) -> None:
+        """What the leader dropped behind the last commit counts as discarded."""
+        if state is not None:
+            self.last = replace(self.last, num_samples_discarded=state.num_samples_discarded, outstanding=state.outstanding)
 
     def evaluate(self) -> None:
         """Evaluate the versions that were kept for it."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from hetsim.effects import Contribution
 
-RECENT = 8  # intervals remembered per worker: more than can reach beyond the last commit
+RECENT = 8  # intervals remembered per worker, and as many more for each further gradient that may lie beyond the last commit
 
 
 @dataclass
@@ -20,7 +20,12 @@ class Busy:
     samples: int = 0
     compute_seconds: float = 0.0
     update_seconds: float = 0.0
-    _recent: deque[tuple[bool, float, float, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    num_ahead: int = 1
+    """Gradients that may still be computed behind the last commit."""
+    _recent: deque[tuple[bool, float, float, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._recent = deque(maxlen=RECENT * self.num_ahead)
 
     def gradient(self, start: float, end: float, samples: int) -> None:
         """A gradient was computed."""

@@ -53,6 +53,9 @@ def write(
     warned = list(warnings)
     if final.train_loss is not None and not math.isfinite(final.train_loss):
         warned.append("the training diverged: its loss is not finite; try a lower learning_rate")
+    remark = experiment.coordination.remark(last)
+    if remark is not None:
+        warned.append(remark)
     numbers = measures.summary(history.applied, busy)
     summary = {
         "method": experiment.method,
@@ -66,6 +69,7 @@ def write(
         "num_samples_discarded": last.num_samples_discarded,
         "num_samples_in_flight": last.num_samples_in_flight,
         "seconds": numbers["seconds"],
+        "profile_seconds": history.profile_seconds,
         "updates_per_second": numbers["updates_per_second"],
         "samples_per_second": measures.ratio(last.num_samples - history.start.num_samples, numbers["seconds"]),
         "staleness_mean": numbers["staleness_mean"],
@@ -115,7 +119,7 @@ def describe(summary: Mapping[str, Any]) -> str:
     lines = [
         f"{summary['method']} on {place} ({summary['num_workers']} workers), {summary['workload']}, "
         f"seed {summary['seed']}, backend {summary['backend']}",
-        f"  {summary['num_updates']} updates, {summary['num_samples']} samples in {shown(summary['seconds'])} s: "
+        f"  {summary['num_updates']} updates, {summary['num_samples']} samples in {shown(summary['seconds'])} s{_dropped(summary)}: "
         f"{shown(summary['updates_per_second'])} updates/s, {shown(summary['samples_per_second'])} samples/s",
         f"  staleness {shown(summary['staleness_mean'])} on average, {summary['staleness_max']} at most; "
         f"workers idle {shown(_percent(summary['idle_share']))} % of the time; batch sizes {_list(summary['batch_sizes'])}",
@@ -125,6 +129,11 @@ def describe(summary: Mapping[str, Any]) -> str:
         accuracy = "" if final["test_accuracy"] is None else f", test accuracy {final['test_accuracy']:.4f}"
         lines.append(f"  train loss {loss}{accuracy}")
     return "\n".join(lines)
+
+
+def _dropped(summary: Mapping[str, Any]) -> str:
+    dropped = summary["num_samples_discarded"]
+    return f" ({dropped} more dropped)" if dropped else ""
 
 
 def shown(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 import sys
@@ -22,9 +23,11 @@ from hetsim.budget import Budget
 from hetsim.cluster import cluster
 from hetsim.coordination.plan import Coordination
 from hetsim.experiment import Backend, Experiment, RunFailed
+from hetsim.methods import configs
 from hetsim.policies.admission import Admission
 from hetsim.policies.allocation import Allocation
 from hetsim.policies.compensation import Compensation
+from hetsim.policies.compression import Compression
 from hetsim.policies.weighting import Discount, Weighting
 from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
 
@@ -34,19 +37,14 @@ AXES: dict[str, type] = {
     "discount": Discount,
     "compensation": Compensation,
     "admission": Admission,
+    "compression": Compression,
 }
 PLAIN = (
     *("method", "seed", "batch_size", "dtype", "threads", "evaluate_every_epochs", "trace", "pictures"),
-    *("trust", "data_root", "download", "learning_rate", "momentum"),
+    *("trust", "data_root", "download", "learning_rate", "momentum", "local_learning_rate"),
 )
-GROUPS = ("backend", "cluster", "workload", "coordination", "optimizer", "learning_rate_schedule", "budget", *AXES)
-
-
-def configs() -> Path:
-    """The folder of hetsim's own configs: inside the installed package, or at the top of a checkout."""
-    package = Path(__file__).resolve().parent
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"
+OPTIMIZERS = {"optimizer": "learning_rate_schedule", "local_optimizer": "local_learning_rate_schedule"}
+GROUPS = ("backend", "cluster", "workload", "coordination", "budget", *AXES, *OPTIMIZERS, *OPTIMIZERS.values())
 
 
 def experiment(config: DictConfig) -> tuple[Experiment, Backend]:
@@ -61,13 +59,17 @@ def experiment(config: DictConfig) -> tuple[Experiment, Backend]:
     trust = entries.get("trust") or []
     if not isinstance(trust, list) or not all(isinstance(module, str) for module in trust):
         raise ValueError(f"trust must be a list of module names, such as trust=[mypackage], not {trust!r}")
-    late = ("optimizer", "learning_rate_schedule")  # resolved where torch may be imported
+    late = (*OPTIMIZERS, *OPTIMIZERS.values())  # resolved where torch may be imported
     for key, path in _targets({name: entry for name, entry in entries.items() if name not in late}):
         trusted.resolve(path, key=key, trust=trust)
     for key, path in _targets({name: entries.get(name) for name in late}):
         trusted.permitted(path, key=key, trust=trust)
-    for rate in ("learning_rate", "momentum"):
+    for rate in ("learning_rate", "momentum", "local_learning_rate"):
         checks.number(rate, entries.get(rate, 0.0), zero=True)
+    if entries.get("local_learning_rate_schedule") is not None and not entries.get("local_optimizer"):
+        raise ValueError(
+            "local_learning_rate_schedule would do nothing without a local optimizer: leave it out, or add local_optimizer=sgd"
+        )
     budget = checks.mapping("budget", entries["budget"], optional=("epochs", "updates", "seconds"))
     policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in AXES.items()}
     made = Experiment(
@@ -75,7 +77,8 @@ def experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         coordination=_build("coordination", entries["coordination"], Coordination, trust, **policies),
         cluster=cluster(entries["cluster"]),
         workload=_build("workload", entries["workload"], Workload, trust),
-        optimizer=_optimizer(entries, tuple(trust)),
+        optimizer=_optimizer(entries, "optimizer", tuple(trust)),
+        local_optimizer=_optimizer(entries, "local_optimizer", tuple(trust)) if entries.get("local_optimizer") else None,
         budget=Budget(**budget),
         **{key: entries[key] for key in ("batch_size", "seed", "dtype", "threads", "evaluate_every_epochs", "trace", "pictures")},
     )
@@ -91,12 +94,16 @@ def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **giv
     target = trusted.resolve(entry["_target_"], key=f"{name}._target_", trust=trust)
     if not (isinstance(target, type) and issubclass(target, kind)):
         raise ValueError(f"{name}._target_={entry['_target_']} is no {kind.__name__}: name a subclass of {kind.__module__}.{kind.__name__}")
+    if inspect.isabstract(target):
+        lacks = ", ".join(sorted(getattr(target, "__abstractmethods__", ())))
+        raise ValueError(f"{name}._target_={entry['_target_']} lacks {lacks}: write what {kind.__module__}.{kind.__name__} asks for")
     options = [key for key in entry if key != "_target_"]
     known = [key for key in trusted.options(target) if key not in given]
     for option in options:
         if option not in known:
             raise ValueError(
-                f"{name}.{option} is no key of {entry['_target_']} ({', '.join(known) or 'it has none'}){checks.suggestion(option, known)}"
+                f"{name}.{option} is no key of {entry['_target_']} ({', '.join(known) or 'it has none'})"
+                f"{checks.suggestion(option, known) or f': add {chr(39)}~{name}.{option}{chr(39)} to leave it out'}"
             )
     for option in trusted.required(target):
         if option not in options and option not in given:
@@ -104,11 +111,10 @@ def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **giv
     return instantiate({**entry, "_partial_": True}, _convert_="all")(**given)
 
 
-def _optimizer(entries: Mapping[str, Any], trust: tuple[str, ...]) -> OptimizerRecipe:
-    schedule = entries.get("learning_rate_schedule")
-    return OptimizerRecipe(
-        _recipe("optimizer", entries["optimizer"]), None if schedule is None else _recipe("learning_rate_schedule", schedule), trust
-    )
+def _optimizer(entries: Mapping[str, Any], name: str, trust: tuple[str, ...]) -> OptimizerRecipe:
+    schedule = entries.get(OPTIMIZERS[name])
+    recipe = None if schedule is None else _recipe(OPTIMIZERS[name], schedule)
+    return OptimizerRecipe(_recipe(name, entries[name]), recipe, trust, key=name, schedule_key=OPTIMIZERS[name])
 
 
 def _recipe(name: str, entry: Any) -> Recipe:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-KINDS = ("gradient", "update", "message", "all_reduce", "gather", "apply", "commit")
-GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER, APPLY, COMMIT = range(len(KINDS))
+KINDS = ("gradient", "update", "message", "all_reduce", "gather", "apply", "commit", "profile")
+GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER, APPLY, COMMIT, PROFILE = range(len(KINDS))
 COLUMNS = ("start", "end", "rank", "kind", "version", "samples", "staleness", "nbytes")
 DETAILS = ("full", "commits", "none")
 CHUNK = len(COLUMNS) * 65536  # numbers in the buffer before it is written
@@ -21,7 +21,8 @@ class Trace:
 
     gradient: a worker computes at `version` · update: an optimizer step on `rank` · message: from hand-over to delivery,
     `rank` the sender · all_reduce, gather: from one's own entry to the end · apply: a contribution of `rank` goes into
-    `version`, `staleness` versions old · commit: `version` exists, made of `samples` samples.
+    `version`, `staleness` versions old · commit: `version` exists, made of `samples` samples · profile: a gradient to measure
+    by, before the run began, so at negative seconds.
     """
 
     def __init__(self, folder: Path | None, detail: str) -> None:

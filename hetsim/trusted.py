@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
@@ -39,7 +40,10 @@ def required(target: Callable[..., Any]) -> list[str]:
 
 
 def _refusal(path: Any, key: str, roots: Iterable[str]) -> str:
-    return f"{key}={path} is not allowed: it must name a class or function that is defined in {' or '.join(roots)}"
+    top = path.split(".")[0] if isinstance(path, str) else ""
+    known = top in sys.stdlib_module_names or any(root.split(".")[0] == top for root in roots)
+    yours = f"; if {top} is a module of your own, add 'trust=[{top}]'" if top.isidentifier() and not known else ""
+    return f"{key}={path} is not allowed: it must name a class or function that is defined in {' or '.join(roots)}{yours}"
 
 
 def _within(name: str, roots: Iterable[str]) -> bool:
@@ -57,5 +61,7 @@ def _locate(path: str, key: str) -> Any:
         try:
             found = importlib.import_module(".".join(parts[: index + 1]))
         except (ImportError, ValueError):
+            if index == 0:
+                raise ValueError(f"{key}={path}: Python finds no module {part!r}: add its folder to PYTHONPATH, or install it") from None
             raise ValueError(f"{key}={path} does not exist: {'.'.join(parts[:index]) or path} has no {part!r}") from None
     return found

@@ -15,9 +15,10 @@ Vector: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Phantom:
-    """A vector of `nbytes` bytes whose arithmetic returns itself: it takes time to move, and nothing else."""
+    """A vector of `nbytes` bytes, `itemsize` to a number, whose arithmetic returns itself: it takes time to move, and nothing else."""
 
     nbytes: int
+    itemsize: int = 4
 
     def _itself(self, *_: Any) -> Phantom:
         return self
@@ -49,3 +50,44 @@ def where(condition: Vector, yes: Vector, no: Vector) -> Vector:
 def norm(vector: Vector) -> Vector:
     """The Euclidean norm, as a scalar of the vector's own kind (never a number that steers a decision)."""
     return vector if isinstance(vector, Phantom) else vector.norm()
+
+
+def with_tail(vector: Vector, of: Vector, num_parameters: int | None) -> Vector:
+    """`vector`, but what stands behind its first `num_parameters` numbers as in `of`; None: nothing stands there.
+
+    A model with batch norm keeps its statistics there: they are averaged, and no rule for gradients means them.
+    """
+    if num_parameters is None or isinstance(vector, Phantom) or len(vector) == num_parameters:
+        return vector
+    joined = vector.clone()
+    joined[num_parameters:] = of[num_parameters:]
+    return joined
+
+
+def compress(vector: Vector, threshold: float, num_parameters: int | None) -> Vector:
+    """Two bits a number: +threshold where it is at least that, −threshold where at most minus that, zero between.
+
+    What stands behind the first `num_parameters` numbers goes as it is.
+    """
+    if isinstance(vector, Phantom):
+        return Phantom(-(-vector.nbytes // vector.itemsize // 4), itemsize=1)
+    import torch
+
+    numbers, tail = vector[:num_parameters], vector[len(vector) if num_parameters is None else num_parameters :]
+    codes = (numbers >= threshold).byte() + 2 * (numbers <= -threshold).byte()
+    quads = torch.nn.functional.pad(codes, (0, -len(codes) % 4)).view(-1, 4)
+    packed = quads[:, 0] | quads[:, 1] << 2 | quads[:, 2] << 4 | quads[:, 3] << 6
+    return torch.cat([packed, tail.clone().view(torch.uint8)])
+
+
+def decompress(packed: Vector, threshold: float, like: Vector, num_parameters: int | None) -> Vector:
+    """The vector, of the size and kind of `like`, that `compress` packed."""
+    if isinstance(packed, Phantom):
+        return like
+    import torch
+
+    count = len(like) if num_parameters is None else num_parameters
+    quads = packed[: -(-count // 4)]
+    codes = torch.stack([quads >> shift & 3 for shift in (0, 2, 4, 6)], dim=1).view(-1)[:count]
+    numbers = threshold * ((codes == 1).to(like.dtype) - (codes == 2).to(like.dtype))
+    return torch.cat([numbers, packed[len(quads) :].clone().view(like.dtype)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ from worlds import Row, rows_of
 from hetsim.coordination.plan import State
 from hetsim.dist import launch
 from hetsim.dist.pace import Pace
-from hetsim.dist.process import _group, perform
+from hetsim.dist.process import _group, measure, perform
 from hetsim.effects import Batch
 from hetsim.experiment import Experiment
 from hetsim.history import History
@@ -32,35 +34,54 @@ class Part:
 
 def play(experiment: Experiment, *, pad: bool = True, state: State | None = None) -> list[Part]:
     """Every rank's part of this run, in rank order; from a committed state if one is given."""
+    return play_all([experiment], pad=pad, state=state)[0]
+
+
+def play_all(experiments: Sequence[Experiment], *, pad: bool = True, state: State | None = None, patience: float = 60) -> list[list[Part]]:
+    """The same for several runs, one after another in the same processes; a rank that a run does not need waits for the next one."""
+    num_ranks = max(experiment.num_ranks for experiment in experiments)
     listening = launch.listen(None)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*launch.PRELOAD, *experiment.workload.imports])
-    pipes = [context.Pipe(duplex=False) for _ in range(experiment.num_ranks)]
+    context.set_forkserver_preload([*launch.PRELOAD, *experiments[0].workload.imports])
+    pipes = [context.Pipe(duplex=False) for _ in range(num_ranks)]
     processes = []
     for rank, (_, telling) in enumerate(pipes):
-        arguments = (experiment, rank, pad, state, listening, listening.getsockname()[1], telling)
-        processes.append(context.Process(target=_part, args=arguments, daemon=True))
+        arguments = (experiments, rank, num_ranks, pad, state, listening, listening.getsockname()[1], telling)
+        processes.append(context.Process(target=_parts, args=arguments, daemon=True))
     for process in processes:
         process.start()
     listening.close()
     for _, telling in pipes:
         telling.close()
-    parts: list[Part] = []
+    told: list[list[Part | None]] = []
     try:
         for heard, _ in pipes:
-            assert heard.poll(60), "a rank did not end within a minute"
-            parts.append(pickle.loads(heard.recv_bytes()))
+            assert heard.poll(patience), "a rank did not end in time"
+            told.append(pickle.loads(heard.recv_bytes()))
     finally:
         for process in processes:
-            process.join(0 if len(parts) < len(pipes) else 10)
+            process.join(0 if len(told) < len(pipes) else 10)
             process.terminate()
-    return parts
+    return [[part for part in parts if part is not None] for parts in zip(*told, strict=True)]
 
 
-def _part(experiment: Experiment, rank: int, pad: bool, state: State | None, listening: Any, port: int, telling: Any) -> None:
+def _parts(
+    experiments: Sequence[Experiment], rank: int, num_ranks: int, pad: bool, state: State | None, listening: Any, port: int, telling: Any
+) -> None:
     fd = listening.detach() if rank == 0 else None
-    store = dist.TCPStore("127.0.0.1", port, experiment.num_ranks, rank == 0, master_listen_fd=fd)
-    task, optimizer = experiment.load()
+    store = dist.TCPStore("127.0.0.1", port, num_ranks, rank == 0, master_listen_fd=fd)
+    parts = [
+        _part(experiment, rank, pad, state, dist.PrefixStore(f"run {number}", store)) if rank < experiment.num_ranks else None
+        for number, experiment in enumerate(experiments)
+    ]
+    telling.send_bytes(pickle.dumps(parts))
+    store.add("done", 1)
+    while rank == 0 and store.add("done", 0) < num_ranks:  # the store is this process's: it leaves last
+        time.sleep(0.01)
+
+
+def _part(experiment: Experiment, rank: int, pad: bool, state: State | None, store: Any) -> Part:
+    task, optimizers = experiment.load()
     computed: list[Batch] = []
     gradient = task.gradient
 
@@ -71,8 +92,13 @@ def _part(experiment: Experiment, rank: int, pad: bool, state: State | None, lis
     task.gradient = computing  # type: ignore[method-assign]
     states: list[State] = []
     trace, pace = Trace(None, "full"), Pace(pad)
-    start = experiment.coordination.initial(experiment.plan(task.num_samples), task.initial()) if state is None else state
-    history = History(experiment, task, trace, start, keep=states.append) if rank == experiment.leader else None
     with _group(rank, experiment.num_ranks, store) as background:
-        perform(experiment, task, optimizer, rank=rank, state=start, trace=trace, history=history, pace=pace, background=background)
-    telling.send_bytes(pickle.dumps(Part(states, computed[1:], rows_of(trace), pace)))  # the first gradient only warmed up
+        profile, seconds = measure(experiment, task, rank=rank, trace=trace, pace=pace) if state is None else ((), 0.0)
+        start = experiment.coordination.initial(experiment.plan(task), task.initial(), profile) if state is None else state
+        history = None
+        if rank == experiment.leader:
+            history = History(experiment, task, trace, start, keep=states.append, profile_seconds=seconds)
+        perform(experiment, task, optimizers, rank=rank, state=start, trace=trace, history=history, pace=pace, background=background)
+    profiled = experiment.coordination.allocation.repetitions and rank < experiment.num_workers and state is None
+    num_thrown_away = 1 + (experiment.coordination.allocation.repetitions + 1 if profiled else 0)
+    return Part(states, computed[num_thrown_away:], rows_of(trace), pace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,8 +37,8 @@ BAD = {
     "+allocation.nothing=1": "allocation.nothing is no key of hetsim.policies.allocation.SpeedProportional",
     "+cluster.nothing=1": "cluster.nothing is unknown: known are name, nodes, network, server",
     "+cluster.network.jitter=1": "cluster.network.jitter is unknown: known are",
-    "method=nothing": "method=nothing is no choice: take asgd, dbs_sgd or ssgd",
-    "allocation=nothing": "allocation=nothing is no choice: take dbs, even or fixed",
+    "method=nothing": "method=nothing is no choice: take abs_sgd, asgd, backup",
+    "allocation=nothing": "allocation=nothing is no choice: take dbs, dbs_per_epoch, even, fixed, lb_bsp, omnilearn, optperf or static",
     "cluster.network.latency_seconds=-1": "cluster.network.latency_seconds must be a finite number of at least zero, not -1",
     "cluster.network.bytes_per_second=0": "cluster.network.bytes_per_second must be a finite number above zero, not 0",
     "cluster.network.bytes_per_second=nan": "cluster.network.bytes_per_second must be a finite number above zero, not nan",
@@ -53,6 +54,54 @@ BAD = {
     "cluster.nodes=[{count: 1, seconds_per_sample: 1, overhead_seconds: 0, speed: 3}]": "nodes[0].speed is unknown: known are count",
     "cluster.nodes=[{count: 1, seconds_per_sample: 1, overhead_seconds: 0, noise: {distribution: norm}}]": "must never be negative",
     "cluster.nodes=[{count: 1, seconds_per_sample: 1, overhead_seconds: 0, noise: {distribution: gama}}]": "did you mean 'gamma'?",
+    "method=ssgd discount=inverse_staleness": "discount is InverseStaleness, but an all-reduce waits for everyone",
+    "method=ssgd compensation=dc": "compensation is DelayCompensation, but an all-reduce waits for everyone",
+    "method=ssgd compression=two_bit": "compression is TwoBit, but only what is pushed to a server is compressed",
+    "method=local_sgd compression=two_bit": "compression is TwoBit, but only what is pushed to a server is compressed",
+    "method=pipe_sgd compression=two_bit": "compression is TwoBit, but only what is pushed to a server is compressed",
+    "method=ssgd admission=ssp": "admission is BoundedStaleness, but an all-reduce waits for everyone",
+    "method=ssgd coordination=parameter_server discount=inverse_staleness": "admission is Barrier, which lets no gradient be late",
+    "method=backup compensation=dc": "admission is Backup, which lets no gradient be late: take none, or another admission",
+    "method=ssgd local_optimizer=sgd": "local_optimizer would do nothing, as in SynchronousAllReduce no worker takes steps of its own",
+    "method=od_sgd coordination=parameter_server": "local_optimizer would do nothing, as in ParameterServer",
+    "method=local_sgd local_optimizer=none": "local_optimizer is none, but between two averages the workers take steps of their own",
+    "method=pipe_sgd compensation=dc": "local_optimizer is none, but DelayCompensation corrects a worker's own step: add one",
+    "method=od_sgd compensation=dana": "compensation is Dana, but a worker cannot correct its own step by it: take dc, dc_adaptive or none",
+    "method=od_sgd compensation=gap_aware": "compensation is GapAware, but a worker cannot correct its own step by it",
+    "method=od_sgd admission=ssp": "admission is BoundedStaleness, but in a one-step delay everyone waits for everyone",
+    "method=od_sgd discount=inverse_staleness": "discount is InverseStaleness, but in a one-step delay everyone waits",
+    "method=od_sgd coordination=one_step_delay_all_reduce +coordination.pull_every=2": "coordination.pull_every is no key of",
+    "method=dana weighting=per_sample": "weighting is PerSample, but compensation is Dana, which reckons with the very steps",
+    "method=gap_aware discount=inverse_staleness": "discount is InverseStaleness, but compensation is GapAware",
+    "method=gap_aware admission=softsync": "admission is SoftSync, which makes a version of several, but compensation is GapAware",
+    "method=dana +optimizer.weight_decay=1e-4": "reckons with steps of plain momentum SGD, but optimizer.weight_decay=0.0001",
+    "method=asgd local_learning_rate_schedule={_target_: torch.optim.lr_scheduler.StepLR}": "would do nothing without a local optimizer",
+    "method=dana momentum=0.9": "keeps a momentum for each worker, so the server's optimizer must be torch.optim.SGD without one",
+    "method=dana optimizer=adam": "must be torch.optim.SGD without one, not torch.optim.Adam",
+    "method=gap_aware optimizer.momentum=0.5": "measures gaps in steps of torch.optim.SGD with momentum=0.0",
+    "method=gap_aware momentum=0.9 +optimizer.nesterov=true": "plain momentum SGD, but optimizer.nesterov=True: leave it out",
+    "method=staleness_aware optimizer=adam": "torch.optim.Adam does not feel a gradient's scale",
+    "method=ssp optimizer=adam weighting=per_sample": "torch.optim.Adam does not feel a gradient's scale",
+    "method=softsync admission.n=9": "admission.n=9 is more than the cluster's 4 workers",
+    "method=backup admission.spares=4": "admission.spares=4 leaves none of the cluster's 4 workers",
+    "method=ssp admission.bound=-1": "admission.bound must be at least 0, not -1",
+    "method=ringmaster admission.max_delay=0": "admission.max_delay must be at least 1, not 0",
+    "method=dbs_sgd allocation.reallocate_every=never": "must be a number of updates or epoch, not 'never'",
+    "method=dbs_sgd allocation.smoothing=1": "allocation.smoothing must be at least 0 and below 1, not 1",
+    "method=optperf allocation.max_samples=[10,10,10,10]": "allocation.max_samples=[10, 10, 10, 10] cannot hold batch_size=256",
+    "method=optperf allocation.max_samples=[10,10]": "allocation.max_samples has 2 numbers, but the cluster has 4 workers",
+    "method=od_sgd coordination.against=that": "coordination.against must be previous or used, not 'that'",
+    "method=od_sgd coordination.warm_up=-1": "coordination.warm_up must be at least 0, not -1",
+    "method=local_sgd coordination.period=0": "coordination.period must be at least 1, not 0",
+    "method=local_sgd local_optimizer._target_=torch.optim.Nothing": "local_optimizer._target_=torch.optim.Nothing does not exist",
+    "method=local_sgd +local_optimizer.speed=1": "local_optimizer.speed is no option of torch.optim.SGD",
+    "method=local_sgd local_learning_rate=fast": "local_learning_rate must be a number, not 'fast'",
+    "method=local_sgd local_learning_rate_schedule={_target_: torch.optim.SGD}": "_schedule._target_=torch.optim.SGD is no sched",
+    "discount._target_=mine.Rule": "if mine is a module of your own, add 'trust=[mine]'",
+    "discount._target_=mine.Rule trust=[mine]": "Python finds no module 'mine': add its folder to PYTHONPATH, or install it",
+    "admission._target_=hetsim.policies.admission.Admission": "lacks arrived, initial: write what hetsim.policies",
+    "allocation._target_=hetsim.policies.allocation.Even": "(it has none): add '~allocation.reallocate_every' to leave it out",
+    "experiment=nothing": "experiment=nothing is no choice: take backup_100,",
     "batch_size=3": "batch_size=3 is less than one sample for each of 4 workers",
     "batch_size=0": "batch_size must be at least 1, not 0",
     "batch_size=12.5": "batch_size must be a whole number, not 12.5",
@@ -166,6 +215,27 @@ def test_a_failed_run_loses_nothing_written_before(tmp_path: Path, monkeypatch: 
     assert set(before) == {"config.yaml", "summary.json", "curve.csv", "trace.parquet"}
 
 
+def test_a_run_that_never_left_its_warm_up_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was run is synchronous SGD, not the method that was asked for."""
+    arguments = ("workload=phantom", "pictures=false", "budget.epochs=null", f"hydra.run.dir={tmp_path}")
+
+    assert command(monkeypatch, *arguments, "method=od_sgd", "budget.updates=20") == 0
+    assert "warning: all 20 updates were warm-up, so the delay never began" in capsys.readouterr().err
+    assert command(monkeypatch, *arguments, "method=od_sgd", "budget.updates=21") == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_what_was_dropped_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside what was applied, and together they are the budget: also what is dropped behind the last commit."""
+    assert command(monkeypatch, "workload=phantom", "method=ringmaster", "budget.epochs=1", f"hydra.run.dir={tmp_path}") == 0
+
+    told = re.search(r"(\d+) samples in .* \((\d+) more dropped\)", capsys.readouterr().out)
+    assert told is not None
+    assert int(told[1]) + int(told[2]) == 60_000
+
+
 def test_a_verbose_run_shows_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """hydra.verbose=true lets the error through."""
     monkeypatch.setattr(sys, "argv", ["hetsim", "batch_size=1", "hydra.verbose=true", f"hydra.run.dir={tmp_path}"])
@@ -189,8 +259,8 @@ for typed in {lines!r}:
 
 def test_what_can_be_checked_is_checked_before_torch_is_imported(tmp_path: Path) -> None:
     """A typing error costs no seconds."""
-    late = ("optimizer", "learning_rate_schedule=")
-    lines = [words(typed) for typed in BAD if not typed.startswith(late) or typed == "optimizer._target_=os.system"]
+    late = re.compile(r"^optimizer|optimizer=adam|local_optimizer\.|learning_rate_schedule=")
+    lines = [words(typed) for typed in BAD if not late.search(typed) or typed == "optimizer._target_=os.system"]
 
     ended = subprocess.run(
         [sys.executable, "-c", CHECKED_EARLY.format(lines=lines, folder=tmp_path / "run")], capture_output=True, text=True, check=False
@@ -302,9 +372,10 @@ def test_help_names_every_group(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     told = capsys.readouterr().out
     assert not ended.value.code
     for group in (path for path in run.configs().iterdir() if path.is_dir()):
-        line = next(line for line in told.splitlines() if line.startswith(f"{group.name} "))
+        entry = re.search(rf"^{group.name} .*\n( +.*\n)*", told, flags=re.MULTILINE)
+        assert entry is not None
         for choice in group.glob("*.yaml"):
-            assert choice.stem in line
+            assert re.search(rf"\b{choice.stem}\b", entry[0]), choice.stem
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from processes import play
 from pyarrow import parquet
 from worlds import cluster, experiment, node, simulate, tiles
 
+from hetsim import run
 from hetsim.coordination.plan import Coordination, Plan, State
 from hetsim.dist import Processes
 from hetsim.dist.mailroom import decoded, encoded
@@ -221,7 +222,7 @@ def test_what_was_started_goes_on_while_the_program_computes() -> None:
         network={"latency_seconds": 1e-3, "bytes_per_second": 1e9},
     )
     made = experiment("method=ssgd", "workload=quadratic", cluster=slow, batch_size=48, dtype="float64", budget={"updates": 1})
-    policies = {axis: getattr(made.coordination, axis) for axis in ("allocation", "weighting", "discount", "compensation", "admission")}
+    policies = {axis: getattr(made.coordination, axis) for axis in run.AXES}
     made = made.__class__(**{**vars(made), "coordination": Overlapped(**policies)})
 
     took = float(play(made)[0].states[-1].weights[0])

@@ -202,9 +202,9 @@ def test_torchvisions_classifiers_are_models_by_name(tmp_path: Path, model: str,
     [
         (
             "resnet19",
-            r"^workload\.model must be mlp, lenet or a classification model of torchvision, not 'resnet19'; did you mean 'resnet1",
+            r"^workload\.model must be mlp, lenet, resnet20 or a classification model of torchvision, not 'resnet19'; did you mean 'res",
         ),
-        ("fcn_resnet50", r"^workload\.model must be mlp, lenet or a classification model"),
+        ("fcn_resnet50", r"^workload\.model must be mlp, lenet, resnet20 or a classification model"),
         ("alexnet", r"^workload\.model=alexnet cannot take inputs of 1 x 8 x 8 .*set workload\.resize to a larger image side"),
     ],
 )

@@ -11,6 +11,7 @@ from worlds import cluster, experiment, node, simulate
 
 from hetsim.coordination.plan import Coordination, Plan, State
 from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Now, Program, Receive, Send, Start, Update, Wait
+from hetsim.experiment import RunFailed
 
 Asking = Callable[[Node, Any], Generator[Any, Any, Any]]
 BATCH = Batch(0, 3)
@@ -42,7 +43,9 @@ def play(asks: Asking, *, nodes: int = 1) -> dict[int, Any]:
         budget={"updates": 1},
     )
     coordination = base.coordination
-    policies = {axis: getattr(coordination, axis) for axis in ("allocation", "weighting", "discount", "compensation", "admission")}
+    policies = {
+        axis: getattr(coordination, axis) for axis in ("allocation", "weighting", "discount", "compensation", "admission", "compression")
+    }
     ended: dict[int, Any] = {}
     simulate(replace(base, coordination=Script(asks=asks, ended=ended, **policies)))
     return ended
@@ -147,7 +150,7 @@ def test_a_program_that_waits_for_nothing_under_way_is_told_so():
     def asks(_node: Node, _x: Any) -> Generator[Any, Any, Any]:
         yield from Receive()
 
-    with pytest.raises(RuntimeError, match="rank 0 for Receive waits and nothing is under way"):
+    with pytest.raises(RunFailed, match=r"nothing is under way, and rank 0 \(for Receive\) still waits"):
         play(asks)
 
 

@@ -64,8 +64,8 @@ def driver(clock: Clock, *, rank: int = 0, takes: float = 0.0, pad: bool = True,
     """A rank of two: 0.5 s + 0.25 s a sample, updates of 1 s; the real gradient and step take `takes`."""
     nodes = cluster(*[node(0.25, 0.5, seconds_per_update=1.0)] * 2, seconds_per_update=2.0)
     made = experiment("method=asgd", "workload=phantom", cluster=keys.pop("cluster", nodes), batch_size=8, **keys)
-    task, optimizer = made.load()
-    gradient, step = task.gradient, optimizer.step
+    task, optimizers = made.load()
+    gradient, step = task.gradient, optimizers.main.step
 
     def working(*asked: Any) -> Any:
         clock.now += takes
@@ -75,10 +75,10 @@ def driver(clock: Clock, *, rank: int = 0, takes: float = 0.0, pad: bool = True,
         clock.now += takes
         return step(*asked)
 
-    task.gradient, optimizer.step = working, stepping  # type: ignore[method-assign]
-    state = made.coordination.initial(made.plan(task.num_samples), task.initial())
+    task.gradient, optimizers.main.step = working, stepping  # type: ignore[method-assign]
+    state = made.coordination.initial(made.plan(task), task.initial())
     return Driver(
-        made, task, optimizer, rank=rank, state=keys.get("state", state), trace=Trace(None, "full"), pace=Pace(pad),
+        made, task, optimizers, rank=rank, state=keys.get("state", state), trace=Trace(None, "full"), pace=Pace(pad),
         history=None, mailroom=letters, background="background", began=BEGAN,
     )  # fmt: skip
 
@@ -172,7 +172,7 @@ def test_a_lost_peer_surfaces_at_the_programs_own_line(clock: Clock) -> None:
 def test_epochs_advance_at_a_commit(clock: Clock) -> None:
     """A schedule by epochs of applied samples follows."""
     rank = driver(clock, workload={"num_samples": 8})
-    state = rank.experiment.coordination.initial(rank.experiment.plan(8), Phantom(8))
+    state = rank.experiment.coordination.initial(rank.experiment.plan(rank.task), Phantom(8))
 
     rank.perform(Commit(5, state.__class__(**{**vars(state), "version": 5, "num_samples": 17})), BEGAN, None)
 
@@ -256,9 +256,9 @@ def test_a_noisy_node_goes_on_where_its_stream_stood(clock: Clock) -> None:
     fresh = driver(clock, cluster=noisy)
     assert fresh.times is not None
     behind = [fresh.times.next(4) for _ in range(6)][-1]
-    state = fresh.experiment.coordination.initial(fresh.experiment.plan(8), Phantom(8))
+    state = fresh.experiment.coordination.initial(fresh.experiment.plan(fresh.task), Phantom(8))
     later = Driver(
-        fresh.experiment, fresh.task, fresh.optimizer, rank=0, state=state.__class__(**{**vars(state), "num_gradients": (5, 3)}),
+        fresh.experiment, fresh.task, fresh.optimizers, rank=0, state=state.__class__(**{**vars(state), "num_gradients": (5, 3)}),
         trace=Trace(None, "none"), pace=Pace(True), history=None, mailroom=None, background=None, began=BEGAN,
     )  # fmt: skip
 

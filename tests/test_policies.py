@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 
 from hetsim.effects import Batch, Contribution
 from hetsim.policies.admission import Barrier, Decision, EveryGradient
-from hetsim.policies.allocation import Even, Fixed, SpeedProportional, proportional
+from hetsim.policies.allocation import (
+    Even,
+    Fixed,
+    GradualShift,
+    ProportionalController,
+    SpeedProportional,
+    Static,
+    proportional,
+)
 from hetsim.policies.compensation import NoCompensation
+from hetsim.policies.optperf import OptPerf
 from hetsim.policies.weighting import NoDiscount, PerSample, PerWorker
 
 
@@ -176,9 +185,11 @@ def test_dbs_learns_nothing_from_an_empty_or_instant_gradient(timing: Contributi
     assert dbs.observe(state, [timing]) == state
 
 
-def test_only_dbs_asks_for_measurements():
-    """What does not use them does not pay for a gather."""
-    assert [allocation.measures for allocation in (Even, Fixed, SpeedProportional)] == [False, False, True]
+def test_only_rules_that_measure_ask_for_measurements():
+    """What does not use them does not pay for a gather; OptPerf pays until it knows enough."""
+    rules = (Even(), Fixed(parts=[1, 1]), Static(), SpeedProportional(), ProportionalController(), GradualShift(), OptPerf())
+
+    assert [rule.asks(rule.initial(2, 8), 0) for rule in rules] == [False, False, False, True, True, True, True]
 
 
 # Weighting

@@ -30,9 +30,16 @@ from hetsim.effects import (
 from hetsim.policies.admission import Barrier, Decision, EveryGradient
 from hetsim.policies.allocation import Even, SpeedProportional
 from hetsim.policies.compensation import NoCompensation
+from hetsim.policies.compression import NoCompression
 from hetsim.policies.weighting import NoDiscount, PerSample, PerWorker
 
-PLAIN: dict[str, Any] = {"allocation": Even(), "weighting": PerWorker(), "discount": NoDiscount(), "compensation": NoCompensation()}
+PLAIN: dict[str, Any] = {
+    "allocation": Even(),
+    "weighting": PerWorker(),
+    "discount": NoDiscount(),
+    "compensation": NoCompensation(),
+    "compression": NoCompression(),
+}
 SERVER = 2
 
 

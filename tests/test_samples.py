@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from worlds import ALLOCATIONS, COORDINATIONS, SYNCHRONOUS, UNEVEN, cluster, experiment, method, node, simulate, tiles
+
+from hetsim.policies.allocation import Even
 
 SMALL: dict[str, Any] = {"workload": {"num_parameters": 4, "num_samples": 100}, "batch_size": 31, "cluster": UNEVEN}
 EVERY_METHOD = [(coordination, allocation) for coordination in COORDINATIONS for allocation in ALLOCATIONS]
@@ -116,3 +119,20 @@ def test_a_worker_with_an_empty_range_computes_nothing():
 
     assert [[c.rank for c in group] for group in run.applied] == [[0, 1, 2], [0, 1]]
     assert [worker.iterations for worker in run.simulation.busy] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(("coordination", "told"), [("all_reduce", "gave shares"), ("server", "gave a worker 0 samples")])
+def test_shares_that_are_none_are_one_sentence(coordination: str, told: str):
+    """A user's own allocation may be wrong; nobody computes nothing for ever."""
+    made = method(coordination, "even", "workload=phantom", **SMALL, budget={"updates": 7})
+    wrong = replace(made, coordination=replace(made.coordination, allocation=Nothing()))
+
+    with pytest.raises(ValueError, match=f"^the allocation {told}"):
+        simulate(wrong)
+
+
+class Nothing(Even):
+    """An allocation that gives nobody anything."""
+
+    def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
+        return (0, 0, 0)

@@ -101,6 +101,7 @@ class Run:
     seconds: list[float] = field(default_factory=list)
     applied: list[tuple[Contribution, ...]] = field(default_factory=list)
     computed: list[Batch] = field(default_factory=list)
+    gradients: list[Any] = field(default_factory=list)
     num_steps: int = 0
     """Optimizer steps that were really computed."""
 
@@ -122,7 +123,7 @@ def simulate(
     at_commit: Callable[[Simulation, State], None] | None = None,
 ) -> Run:
     """Run it in virtual time, from a committed state if one is given, and remember every commit and every gradient."""
-    task, optimizer = experiment.load()
+    task, optimizers = experiment.load()
     run = Run()
 
     def keep(state: State) -> None:
@@ -130,12 +131,14 @@ def simulate(
         if at_commit is not None:
             at_commit(simulation, state)
 
-    simulation = run.simulation = Simulation(experiment, task, optimizer, Trace(None, trace), state=state, keep=keep)
-    gradient, step, commit = task.gradient, optimizer.step, simulation.history.commit
+    simulation = run.simulation = Simulation(experiment, task, optimizers, Trace(None, trace), state=state, keep=keep)
+    gradient, step, commit = task.gradient, optimizers.main.step, simulation.history.commit
 
     def computing(at: Any, batch: Batch) -> Any:
         run.computed.append(batch)
-        return gradient(at, batch)
+        computed = gradient(at, batch)
+        run.gradients.append(computed[0])
+        return computed
 
     def stepping(*asked: Any) -> Any:
         run.num_steps += 1
@@ -146,7 +149,7 @@ def simulate(
         run.applied.append(applied)
         return commit(seconds, state, applied, memory)
 
-    task.gradient, optimizer.step, simulation.history.commit = computing, stepping, committing  # type: ignore[method-assign]
+    task.gradient, optimizers.main.step, simulation.history.commit = computing, stepping, committing  # type: ignore[method-assign]
     simulation.run()
     return run
 

@@ -14,12 +14,12 @@ from hetsim.cluster import StepTimes
 from hetsim.coordination.plan import State
 from hetsim.dist.mailroom import Mailroom, peers_may_leave, wire
 from hetsim.dist.pace import Pace, clock
-from hetsim.experiment import Experiment
+from hetsim.experiment import Experiment, Optimizers
 from hetsim.history import History
 from hetsim.measures import Busy
 from hetsim.trace import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Trace
 from hetsim.vector import Phantom, Vector, nbytes
-from hetsim.workloads.task import Optimizer, Task
+from hetsim.workloads.task import Task
 
 
 class Started(fx.Pending[Any]):
@@ -35,13 +35,13 @@ class Driver:
     """One rank of a run. After `run`, `busy`, `trace` and `pace` hold what it did; times are since `began`."""
 
     def __init__(
-        self, experiment: Experiment, task: Task, optimizer: Optimizer, *, rank: int, state: State, trace: Trace, pace: Pace,
+        self, experiment: Experiment, task: Task, optimizers: Optimizers, *, rank: int, state: State, trace: Trace, pace: Pace,
         history: History | None, mailroom: Mailroom | None, background: Any, began: float,
     ) -> None:  # fmt: skip
         self.experiment = experiment
         self.cluster = experiment.cluster
         self.task = task
-        self.optimizer = optimizer
+        self.optimizers = optimizers
         self.rank = rank
         self.trace = trace
         self.pace = pace
@@ -49,17 +49,19 @@ class Driver:
         self.mailroom = mailroom
         self.background = background
         self.began = began
-        self.busy = Busy()
+        self.busy = Busy(num_ahead=experiment.coordination.num_ahead)
         self.times = StepTimes(self.cluster.nodes[rank], seed=experiment.seed, rank=rank) if rank < experiment.num_workers else None
         if self.times is not None and state.num_gradients:
             self.times.skip(state.num_gradients[rank])
-        self.memory = optimizer.initial() if state.optimizer is None else state.optimizer
+        self.memory = optimizers.main.initial() if state.optimizer is None else state.optimizer
+        self.local_memory = None if optimizers.local is None else optimizers.local.initial()
         self.version = state.version
         self.epoch = state.num_samples // task.num_samples
         self._second = ThreadPoolExecutor(max_workers=1)
         self.performers: dict[type, Callable[..., Any]] = {
             fx.Gradient: self.gradient,
             fx.Update: self.update,
+            fx.LocalUpdate: self.local_update,
             fx.Send: self.send,
             fx.Receive: self.receive,
             fx.AllReduce: self.all_reduce,
@@ -70,16 +72,16 @@ class Driver:
             fx.Now: self.now,
         }
 
-    def run(self, program: fx.Program[None]) -> None:
-        """Play the program to its end; an error of the world is thrown into it."""
+    def run(self, program: fx.Program[Any]) -> Any:
+        """Play the program to its end, which is its result; an error of the world is thrown into it."""
         at = self.began
         give: Callable[[Any], fx.Effect[Any]] = program.send
         answer: Any = None
         while True:
             try:
                 effect = give(answer)
-            except StopIteration:
-                return
+            except StopIteration as ended:
+                return ended.value
             try:
                 answer, at = self.perform(effect, at, None)
                 give = program.send
@@ -112,12 +114,22 @@ class Driver:
 
     def update(self, effect: fx.Update, at: float, group: Any) -> tuple[Vector, float]:
         """Really stepped; held for seconds_per_update."""
-        self.memory, weights = self.optimizer.step(self.memory, effect.at, effect.gradient, self.epoch)
+        self.memory, weights = self.optimizers.main.step(self.memory, effect.at, effect.gradient, self.epoch)
+        return weights, self._updated(at)
+
+    def local_update(self, effect: fx.LocalUpdate, at: float, group: Any) -> tuple[Vector, float]:
+        """Really stepped, if there is a local optimizer; held for seconds_per_update."""
+        if self.optimizers.local is None:
+            return effect.at, at
+        self.local_memory, weights = self.optimizers.local.step(self.local_memory, effect.at, effect.gradient, self.epoch)
+        return weights, self._updated(at)
+
+    def _updated(self, at: float) -> float:
         end = self.pace.due("update", at, self.cluster.seconds_per_update(self.rank))
         self.busy.update(at - self.began, end - self.began)
         if self.trace.full:
             self.trace.add(at - self.began, end - self.began, self.rank, UPDATE, self.version)
-        return weights, end
+        return end
 
     def send(self, effect: fx.Send, at: float, group: Any) -> tuple[None, float]:
         """Handed to the thread that sends to this peer."""
@@ -131,6 +143,7 @@ class Driver:
         message = self.mailroom.receive(effect.source)
         if self.times is not None:  # a server's version is its last commit's
             self.version = message.header.get("version", self.version)
+            self.epoch = message.header.get("epoch", self.epoch)
         if self.trace.full:
             start, end = message.sent_at - self.began, message.due_at - self.began
             self.trace.add(start, end, message.source, MESSAGE, message.header.get("version", 0), 0, 0, nbytes(message.payload))

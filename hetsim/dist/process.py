@@ -23,16 +23,17 @@ import torch
 import torch.distributed as dist
 
 from hetsim import report
+from hetsim.cluster import PROFILING, StepTimes
 from hetsim.coordination.plan import State
 from hetsim.dist.drive import Driver
 from hetsim.dist.mailroom import Mailroom, peers_may_leave
 from hetsim.dist.pace import Lateness, Pace, clock, emulation, one_host, prompt, sleep_until, wake_on_time, warnings
-from hetsim.effects import Batch, Node, PeerLost
-from hetsim.experiment import Experiment, RunFailed
+from hetsim.effects import Batch, Contribution, Node, PeerLost
+from hetsim.experiment import Experiment, Optimizers, RunFailed
 from hetsim.history import History
 from hetsim.measures import Busy
-from hetsim.trace import Trace
-from hetsim.workloads.task import Optimizer, Task
+from hetsim.trace import PROFILE, Trace
+from hetsim.workloads.task import Task
 
 MEETING = timedelta(minutes=5)  # until every process must have come
 AHEAD = 0.02  # seconds between agreeing on the beginning and beginning
@@ -98,15 +99,16 @@ def take_part(
     begun = clock()
     wake_on_time()
     os.environ["GLOO_SOCKET_IFNAME"] = interface
-    task, optimizer = experiment.load()
+    task, optimizers = experiment.load()
     leads = rank == experiment.leader
     with report.begun(folder, config) if leads else contextlib.nullcontext(), Trace(folder if leads else None, experiment.trace) as trace:
         with _group(rank, experiment.num_ranks, store) as background:
-            state = experiment.coordination.initial(experiment.plan(task.num_samples), task.initial())
-            history = History(experiment, task, trace, state) if leads else None
             pace = Pace(pad)
+            profile, profile_seconds = measure(experiment, task, rank=rank, trace=trace, pace=pace)
+            state = experiment.coordination.initial(experiment.plan(task), task.initial(), profile)
+            history = History(experiment, task, trace, state, profile_seconds=profile_seconds) if leads else None
             busy = perform(
-                experiment, task, optimizer, rank=rank, state=state, trace=trace, history=history, pace=pace, background=background
+                experiment, task, optimizers, rank=rank, state=state, trace=trace, history=history, pace=pace, background=background
             )
             parts = _collect(rank, experiment, ([] if leads else trace.rows, busy, pace.kinds))
         if history is None or parts is None:
@@ -126,26 +128,63 @@ def take_part(
         )  # fmt: skip
 
 
+def measure(experiment: Experiment, task: Task, *, rank: int, trace: Trace, pace: Pace) -> tuple[tuple[Contribution, ...], float]:
+    """What each worker's gradients of B samples take before the run, if the allocation wants to know; and how long all of it took."""
+    repetitions, batch = experiment.coordination.allocation.repetitions, Batch(0, experiment.batch_size)
+    if not repetitions:
+        return (), 0.0
+    weights = task.initial()
+    times = None
+    if rank < experiment.num_workers:
+        times = StepTimes(experiment.cluster.nodes[rank], seed=experiment.seed, rank=rank, stream=PROFILING)
+        task.gradient(weights, batch)  # sets libraries up
+    with peers_may_leave():
+        dist.barrier()
+    began = at = clock()
+    moments = [began]
+    if times is not None:
+        for _ in range(repetitions):
+            task.gradient(weights, batch)
+            at = pace.due("profile", at, times.next(batch.samples))
+            moments.append(at)
+    mine = torch.tensor([moments[0], *(moments[1:] or [began] * repetitions)], dtype=torch.float64)
+    everyones = [torch.empty_like(mine) for _ in range(experiment.num_ranks)]
+    with peers_may_leave():
+        dist.all_gather(everyones, mine)
+    workers = [[float(moment) for moment in its] for its in everyones[: experiment.num_workers]]
+    longest = max(its[-1] - its[0] for its in workers)
+    took = longest + experiment.cluster.network.gather_seconds(len(workers)) if pace.pad else clock() - began
+    if trace.full and times is not None:
+        for start, end in itertools.pairwise(moments):
+            trace.add(start - began - took, end - began - took, rank, PROFILE, 0, batch.samples)
+    profile = [
+        Contribution(worker, batch, 0, end - start, 0.0) for worker, its in enumerate(workers) for start, end in itertools.pairwise(its)
+    ]
+    return tuple(profile), took
+
+
 def perform(
-    experiment: Experiment, task: Task, optimizer: Optimizer, *, rank: int, state: State, trace: Trace, history: History | None,
+    experiment: Experiment, task: Task, optimizers: Optimizers, *, rank: int, state: State, trace: Trace, history: History | None,
     pace: Pace, background: Any,
 ) -> Busy:  # fmt: skip
     """Run this rank's program among its peers, from this state; what it did."""
     coordination, num_workers = experiment.coordination, experiment.num_workers
-    _warm_up(task, optimizer, state, samples=-(-experiment.batch_size // num_workers))
+    _warm_up(task, optimizers, state, samples=-(-experiment.batch_size // num_workers))
     began = _began(experiment.leader)
     mailroom = None
     if coordination.needs_server:
         peers = range(num_workers) if rank == num_workers else [num_workers]
         mailroom = Mailroom(peers, experiment.cluster.network.message_seconds, pace, began=began)
     driver = Driver(
-        experiment, task, optimizer, rank=rank, state=state, trace=trace, pace=pace,
+        experiment, task, optimizers, rank=rank, state=state, trace=trace, pace=pace,
         history=history, mailroom=mailroom, background=background, began=began,
     )  # fmt: skip
     sleep_until(began)
     gc.freeze()
-    driver.run(coordination.program(Node(rank, num_workers), experiment.plan(task.num_samples), state))
+    result = driver.run(coordination.program(Node(rank, num_workers), experiment.plan(task), state))
     gc.unfreeze()
+    if history is not None:
+        history.drained(result)
     if mailroom is not None:
         mailroom.close()
     return driver.busy
@@ -165,10 +204,12 @@ def _group(rank: int, world_size: int, store: Any) -> Iterator[Any]:
         dist.destroy_process_group()
 
 
-def _warm_up(task: Task, optimizer: Optimizer, state: State, samples: int) -> None:
+def _warm_up(task: Task, optimizers: Optimizers, state: State, samples: int) -> None:
     """A first gradient and a first step set libraries up, which is not what a run measures; both are thrown away."""
     gradient, _ = task.gradient(state.weights, Batch(0, samples))
-    optimizer.step(optimizer.initial(), state.weights, gradient, 0)
+    for optimizer in optimizers:
+        if optimizer is not None:
+            optimizer.step(optimizer.initial(), state.weights, gradient, 0)
 
 
 def _began(leader: int) -> float:

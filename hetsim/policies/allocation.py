@@ -6,8 +6,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
+from hetsim import checks
 from hetsim.effects import Contribution
 
 
@@ -36,8 +37,8 @@ def proportional(weights: Sequence[float], total: int, *, least: int = 1) -> tup
 class Allocation(ABC):
     """Decides (b_1 … b_N) with Σ b_i = B and b_i ≥ 1, from what it has observed."""
 
-    measures: ClassVar[bool] = False
-    """Whether it asks for measurements: without a server they cost a `Gather` at every step."""
+    repetitions: int = 0
+    """Gradients of B samples that each worker computes before the run begins, thrown away but for their times (see `profiled`)."""
 
     @abstractmethod
     def initial(self, num_workers: int, batch_size: int) -> Any:
@@ -47,8 +48,19 @@ class Allocation(ABC):
     def shares(self, state: Any) -> tuple[int, ...]:
         """Samples for each worker, in rank order."""
 
-    def observe(self, state: Any, timings: Sequence[Contribution]) -> Any:
-        """The state after these gradients took these times (`rank`, `samples`, `seconds` of each)."""
+    def profiled(self, state: Any, timings: Sequence[Contribution]) -> Any:
+        """The state at the beginning of the run, after `repetitions` gradients of everyone."""
+        return state
+
+    def asks(self, state: Any, epoch: int) -> bool:
+        """Whether to measure at the end of this step: without a server that costs a `Gather`."""
+        return False
+
+    def observe(self, state: Any, timings: Sequence[Contribution], epoch: int = 0) -> Any:
+        """The state after an update, or a drop, from `rank`, `samples` and `seconds` of what was measured at it, if anything was.
+
+        `epoch` counts whole passes over the data that are behind this update.
+        """
         return state
 
 
@@ -90,35 +102,221 @@ class Fixed(Allocation):
 
 
 @dataclass(frozen=True)
-class Speeds:
-    """What SpeedProportional knows: v_i of each worker (None until measured) and the split that follows."""
+class Measured:
+    """What a rule knows: the split in force, v_i as it holds them (None: not yet), and what was measured since it last decided."""
 
     batch_size: int
-    v: tuple[float | None, ...]
     shares: tuple[int, ...]
+    v: tuple[float | None, ...]
+    samples: tuple[int, ...]
+    seconds: tuple[float, ...]
+    num_updates: int = 0
+    epoch: int = 0
+
+    @classmethod
+    def nothing(cls, num_workers: int, batch_size: int) -> Measured:
+        """Before the first update: even."""
+        zeros = (0,) * num_workers
+        return cls(batch_size, proportional([1.0] * num_workers, batch_size), (None,) * num_workers, zeros, zeros)
+
+    def and_these(self, timings: Sequence[Contribution]) -> Measured:
+        """With these gradients."""
+        samples, seconds = list(self.samples), list(self.seconds)
+        for timing in timings:
+            if timing.samples and timing.seconds > 0:
+                samples[timing.rank] += timing.samples
+                seconds[timing.rank] += timing.seconds
+        return replace(self, samples=tuple(samples), seconds=tuple(seconds), num_updates=self.num_updates + 1)
+
+    def decided(self, shares: tuple[int, ...], v: Sequence[float | None], epoch: int) -> Measured:
+        """With this split, and a new beginning."""
+        zeros = (0,) * len(shares)
+        return replace(self, shares=shares, v=tuple(v), samples=zeros, seconds=zeros, num_updates=0, epoch=epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Periodic(Allocation):
+    """A rule that decides every update, every k updates or at the end of each epoch, from what was measured since it last did."""
+
+    reallocate_every: int | str = 1
+    """Updates, or "epoch"."""
+
+    def __post_init__(self) -> None:
+        if self.reallocate_every != "epoch":
+            if isinstance(self.reallocate_every, str):
+                raise ValueError(f"allocation.reallocate_every must be a number of updates or epoch, not {self.reallocate_every!r}")
+            checks.whole("allocation.reallocate_every", self.reallocate_every)
+
+    def initial(self, num_workers: int, batch_size: int) -> Measured:
+        return Measured.nothing(num_workers, batch_size)
+
+    def shares(self, state: Measured) -> tuple[int, ...]:
+        return state.shares
+
+    def asks(self, state: Measured, epoch: int) -> bool:
+        return self._due(state.num_updates + 1, epoch != state.epoch)
+
+    def observe(self, state: Measured, timings: Sequence[Contribution], epoch: int = 0) -> Measured:
+        state = state.and_these(timings)
+        if not self._due(state.num_updates, epoch != state.epoch):
+            return state
+        shares, v = self.decide(state)
+        return state.decided(shares, v, epoch)
+
+    @abstractmethod
+    def decide(self, state: Measured) -> tuple[tuple[int, ...], Sequence[float | None]]:
+        """The next split, and v_i to remember."""
+
+    def _due(self, num_updates: int, epoch_passed: bool) -> bool:
+        return epoch_passed if self.reallocate_every == "epoch" else num_updates >= int(self.reallocate_every)
+
+
+def averaged(old: float | None, new: float, smoothing: float) -> float:
+    """The exponential moving average: `smoothing` is the part that the past keeps."""
+    return new if old is None else smoothing * old + (1 - smoothing) * new
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedProportional(Periodic):
+    """DBS: b_i = B · v_i / Σ v_j by the speeds measured, v_i = b_i / t_i; even until everyone has been measured.
+
+    Ji et al. 2019 (10.7544/issn1000-1239.2019.20180880) modulate the batch "according to the runtime performance of
+    each node" so that all step times agree; the rule as code, once an epoch: Ye et al., arXiv 2007.11831.
+    `smoothing` is what the average of a speed keeps of the past; the split stays while no share would change by more
+    than the part `dead_band` of it.
+    """
+
+    smoothing: float = 0.0
+    dead_band: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.fraction("allocation.smoothing", self.smoothing)
+        checks.number("allocation.dead_band", self.dead_band, zero=True)
+
+    def decide(self, state: Measured) -> tuple[tuple[int, ...], Sequence[float | None]]:
+        measured = zip(state.v, state.samples, state.seconds, strict=True)
+        v = [averaged(old, b / t, self.smoothing) if b else old for old, b, t in measured]
+        speeds = [speed for speed in v if speed is not None]
+        if len(speeds) < len(v):
+            return state.shares, v
+        shares = proportional(speeds, state.batch_size)
+        change = max(abs(new - old) / old for new, old in zip(shares, state.shares, strict=True))
+        return (shares if change > self.dead_band else state.shares), v
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProportionalController(Periodic):
+    """b_i ← b_i · t̄/t_i, renormalised to Σ b_i = B, unless every t_i is within `dead_band` of the mean t̄. OmniLearn, arXiv 2503.17469.
+
+    t_i = b_i · (smoothed seconds per sample). Without smoothing and dead band it is DBS.
+    """
+
+    smoothing: float = 0.5
+    dead_band: float = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.fraction("allocation.smoothing", self.smoothing)
+        checks.number("allocation.dead_band", self.dead_band, zero=True)
+
+    def decide(self, state: Measured) -> tuple[tuple[int, ...], Sequence[float | None]]:
+        """Remembers seconds per sample in place of v_i."""
+        measured = zip(state.v, state.samples, state.seconds, strict=True)
+        per_sample = [averaged(old, t / b, self.smoothing) if b else old for old, b, t in measured]
+        t = [b * seconds for b, seconds in zip(state.shares, per_sample, strict=True) if seconds is not None]
+        if len(t) < len(per_sample):
+            return state.shares, per_sample
+        mean = sum(t) / len(t)
+        if max(abs(t_i - mean) for t_i in t) <= self.dead_band * mean:
+            return state.shares, per_sample
+        return proportional([b * mean / t_i for b, t_i in zip(state.shares, t, strict=True)], state.batch_size), per_sample
 
 
 @dataclass(frozen=True)
-class SpeedProportional(Allocation):
-    """DBS: b_i = B · v_i / Σ v_j by the speeds last measured, v_i = b_i / t_i; even until everyone has been measured.
+class Shifting:
+    """The split of a gradual shift, the last step times (None: not since the last shift), Δ, and who received last."""
 
-    Ji et al. 2019 (10.7544/issn1000-1239.2019.20180880) modulate the batch "according to the runtime performance of
-    each node" so that all step times agree; the rule as code: Ye et al., arXiv 2007.11831.
+    shares: tuple[int, ...]
+    t: tuple[float | None, ...]
+    step: int
+    receiver: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradualShift(Allocation):
+    """Move Δ samples from the slowest to the fastest worker; halve Δ when the one that received last is the slowest now.
+
+    LB-BSP's rule where the time of a step is not known to be linear in its samples: arXiv 1806.02508. It shifts once
+    everyone has been measured under the present split; at Δ = 1 a sample does not go back to where it would end no sooner.
     """
 
-    measures: ClassVar[bool] = True
+    step: int = 5
+    """Δ to begin with, in samples."""
 
-    def initial(self, num_workers: int, batch_size: int) -> Speeds:
-        return Speeds(batch_size, (None,) * num_workers, proportional([1.0] * num_workers, batch_size))
+    def __post_init__(self) -> None:
+        checks.whole("allocation.step", self.step)
 
-    def shares(self, state: Speeds) -> tuple[int, ...]:
+    def initial(self, num_workers: int, batch_size: int) -> Shifting:
+        return Shifting(proportional([1.0] * num_workers, batch_size), (None,) * num_workers, self.step)
+
+    def shares(self, state: Shifting) -> tuple[int, ...]:
         return state.shares
 
-    def observe(self, state: Speeds, timings: Sequence[Contribution]) -> Speeds:
-        v = list(state.v)
+    def asks(self, state: Shifting, epoch: int) -> bool:
+        return True
+
+    def observe(self, state: Shifting, timings: Sequence[Contribution], epoch: int = 0) -> Shifting:
+        t = list(state.t)
         for timing in timings:
-            if timing.samples and timing.seconds > 0:
-                v[timing.rank] = timing.samples / timing.seconds
-        measured = [speed for speed in v if speed is not None]
-        shares = proportional(measured, state.batch_size) if len(measured) == len(v) else state.shares
-        return replace(state, v=tuple(v), shares=shares)
+            if timing.samples == state.shares[timing.rank]:
+                t[timing.rank] = timing.seconds
+        times = [seconds for seconds in t if seconds is not None]
+        if len(times) < len(t):
+            return replace(state, t=tuple(t))
+        slowest, fastest = times.index(max(times)), times.index(min(times))
+        if times[slowest] == times[fastest]:
+            return replace(state, t=(None,) * len(t))
+        goes_back = slowest == state.receiver
+        step = max(1, state.step // 2) if goes_back else state.step
+        with_one_more = times[fastest] * (1 + 1 / state.shares[fastest])
+        if goes_back and state.step == 1 and with_one_more >= times[slowest]:
+            return replace(state, t=(None,) * len(t))
+        moved = min(step, state.shares[slowest] - 1)
+        shares = list(state.shares)
+        shares[slowest] -= moved
+        shares[fastest] += moved
+        return Shifting(tuple(shares), (None,) * len(t), step, fastest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Static(Allocation):
+    """b_i = rint(B · s_i) by the speeds s_i measured once before training, what is left over to the fastest; fixed for the run.
+
+    Moreno-Álvarez, Paoletti, Rico-Gallego, Haut 2020 (10.1007/s11227-020-03200-6). A share that rint makes empty is one
+    sample; what rint gave too much is taken from the fastest.
+    """
+
+    repetitions: int = 5
+
+    def __post_init__(self) -> None:
+        checks.whole("allocation.repetitions", self.repetitions)
+
+    def initial(self, num_workers: int, batch_size: int) -> tuple[int, ...]:
+        return proportional([1.0] * num_workers, batch_size)
+
+    def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
+        return state
+
+    def profiled(self, state: tuple[int, ...], timings: Sequence[Contribution]) -> tuple[int, ...]:
+        seconds = [0.0] * len(state)
+        for timing in timings:
+            seconds[timing.rank] += timing.seconds
+        speeds = [1 / t for t in seconds]
+        total, batch_size = sum(speeds), sum(state)
+        shares = [max(1, round(batch_size * speed / total)) for speed in speeds]
+        by_speed = sorted(range(len(shares)), key=lambda rank: (-speeds[rank], rank))
+        shares[by_speed[0]] += max(0, batch_size - sum(shares))
+        while sum(shares) > batch_size:
+            shares[next(rank for rank in by_speed if shares[rank] > 1)] -= 1
+        return tuple(shares)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from hetsim import checks
 from hetsim.effects import Contribution
-from hetsim.vector import Vector
+from hetsim.vector import Vector, sqrt, zeros_like
 
 
 class Compensation(ABC):
     """Decides what a late gradient would have been."""
+
+    corrects_locally: ClassVar[bool] = True
+    """Whether a worker can correct its own step by it; not so where the server has to send something for it."""
+    reckons_with_momentum: ClassVar[bool] = False
+    """Whether it must know the very steps that are taken: of single gradients, neither weighted nor discounted."""
+
+    def suits(self, optimizer: str, options: Mapping[str, Any], schedule: str | None) -> None:  # noqa: B027
+        """Raise ValueError, with one sentence, if the optimizer (class name and options) makes nonsense of it."""
 
     @abstractmethod
     def initial(self, weights: Vector, num_workers: int) -> Any:
@@ -35,3 +45,163 @@ class NoCompensation(Compensation):
 
     def correct(self, state: None, contribution: Contribution, now: Vector) -> tuple[None, Vector]:
         return None, contribution.gradient
+
+
+def _plain(options: Mapping[str, Any]) -> None:
+    """Refuse what would make steps other than those that a compensation reckons with."""
+    for name in ("dampening", "nesterov", "weight_decay", "maximize"):
+        if options.get(name):
+            raise ValueError(f"compensation reckons with steps of plain momentum SGD, but optimizer.{name}={options[name]}: leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayCompensation(Compensation):
+    """g + λ g⊙g⊙(W − w_i): a first-order step from where g was computed to where it is applied. DC-ASGD-c, arXiv 1609.08326.
+
+    λ g⊙g stands for the diagonal of the Hessian.
+    """
+
+    strength: float
+    """λ"""
+
+    def __post_init__(self) -> None:
+        checks.number("compensation.strength", self.strength, zero=True)
+
+    def initial(self, weights: Vector, num_workers: int) -> None:
+        return None
+
+    def correct(self, state: None, contribution: Contribution, now: Vector) -> tuple[None, Vector]:
+        g = contribution.gradient
+        return None, g + self.strength * g * g * (now - contribution.used)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveDelayCompensation(Compensation):
+    """g + λ0/√(MS + ε) g⊙g⊙(W − w_i), MS = m·MS + (1−m) g⊙g. DC-ASGD-a, arXiv 1609.08326; with m = 0, OD-SGD's, arXiv 2005.06728."""
+
+    strength: float
+    """λ0"""
+    decay: float
+    """m"""
+    epsilon: float = 1e-7
+
+    def __post_init__(self) -> None:
+        checks.number("compensation.strength", self.strength, zero=True)
+        checks.fraction("compensation.decay", self.decay)
+        checks.number("compensation.epsilon", self.epsilon)
+
+    def initial(self, weights: Vector, num_workers: int) -> Vector:
+        return zeros_like(weights)
+
+    def correct(self, state: Vector, contribution: Contribution, now: Vector) -> tuple[Vector, Vector]:
+        g = contribution.gradient
+        mean_square = self.decay * state + (1 - self.decay) * g * g
+        return mean_square, g + self.strength / sqrt(mean_square + self.epsilon) * g * g * (now - contribution.used)
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """The momentum buffer u that the server's optimizer has, the moving average v of its square, and how many steps are in it."""
+
+    u: Vector
+    v: Vector
+    num_steps: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapAware(Compensation):
+    """g / (1 + |W − w_i| / C), elementwise: the further the weights have moved on, the less of g. Gap-Aware, arXiv 1909.10802.
+
+    C = scale · η(√v̂ + ε) is the size of a usual step: v̂ is the (bias-corrected) moving average of the squared momentum
+    buffer u = γu + g. `learning_rate` and `momentum` are the optimizer's η and γ; `scale` is 1 in the paper.
+    """
+
+    corrects_locally: ClassVar[bool] = False
+    reckons_with_momentum: ClassVar[bool] = True
+
+    learning_rate: float
+    momentum: float
+    decay: float = 0.999
+    epsilon: float = 1e-8
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.number("compensation.learning_rate", self.learning_rate)
+        checks.fraction("compensation.momentum", self.momentum)
+        checks.fraction("compensation.decay", self.decay)
+        checks.number("compensation.epsilon", self.epsilon)
+        if self.scale != float("inf"):
+            checks.number("compensation.scale", self.scale)
+
+    def suits(self, optimizer: str, options: Mapping[str, Any], schedule: str | None) -> None:
+        for name, mine, theirs in (("lr", self.learning_rate, options.get("lr")), ("momentum", self.momentum, options.get("momentum", 0))):
+            if not optimizer.endswith(".SGD") or mine != theirs:
+                raise ValueError(
+                    f"compensation measures gaps in steps of torch.optim.SGD with {name}={mine}, but the optimizer is {optimizer} with "
+                    f"{name}={theirs}: set learning_rate and momentum, which both read"
+                )
+
+        _plain(options)
+
+    def initial(self, weights: Vector, num_workers: int) -> Momentum:
+        return Momentum(zeros_like(weights), zeros_like(weights))
+
+    def correct(self, state: Momentum, contribution: Contribution, now: Vector) -> tuple[Momentum, Vector]:
+        seen = 1 - self.decay ** max(1, state.num_steps)
+        step = self.scale * self.learning_rate * (sqrt(state.v / seen) + self.epsilon)
+        g = contribution.gradient / (1 + abs(now - contribution.used) / step)
+        u = self.momentum * state.u + g
+        return Momentum(u, self.decay * state.v + (1 - self.decay) * u * u, state.num_steps + 1), g
+
+
+@dataclass(frozen=True)
+class Velocities:
+    """Each worker's momentum v_i, and their sum."""
+
+    v: tuple[Vector, ...]
+    total: Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dana(Compensation):
+    """v_i = γ v_i + g_i, W ← W − η v_i; workers compute at W − ηγ Σ_j v_j, where everyone's momentum will have led.
+
+    DANA, arXiv 1907.11612. Each worker has a momentum of its own here, so the server's optimizer must have none. `learning_rate` is its η.
+    """
+
+    corrects_locally: ClassVar[bool] = False
+    reckons_with_momentum: ClassVar[bool] = True
+
+    momentum: float
+    learning_rate: float
+
+    def __post_init__(self) -> None:
+        checks.fraction("compensation.momentum", self.momentum)
+        checks.number("compensation.learning_rate", self.learning_rate)
+
+    def suits(self, optimizer: str, options: Mapping[str, Any], schedule: str | None) -> None:
+        if not optimizer.endswith(".SGD") or options.get("momentum", 0):
+            raise ValueError(
+                f"compensation=dana keeps a momentum for each worker, so the server's optimizer must be torch.optim.SGD without one, not "
+                f"{optimizer} with momentum={options.get('momentum', 0)}: set momentum=0 and compensation.momentum"
+            )
+        if options.get("lr") != self.learning_rate:
+            raise ValueError(
+                f"compensation.learning_rate={self.learning_rate} is not the optimizer's ({options.get('lr')}): "
+                "set learning_rate, which both read"
+            )
+        _plain(options)
+        if schedule is not None:
+            raise ValueError("compensation=dana looks ahead by steps of one learning rate: leave learning_rate_schedule out")
+
+    def initial(self, weights: Vector, num_workers: int) -> Velocities:
+        return Velocities((zeros_like(weights),) * num_workers, zeros_like(weights))
+
+    def correct(self, state: Velocities, contribution: Contribution, now: Vector) -> tuple[Velocities, Vector]:
+        before = state.v[contribution.rank]
+        v_i = self.momentum * before + contribution.gradient
+        v = (*state.v[: contribution.rank], v_i, *state.v[contribution.rank + 1 :])
+        return Velocities(v, state.total + (v_i - before)), v_i
+
+    def outgoing(self, state: Velocities, weights: Vector) -> Vector:
+        return weights - self.learning_rate * self.momentum * state.total

@@ -50,3 +50,11 @@ class NoDiscount(Discount):
 
     def factor(self, staleness: int) -> float:
         return 1.0
+
+
+@dataclass(frozen=True)
+class InverseStaleness(Discount):
+    """d(τ) = 1/τ, and 1 for a gradient that is not late: Zhang, Gupta, Lian, Liu, arXiv 1511.05950, "α = α0/τ"."""
+
+    def factor(self, staleness: int) -> float:
+        return 1.0 / max(1, staleness)

@@ -23,25 +23,27 @@ LATER: Final = Later()
 class Player:
     """One rank's program, and what the world remembers of the rank."""
 
-    __slots__ = ("done", "epoch", "memory", "performers", "program", "rank", "version", "waits_for")
+    __slots__ = ("done", "epoch", "local_memory", "memory", "performers", "program", "rank", "result", "version", "waits_for")
 
-    def __init__(self, rank: int, program: Program[None], performers: Mapping[type, Callable[..., Any]]) -> None:
+    def __init__(self, rank: int, program: Program[Any], performers: Mapping[type, Callable[..., Any]]) -> None:
         self.rank = rank
         self.program = program
         self.performers = performers
         self.memory: Any = None  # the optimizer's
+        self.local_memory: Any = None  # of its own steps
         self.version = 0  # of the weights it was given last
         self.epoch = 0
         self.waits_for: Effect[Any] | None = None
         self.done = False
+        self.result: Any = None
 
     def go(self, answer: Any = None) -> None:
         """Hand an answer over and perform what is asked next, until an answer takes time."""
         while answer is not LATER:
             try:
                 effect = self.program.send(answer)
-            except StopIteration:
-                self.done = True
+            except StopIteration as ended:
+                self.done, self.result = True, ended.value
                 return
             self.waits_for = effect
             answer = self.perform(effect, self.go)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
@@ -13,15 +14,15 @@ from simpy import Environment
 
 from hetsim import effects as fx
 from hetsim import report
-from hetsim.cluster import StepTimes
+from hetsim.cluster import PROFILING, StepTimes
 from hetsim.coordination.plan import State
-from hetsim.experiment import Backend, Experiment
+from hetsim.experiment import Backend, Experiment, Optimizers, RunFailed
 from hetsim.history import History
 from hetsim.measures import Busy
 from hetsim.sim.drive import LATER, Player, Started, Then, after
-from hetsim.trace import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Trace
+from hetsim.trace import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, PROFILE, UPDATE, Trace
 from hetsim.vector import Vector, nbytes
-from hetsim.workloads.task import Optimizer, Task
+from hetsim.workloads.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +33,9 @@ class Simulator(Backend):
 
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         begun = perf_counter()
-        task, optimizer = experiment.load()
+        task, optimizers = experiment.load()
         with report.begun(folder, config), Trace(folder, experiment.trace) as trace:
-            simulation = Simulation(experiment, task, optimizer, trace)
+            simulation = Simulation(experiment, task, optimizers, trace)
             simulation.run()
             trace.close()
             return report.write(folder, simulation.history, simulation.busy, backend=self.name, wall_seconds=perf_counter() - begun)
@@ -87,7 +88,7 @@ class Simulation:
         self,
         experiment: Experiment,
         task: Task,
-        optimizer: Optimizer,
+        optimizers: Optimizers,
         trace: Trace | None = None,
         *,
         state: State | None = None,
@@ -96,18 +97,20 @@ class Simulation:
         self.experiment = experiment
         self.cluster = experiment.cluster
         self.task = task
-        self.optimizer = optimizer
+        self.optimizers = optimizers
         self.trace = Trace(None, "none") if trace is None else trace
         self.env = Environment()
         num_workers = experiment.num_workers
-        plan = experiment.plan(task.num_samples)
-        state = experiment.coordination.initial(plan, task.initial()) if state is None else state
-        self.history = History(experiment, task, self.trace, state, keep=keep)
-        self.busy = [Busy() for _ in range(num_workers)]
+        plan = experiment.plan(task)
+        profile, profile_seconds = self.profile() if state is None else ((), 0.0)
+        state = experiment.coordination.initial(plan, task.initial(), profile) if state is None else state
+        self.history = History(experiment, task, self.trace, state, keep=keep, profile_seconds=profile_seconds)
+        self.busy = [Busy(num_ahead=experiment.coordination.num_ahead) for _ in range(num_workers)]
         self.times = [StepTimes(node, seed=experiment.seed, rank=rank) for rank, node in enumerate(self.cluster.nodes)]
         performers: dict[type, Callable[..., Any]] = {
             fx.Gradient: self.gradient,
             fx.Update: self.update,
+            fx.LocalUpdate: self.local_update,
             fx.Send: self.send,
             fx.Receive: self.receive,
             fx.AllReduce: self.all_reduce,
@@ -123,9 +126,10 @@ class Simulation:
         ]
         for times, num_gradients in zip(self.times, state.num_gradients, strict=False):
             times.skip(num_gradients)
-        memory = optimizer.initial() if state.optimizer is None else state.optimizer
+        memory = optimizers.main.initial() if state.optimizer is None else state.optimizer
         for player in self.players:
             player.memory = memory
+            player.local_memory = None if optimizers.local is None else optimizers.local.initial()
             player.version = state.version
             player.epoch = state.num_samples // task.num_samples
         self._mailboxes = [Mailbox() for _ in self.players]
@@ -135,14 +139,34 @@ class Simulation:
         self._verdicts: dict[int, Verdict] = {}
         self._computes_until = [0.0] * num_workers
 
+    def profile(self) -> tuple[tuple[fx.Contribution, ...], float]:
+        """What gradients of B samples take before the run, if the allocation wants to know; and how long all of it took.
+
+        They are thrown away, so they are not computed. Everyone measures at once and gathers the times; that ends at 0 s.
+        """
+        repetitions, batch = self.experiment.coordination.allocation.repetitions, fx.Batch(0, self.experiment.batch_size)
+        if not repetitions:
+            return (), 0.0
+        everyones = []
+        for rank, node in enumerate(self.cluster.nodes):
+            times = StepTimes(node, seed=self.experiment.seed, rank=rank, stream=PROFILING)
+            everyones.append([times.next(batch.samples) for _ in range(repetitions)])
+        took = max(map(sum, everyones)) + self.cluster.network.gather_seconds(len(everyones))
+        for rank, its in enumerate(everyones):
+            for start, end in pairwise(accumulate(its, initial=-took)):
+                if self.trace.full:
+                    self.trace.add(start, end, rank, PROFILE, 0, batch.samples)
+        return tuple(fx.Contribution(rank, batch, 0, t, 0.0) for rank, its in enumerate(everyones) for t in its), took
+
     def run(self) -> None:
         """Play every program to its end."""
         for player in self.players:
             player.go()
         self.env.run()
-        waiting = [f"rank {player.rank} for {type(player.waits_for).__name__}" for player in self.players if not player.done]
+        waiting = [f"rank {player.rank} (for {type(player.waits_for).__name__})" for player in self.players if not player.done]
         if waiting:
-            raise RuntimeError(f"the simulation can make no progress: {', '.join(waiting)} waits and nothing is under way")
+            raise RunFailed(f"the simulation can make no progress: nothing is under way, and {', '.join(waiting)} still waits")
+        self.history.drained(self.players[self.experiment.leader].result)
         self.history.close()
 
     def gradient(self, player: Player, effect: fx.Gradient, then: Then) -> Any:
@@ -162,9 +186,19 @@ class Simulation:
         asked = (player.memory, effect.at, effect.gradient, player.epoch)
         last, done = self._last_step
         if asked[3] != last[3] or any(mine is not its for mine, its in zip(asked[:3], last[:3], strict=True)):
-            done = self.optimizer.step(*asked)
+            done = self.optimizers.main.step(*asked)
             self._last_step = (asked, done)
         player.memory, weights = done
+        return self._updated(player, weights, then)
+
+    def local_update(self, player: Player, effect: fx.LocalUpdate, then: Then) -> Any:
+        """Costs the node's seconds_per_update; without a local optimizer there is no step."""
+        if self.optimizers.local is None:
+            return effect.at
+        player.local_memory, weights = self.optimizers.local.step(player.local_memory, effect.at, effect.gradient, player.epoch)
+        return self._updated(player, weights, then)
+
+    def _updated(self, player: Player, weights: Vector, then: Then) -> Any:
         seconds = self.cluster.seconds_per_update(player.rank)
         if not seconds:
             return weights
@@ -274,6 +308,7 @@ class Simulation:
     def _opened(self, player: Player, message: fx.Message) -> fx.Message:
         if player.rank < self.experiment.num_workers:  # a server's version is its last commit's
             player.version = message.header.get("version", player.version)
+            player.epoch = message.header.get("epoch", player.epoch)
         return message
 
     def _meet(self, player: Player, kind: type, brought: Any, then: Then) -> list[Any] | None:

@@ -44,7 +44,7 @@ class Classification(Task):
         self.model = model.to(self.dtype)
         self._parameters = list(model.parameters())
         self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-        self.num_parameters = sum(parameter.numel() for parameter in self._parameters)
+        self.num_parameters: int = sum(parameter.numel() for parameter in self._parameters)
         self._initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *self._buffers)])
         if self._buffers:
             self._initial = torch.cat([self._initial, torch.ones(1, dtype=self.dtype)])

@@ -37,11 +37,40 @@ def lenet(shape: Sequence[int], num_classes: int, *, dropout: float = 0.0) -> nn
     )
 
 
+class Residual(nn.Module):
+    """Two 3 x 3 convolutions with batch norm beside a shortcut, which skips pixels and adds empty channels where it must."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.stride, self.added = stride, after - before
+        self.straight = nn.Sequential(
+            *(nn.Conv2d(before, after, 3, stride, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()),
+            *(nn.Conv2d(after, after, 3, padding=1, bias=False), nn.BatchNorm2d(after)),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """ReLU of the sum of both ways."""
+        shortcut = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added))
+        return torch.relu(self.straight(x) + shortcut)
+
+
+def resnet20(shape: Sequence[int], num_classes: int, *, width: int = 16) -> nn.Module:
+    """ResNet-20 for small images (He et al. 2015, arXiv 1512.03385, section 4.2): three stages of three residual blocks."""
+    if len(shape) != 3:
+        raise ValueError("it takes images")
+    widths = [width] * 4 + [2 * width] * 3 + [4 * width] * 3
+    blocks = [Residual(before, after, 1 if before == after else 2) for before, after in itertools.pairwise(widths)]
+    return nn.Sequential(
+        *(nn.Conv2d(shape[0], width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
+        *(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, num_classes)),
+    )
+
+
 def _dropout(probability: float) -> list[nn.Module]:
     return [nn.Dropout(probability)] if probability else []
 
 
-OWN: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "lenet": lenet}
+OWN: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "lenet": lenet, "resnet20": resnet20}
 
 
 def check(name: str, options: Mapping[str, Any]) -> None:

@@ -84,26 +84,26 @@ class FlatOptimizer(Optimizer):
         parameter = torch.nn.Parameter(torch.zeros(size))
         recipe, trust = self.recipe, self.recipe.trust
         name, options = recipe.optimizer.target, dict(recipe.optimizer.options)
-        cls = trusted.resolve(name, key="optimizer._target_", trust=trust)
+        cls = trusted.resolve(name, key=f"{recipe.key}._target_", trust=trust)
         if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
-            raise ValueError(f"optimizer._target_={name} is no optimizer: choose a class of torch.optim, such as torch.optim.SGD")
+            raise ValueError(f"{recipe.key}._target_={name} is no optimizer: choose a class of torch.optim, such as torch.optim.SGD")
         for option in options:
             if option not in trusted.options(cls):
-                raise ValueError(f"optimizer.{option} is no option of {name}: add '~optimizer.{option}' to leave it out")
+                raise ValueError(f"{recipe.key}.{option} is no option of {name}: add '~{recipe.key}.{option}' to leave it out")
         try:
             optimizer = cls([parameter], **options)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"optimizer: {name} refuses {options}: {_first_line(error)}") from None
-        return parameter, optimizer, None if recipe.schedule is None else _scheduler(recipe.schedule, optimizer, trust)
+            raise ValueError(f"{recipe.key}: {name} refuses {options}: {_first_line(error)}") from None
+        return parameter, optimizer, None if recipe.schedule is None else _scheduler(recipe.schedule, optimizer, trust, recipe.schedule_key)
 
     def _try(self) -> None:
         """Refuse what needs a closure, a sparse gradient or a matrix, by taking one step."""
-        name = self.recipe.optimizer.target
+        recipe, name = self.recipe, self.recipe.optimizer.target
         try:
             self.step(self._initial, torch.zeros(self.num_parameters), torch.ones(self.num_parameters), 0)
         except Exception as error:
             raise ValueError(
-                f"optimizer._target_={name} does not work on one flat dense vector ({_first_line(error)}): "
+                f"{recipe.key}._target_={name} does not work on one flat dense vector ({_first_line(error)}): "
                 "choose another, such as torch.optim.SGD"
             ) from None
 
@@ -120,7 +120,7 @@ class FlatOptimizer(Optimizer):
                 self._scheduler.step()
             except Exception as error:
                 raise ValueError(
-                    f"learning_rate_schedule breaks off before epoch {len(self._settings)} ({_first_line(error)}): "
+                    f"{self.recipe.schedule_key} breaks off before epoch {len(self._settings)} ({_first_line(error)}): "
                     "make it reach to the end of budget.epochs"
                 ) from None
             self._settings.append(self._current())
@@ -128,9 +128,8 @@ class FlatOptimizer(Optimizer):
         return self._settings[epoch]
 
 
-def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[str, ...]) -> Any:
+def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[str, ...], key: str) -> Any:
     """The scheduler, and those that it is made of."""
-    key = "learning_rate_schedule"
     name, options = recipe.target, dict(recipe.options)
     cls = trusted.resolve(name, key=f"{key}._target_", trust=trust)
     if not (isinstance(cls, type) and issubclass(cls, torch.optim.lr_scheduler.LRScheduler)):
@@ -141,7 +140,7 @@ def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[st
         if option not in trusted.options(cls):
             raise ValueError(f"{key}.{option} is no option of {name}{checks.suggestion(option, trusted.options(cls))}")
         if isinstance(value, list) and value and all(isinstance(part, Recipe) for part in value):
-            options[option] = [_scheduler(part, optimizer, trust) for part in value]
+            options[option] = [_scheduler(part, optimizer, trust, key) for part in value]
     try:
         return cls(optimizer=optimizer, **options)
     except Exception as error:

@@ -25,7 +25,7 @@ class PhantomWorkload(Workload):
         checks.whole("workload.num_samples", self.num_samples)
 
     def load(self, *, seed: int, dtype: str) -> PhantomTask:
-        return PhantomTask(Phantom(self.num_parameters * BYTES[dtype]), self.num_samples)
+        return PhantomTask(Phantom(self.num_parameters * BYTES[dtype], BYTES[dtype]), self.num_samples)
 
 
 class Identity(Optimizer):
@@ -40,6 +40,8 @@ class Identity(Optimizer):
 
 class PhantomTask(Task):
     """Hands its one phantom around."""
+
+    num_parameters = None
 
     def __init__(self, weights: Phantom, num_samples: int) -> None:
         self.weights = weights

@@ -19,7 +19,7 @@ class QuadraticTask(Task):
     def __init__(self, *, num_parameters: int, num_samples: int, condition: float, noise: float, seed: int, dtype: str) -> None:
         rng = np.random.default_rng([seed, num_parameters, STREAM])
         self.num_samples = num_samples
-        self.num_parameters = num_parameters
+        self.num_parameters: int = num_parameters
         self.sequence = Sequence(num_samples, seed=seed)
         kind: torch.dtype = getattr(torch, dtype)
         self.curvature = torch.tensor(np.geomspace(1.0, 1.0 / condition, num_parameters), dtype=kind)

@@ -34,6 +34,9 @@ class OptimizerRecipe:
     optimizer: Recipe
     schedule: Recipe | None = None
     trust: tuple[str, ...] = ()
+    key: str = "optimizer"
+    """Where it stands in the config."""
+    schedule_key: str = "learning_rate_schedule"
 
 
 class Optimizer(ABC):
@@ -59,6 +62,8 @@ class Task(ABC):
 
     num_samples: int
     """Training samples in one epoch."""
+    num_parameters: int | None
+    """How many numbers of a vector are parameters; what stands behind them is averaged. None: all are."""
 
     @abstractmethod
     def initial(self) -> Vector:

@@ -1,0 +1,77 @@
+"""Methods of one's own, outside the package: a discount, an admission, a coordination. docs/own-method.md explains them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hetsim import checks
+from hetsim.coordination.all_reduce import Spent, SynchronousAllReduce, contributions, measured
+from hetsim.coordination.plan import Plan, State, part
+from hetsim.effects import AllReduce, Commit, Contribution, Node, Program, Update
+from hetsim.policies.admission import Admission, Decision
+from hetsim.policies.weighting import Discount
+from hetsim.vector import zeros_like
+
+
+@dataclass(frozen=True, kw_only=True)
+class Polynomial(Discount):
+    """d(τ) = (1 + τ)^−a: FedAsync, arXiv 1903.03934."""
+
+    exponent: float
+
+    def __post_init__(self) -> None:
+        checks.number("discount.exponent", self.exponent)
+
+    def factor(self, staleness: int) -> float:
+        """d(τ)."""
+        return float((1 + staleness) ** -self.exponent)
+
+
+@dataclass(frozen=True)
+class EverySecond(Admission):
+    """Apply every second gradient, drop the others; nobody waits."""
+
+    def initial(self, num_workers: int) -> int:
+        """How many have arrived."""
+        return 0
+
+    def arrived(self, state: int, contribution: Contribution) -> tuple[int, Decision]:
+        """Apply or drop, and free its worker."""
+        only, free = (contribution,), (contribution.rank,)
+        return state + 1, Decision(apply=only, free=free) if state % 2 else Decision(drop=only, free=free)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accumulate(SynchronousAllReduce):
+    """Synchronous SGD that adds up k global batches before each all-reduce, as DistributedDataParallel does under no_sync."""
+
+    period: int
+    """k"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("coordination.period", self.period)
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """Compute k gradients at the same weights, then add up, step and commit; the same on every rank."""
+        spent = Spent.nothing(plan.num_workers)
+        going = True
+        while going and state.next_sample != plan.num_positions:
+            rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
+            total = zeros_like(state.weights)
+            group: list[Contribution] = []
+            for batches in rounds:
+                computed = yield from self.compute(state.weights, batches[node.rank])
+                everyone = contributions(batches, state.version, computed)
+                factor = part(everyone, self.factors(everyone, plan), node.rank)
+                total = total + computed.gradient * (factor / len(rounds))
+                spent = spent.and_on(batches, computed.seconds)
+                group += everyone
+            gradient = yield from AllReduce(total)
+            state = replace(state, next_sample=rounds[-1][-1].stop, num_samples=rounds[-1][-1].stop)
+            epoch = plan.epoch(state.num_samples)
+            timings, spent = yield from measured(spent, state.version, asked=self.allocation.asks(state.allocation, epoch))
+            weights = yield from Update(at=state.weights, gradient=gradient)
+            allocation = self.allocation.observe(state.allocation, timings, epoch)
+            state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
+            going = yield from Commit(state.version, state, tuple(group))

@@ -1,0 +1,74 @@
+"""Local steps: everyone trains alone for a while, then an all-reduce averages, or gives an outer optimizer its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hetsim import checks
+from hetsim.coordination.all_reduce import UNCOMPRESSED, Spent, measured
+from hetsim.coordination.plan import Coordination, Plan, State, part
+from hetsim.effects import AllReduce, Batch, Commit, Contribution, Gradient, LocalUpdate, Node, Program, Update
+from hetsim.policies.admission import Barrier
+from hetsim.policies.compensation import NoCompensation
+from hetsim.policies.compression import NoCompression
+from hetsim.policies.weighting import NoDiscount
+from hetsim.vector import with_tail
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSteps(Coordination):
+    """H local steps from W to x_i, then W ← outer step along Δ = (1/N) Σ w_i (W − x_i).
+
+    Local SGD (Stich, arXiv 1805.09767) where the outer optimizer is plain SGD with rate 1: W becomes the mean of the x_i.
+    DiLoCo (arXiv 2311.08105) where it is Nesterov SGD and the local one AdamW. A version is what an average makes; each
+    local step is an iteration of its worker, over its share of one global batch. A local optimizer's memory goes on from
+    one round to the next, and begins afresh when a run is started again.
+    """
+
+    needs_server: ClassVar[bool] = False
+    takes_local_steps: ClassVar[bool] = True
+
+    period: int
+    """H"""
+
+    def __post_init__(self) -> None:
+        checks.whole("coordination.period", self.period)
+        together = "at each average everyone waits for everyone: leave this axis as the method sets it"
+        self.only("admission", Barrier, together)
+        self.only("compensation", NoCompensation, together)
+        self.only("discount", NoDiscount, together)
+        self.only("compression", NoCompression, UNCOMPRESSED)
+
+    @property
+    def needs_local_steps(self) -> str | None:
+        return "between two averages the workers take steps of their own"
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """The same on every rank: go H steps from the common weights, add up how far everyone went, step."""
+        spent = Spent.nothing(plan.num_workers)
+        going = True
+        while going and state.next_sample != plan.num_positions:
+            rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
+            x = state.weights
+            own = Spent.nothing(plan.num_workers)
+            group: list[Contribution] = []
+            for batches in rounds:
+                loss = seconds = 0.0
+                if batches[node.rank]:
+                    computed = yield from Gradient(at=x, batch=batches[node.rank])
+                    x = yield from LocalUpdate(at=x, gradient=computed.gradient)
+                    loss, seconds = computed.loss, computed.seconds
+                own = own.and_on(batches, seconds)
+                group += [Contribution(rank, batch, state.version, seconds, loss) for rank, batch in enumerate(batches) if batch]
+            by_rank = [Contribution(rank, Batch(0, b), state.version, own.seconds, 0.0) for rank, b in enumerate(own.samples) if b]
+            went = with_tail(state.weights - x, x, plan.num_parameters)
+            delta = yield from AllReduce(went * part(by_rank, self.factors(by_rank, plan), node.rank))
+            state = replace(state, next_sample=rounds[-1][-1].stop, num_samples=rounds[-1][-1].stop)
+            spent = spent + own
+            epoch = plan.epoch(state.num_samples)
+            timings, spent = yield from measured(spent, state.version, asked=self.allocation.asks(state.allocation, epoch))
+            weights = yield from Update(at=state.weights, gradient=delta)
+            allocation = self.allocation.observe(state.allocation, timings, epoch)
+            state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
+            going = yield from Commit(state.version, state, tuple(group))

@@ -1,0 +1,238 @@
+"""The table of all methods: what each one's own phase looks like, and what it is identical to. A new method is one more row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from worlds import Run
+
+from hetsim import run
+
+SHIPPED = sorted(path.stem for path in (run.configs() / "method").glob("*.yaml"))
+BALANCED = (32, 32, 64, 128)
+"""A batch of 256 on mixed4, whose speeds are 1 : 1 : 2 : 4."""
+
+Seen = Callable[[Run], bool]
+
+
+def staleness(run: Run, *, behind: int = 0) -> set[int]:
+    """How old what was applied was, from this update on."""
+    return {c.staleness for group in run.applied[behind:] for c in group}
+
+
+def sizes(run: Run) -> set[int]:
+    """How many contributions made a version, but for the last, drained ones."""
+    return {len(group) for group in run.applied[:-4]}
+
+
+def shares(run: Run) -> tuple[int, ...]:
+    """The last split."""
+    split: tuple[int, ...] = run.simulation.experiment.coordination.allocation.shares(run.states[-1].allocation)
+    return split
+
+
+def balanced(run: Run, *, within: int = 0) -> bool:
+    """Whether the split is that by speed."""
+    return max(abs(share - best) for share, best in zip(shares(run), BALANCED, strict=True)) <= within
+
+
+def together(run: Run) -> bool:
+    """Whether everyone has a part in each version, and nothing is late."""
+    return staleness(run) == {0} and sizes(run) == {4}
+
+
+def alone(run: Run) -> bool:
+    """Whether each gradient makes a version, and some are late."""
+    return sizes(run) == {1} and max(staleness(run)) > 1
+
+
+def delayed(run: Run) -> bool:
+    """Whether the delay is nothing in the warm-up, and one step ever after the first one behind it."""
+    return staleness(run) == {0, 1} and staleness(run, behind=21) == {1} and {c.staleness for g in run.applied[:21] for c in g} == {0}
+
+
+def pushes(run: Run) -> set[int]:
+    """Bytes of what workers sent."""
+    return {row.nbytes for row in run.rows("message") if row.rank < 4 and row.nbytes}
+
+
+def changed(run: Run, name: str) -> bool:
+    """Whether a number of the allocation's state has changed since the first update."""
+    return getattr(run.states[0].allocation, name) != getattr(run.states[-1].allocation, name)
+
+
+@dataclass(frozen=True)
+class Row:
+    """`own` says whether a run on mixed4 entered the method's own phase; `keys` are for a quadratic, where rates differ."""
+
+    own: Seen
+    keys: dict[str, Any] = field(default_factory=dict)
+
+
+SHRINKING = {
+    "momentum": 0.5,
+    "local_learning_rate": 0.1,
+    "local_learning_rate_schedule": {"_target_": "torch.optim.lr_scheduler.ExponentialLR", "gamma": 0.95},
+    "local_optimizer": {"weight_decay": 0.0},
+}
+"""Adam's steps do not shrink by themselves, and weight decay moves the optimum."""
+
+METHODS: dict[str, Row] = {
+    "ssgd": Row(together),
+    "backup": Row(lambda run: staleness(run) == {0} and sizes(run) == {3} and run.states[-1].num_samples_discarded > 0),
+    "asgd": Row(alone),
+    "ssp": Row(lambda run: alone(run) and any(state.admission.waiting for state in run.states)),
+    "softsync": Row(lambda run: sizes(run) == {2} and max(staleness(run)) > 1),
+    "ringmaster": Row(lambda run: 1 < max(staleness(run)) < 4 and run.states[-1].num_samples_discarded > 0),
+    "staleness_aware": Row(alone),
+    "dc_asgd": Row(alone),
+    "dc_asgd_adaptive": Row(lambda run: alone(run) and bool(run.states[-1].compensation.abs().max() > 0)),
+    "gap_aware": Row(lambda run: alone(run) and bool(run.states[-1].compensation.v.abs().max() > 0)),
+    "dana": Row(lambda run: alone(run) and bool(run.states[-1].compensation.total.abs().max() > 0)),
+    "dbs_sgd": Row(lambda run: alone(run) and balanced(run)),
+    "dbs": Row(lambda run: together(run) and balanced(run)),
+    "omnilearn": Row(lambda run: together(run) and balanced(run)),
+    "lb_bsp": Row(lambda run: together(run) and balanced(run, within=2) and changed(run, "step")),
+    "optperf": Row(lambda run: together(run) and balanced(run) and run.states[-1].allocation.settled),
+    "static": Row(lambda run: together(run) and balanced(run) and run.simulation.history.profile_seconds > 0),
+    "hetgrad": Row(lambda run: together(run) and balanced(run) and run.simulation.history.profile_seconds > 0),
+    "od_sgd": Row(delayed),
+    "pipe_sgd": Row(delayed),
+    "ssd_sgd": Row(lambda run: staleness(run, behind=25) == {1, 2, 3, 4, 5}),
+    "cd_sgd": Row(lambda run: delayed(run) and 8 * min(pushes(run)) < max(pushes(run))),
+    "abs_sgd": Row(lambda run: delayed(run) and balanced(run)),
+    "local_sgd": Row(lambda run: sizes(run) == {40}),
+    "diloco": Row(lambda run: sizes(run) == {40}, keys=SHRINKING),
+}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Two sentences for one method: the same times of commits, the same parameters, or both; on `nodes` nodes."""
+
+    one: tuple[str, ...]
+    other: tuple[str, ...]
+    times: bool
+    parameters: bool
+    keys: dict[str, Any] = field(default_factory=dict)
+    equal_nodes: bool = False
+
+
+DECAYING = {"_target_": "torch.optim.lr_scheduler.StepLR", "step_size": 1, "gamma": 0.5}
+DELAYED = {"learning_rate": 0.05, "momentum": 0.9, "local_learning_rate": 0.2}
+IDENTITIES: dict[str, Identity] = {
+    "ssp without a bound is asgd": Identity(
+        ("method=ssp",), ("method=asgd",), times=True, parameters=True, keys={"one": {"admission": {"bound": None}}}
+    ),
+    "softsync with n = N and no discount is asgd": Identity(
+        ("method=softsync",), ("method=asgd",), times=True, parameters=True, keys={"one": {"admission": {"n": 3}}}
+    ),
+    "backup without spares is a barrier": Identity(
+        ("method=backup",),
+        ("method=ssgd", "coordination=parameter_server"),
+        times=True,
+        parameters=True,
+        keys={"one": {"admission": {"spares": 0}}},
+    ),
+    "ringmaster with no limit in sight is asgd": Identity(
+        ("method=ringmaster",), ("method=asgd",), times=True, parameters=True, keys={"one": {"admission": {"max_delay": 10**9}}}
+    ),
+    "dc_asgd with strength 0 is asgd": Identity(
+        ("method=dc_asgd",), ("method=asgd",), times=True, parameters=True, keys={"one": {"compensation": {"strength": 0.0}}}
+    ),
+    "dc_asgd_adaptive with strength 0 is asgd": Identity(
+        ("method=dc_asgd_adaptive",), ("method=asgd",), times=True, parameters=True, keys={"one": {"compensation": {"strength": 0.0}}}
+    ),
+    "gap_aware with an infinite scale is asgd": Identity(
+        ("method=gap_aware",), ("method=asgd",), times=True, parameters=True, keys={"one": {"compensation": {"scale": float("inf")}}}
+    ),
+    "dana without momentum is asgd": Identity(
+        ("method=dana",), ("method=asgd",), times=True, parameters=True, keys={"one": {"compensation": {"momentum": 0.0}}}
+    ),
+    "od_sgd in an endless warm-up is ssgd on a server": Identity(
+        ("method=od_sgd",),
+        ("method=ssgd", "coordination=parameter_server"),
+        times=True,
+        parameters=True,
+        keys={"one": {"coordination": {"warm_up": 10**9}}},
+    ),
+    "od_sgd on all-reduce in an endless warm-up is ssgd": Identity(
+        ("method=od_sgd", "coordination=one_step_delay_all_reduce"),
+        ("method=ssgd",),
+        times=True,
+        parameters=True,
+        keys={"one": {"coordination": {"warm_up": 10**9}}},
+    ),
+    "od_sgd on a server learns what it learns on all-reduce": Identity(
+        ("method=od_sgd",), ("method=od_sgd", "coordination=one_step_delay_all_reduce"), times=False, parameters=True
+    ),
+    "od_sgd with a local schedule learns on a server what it learns on all-reduce": Identity(
+        ("method=od_sgd",),
+        ("method=od_sgd", "coordination=one_step_delay_all_reduce"),
+        times=False,
+        parameters=True,
+        keys={"both": {"local_learning_rate_schedule": DECAYING, "coordination": {"warm_up": 4}}},
+    ),
+    "pipe_sgd is od_sgd on all-reduce without a local optimizer": Identity(
+        ("method=pipe_sgd",),
+        ("method=od_sgd", "coordination=one_step_delay_all_reduce", "local_optimizer=none"),
+        times=True,
+        parameters=True,
+        keys={"both": DELAYED},
+    ),
+    "abs_sgd is pipe_sgd with batches by speed, weighted per sample": Identity(
+        ("method=abs_sgd",), ("method=pipe_sgd", "allocation=dbs", "weighting=per_sample"), times=True, parameters=True
+    ),
+    "ssd_sgd that pulls after every push is od_sgd": Identity(
+        ("method=ssd_sgd",),
+        ("method=od_sgd",),
+        times=True,
+        parameters=True,
+        keys={"both": DELAYED, "one": {"coordination": {"pull_every": 1}}},
+    ),
+    "cd_sgd whose pushes are all whole is od_sgd": Identity(
+        ("method=cd_sgd",),
+        ("method=od_sgd",),
+        times=True,
+        parameters=True,
+        keys={"both": DELAYED, "one": {"compression": {"full_every": 1}}},
+    ),
+    "cd_sgd in an endless warm-up is ssgd on a server": Identity(
+        ("method=cd_sgd",),
+        ("method=ssgd", "coordination=parameter_server"),
+        times=True,
+        parameters=True,
+        keys={"both": DELAYED, "one": {"coordination": {"warm_up": 10**9}}},
+    ),
+    "local_sgd with period 1 is ssgd without momentum": Identity(
+        ("method=local_sgd",),
+        ("method=ssgd",),
+        times=False,
+        parameters=True,
+        keys={"one": {"coordination": {"period": 1}}, "other": {"learning_rate": 0.2, "momentum": 0.0}},
+    ),
+    "diloco with plain local and outer steps is local_sgd": Identity(
+        ("method=diloco", "local_optimizer=sgd", "optimizer=sgd"),
+        ("method=local_sgd",),
+        times=True,
+        parameters=True,
+        keys={"both": {"learning_rate": 1.0, "momentum": 0.0, "local_learning_rate": 0.1, "coordination": {"period": 2}}},
+    ),
+    "hetgrad on equal nodes is ssgd": Identity(("method=hetgrad",), ("method=ssgd",), times=True, parameters=True, equal_nodes=True),
+    "static on equal nodes is ssgd": Identity(("method=static",), ("method=ssgd",), times=True, parameters=True, equal_nodes=True),
+    "dbs on equal nodes is even": Identity(
+        ("method=ssgd", "allocation=dbs"), ("method=ssgd",), times=True, parameters=True, equal_nodes=True
+    ),
+    "omnilearn without smoothing and dead band is dbs": Identity(
+        ("method=omnilearn",),
+        ("method=dbs", "allocation=dbs"),
+        times=True,
+        parameters=True,
+        keys={"one": {"allocation": {"smoothing": 0.0, "dead_band": 0.0}}},
+    ),
+    "staleness_aware is asgd where nothing is more than one version old": Identity(
+        ("method=staleness_aware",), ("method=asgd",), times=True, parameters=True, keys={"num_nodes": 2}, equal_nodes=True
+    ),
+}

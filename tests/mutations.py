@@ -1,0 +1,237 @@
+"""Break each method's rule in one place, in a copy, and see a test fail.
+
+    python tests/mutations.py [NAME …]
+
+The list is quoted in docs/testing.md. A mutation that no test notices is printed as SURVIVED, and makes the exit status 1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+
+
+class Mutation(NamedTuple):
+    """Of which method, what is broken, in which file, what is replaced by what, and which tests are to notice."""
+
+    method: str
+    broken: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+ALLOCATION, ADMISSION = "hetsim/policies/allocation.py", "hetsim/policies/admission.py"
+COMPENSATION, DELAY = "hetsim/policies/compensation.py", "hetsim/coordination/one_step_delay.py"
+SERVER, LOCAL = "hetsim/coordination/parameter_server.py", "hetsim/coordination/local_steps.py"
+RULES = "tests/test_admission_rules.py"
+SHARES = "tests/test_allocation_rules.py"
+
+MUTATIONS = (
+    Mutation(
+        "ssgd",
+        "a sum in place of the mean",
+        "hetsim/coordination/plan.py",
+        "/ len(group) for w, c in zip(weights",
+        "for w, c in zip(weights",
+        "tests/test_serial_law.py",
+    ),
+    Mutation(
+        "asgd",
+        "staleness counted from the version before",
+        SERVER,
+        "staleness=state.version - c.version",
+        "staleness=state.version - c.version + 1",
+        "tests/test_server_admission.py",
+    ),
+    Mutation("ssp", "one step too few ahead", ADMISSION, "- slowest <= self.bound", "- slowest < self.bound", RULES),
+    Mutation("softsync", "groups of n", ADMISSION, "return num_workers // self.n", "return self.n", "tests/test_server_admission.py"),
+    Mutation(
+        "staleness_aware",
+        "1/(1+τ)",
+        "hetsim/policies/weighting.py",
+        "1.0 / max(1, staleness)",
+        "1.0 / (1 + staleness)",
+        RULES,
+    ),
+    Mutation("backup", "what is one version late counts", ADMISSION, "if contribution.staleness:", "if contribution.staleness > 1:", RULES),
+    Mutation(
+        "ringmaster", "τ ≤ R", ADMISSION, "contribution.staleness < self.max_delay", "contribution.staleness <= self.max_delay", RULES
+    ),
+    Mutation("dc_asgd", "the sign", COMPENSATION, "g + self.strength * g", "g - self.strength * g", "tests/test_compensation.py"),
+    Mutation(
+        "dc_asgd_adaptive",
+        "m and 1 − m exchanged",
+        COMPENSATION,
+        "self.decay * state + (1 - self.decay) * g * g",
+        "(1 - self.decay) * state + self.decay * g * g",
+        "tests/test_compensation.py",
+    ),
+    Mutation(
+        "gap_aware",
+        "multiplied in place of divided",
+        COMPENSATION,
+        "contribution.gradient / (1 +",
+        "contribution.gradient * (1 +",
+        "tests/test_compensation.py",
+    ),
+    Mutation(
+        "dana",
+        "looks back",
+        COMPENSATION,
+        "return weights - self.learning_rate",
+        "return weights + self.learning_rate",
+        "tests/test_compensation.py",
+    ),
+    Mutation(
+        "dbs_sgd",
+        "seconds per sample taken for speed",
+        ALLOCATION,
+        "averaged(old, b / t, self.smoothing)",
+        "averaged(old, t / b, self.smoothing)",
+        "tests/test_dbs.py",
+    ),
+    Mutation(
+        "dbs",
+        "every update in place of every epoch",
+        ALLOCATION,
+        'return epoch_passed if self.reallocate_every == "epoch"',
+        'return True if self.reallocate_every == "epoch"',
+        SHARES,
+    ),
+    Mutation("omnilearn", "the slow get more", ALLOCATION, "b * mean / t_i", "b * t_i / mean", SHARES),
+    Mutation("lb_bsp", "shifted the wrong way", ALLOCATION, "shares[slowest] -= moved", "shares[slowest] += moved", SHARES),
+    Mutation(
+        "optperf",
+        "a node's time is the smaller of its lines",
+        "hetsim/policies/optperf.py",
+        "return max(overhead",
+        "return min(overhead",
+        "tests/test_optperf.py",
+    ),
+    Mutation("static", "rounded down", ALLOCATION, "round(batch_size * speed / total)", "int(batch_size * speed / total)", SHARES),
+    Mutation(
+        "hetgrad",
+        "weights upside down",
+        "hetsim/policies/weighting.py",
+        "contribution.samples / fair_share",
+        "fair_share / contribution.samples",
+        "tests/test_serial_law.py",
+    ),
+    Mutation(
+        "od_sgd",
+        "the local step goes on from one's own weights",
+        DELAY,
+        "                base = newest\n",
+        "",
+        "tests/test_one_step_delay.py",
+    ),
+    Mutation("od_sgd", "the pull is never posted", DELAY, "if step % self.pull_every == 0:", "if False:", "tests/test_one_step_delay.py"),
+    Mutation(
+        "pipe_sgd",
+        "the reduction is waited for at once",
+        DELAY,
+        "pending = yield from Start(AllReduce(computed.gradient * factor))",
+        "pending = yield from Start(AllReduce(computed.gradient * factor))\n                yield from Wait(pending)",
+        "tests/test_one_step_delay.py",
+    ),
+    Mutation(
+        "ssd_sgd",
+        "a pull after the first push of a block",
+        DELAY,
+        "if step % self.pull_every == 0:",
+        "if step % self.pull_every == 1 % self.pull_every:",
+        "tests/test_one_step_delay.py",
+    ),
+    Mutation(
+        "cd_sgd",
+        "what was left out is forgotten",
+        "hetsim/policies/compression.py",
+        "with_tail(gradient + state.left_out,",
+        "with_tail(gradient,",
+        "tests/test_compression.py",
+    ),
+    Mutation(
+        "abs_sgd",
+        "speeds are gathered and not looked at",
+        DELAY,
+        "self.allocation.observe(state.allocation, timings, epoch)",
+        "self.allocation.observe(state.allocation, (), epoch)",
+        "tests/test_one_step_delay.py",
+    ),
+    Mutation("local_sgd", "the sign of Δ", LOCAL, "state.weights - x,", "x - state.weights,", "tests/test_local_steps.py"),
+    Mutation(
+        "diloco",
+        "the local optimizer forgets",
+        "hetsim/sim/simulation.py",
+        "player.local_memory, weights = ",
+        "_, weights = ",
+        "tests/test_local_steps.py",
+    ),
+    Mutation(
+        "all on a server",
+        "statistics corrected like gradients",
+        SERVER,
+        "gradient = with_tail(gradient, c.gradient, plan.num_parameters)",
+        "gradient = with_tail(gradient, gradient, plan.num_parameters)",
+        "tests/test_every_method.py -k batch_norm",
+    ),
+    Mutation(
+        "local_sgd, diloco",
+        "statistics sent as differences",
+        LOCAL,
+        "with_tail(state.weights - x, x, plan.num_parameters)",
+        "with_tail(state.weights - x, state.weights - x, plan.num_parameters)",
+        "tests/test_every_method.py -k batch_norm",
+    ),
+    Mutation(
+        "all on a server",
+        "who is held back is not sent home",
+        SERVER,
+        "if going else sorted(waiting)",
+        "",
+        "tests/test_server_admission.py",
+    ),
+)
+
+
+def outcome(mutation: Mutation) -> str:
+    """The first test that fails, or SURVIVED."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for part in ("hetsim", "conf", "tests", "docs", "pyproject.toml"):
+            source = ROOT / part
+            shutil.copytree(source, copy / part) if source.is_dir() else shutil.copy(source, copy / part)
+        path = copy / mutation.file
+        path.write_text(path.read_text(encoding="utf-8").replace(mutation.old, mutation.new), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutation.tests.split()]
+        done = subprocess.run(
+            command, cwd=copy, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "PYTHONPATH": str(copy)}
+        )
+    failed = [
+        line.split("::")[1].split(" ")[0] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR")) and "::" in line
+    ]
+    return failed[0] if failed else "SURVIVED" if done.returncode == 0 else f"pytest ended with {done.returncode}"
+
+
+def main() -> None:
+    """One row of a Markdown table for each."""
+    chosen = [mutation for mutation in MUTATIONS if not sys.argv[1:] or mutation.method in sys.argv[1:]]
+    survived = 0
+    for mutation in chosen:
+        noticed = outcome(mutation)
+        survived += not noticed.startswith("test_")
+        print(f"| `{mutation.method}` | {mutation.broken} | `{noticed}` |", flush=True)
+    sys.exit(1 if survived else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""Timing-only runs of every method, for a process that is watched for what it imports."""
+
+from __future__ import annotations
+
+from worlds import experiment
+
+from hetsim.sim.simulation import Simulation
+
+
+def play(methods: list[str]) -> None:
+    """Each of them, for two epochs of a small phantom."""
+    for name in methods:
+        made = experiment(f"method={name}", "workload=phantom", workload={"num_samples": 7000}, budget={"epochs": 2})
+        simulation = Simulation(made, *made.load())
+        simulation.run()
+        assert simulation.history.last.num_samples > 0

@@ -1,0 +1,171 @@
+"""What the pages under docs/ say of the methods is true: their code is the code, their commands run, their tables are whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+import mutations
+import pytest
+from methods import SHIPPED
+from mutations import MUTATIONS
+from worlds import experiment, simulate
+
+from hetsim import methods, run
+
+DOCS = Path(__file__).parents[1] / "docs"
+EXAMPLE = DOCS / "example"
+PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
+OWN = (DOCS / "own-method.md").read_text(encoding="utf-8")
+EXPERIMENTS = sorted(path.stem for path in (run.configs() / "experiment").glob("*.yaml"))
+
+
+def loaded(path: Path) -> ModuleType:
+    """A file as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_code_in_methods_md_is_the_code() -> None:
+    """Every quoted function, and the table of methods: `python docs/refresh.py` changes nothing."""
+    assert loaded(DOCS / "refresh.py").refreshed(PAGE) == PAGE
+    assert PAGE.count("<!-- source: ") > 20
+
+
+@pytest.mark.parametrize("heading", ["## What it takes on digits", "## The grid behind the rates"])
+def test_every_method_is_in_every_table(heading: str) -> None:
+    """Results and grid have a row for each method that is shipped."""
+    section = PAGE.split(heading)[1].split("\n## ")[0]
+
+    assert sorted(set(re.findall(r"^\| `(\w+)`", section, flags=re.MULTILINE))) == SHIPPED
+
+
+def test_the_sweep_in_methods_md_names_every_method() -> None:
+    """The command that made the results table."""
+    named = re.search(r"^hetsim -m method=(\S+)", PAGE, flags=re.MULTILINE)
+
+    assert named is not None
+    assert sorted(named[1].split(",")) == SHIPPED
+
+
+def test_hetsim_methods_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Name, line, source and composition of each; as JSON for scripts; only those that were named."""
+    monkeypatch.setattr(sys, "argv", ["hetsim-methods"])
+    methods.main()
+    told = capsys.readouterr().out
+    for method in methods.shipped():
+        assert re.search(rf"^{method.name} +{re.escape(method.about.split()[0])}", told, flags=re.MULTILINE)
+        assert method.paper in told
+
+    monkeypatch.setattr(sys, "argv", ["hetsim-methods", "--json", "ssp"])
+    methods.main()
+    (ssp,) = json.loads(capsys.readouterr().out)
+    assert (ssp["name"], ssp["composes"]) == ("ssp", "coordination=parameter_server admission=ssp")
+
+
+def test_hetsim_methods_refuses_an_unknown_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence, and a status that is not zero."""
+    monkeypatch.setattr(sys, "argv", ["hetsim-methods", "sgd"])
+    with pytest.raises(SystemExit) as ended:
+        methods.main()
+
+    assert ended.value.code == 2
+    assert "sgd is no method: take abs_sgd, asgd" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_method_is_its_sentence(name: str) -> None:
+    """The file is called as the method; the choices that it lists are those that it makes; its line fits, and names a source."""
+    method = next(method for method in methods.shipped() if method.name == name)
+
+    made = experiment(f"method={name}")
+    typed = experiment("method=asgd", *[f"{axis}={choice}" for axis, choice in method.choices.items()], **method.keys)
+    assert made.coordination == typed.coordination
+    assert re.search(r"arXiv \d{4}\.\d{5}|10\.\d{4}/|NIPS \d+", method.paper)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_one(name: str) -> None:
+    """A paper's values make a whole config, and change those that the method ships; it says where they are from; it runs."""
+    text = (run.configs() / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
+    sizes = {"num_parameters": 1000, "num_samples": 5000} if "phantom" in text else {"model_options": {"width": 2}}
+    made = experiment(
+        f"experiment={name}",
+        "workload=phantom" if "phantom" in text else "workload=digits",
+        workload=sizes,
+        budget={"updates": 3},
+        **({"coordination": {"period": 2}} if "diloco" in text else {}),
+    )
+
+    assert re.search(r"arXiv \d{4}\.\d{5}", text)
+    assert made.batch_size != 256 or name == "od_sgd_cifar10"
+    assert len(simulate(made).states) == 3
+    assert f"`experiment={name}`" in PAGE or f"`{name}`" in PAGE
+
+
+def test_the_mutation_list_fits_the_code() -> None:
+    """Each mutation finds what it replaces, once; each method has one; docs/testing.md quotes them all, and its tests exist."""
+    quoted = re.findall(r"^\| `([^`]+)` \| (.+?) \| `(test_\w+)", (DOCS / "testing.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+
+    for mutation in MUTATIONS:
+        assert (mutations.ROOT / mutation.file).read_text(encoding="utf-8").count(mutation.old) == 1, mutation
+    assert {name for mutation in MUTATIONS for name in mutation.method.split(", ")} >= set(SHIPPED)
+    assert [(method, broken) for method, broken, _ in quoted] == [(mutation.method, mutation.broken) for mutation in MUTATIONS]
+    assert all(f"def {name}(" in tests for _, _, name in quoted)
+
+
+def test_own_methods_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order in which they stand, with the example where Python finds it."""
+    blocks = re.findall(r"```sh\n(.*?)```", OWN, flags=re.DOTALL)
+    commands = [shlex.split(line.replace("docs/example", str(EXAMPLE))) for block in blocks for line in block.splitlines()]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    assert commands.pop(0) == ["export", f"PYTHONPATH={EXAMPLE}"]
+    for typed in commands:
+        monkeypatch.setattr(sys, "argv", typed)
+        monkeypatch.setattr(run, "failures", [])
+        with pytest.raises(SystemExit) as ended:
+            run.main()
+        assert not ended.value.code, typed
+
+    assert len(commands) == 6
+
+
+def test_own_methods_code_is_the_example() -> None:
+    """Word for word: both listings and the config."""
+    source = (EXAMPLE / "mymethods.py").read_text(encoding="utf-8")
+    shown = re.findall(r"```python\n(.*?)```", OWN, flags=re.DOTALL)
+    config = re.search(r"```yaml\n(.*?)```", OWN, flags=re.DOTALL)
+
+    assert len(shown) == 3
+    assert shown[0] in source
+    assert shown[1] in source
+    assert textwrap.indent(shown[2], "    ") in source
+    assert config is not None
+    assert config[1] == (EXAMPLE / "conf" / "method" / "accumulate.yaml").read_text(encoding="utf-8")
+
+
+def test_the_example_has_the_identity_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With period 1 it is synchronous SGD, time by time and bit by bit; with more it steps less often."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    keys = {"workload": {"num_samples": 100, "num_parameters": 4}, "batch_size": 31, "trust": ["mymethods"], "budget": {"epochs": 2.3}}
+
+    def accumulated(period: int) -> list[tuple[float, list[float]]]:
+        target = {"_target_": "mymethods.Accumulate", "period": period}
+        told = simulate(experiment("method=ssgd", "workload=quadratic", **keys, coordination=target))
+        return list(zip(told.seconds, [state.weights.tolist() for state in told.states], strict=True))
+
+    plain = simulate(experiment("method=ssgd", "workload=quadratic", **keys))
+    assert accumulated(1) == list(zip(plain.seconds, [state.weights.tolist() for state in plain.states], strict=True))
+    assert len(accumulated(3)) == 3

@@ -1,0 +1,327 @@
+"""What holds of every method of conf/method; a new method is one more row of the table in methods.py."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from methods import IDENTITIES, METHODS, SHIPPED, Identity
+from processes import play_all
+from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate, tiles
+
+from hetsim import measures, run
+
+EVERY_METHOD = pytest.mark.parametrize("name", METHODS)
+SMALL: dict[str, Any] = {"workload": {"num_parameters": 8, "num_samples": 100}, "batch_size": 31, "cluster": UNEVEN}
+SHORT = {
+    "od_sgd": {"coordination": {"warm_up": 4}},
+    "ssd_sgd": {"coordination": {"warm_up": 4, "pull_every": 3}},
+    "cd_sgd": {"coordination": {"warm_up": 4}},
+    "pipe_sgd": {"coordination": {"warm_up": 4}},
+    "abs_sgd": {"coordination": {"warm_up": 4}},
+    "local_sgd": {"coordination": {"period": 3}},
+    "diloco": {"coordination": {"period": 3}},
+    "optperf": {"allocation": {"probes": 2}},
+}
+"""A few updates are enough to enter a method's own phase."""
+
+
+def short(name: str, *choices: str, **keys: Any) -> Any:
+    """A method on three uneven, noisy nodes and a hundred samples, its own phase entered after a few updates."""
+    return experiment(f"method={name}", *choices, **{**SMALL, **SHORT.get(name, {}), **keys})
+
+
+SERIAL = ("ssgd", "od_sgd", "pipe_sgd", "ssd_sgd", "cd_sgd", "local_sgd", "diloco")
+"""Methods whose parameters do not depend on what takes how long."""
+
+
+def test_the_table_has_every_method() -> None:
+    """What is shipped is under law."""
+    assert sorted(METHODS) == SHIPPED
+
+
+@EVERY_METHOD
+def test_it_converges_to_the_quadratics_known_optimum(name: str) -> None:
+    """Where all samples agree on the optimum, every method finds it."""
+    workload = {"num_parameters": 8, "num_samples": 100, "condition": 4, "noise": 0.0}
+
+    run = simulate(short(name, "workload=quadratic", **METHODS[name].keys, workload=workload, dtype="float64", budget={"epochs": 150}))
+
+    assert (run.weights - run.simulation.task.optimum).abs().max() < 2e-3
+    assert (run.simulation.task.initial() - run.simulation.task.optimum).abs().max() > 0.5
+
+
+@cache
+def trained(name: str, seed: int) -> tuple[Run, float]:
+    """Thirty epochs of digits on mixed4 with the shipped defaults, and the test accuracy behind them."""
+    run = simulate(experiment(f"method={name}", seed=seed, evaluate_every_epochs=30, budget={"epochs": 30}), trace="full")
+    accuracy = run.simulation.history.points[-1].evaluation.test_accuracy
+    assert accuracy is not None
+    return run, accuracy
+
+
+@EVERY_METHOD
+def test_it_trains_digits_with_its_shipped_defaults(name: str) -> None:
+    """At least 0.93 test accuracy after 30 epochs on mixed4, the median of three seeds."""
+    assert statistics.median(trained(name, seed)[1] for seed in (0, 1, 2)) >= 0.93
+
+
+@EVERY_METHOD
+def test_its_own_phase_is_entered(name: str) -> None:
+    """The defaults are sized for small workloads: what the method is about happens in such a run."""
+    assert METHODS[name].own(trained(name, 0)[0])
+
+
+@EVERY_METHOD
+def test_the_same_seed_gives_the_same_trace_and_parameters(name: str) -> None:
+    """Row by row and bit by bit; another seed gives others."""
+    one, again, other = (simulate(short(name, "workload=quadratic", seed=seed, budget={"epochs": 5}), trace="full") for seed in (7, 7, 8))
+
+    assert one.rows() == again.rows()
+    assert torch.equal(one.weights, again.weights)
+    assert one.rows() != other.rows()
+    assert not torch.equal(one.weights, other.weights)
+
+
+@pytest.mark.parametrize("budget", [{"epochs": 3.37}, {"epochs": 0.02}, {"updates": 9}, {"seconds": 0.05}], ids=str)
+@EVERY_METHOD
+def test_no_process_is_left_waiting(name: str, budget: dict[str, Any]) -> None:
+    """Whatever ends the run, every program ends, and every message that was sent is delivered."""
+    run = simulate(short(name, "workload=phantom", budget=budget))
+
+    assert all(player.done for player in run.simulation.players)
+    assert run.simulation.env.peek() == float("inf")
+    if "updates" in budget:
+        assert [state.version for state in run.states] == list(range(1, 10))
+    if "seconds" in budget:
+        assert run.seconds[-1] >= budget["seconds"] > max([0.0, *run.seconds[:-1]])
+
+
+@pytest.mark.parametrize("epochs", [3.37, 0.02])
+@EVERY_METHOD
+def test_each_position_is_handed_out_once_and_drops_are_counted(name: str, epochs: float) -> None:
+    """Every position of the budget is computed once, and applied once or counted as discarded."""
+    run = simulate(short(name, "workload=phantom", budget={"epochs": epochs}))
+
+    last, applied = run.states[-1], [c.batch for group in run.applied for c in group]
+    assert tiles(run.computed, round(100 * epochs))
+    assert last.num_samples == sum(batch.samples for batch in applied) == len({p for b in applied for p in range(b.start, b.stop)})
+    ended = run.simulation.history.last
+    assert (ended.num_samples + ended.num_samples_discarded, ended.num_samples_in_flight) == (round(100 * epochs), 0)
+    if name not in ("backup", "ringmaster"):
+        assert tiles(applied, round(100 * epochs))
+        assert (last.num_samples_discarded, last.outstanding) == (0, ())
+
+
+@EVERY_METHOD
+def test_it_starts_again_from_any_committed_state(name: str) -> None:
+    """The rest applies or drops what the part before had not, once, and its versions go on."""
+    made = short(name, "workload=quadratic", budget={"epochs": 6.3})
+    whole = simulate(made)
+    dropping = name in ("backup", "ringmaster")
+
+    for stop in range(0, len(whole.states), max(1, len(whole.states) // 12)):
+        state = whole.states[stop]
+        rest = simulate(made, state=state)
+
+        before = [c.batch for group in whole.applied[: stop + 1] for c in group]
+        after = [c.batch for group in rest.applied for c in group]
+        versions = [later.version for later in rest.states]
+        assert versions == list(range(stop + 2, stop + 2 + len(versions)))
+        positions = [position for batch in before + after for position in range(batch.start, batch.stop)]
+        assert len(positions) == len(set(positions))
+        assert dropping or len(positions) == 630
+
+
+@EVERY_METHOD
+def test_a_phantom_takes_exactly_the_time_of_what_it_stands_for(name: str) -> None:
+    """The same trace, row by row, as a real vector of as many bytes."""
+    real, phantom = (simulate(short(name, f"workload={work}", budget={"epochs": 5}), trace="full") for work in ("quadratic", "phantom"))
+
+    assert real.rows() == phantom.rows() != []
+
+
+def test_a_phantom_needs_no_torch() -> None:
+    """A timing-only run of every method, in a process that never imports it."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(__file__.rpartition("/")[0])!r})
+from phantoms import play
+play({sorted(METHODS)!r})
+assert "torch" not in sys.modules, "torch was imported"
+print("none")
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "none\n"), done.stderr
+
+
+@EVERY_METHOD
+def test_the_summary_adds_up(name: str) -> None:
+    """Busy and waiting time of each worker make the run's; nobody is busier than the run is long."""
+    run = simulate(short(name, "workload=phantom", budget={"updates": 12}))
+
+    numbers = measures.summary(run.simulation.history.applied, run.simulation.busy)
+    for worker in numbers["per_worker"]:
+        spent = worker["compute_seconds"] + worker["update_seconds"]
+        assert spent <= numbers["seconds"] * (1 + 1e-12)
+        assert spent + worker["wait_seconds"] == pytest.approx(numbers["seconds"], rel=1e-12)
+
+
+@EVERY_METHOD
+def test_batch_norms_statistics_are_left_alone_by_every_rule(name: str) -> None:
+    """Whatever is done to gradients: a version's statistics are the weighted mean of those that its contributions brought."""
+    model = {"model": "resnet20", "model_options": {"width": 2}}
+    made = short(name, "workload=digits", workload=model, batch_size=48, dtype="float64", budget={"updates": 7})
+    run = simulate(made)
+    task = run.simulation.task
+    brought = dict(zip(run.computed, run.gradients, strict=True))
+
+    for state, group in zip(run.states, run.applied, strict=True):
+        last = {c.rank: c for c in group}  # a worker's last local step made its statistics
+        factors = made.coordination.factors(tuple(last.values()), made.plan(task))
+        tails = [brought[c.batch][task.num_parameters :] for c in last.values()]
+        mean = sum(factor * tail for factor, tail in zip(factors, tails, strict=True)) / sum(factors)
+        torch.testing.assert_close(state.weights[task.num_parameters :], mean, rtol=0, atol=1e-12)
+    assert run.weights[-1] == 1.0
+    assert not torch.equal(run.weights[task.num_parameters :], task.initial()[task.num_parameters :])
+
+
+@pytest.mark.parametrize("allocation", ["dbs", "omnilearn", "lb_bsp", "optperf", "static"])
+def test_the_split_that_is_reached_does_not_depend_on_the_period_of_local_steps(allocation: str) -> None:
+    """What is measured is a mean step, however many there are between two averages."""
+    workers = cluster(node(4e-4, 2e-3), node(1e-4, 5e-3), node(2e-4))
+    splits = []
+    for period in (1, 10):
+        made = experiment(
+            "method=local_sgd",
+            f"allocation={allocation}",
+            "workload=phantom",
+            cluster=workers,
+            coordination={"period": period},
+            budget={"updates": 120},
+        )
+        splits.append(made.coordination.allocation.shares(simulate(made).states[-1].allocation))
+
+    assert splits[0] == splits[1] != (86, 85, 85)
+
+
+# Real processes
+
+QUICK = cluster(
+    *(node(seconds, 1e-3, seconds_per_update=2e-4) for seconds in (4e-5, 1e-5, 2e-5)),
+    network={"latency_seconds": 5e-4, "bytes_per_second": 1e8},
+    seconds_per_update=2e-4,
+)
+
+
+def test_every_method_runs_in_real_processes() -> None:
+    """All in one set of processes: each position once, versions in order, the simulator's parameters where time decides nothing."""
+    made = {
+        name: short(name, "workload=digits", workload={}, cluster=QUICK, batch_size=48, dtype="float64", budget={"epochs": 0.4})
+        for name in METHODS
+    }
+
+    told = dict(zip(made, play_all(list(made.values()), patience=180), strict=True))
+
+    positions = round(0.4 * 1437)
+    for name, parts in told.items():
+        leader = parts[made[name].leader]
+        last = leader.states[-1]
+        assert tiles([batch for part in parts[:3] for batch in part.computed], positions), name
+        assert [state.version for state in leader.states] == list(range(1, len(leader.states) + 1)), name
+        assert last.num_samples + last.num_samples_discarded + last.num_samples_in_flight == positions, name
+        if name in SERIAL:
+            simulated = simulate(made[name])
+            assert len(simulated.states) == len(leader.states)
+            for mine, theirs in zip(leader.states, simulated.states, strict=True):
+                torch.testing.assert_close(mine.weights, theirs.weights, rtol=0, atol=1e-12)
+
+
+# Identities
+
+EVEN_NODES = cluster(node(4e-4, 2e-3, count=3), network=NO_NETWORK, seconds_per_update=5e-4)
+
+
+def sides(identity: Identity) -> tuple[Run, Run]:
+    """Both sides, in float64."""
+    keys = dict(identity.keys)
+    nodes = EVEN_NODES if identity.equal_nodes else UNEVEN
+    if "num_nodes" in keys:
+        nodes = cluster(node(4e-4, 2e-3, count=keys["num_nodes"]), network=NO_NETWORK, seconds_per_update=5e-4)
+    common = {"workload": {"num_parameters": 8, "num_samples": 100}, "batch_size": 30, "cluster": nodes, "dtype": "float64"}
+    runs = []
+    for side, choices in (("one", identity.one), ("other", identity.other)):
+        rates = {"learning_rate": 0.1, "momentum": 0.0, **keys.get("both", {})} if "method=asgd" in identity.other else keys.get("both", {})
+        made = experiment(*choices, "workload=quadratic", **{**common, **rates, **keys.get(side, {})}, budget={"epochs": 9.7})
+        runs.append(simulate(made, trace="full"))
+    return runs[0], runs[1]
+
+
+BARRIERS = [name for name in METHODS if "coordination: all_reduce" in (run.configs() / "method" / f"{name}.yaml").read_text()]
+
+
+@pytest.mark.parametrize("name", BARRIERS)
+def test_a_barrier_method_on_a_server_is_its_all_reduces_twin(name: str) -> None:
+    """The same ranges and the same parameters in every version, whatever the exchange takes, under noise and measured shares."""
+    one, other = (
+        simulate(short(name, "workload=quadratic", *choice, dtype="float64", budget={"epochs": 9.7}))
+        for choice in ((), ("coordination=parameter_server",))
+    )
+
+    assert [[(c.rank, c.batch) for c in group] for group in one.applied] == [[(c.rank, c.batch) for c in group] for group in other.applied]
+    for mine, theirs in zip(one.states, other.states, strict=True):
+        torch.testing.assert_close(mine.weights, theirs.weights, rtol=0, atol=1e-12)
+
+
+def test_ssp_with_bound_0_is_a_barrier() -> None:
+    """It starts its steps when the barrier does, and at η/N without momentum has the barrier's parameters after each clock."""
+    keys = {**SMALL, "cluster": {**UNEVEN, "server": {"seconds_per_update": 0.0}}, "batch_size": 30, "dtype": "float64"}
+    ssp, barrier = (
+        simulate(experiment(*choices, "workload=quadratic", **keys, **more, momentum=0.0, budget={"epochs": 3}), trace="full")
+        for choices, more in (
+            (("method=ssp",), {"admission": {"bound": 0}, "learning_rate": 0.1 / 3}),
+            (("method=ssgd", "coordination=parameter_server"), {"learning_rate": 0.1}),
+        )
+    )
+
+    assert [row[:3] for row in ssp.rows("gradient")] == [row[:3] for row in barrier.rows("gradient")]
+    assert len(ssp.states) == 3 * len(barrier.states) == 30
+    for clock, theirs in enumerate(barrier.states):
+        torch.testing.assert_close(ssp.states[3 * clock + 2].weights, theirs.weights, rtol=0, atol=1e-12)
+
+
+def test_optperf_without_overheads_is_proportional() -> None:
+    """By speed, once it has measured; where quotas are whole, to the sample."""
+    workers = cluster(node(4e-3, count=2), node(2e-3), node(1e-3))
+    optperf, dbs = (
+        simulate(experiment(f"method={name}", "workload=phantom", cluster=workers, batch_size=256, budget={"updates": 40}))
+        for name in ("optperf", "dbs_sgd")
+    )
+
+    assert optperf.simulation.experiment.coordination.allocation.shares(optperf.states[-1].allocation) == (32, 32, 64, 128)
+    assert dbs.simulation.experiment.coordination.allocation.shares(dbs.states[-1].allocation) == (32, 32, 64, 128)
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_two_sentences_for_one_method_are_one_method(name: str) -> None:
+    """The same commits at the same times where times are marked, the same parameters at each commit where parameters are."""
+    identity = IDENTITIES[name]
+
+    one, other = sides(identity)
+
+    assert len(one.states) == len(other.states) > 10
+    if identity.times:
+        assert one.seconds == other.seconds
+        assert [[(c.rank, c.batch, c.staleness) for c in g] for g in one.applied] == [
+            [(c.rank, c.batch, c.staleness) for c in g] for g in other.applied
+        ]
+    if identity.parameters:
+        for mine, theirs in zip(one.states, other.states, strict=True):
+            torch.testing.assert_close(mine.weights, theirs.weights, rtol=0, atol=1e-12)
+    assert (one.weights - one.simulation.task.initial()).abs().max() > 0.1
