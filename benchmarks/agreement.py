@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-METHODS = ("ssgd", "asgd", "dbs_sgd")
+METHODS = ("ssgd", "hetgrad", "asgd", "dbs_sgd", "ssp", "od_sgd", "pipe_sgd", "local_sgd")
 TOLERANCE = 0.10
 
 
