@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,17 @@ def _targets(entry: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from _targets(value, f"{key}[{index}]")
 
 
+RATES = {"learning_rate": "optimizer", "momentum": "optimizer", "local_learning_rate": "local_optimizer"}
+
+
+def _used(config: DictConfig, typed: Sequence[str]) -> None:
+    """Refuse a rate that was typed where the optimizer does not read it."""
+    for rate, group in RATES.items():
+        entry = config.get(group)
+        if any(override.split("=")[0] == rate for override in typed) and entry and f"${{{rate}}}" not in OmegaConf.to_yaml(entry):
+            raise ValueError(f"{rate} would do nothing, as this {group} does not read it: set {group}'s own keys, such as {group}.lr")
+
+
 USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException)  # what a user can mend
 failures: list[BaseException] = []  # of the jobs of this command, told already
 
@@ -153,6 +164,7 @@ def _app(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     summary = None
     try:
+        _used(config, HydraConfig.get().overrides.task)
         made, backend = experiment(config)
         summary = backend.run(made, folder, OmegaConf.to_yaml(config, resolve=True))
     except USERS as error:

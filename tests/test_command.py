@@ -101,6 +101,8 @@ BAD = {
     "discount._target_=mine.Rule trust=[mine]": "Python finds no module 'mine': add its folder to PYTHONPATH, or install it",
     "admission._target_=hetsim.policies.admission.Admission": "lacks arrived, initial: write what hetsim.policies",
     "allocation._target_=hetsim.policies.allocation.Even": "(it has none): add '~allocation.reallocate_every' to leave it out",
+    "learning_rate=0.5 optimizer=adam": "learning_rate would do nothing, as this optimizer does not read it: set optimizer's own keys",
+    "method=diloco momentum=0.5 optimizer=adam": "momentum would do nothing, as this optimizer does not read it",
     "experiment=nothing": "experiment=nothing is no choice: take backup_100,",
     "batch_size=3": "batch_size=3 is less than one sample for each of 4 workers",
     "batch_size=0": "batch_size must be at least 1, not 0",
