@@ -140,12 +140,18 @@ class Periodic(Allocation):
 
     reallocate_every: int | str = 1
     """Updates, or "epoch"."""
+    smoothing: float = 0.0
+    """The part that the past keeps in the moving average of what was measured."""
+    dead_band: float = 0.0
+    """The relative change below which the split stays."""
 
     def __post_init__(self) -> None:
         if self.reallocate_every != "epoch":
             if isinstance(self.reallocate_every, str):
                 raise ValueError(f"allocation.reallocate_every must be a number of updates or epoch, not {self.reallocate_every!r}")
             checks.whole("allocation.reallocate_every", self.reallocate_every)
+        checks.fraction("allocation.smoothing", self.smoothing)
+        checks.number("allocation.dead_band", self.dead_band, zero=True)
 
     def initial(self, num_workers: int, batch_size: int) -> Measured:
         return Measured.nothing(num_workers, batch_size)
@@ -186,14 +192,6 @@ class SpeedProportional(Periodic):
     than the part `dead_band` of it.
     """
 
-    smoothing: float = 0.0
-    dead_band: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.fraction("allocation.smoothing", self.smoothing)
-        checks.number("allocation.dead_band", self.dead_band, zero=True)
-
     def decide(self, state: Measured) -> tuple[tuple[int, ...], Sequence[float | None]]:
         measured = zip(state.v, state.samples, state.seconds, strict=True)
         v = [averaged(old, b / t, self.smoothing) if b else old for old, b, t in measured]
@@ -214,11 +212,6 @@ class ProportionalController(Periodic):
 
     smoothing: float = 0.5
     dead_band: float = 0.05
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.fraction("allocation.smoothing", self.smoothing)
-        checks.number("allocation.dead_band", self.dead_band, zero=True)
 
     def decide(self, state: Measured) -> tuple[tuple[int, ...], Sequence[float | None]]:
         """Remembers seconds per sample in place of v_i."""
