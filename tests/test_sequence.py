@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hetsim.effects import Batch
-from hetsim.workloads.sequence import Sequence, words
+from hetsim.workloads.sequence import Sequence, word, words
 
 N = 50
 
@@ -47,6 +47,14 @@ def test_words_depend_on_seed_stream_and_position_alone():
 
     assert np.concatenate([words(1, positions[:37], stream=2), words(1, positions[37:], stream=2)]).tolist() == drawn.tolist()
     assert len(set(drawn.tolist()) | set(words(2, positions, stream=2).tolist()) | set(words(1, positions, stream=1).tolist())) == 300
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
+def test_one_word_is_the_word_at_its_position(seed: int):
+    """In Python's integers as in NumPy's, which wrap around."""
+    positions = np.array([0, 1, 77, 2**40, 2**62])
+
+    assert [word(seed, position, stream=3) for position in positions.tolist()] == words(seed, positions, stream=3).tolist()
 
 
 def test_words_are_uniform_in_every_bit():

@@ -11,7 +11,7 @@ from torch.nn import functional
 from hetsim.effects import Batch
 from hetsim.workloads import models
 from hetsim.workloads.optimizer import FlatOptimizer
-from hetsim.workloads.sequence import Indices, Sequence, words
+from hetsim.workloads.sequence import Indices, Sequence, word, words
 from hetsim.workloads.supervised import Arrays, Augmentation, Supervised
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
 
@@ -43,11 +43,13 @@ class Classification(Task):
         model = models.build(workload.model, workload.model_options, shape=shape, num_classes=num_classes, seed=seed)
         self.model = model.to(self.dtype)
         self._parameters = list(model.parameters())
-        self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
         self.num_parameters: int = sum(parameter.numel() for parameter in self._parameters)
-        self._initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *self._buffers)])
-        if self._buffers:
-            self._initial = torch.cat([self._initial, torch.ones(1, dtype=self.dtype)])
+        one = [torch.ones(1, dtype=self.dtype)] if statistics else []
+        self._initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *statistics, *one)])
+        self._placed = self._initial.clone()
+        _view([*self._parameters, *statistics], self._placed)
+        self._tail = [self._placed[self.num_parameters : -1], *one] if statistics else []
 
     def initial(self) -> torch.Tensor:
         return self._initial
@@ -57,15 +59,14 @@ class Classification(Task):
 
     def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
         indices = self.sequence.indices(batch)
-        inputs = self._prepare(self._x_train, indices)
+        inputs, labels = self._prepare(self._x_train, indices), self._y_train.index_select(0, torch.from_numpy(indices))
         if self.augmentation:
             inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=np.arange(batch.start, batch.stop))
         # dropout draws from (seed, first position), so that it does not matter who computes
-        torch.default_generator.manual_seed(int(words(self.seed, np.array([batch.start]), stream=1)[0] >> np.uint64(32)))
-        self.model.train()
-        statistics = self._place(at, own_statistics=True)
+        torch.default_generator.manual_seed(word(self.seed, batch.start, stream=1) >> 32)
+        self._place(at, training=True)
         try:
-            loss = functional.cross_entropy(models.logits(self.model(inputs)), self._y_train[indices])
+            loss = functional.cross_entropy(models.logits(self.model(inputs)), labels)
         except ValueError as error:  # batch norm over a single value
             raise ValueError(
                 f"workload.model: a share of {batch.samples} samples is too small for it ({error}): raise batch_size"
@@ -75,13 +76,10 @@ class Classification(Task):
             (torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1)
             for gradient, parameter in zip(gradients, self._parameters, strict=True)
         ]
-        if self._buffers:
-            parts += [statistics[:-1], torch.ones_like(statistics[:1])]
-        return torch.cat(parts), loss.item()
+        return torch.cat([*parts, *self._tail]), loss.item()
 
     def evaluate(self, at: torch.Tensor) -> Evaluation:
-        self._place(at, own_statistics=False)
-        self.model.eval()
+        self._place(at, training=False)
         count = min(self.num_samples, EVALUATED)
         loss, _ = self._score(self._x_train, self._y_train, np.arange(count, dtype=np.int64) * self.num_samples // count)
         _, accuracy = self._score(self._x_test, self._y_test, np.arange(len(self._y_test)))
@@ -98,15 +96,11 @@ class Classification(Task):
                 right += (logits.argmax(1) == labels).sum().item()
         return loss / len(indices), right / len(indices)
 
-    def _place(self, at: torch.Tensor, *, own_statistics: bool) -> torch.Tensor:
-        """Let the model's parameters be views of `at`, and its statistics views of a copy that may change; that copy."""
-        statistics = at[self.num_parameters :]
-        if own_statistics and self._buffers:
-            statistics = statistics.clone()
-        _view(self._parameters, at[: self.num_parameters])
-        if self._buffers:
-            _view(self._buffers, statistics[:-1])
-        return statistics
+    def _place(self, at: torch.Tensor, *, training: bool) -> None:
+        """Let the model have the numbers of `at`, copied: while it trains it changes its statistics."""
+        self._placed.copy_(at)
+        if self.model.training != training:  # it walks through all modules
+            self.model.train(training)
 
     def _inputs(self, arrays: Arrays, resize: int | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Images as they are stored (bytes stay bytes); remember mean and deviation of each channel."""
@@ -129,11 +123,13 @@ class Classification(Task):
         return train, test
 
     def _prepare(self, x: torch.Tensor, indices: Indices) -> torch.Tensor:
-        return x[torch.from_numpy(indices)].to(self.dtype).sub_(self._mean).mul_(self._scale)
+        return x.index_select(0, torch.from_numpy(indices)).to(self.dtype).sub_(self._mean).mul_(self._scale)
 
 
 def _view(tensors: Sized[torch.Tensor], vector: torch.Tensor) -> None:
-    for tensor, part in zip(tensors, torch.split(vector, [tensor.numel() for tensor in tensors]), strict=True):
+    """Let the tensors be views of the vector, one behind the other."""
+    sizes = [tensor.numel() for tensor in tensors]
+    for tensor, part in zip(tensors, torch.split(vector[: sum(sizes)], sizes), strict=True):
         tensor.data = part.view(tensor.shape)
 
 

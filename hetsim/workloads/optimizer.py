@@ -28,6 +28,8 @@ class FlatOptimizer(Optimizer):
         self.recipe = recipe
         self.num_parameters = num_parameters
         self._parameter, self._optimizer, self._scheduler = self._build(num_parameters)
+        # without torch's hooks for its profiler, which take longer than a step of a small model
+        self._unhooked = getattr(type(self._optimizer).step, "__wrapped__", type(self._optimizer).step)
         self._initial: Memory = dict(self._optimizer.state.get(self._parameter, {}))  # Adagrad's begins with a sum
         self._settings = [self._current()]
         self._epoch = 0
@@ -61,24 +63,24 @@ class FlatOptimizer(Optimizer):
 
     def step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
         size = self.num_parameters
+        if len(weights) == size:
+            return self._step(memory, weights, gradient, epoch)
+        memory, moved = self._step(memory, weights[:size], gradient[:size], epoch)
+        summed, weight = gradient[size:-1], gradient[-1:]
+        return memory, torch.cat([moved, summed / weight if weight else weights[size:-1], weights[-1:]])
+
+    def _step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
+        """Torch steps in place, so each step works on its own copy of weights and memory."""
         parameter = self._parameter
-        parameter.data = weights[:size].clone()
-        parameter.grad = gradient[:size]
+        parameter.data, parameter.grad = weights.clone(), gradient
         if epoch != self._epoch:
             self._optimizer.param_groups[0].update(self._setting(epoch))
             self._epoch = epoch
-        # torch steps in place, so each step works on its own copy of the memory
-        copies = {name: _copy(value, weights) if isinstance(value, torch.Tensor) else value for name, value in memory.items()}
-        self._optimizer.state.clear()
-        if copies:
-            self._optimizer.state[parameter] = copies
-        self._optimizer.step()
-        memory = dict(self._optimizer.state[parameter]) if parameter in self._optimizer.state else {}
-        moved = parameter.data
-        if len(weights) > size:
-            summed, weight = gradient[size:-1], gradient[-1:]
-            moved = torch.cat([moved, summed / weight if weight else weights[size:-1], weights[-1:]])
-        return memory, moved
+        self._optimizer.state[parameter] = {
+            name: _copy(value, weights) if isinstance(value, torch.Tensor) else value for name, value in memory.items()
+        }
+        self._unhooked(self._optimizer)
+        return self._optimizer.state[parameter], parameter.data
 
     def _build(self, size: int) -> tuple[torch.nn.Parameter, torch.optim.Optimizer, Any]:
         parameter = torch.nn.Parameter(torch.zeros(size))
@@ -94,6 +96,8 @@ class FlatOptimizer(Optimizer):
             optimizer = cls([parameter], **options)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{recipe.key}: {name} refuses {options}: {_first_line(error)}") from None
+        if optimizer.param_groups[0].get("foreach", False) is None:
+            optimizer.param_groups[0]["foreach"] = False  # one vector is no list of tensors: torch need not ask at each step
         return parameter, optimizer, None if recipe.schedule is None else _scheduler(recipe.schedule, optimizer, trust, recipe.schedule_key)
 
     def _try(self) -> None:
@@ -101,6 +105,7 @@ class FlatOptimizer(Optimizer):
         recipe, name = self.recipe, self.recipe.optimizer.target
         try:
             self.step(self._initial, torch.zeros(self.num_parameters), torch.ones(self.num_parameters), 0)
+            self._optimizer.step()  # with its hooks: a schedule wants to have seen a step
         except Exception as error:
             raise ValueError(
                 f"{recipe.key}._target_={name} does not work on one flat dense vector ({_first_line(error)}): "

@@ -31,7 +31,7 @@ class QuadraticTask(Task):
         return torch.zeros_like(self.optimum)
 
     def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
-        away = at - self.centres[torch.from_numpy(self.sequence.indices(batch))].mean(0)
+        away = at - self.centres.index_select(0, torch.from_numpy(self.sequence.indices(batch))).mean(0)
         return self.curvature * away, self._excess(at)
 
     def evaluate(self, at: torch.Tensor) -> Evaluation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from hetsim.effects import Batch
 Indices = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
+MASK = 2**64 - 1  # Python's integers do not wrap around, NumPy's do
+STEP = 0x9E3779B97F4A7C15
 STREAM = 0  # sets the shuffling apart from other streams of chance with the same seed
 
 
@@ -40,13 +43,22 @@ class Sequence:
 
 def words(seed: int, positions: NDArray[np.integer], stream: int = 0) -> Words:
     """One uniform 64-bit word for each position, by (seed, stream, position): SplitMix64 (10.1145/2660193.2660195)."""
-    with np.errstate(over="ignore"):
-        key = _mix(np.uint64(seed) + np.uint64(stream) * np.uint64(0xD1B54A32D192ED03) + np.uint64(1))
-        return _mix(key ^ (positions.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)))
+    drawn: Words = _mix(_key(seed, stream) ^ (positions.astype(np.uint64) * np.uint64(STEP)))
+    return drawn
 
 
-def _mix(word: Words | np.uint64) -> Words:
-    mixed = np.asarray(word, dtype=np.uint64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
+def word(seed: int, position: int, stream: int = 0) -> int:
+    """The word of a single position."""
+    drawn: int = _mix(_key(seed, stream) ^ (position * STEP & MASK))
+    return drawn
+
+
+def _key(seed: int, stream: int) -> Any:
+    return _mix(seed + stream * 0xD1B54A32D192ED03 + 1 & MASK)
+
+
+def _mix(word: Any) -> Any:
+    """An integer of Python's or an array of NumPy's, mixed."""
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & MASK
+    return word ^ (word >> 31)

@@ -1,0 +1,174 @@
+"""How much of a plain PyTorch loop's speed training in virtual time keeps, and what it holds in memory.
+
+python benchmarks/training.py [--workers 16 256] [--repeats 7] [--epochs 2] [override …]
+python benchmarks/training.py --memory [--workers 16 256] [override …]
+
+The loop and the simulation take the same steps: an MLP 784-32-10 on as many samples as MNIST's, kept as bytes, 32 shuffled
+samples a step, standardised, one torch thread, no evaluation. The simulation is `method=asgd trace=commits` on workers of eight
+speeds with noise. Both are timed in turn; the ratio is the loop's seconds over the simulation's, the median over the repeats.
+Memory is how much the resident set of a process of its own grew at the most, counted in vectors of the model's size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import statistics
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from torch.nn import functional
+
+from hetsim import run
+from hetsim.effects import Batch
+from hetsim.experiment import Experiment
+from hetsim.sim.simulation import Simulation
+from hetsim.trace import Trace
+from hetsim.workloads import models
+from hetsim.workloads.supervised import Arrays, Supervised
+from hetsim.workloads.task import Evaluation
+
+SHARE = 32  # samples a step
+SAMPLES = 60_000
+MOMENTA = (0.0, 0.9)  # asgd's own in conf/method, and the customary one
+METHODS = (("method=asgd",), ("method=ssgd",), ("method=ssgd", "coordination=parameter_server"))  # N versions alive, one, and one
+HIDDEN = 1000  # of the model that memory is measured with: vectors of 3.2 MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthetic(Supervised):
+    """Random bytes of MNIST's size, random labels."""
+
+    name: str = "synthetic"
+
+    def read(self) -> Arrays:
+        return synthetic()
+
+
+@cache
+def synthetic() -> Arrays:
+    """The same for everyone."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(0, 256, (count, 784), dtype=np.uint8) for count in (SAMPLES, 100)), rng.integers(0, 10, SAMPLES + 100)
+    return Arrays(next(x), y[:SAMPLES], next(x), y[SAMPLES:])
+
+
+def experiment(*choices: str, workers: int, hidden: int = 32, **keys: object) -> Experiment:
+    """These choices, on so many workers of eight speeds, each with noise."""
+    with initialize_config_dir(version_base="1.3", config_dir=str(run.configs())):
+        config = compose("config", overrides=[*choices, "workload=arrays", "pictures=false"])
+    noisy = {"count": workers // 8, "overhead_seconds": 1e-3, "noise": {"distribution": "lognorm", "s": 0.2}}
+    speeds = [{**noisy, "seconds_per_sample": 1e-4 * speed} for speed in range(1, 9)]
+    changes = {"batch_size": SHARE * workers, "cluster": {"nodes": speeds}, "workload": {"path": __file__}, **keys}
+    made, _ = run.experiment(OmegaConf.merge(config, changes))
+    return replace(made, workload=Synthetic(model="mlp", model_options={"hidden": [hidden]}))
+
+
+def unevaluated(*_: torch.Tensor) -> Evaluation:
+    """No evaluation within what is measured."""
+    return Evaluation()
+
+
+def simulated(made: Experiment) -> float:
+    """Seconds of a simulation, loaded before."""
+    task, optimizers = made.load()
+    task.evaluate = unevaluated  # type: ignore[method-assign]
+    begun = perf_counter()
+    simulation = Simulation(made, task, optimizers, Trace(None, made.trace))
+    simulation.run()
+    seconds = perf_counter() - begun
+    assert made.budget.epochs is None or simulation.history.last.num_samples == made.budget.epochs * SAMPLES
+    return seconds
+
+
+def plain(made: Experiment) -> float:
+    """Seconds of a plain loop over the same data with the same model and optimizer, loaded before."""
+    torch.set_num_threads(made.threads)
+    arrays = synthetic()
+    x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)
+    scale, mean = torch.std_mean(x.float(), 0, correction=0)
+    scale = 1 / scale
+    model = models.build("mlp", {}, shape=(784,), num_classes=10, seed=made.seed)
+    optimizer = torch.optim.SGD(model.parameters(), **made.optimizer.optimizer.options)
+    rng = np.random.default_rng(made.seed)
+    assert made.budget.epochs is not None
+    begun = perf_counter()
+    for _ in range(int(made.budget.epochs)):
+        for indices in torch.from_numpy(rng.permutation(SAMPLES)).split(SHARE):
+            inputs = x.index_select(0, indices).float().sub_(mean).mul_(scale)
+            optimizer.zero_grad()
+            functional.cross_entropy(model(inputs), y.index_select(0, indices)).backward()
+            optimizer.step()
+    return perf_counter() - begun
+
+
+def speed(workers: int, momentum: float, repeats: int, epochs: int, overrides: list[str]) -> str:
+    """One row: both in turn, so that a machine that changes its mind changes it for both."""
+    made = experiment(
+        "method=asgd", "trace=commits", "learning_rate=0.001", f"momentum={momentum}", f"budget.epochs={epochs}",
+        *overrides, workers=workers,
+    )  # fmt: skip
+    steps = epochs * SAMPLES / SHARE
+    times = [(plain(made), simulated(made)) for _ in range(repeats + 1)][1:]
+    loop, ours = (statistics.median(seconds) / steps * 1e6 for seconds in zip(*times, strict=True))
+    ratios = sorted(theirs / its for theirs, its in times)
+    return f"{workers:7}{momentum:10}{loop:14.1f}{ours:14.1f}{statistics.median(ratios):9.3f}   {ratios[0]:.3f} … {ratios[-1]:.3f}"
+
+
+def peak(method: tuple[str, ...], workers: int, updates: int, overrides: list[str]) -> str:
+    """One row, for a process of its own."""
+    made = experiment(*method, "trace=none", f"budget={{epochs: null, updates: {updates}}}", *overrides, workers=workers, hidden=HIDDEN)
+    task, optimizers = made.load()
+    task.evaluate = unevaluated  # type: ignore[method-assign]
+    weights = task.initial()
+    optimizers.main.step(optimizers.main.initial(), weights, task.gradient(weights, Batch(0, SHARE))[0], 0)
+    before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    Simulation(made, task, optimizers).run()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return f"{' '.join(method):44}{workers:7}{grown / 1e6:9.0f}{grown / weights.nbytes:9.1f}"
+
+
+def machine() -> str:
+    """What the numbers belong to."""
+    info = Path("/proc/cpuinfo")
+    told = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(": ")[2] for line in told if line.startswith("model name")] or [platform.processor()]
+    return f"{names[0]}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, nargs="+", default=[16, 256])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--memory", action="store_true", help="measure memory instead")
+    arguments, overrides = parser.parse_known_args()
+    print(machine())
+    if arguments.memory:
+        print(f"{'method':44}{'workers':>7}{'MB':>9}{'vectors':>9}")
+        os.environ["MALLOC_MMAP_THRESHOLD_"] = "1000000"  # glibc gives a vector's memory back as soon as it is freed
+        with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+            for method in METHODS:
+                for workers in arguments.workers:
+                    updates = 4 * workers if method == METHODS[0] else 4
+                    print(pool.submit(peak, method, workers, updates, overrides).result(), flush=True)
+        return
+    print(f"{'workers':>7}{'momentum':>10}{'loop µs/step':>14}{'hetsim µs/step':>15}{'ratio':>8}   spread")
+    for workers in arguments.workers:
+        for momentum in MOMENTA:
+            print(speed(workers, momentum, arguments.repeats, arguments.epochs, overrides), flush=True)
+
+
+if __name__ == "__main__":
+    main()
