@@ -131,6 +131,13 @@ def describe(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def line(summary: Mapping[str, Any]) -> str:
+    """A run in half a line."""
+    final = summary["final"]
+    accuracy = "" if final["test_accuracy"] is None else f", test accuracy {final['test_accuracy']:.4f}"
+    return f"{summary['num_updates']} updates in {shown(summary['seconds'])} s, {shown(summary['updates_per_second'])} updates/s{accuracy}"
+
+
 def _dropped(summary: Mapping[str, Any]) -> str:
     dropped = summary["num_samples_discarded"]
     return f" ({dropped} more dropped)" if dropped else ""

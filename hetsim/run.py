@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import multiprocessing
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, RunMode, TaskFunction
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from hetsim import checks, report, trusted
+from hetsim import checks, report, sweep, trusted
 from hetsim.budget import Budget
-from hetsim.cluster import cluster
 from hetsim.coordination.plan import Coordination
+from hetsim.description import cluster
 from hetsim.experiment import Backend, Experiment, RunFailed
 from hetsim.methods import configs
 from hetsim.policies.admission import Admission
@@ -41,7 +49,7 @@ AXES: dict[str, type] = {
 }
 PLAIN = (
     *("method", "seed", "batch_size", "dtype", "threads", "evaluate_every_epochs", "trace", "pictures"),
-    *("trust", "data_root", "download", "learning_rate", "momentum", "local_learning_rate"),
+    *("trust", "data_root", "download", "learning_rate", "momentum", "local_learning_rate", "objective"),
 )
 OPTIMIZERS = {"optimizer": "learning_rate_schedule", "local_optimizer": "local_learning_rate_schedule"}
 GROUPS = ("backend", "cluster", "workload", "coordination", "budget", *AXES, *OPTIMIZERS, *OPTIMIZERS.values())
@@ -64,6 +72,7 @@ def experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         trusted.resolve(path, key=key, trust=trust)
     for key, path in _targets({name: entries.get(name) for name in late}):
         trusted.permitted(path, key=key, trust=trust)
+    sweep.check_objective(entries.get("objective"))
     for rate in ("learning_rate", "momentum", "local_learning_rate"):
         checks.number(rate, entries.get(rate, 0.0), zero=True)
     if entries.get("local_learning_rate_schedule") is not None and not entries.get("local_optimizer"):
@@ -155,18 +164,25 @@ def _used(config: DictConfig, typed: Sequence[str]) -> None:
 
 
 USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException)  # what a user can mend
-failures: list[BaseException] = []  # of the jobs of this command, told already
+failures: list[BaseException] = []  # of the one run of this command, told already
 
 
-@hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")
-def _app(config: DictConfig) -> None:
-    """One job. What fails is told here, and does not keep the other jobs of a sweep from running."""
+def job(config: DictConfig) -> sweep.Outcome | None:
+    """One run, or one of a sweep's: it may be in a process of its own."""
     folder = Path(HydraConfig.get().runtime.output_dir)
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        return _of_sweep(config, folder)
+    _single(config, folder)
+    return None
+
+
+_app = hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")(job)
+
+
+def _single(config: DictConfig, folder: Path) -> None:
     summary = None
     try:
-        _used(config, HydraConfig.get().overrides.task)
-        made, backend = experiment(config)
-        summary = backend.run(made, folder, OmegaConf.to_yaml(config, resolve=True))
+        summary = _run(config, folder)
     except USERS as error:
         if _verbose():
             raise
@@ -184,20 +200,196 @@ def _app(config: DictConfig) -> None:
         print(f"  files in {os.path.relpath(folder)}", flush=True)
 
 
+def _of_sweep(config: DictConfig, folder: Path) -> sweep.Outcome:
+    """Skip what is there. What fails is told here and in the run's folder, and does not keep the other runs from running."""
+    settings = HydraConfig.get()
+    name, typed = os.path.relpath(folder, settings.sweep.dir), tuple(settings.overrides.task)
+    if multiprocessing.get_start_method(allow_none=True) == "loky":
+        multiprocessing.set_start_method(None, force=True)  # joblib's own is unknown to the processes that backend=dist starts
+    worst = sweep.DIRECTIONS.get(_direction(settings) or "minimize", 0.0)
+    try:
+        with sweep.alone(folder):
+            summary = sweep.finished(folder, sweep.identity(_entries(config)))
+            already = summary is not None
+            summary = _run(config, folder) if summary is None else summary
+            objective = sweep.objective(config.objective, summary or {}, folder, worst=worst)
+    except Exception as error:
+        if settings.verbose is True:
+            raise
+        known = isinstance(error, USERS)
+        sentence = _sentence(error) if known else f"{type(error).__name__} in hetsim's own code: {_sentence(error)}"
+        sweep.failed(folder, sentence, "" if known else traceback.format_exc())
+        print(f"hetsim: error: {sentence}", file=sys.stderr, flush=True)
+        return sweep.Outcome(name, typed, worst, failure=sentence)
+    sweep.succeeded(folder)
+    if summary is not None:
+        told = "is there already" if already else report.line(summary)
+        print(f"{name}: {told}", flush=True)
+        for warning in () if already else summary["warnings"]:
+            print(f"hetsim: warning: {name}: {warning}", file=sys.stderr, flush=True)
+    return sweep.Outcome(name, typed, objective, already)
+
+
+def _run(config: DictConfig, folder: Path) -> dict[str, Any] | None:
+    typed = HydraConfig.get().overrides.task
+    _used(config, typed)
+    made, backend = experiment(config)
+    entries = _entries(config)
+    return backend.run(made, folder, sweep.header(sweep.identity(entries), typed) + OmegaConf.to_yaml(OmegaConf.create(entries)))
+
+
+def _entries(config: DictConfig) -> dict[str, Any]:
+    """The config without Hydra's own part, resolved; as it stands if it cannot be, which the run will tell."""
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]) if "hydra" in config else config
+    try:
+        entries = OmegaConf.to_container(own, resolve=True)
+    except OmegaConfBaseException:
+        entries = OmegaConf.to_container(own)
+    assert isinstance(entries, dict)
+    return {str(key): value for key, value in entries.items()}
+
+
+OmegaConf.register_new_resolver("hetsim.folder", lambda *, _root_: sweep.name(_entries(_root_)), replace=True)
+
+
+def _direction(settings: Any) -> str | None:
+    """Which way a search goes; None where a sweep is no search."""
+    direction = settings.sweeper.get("direction")
+    return None if direction is None else str(getattr(direction, "name", direction))
+
+
+class Recorded(Launcher):
+    """Any launcher, and how the runs ended that it launched: they may have ended in other processes, on other machines."""
+
+    def __init__(self, launcher: Launcher, outcomes: list[sweep.Outcome]) -> None:
+        self.launcher = launcher
+        self.outcomes = outcomes
+
+    def setup(self, **given: Any) -> None:
+        """The launcher within is set up already."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """As the launcher within does; RunFailed if a process of it was lost."""
+        try:
+            returned = self.launcher.launch(job_overrides, initial_job_idx)
+        except BrokenProcessPool:
+            raise RunFailed(f"a worker process was killed, perhaps for lack of memory: {AGAIN}") from None
+        except RuntimeError as error:
+            if not type(error).__module__.startswith("submitit"):
+                raise
+            raise RunFailed(f"a job was lost ({str(error).splitlines()[0]}): see the logs in the sweep's .submitit; {AGAIN}") from None
+        self.outcomes.extend(job.return_value for job in returned if job.status == JobStatus.COMPLETED)
+        return returned
+
+
+AGAIN = "the same command with the same hydra.sweep.dir goes on with what is missing"
+
+
+class Composed:
+    """A config loader for the sweeper's check that every run can be composed: once for all runs that make the same choices of groups.
+
+    What is typed for a key changes no composition, and a thousand seeds would be composed here one after the other.
+    """
+
+    def __init__(self, loader: ConfigLoader) -> None:
+        self.loader = loader
+        self.composed: dict[tuple[str, ...], DictConfig] = {}
+        self.groups: dict[str, bool] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        """The config of one run, or of its like that was composed before."""
+        choices = tuple(override if self.is_group(key) else key for override in sweep_overrides for key in [override.split("=")[0]])
+        if choices not in self.composed:
+            self.composed[choices] = self.loader.load_sweep_config(master_config, sweep_overrides)
+        return self.composed[choices]
+
+    def is_group(self, key: str) -> bool:
+        """Whether what is typed for it is one of a group's choices."""
+        if key not in self.groups:
+            self.groups[key] = bool(self.loader.get_group_options(key.lstrip("+~").split("@")[0]))
+        return self.groups[key]
+
+
+class Sweep:
+    """What is known of this command's sweep: its folder, its objective, and how its runs ended."""
+
+    def __init__(self) -> None:
+        self.folder: str | None = None
+        self.objective: str | None = None
+        self.direction: str | None = None
+        self.outcomes: list[sweep.Outcome] = []
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Whatever launcher a sweeper takes while this lasts is a recorded one."""
+        plugins, quiet = Plugins.instance(), os.environ.get("TQDM_DISABLE")
+        instantiate_launcher = plugins.instantiate_launcher
+
+        def instantiate(*, config: DictConfig, hydra_context: HydraContext, task_function: TaskFunction) -> Launcher:
+            self.folder = os.path.relpath(config.hydra.sweep.dir)
+            self.objective, self.direction = config.objective, _direction(config.hydra)
+            sweep.check_objective(self.objective)
+            if self.direction is not None:
+                sweep.check_search(self.objective, self.direction)
+            if not config.hydra.launcher._target_.endswith(".BasicLauncher"):
+                os.environ["TQDM_DISABLE"] = "1"  # the bars of several processes would write over each other
+            own = HydraContext(config_loader=hydra_context.config_loader, callbacks=hydra_context.callbacks)
+            hydra_context.config_loader = cast(ConfigLoader, Composed(own.config_loader))  # the sweeper's; the launcher composes every run
+            return Recorded(instantiate_launcher(config=config, hydra_context=own, task_function=task_function), self.outcomes)
+
+        plugins.instantiate_launcher = instantiate  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            plugins.instantiate_launcher = instantiate_launcher  # type: ignore[method-assign]
+            if quiet is None:
+                os.environ.pop("TQDM_DISABLE", None)
+
+    def close(self) -> bool:
+        """Tell how the runs ended; whether all of them succeeded."""
+        if self.folder is None:
+            return True
+        if self.direction is not None and self.objective is not None and self.outcomes:
+            print(sweep.best(self.outcomes, self.objective, worst=sweep.DIRECTIONS[self.direction]))
+        print(sweep.ended(self.outcomes, self.folder), flush=True)
+        failed = sweep.failures(self.outcomes)
+        if failed:
+            print(failed, file=sys.stderr, flush=True)
+        return not failed
+
+
 def main() -> None:
     """The command `hetsim`: one sentence and exit status 1 for what a user can mend, 130 after Ctrl-C."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they become sentences
+    runs = Sweep()
     try:
-        _app()
+        with runs.watched():
+            _app()
     except KeyboardInterrupt:
-        print("hetsim: interrupted", file=sys.stderr)
+        print(f"hetsim: interrupted{'' if runs.folder is None else f': add hydra.sweep.dir={runs.folder} to go on'}", file=sys.stderr)
         sys.exit(130)
     except USERS as error:
         if _verbose():
             raise
         _tell(error)
         sys.exit(1)
-    sys.exit(1 if failures else 0)
+    except Exception as error:
+        if runs.folder is None or _verbose():
+            raise
+        _tell(RunFailed(f"the sweep broke off ({type(error).__name__}: {_sentence(error)}): {AGAIN}; hydra.verbose=true tells more"))
+        sys.exit(1)
+    sys.exit(0 if runs.close() and not failures else 1)
+
+
+EXTRAS = {
+    "hydra/launcher=joblib": "parallel",
+    "hydra/launcher=submitit_local": "slurm",
+    "hydra/launcher=submitit_slurm": "slurm",
+    "hydra/sweeper=optuna": "search",
+}
 
 
 def _tell(error: BaseException) -> None:
@@ -224,9 +416,12 @@ def _sentence(error: BaseException) -> str:
     if unreadable:
         return f"{unreadable[1]} cannot be read as key=value: see 'hetsim --help', and quote braces and spaces for the shell"
     no_choice = re.match(r"In '.*?': Could not find '(.+?)/([^/']*)' Available options in '.*?': (.*?) Config search path:", text)
+    if no_choice and f"{no_choice[1]}={no_choice[2]}" in EXTRAS:
+        extra = EXTRAS[f"{no_choice[1]}={no_choice[2]}"]
+        return f"{no_choice[1]}={no_choice[2]} is not installed: install hetsim[{extra}], as in pip install 'hetsim[{extra}]'"
     if no_choice:
         *others, last = no_choice[3].split()
         return f"{no_choice[1]}={no_choice[2]} is no choice: take {', '.join(others)}{' or ' if others else ''}{last}"
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename} cannot be written or read ({error.strerror}): set hydra.run.dir to a folder that can be"
+        return f"{error.filename} cannot be written or read ({error.strerror}): set hydra.run.dir or hydra.sweep.dir to one that can be"
     return text or type(error).__name__

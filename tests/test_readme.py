@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsim import compare, methods, run
+from hetsim import compare, methods, run, table
 from hetsim.coordination.parameter_server import ParameterServer
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(run, "failures", [])
         status: object = 0
         try:
-            {"hetsim": run.main, "hetsim-compare": compare.main, "hetsim-methods": methods.main}[typed[0]]()
+            {"hetsim": run.main, "hetsim-compare": compare.main, "hetsim-methods": methods.main, "hetsim-table": table.main}[typed[0]]()
         except SystemExit as ended:
             status = ended.code or 0
         assert status == 0, typed
