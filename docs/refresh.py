@@ -1,6 +1,6 @@
 """Fill in what a page of these docs quotes from the code: a test compares, so it cannot drift.
 
-    python docs/refresh.py        rewrites docs/methods.md
+    python docs/refresh.py        rewrites docs/methods.md and docs/cluster.md
 
 `<!-- source: package.module:Class.function -->` is followed by that function's source, `<!-- methods -->` by the table of
 methods; each ends at `<!-- end -->`.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hetsim.methods import shipped
 
-PAGE = Path(__file__).with_name("methods.md")
+PAGES = [Path(__file__).with_name(name) for name in ("methods.md", "cluster.md")]
 BLOCK = re.compile(r"<!-- (methods|source: [\w.:]+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
 
@@ -50,4 +50,5 @@ def refreshed(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(refreshed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,195 +1,204 @@
-"""Nodes and links in SI units: data only, read by both backends. The simulator takes its times from here, and padding too."""
+"""Nodes, links and faults in SI units: data only, read by both backends. The simulator takes its times from here, and padding too.
+
+docs/cluster.md has the equations and a picture of each part; `description.py` makes these objects from a config.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
+from functools import cached_property
 
-import numpy as np
+from hetsim.laws import Law
 
-from hetsim import checks
-
-BLOCK = 1024  # noise factors drawn at a time
-STREAM = 1  # sets the nodes' streams of chance apart from others with the same seed
-PROFILING = 4  # and those of the gradients before the run from those in it
+Capacity = float | None
+"""What a link carries, in bytes per second; None: it is never the narrowest."""
 
 
-@dataclass(frozen=True)
-class Noise:
-    """A multiplicative factor on each gradient's time: a distribution of scipy.stats by name, with its parameters."""
+@dataclass(frozen=True, kw_only=True)
+class SlowSpells:
+    """A node shared with others: work takes `factor` times as long in spells that come and go, the first one behind a fast time."""
 
-    distribution: str
-    parameters: Mapping[str, float] = field(default_factory=dict)
-
-    def factors(self, seed: int, rank: int, stream: int = STREAM) -> Iterator[float]:
-        """Node `rank`'s own stream: the same whatever other nodes there are."""
-        rng = np.random.default_rng([seed, rank, stream])
-        draw = self._lognorm if self.distribution == "lognorm" else self._scipy()
-        while True:
-            yield from draw(rng).tolist()
-
-    def _lognorm(self, rng: np.random.Generator) -> Any:
-        """The common law without scipy.stats, which takes half a second to import."""
-        loc, scale = self.parameters.get("loc", 0.0), self.parameters.get("scale", 1.0)
-        return loc + scale * rng.lognormal(0.0, self.parameters["s"], BLOCK)
-
-    def _scipy(self) -> Any:
-        from scipy import stats
-
-        law = getattr(stats, self.distribution)(**self.parameters)
-        return lambda rng: law.rvs(size=BLOCK, random_state=rng)
+    factor: float
+    seconds_between: Law
+    seconds_lasting: Law
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One worker: a gradient of b samples takes (overhead_seconds + b · seconds_per_sample) · noise."""
+    """One worker: a gradient of b samples takes (overhead_seconds + b · seconds_per_sample) · noise, or what a table says · noise.
 
-    seconds_per_sample: float
+    `table` has measured (samples, seconds), rising in samples: linear in between, constant below the first, and going on as
+    between the last two behind the last. `slowdown` has (seconds, factor) from 0 on: from then on all work takes `factor`
+    times as long. Both that and slow spells act on work in progress.
+    """
+
+    seconds_per_sample: float = 0.0
     overhead_seconds: float = 0.0
+    table: tuple[tuple[int, float], ...] = ()
     seconds_per_update: float = 0.0
-    noise: Noise | None = None
+    noise: Law | None = None
+    slow_spells: SlowSpells | None = None
+    slowdown: tuple[tuple[float, float], ...] = ()
+    max_samples: int | None = None
+    """What fits into its memory at once."""
+    latency_seconds: float = 0.0
+    uplink_bytes_per_second: Capacity = None
+    downlink_bytes_per_second: Capacity = None
+    rack: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rack:
+    """Nodes (and racks) behind one switch, whose link to the rest they share."""
+
+    uplink_bytes_per_second: Capacity = None
+    downlink_bytes_per_second: Capacity = None
+    latency_seconds: float = 0.0
+    within: str | None = None
+    """The rack that this one stands in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Links without contention: a message of n bytes takes latency_seconds + n / bytes_per_second."""
+    """What lies between any two: a message of n bytes takes latency_seconds + n / bytes_per_second where no link is narrower.
+
+    Each link that a node, a rack or the server describes is shared max-min fairly by the messages that pass it at the same time.
+    """
 
     latency_seconds: float
     bytes_per_second: float
-
-    def message_seconds(self, nbytes: int) -> float:
-        """From hand-over to delivery."""
-        return self.latency_seconds + nbytes / self.bytes_per_second
-
-    def all_reduce_seconds(self, nbytes: int, num_workers: int) -> float:
-        """A ring all-reduce, from the last entry: 2(N−1) steps of 1/N of the vector each."""
-        return 2 * (num_workers - 1) * (self.latency_seconds + nbytes / (num_workers * self.bytes_per_second))
-
-    def gather_seconds(self, num_workers: int) -> float:
-        """One number of eight bytes from everyone to everyone, from the last entry."""
-        return (num_workers - 1) * (self.latency_seconds + 8 / self.bytes_per_second)
+    """The most that one message gets."""
+    jitter_seconds: Law | None = None
+    """On top of each message's latency; collectives know none."""
+    all_reduce: str = "ring"
+    """ring, halving_doubling or two_level."""
+    racks: Mapping[str, Rack] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A server applies one update at a time."""
+    """Applies one update at a time, each (seconds_per_update + nbytes · seconds_per_byte) · noise.
+
+    With `shards` k, k machines have a part of the weights each, under one logical version: that divides an update's time, and
+    the bytes that each of the server's links carries, by k.
+    """
 
     seconds_per_update: float = 0.0
+    seconds_per_byte: float = 0.0
+    noise: Law | None = None
+    shards: int = 1
+    latency_seconds: float = 0.0
+    uplink_bytes_per_second: Capacity = None
+    downlink_bytes_per_second: Capacity = None
+    rack: str | None = None
+
+    def update_seconds(self, nbytes: float) -> float:
+        """Before noise."""
+        return (self.seconds_per_update + nbytes * self.seconds_per_byte) / self.shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outages:
+    """When a node is not there: `scheduled` (from, until) in seconds, in order and apart, and crashes by law, again and again."""
+
+    scheduled: tuple[tuple[float, float], ...] = ()
+    seconds_to_crash: Law | None = None
+    seconds_to_repair: Law | None = None
+    """None: it stays away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """Which nodes are not there when, how soon the others know it, and what a new beginning without them costs them."""
+
+    detection_seconds: float = 0.0
+    regroup_seconds: float = 0.0
+    nodes: Mapping[int, Outages] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Path:
+    """What a message passes: latency in all, the most that one message gets, and the links that it shares with others.
+
+    A link is named by its direction and by whose it is: ("up", 3), ("down", "server"), ("up", "rack a").
+    """
+
+    latency_seconds: float
+    bytes_per_second: float
+    links: tuple[tuple[str, int | str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Workers 0 … N−1, the network between them, and the server of the methods that have one."""
+    """Workers 0 … N−1, the network between them, the server of the methods that have one (rank N), and faults."""
 
     name: str
     nodes: tuple[Node, ...]
     network: Network
     server: Server
+    faults: Faults = field(default_factory=Faults)
 
     @property
     def num_workers(self) -> int:
         """N."""
         return len(self.nodes)
 
-    def seconds_per_update(self, rank: int) -> float:
-        """What an optimizer step costs there; the rank behind the last worker is the server."""
-        return self.nodes[rank].seconds_per_update if rank < len(self.nodes) else self.server.seconds_per_update
+    @property
+    def most(self) -> tuple[int, ...] | None:
+        """What fits into each node's memory, in samples; None where no node has a bound."""
+        if all(node.max_samples is None for node in self.nodes):
+            return None
+        return tuple(2**62 if node.max_samples is None else node.max_samples for node in self.nodes)
 
+    def capacity(self, link: tuple[str, int | str]) -> float:
+        """What a link carries, in bytes per second."""
+        direction, whose = link
+        end: Node | Rack | Server
+        if isinstance(whose, int):
+            end, times = self.nodes[whose], 1
+        elif whose == "server":
+            end, times = self.server, self.server.shards
+        else:
+            end, times = self.network.racks[whose.removeprefix("rack ")], 1
+        carries = end.uplink_bytes_per_second if direction == "up" else end.downlink_bytes_per_second
+        return math.inf if carries is None else carries * times
 
-class StepTimes:
-    """One node's gradient times, in the order in which it computes them."""
+    @cached_property
+    def shares_links(self) -> bool:
+        """Whether any link is described, so that messages may be in each other's way."""
+        ends: list[Node | Rack | Server] = [*self.nodes, self.server, *self.network.racks.values()]
+        return any(end.uplink_bytes_per_second is not None or end.downlink_bytes_per_second is not None for end in ends)
 
-    def __init__(self, node: Node, *, seed: int, rank: int, stream: int = STREAM) -> None:
-        self.node = node
-        self._factors = node.noise.factors(seed, rank, stream) if node.noise else None
-
-    def skip(self, num_gradients: int) -> None:
-        """Go on behind so many gradients that an earlier run has had."""
-        if self._factors is not None:
-            next(islice(self._factors, num_gradients, num_gradients), None)
-
-    def next(self, samples: int) -> float:
-        """Seconds that the next gradient takes, over this many samples."""
-        seconds = self.node.overhead_seconds + samples * self.node.seconds_per_sample
-        return seconds if self._factors is None else seconds * next(self._factors)
-
-
-def cluster(config: Any) -> Cluster:
-    """The cluster that a config describes; ValueError with one sentence if it does not describe one."""
-    entries = checks.mapping("cluster", config, required=("name", "nodes", "network", "server"))
-    if not isinstance(entries["nodes"], Sequence) or isinstance(entries["nodes"], str):
-        raise ValueError(f"cluster.nodes must be a list of nodes, not {entries['nodes']!r}")
-    nodes = [node for index, entry in enumerate(entries["nodes"]) for node in _nodes(f"cluster.nodes[{index}]", entry)]
-    if not nodes:
-        raise ValueError("cluster.nodes is empty: describe at least one node")
-    network = checks.mapping("cluster.network", entries["network"], required=("latency_seconds", "bytes_per_second"))
-    server = checks.mapping("cluster.server", entries["server"], required=("seconds_per_update",))
-    return Cluster(
-        name=str(entries["name"]),
-        nodes=tuple(nodes),
-        network=Network(
-            latency_seconds=checks.number("cluster.network.latency_seconds", network["latency_seconds"], zero=True),
-            bytes_per_second=checks.number("cluster.network.bytes_per_second", network["bytes_per_second"]),
-        ),
-        server=Server(seconds_per_update=checks.number("cluster.server.seconds_per_update", server["seconds_per_update"], zero=True)),
-    )
-
-
-def _nodes(key: str, config: Any) -> list[Node]:
-    required = ("count", "seconds_per_sample", "overhead_seconds")
-    entry = checks.mapping(key, config, required=required, optional=("seconds_per_update", "noise"))
-    node = Node(
-        seconds_per_sample=checks.number(f"{key}.seconds_per_sample", entry["seconds_per_sample"]),
-        overhead_seconds=checks.number(f"{key}.overhead_seconds", entry["overhead_seconds"], zero=True),
-        seconds_per_update=checks.number(f"{key}.seconds_per_update", entry.get("seconds_per_update", 0.0), zero=True),
-        noise=None if entry.get("noise") is None else _noise(f"{key}.noise", entry["noise"]),
-    )
-    return [node] * checks.whole(f"{key}.count", entry["count"])
-
-
-def _noise(key: str, config: Any) -> Noise:
-    if not isinstance(config, Mapping) or not isinstance(config.get("distribution"), str):
-        raise ValueError(f"{key} must be null or a mapping such as {{distribution: lognorm, s: 0.1}}, not {config!r}")
-    name = config["distribution"]
-    shapes = ["s"] if name == "lognorm" else _shapes(key, name)
-    entry = checks.mapping(key, config, required=("distribution", *shapes), optional=("loc", "scale"))
-    parameters = {}
-    for parameter, value in entry.items():
-        if parameter != "distribution":
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ValueError(f"{key}.{parameter} must be a finite number, not {value!r}")
-            parameters[parameter] = float(value)
-    if name == "lognorm":
-        checks.number(f"{key}.s", parameters["s"])
-        checks.number(f"{key}.scale", parameters.get("scale", 1.0))
-        checks.number(f"{key}.loc", parameters.get("loc", 0.0), zero=True)
-    else:
-        _check_support(key, name, parameters)
-    return Noise(name, parameters)
-
-
-def _shapes(key: str, name: str) -> list[str]:
-    """The shape parameters of SciPy's distribution of this name."""
-    from scipy import stats
-
-    law = getattr(stats, name, None)
-    if not isinstance(law, stats.rv_continuous):
-        laws = [law for law in dir(stats) if isinstance(getattr(stats, law), stats.rv_continuous)]
-        raise ValueError(
-            f"{key}.distribution must be a continuous distribution of scipy.stats, not {name!r}{checks.suggestion(name, laws)}"
+    def path(self, sender: int, receiver: int) -> Path:
+        """From one rank to another; rank N is the server."""
+        up, down = self._way_out(sender), self._way_out(receiver)
+        while up[-1] == down[-1]:  # a rack that both stand in is not left
+            up, down = up[:-1], down[:-1]
+        shards = self.server.shards if self.num_workers in (sender, receiver) else 1
+        ends = [*(("up", end) for end in up), *(("down", end) for end in reversed(down))]
+        return Path(
+            latency_seconds=self.network.latency_seconds + sum(self._latency(end) for _, end in ends),
+            bytes_per_second=self.network.bytes_per_second * shards,
+            links=tuple(link for link in ends if self.capacity(link) < math.inf),
         )
-    return law.shapes.split(", ") if law.shapes else []
 
+    def message_seconds(self, sender: int, receiver: int, nbytes: float) -> float:
+        """From hand-over to delivery of a message that has its way for itself, without jitter."""
+        path = self.path(sender, receiver)
+        return path.latency_seconds + nbytes / min([path.bytes_per_second, *map(self.capacity, path.links)])
 
-def _check_support(key: str, name: str, parameters: Mapping[str, float]) -> None:
-    """A time cannot be multiplied by a negative factor."""
-    from scipy import stats
+    def _way_out(self, rank: int) -> list[int | str]:
+        """Whose links a message passes on its way out of everything: the node's own first, then from rack to rack."""
+        way: list[int | str] = ["server" if rank == self.num_workers else rank]
+        rack = self.server.rack if rank == self.num_workers else self.nodes[rank].rack
+        while rack is not None:
+            way.append(f"rack {rack}")
+            rack = self.network.racks[rack].within
+        return way
 
-    lowest = getattr(stats, name)(**parameters).support()[0]
-    if math.isnan(lowest):
-        raise ValueError(f"{key}: {name} has no such parameters as {dict(parameters)}: see scipy.stats.{name}")
-    if lowest < 0:
-        raise ValueError(f"{key} must never be negative, but {name} with these parameters starts at {lowest}: choose others")
+    def _latency(self, end: int | str) -> float:
+        if isinstance(end, int):
+            return self.nodes[end].latency_seconds
+        return self.server.latency_seconds if end == "server" else self.network.racks[end.removeprefix("rack ")].latency_seconds

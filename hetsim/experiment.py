@@ -13,6 +13,7 @@ from hetsim import checks
 from hetsim.budget import Budget
 from hetsim.cluster import Cluster
 from hetsim.coordination.plan import Coordination, Plan
+from hetsim.effects import Batch
 from hetsim.trace import DETAILS
 from hetsim.workloads.task import Optimizer, OptimizerRecipe, Task, Workload
 
@@ -48,7 +49,7 @@ class Experiment:
         checks.flag("pictures", self.pictures)
         if self.batch_size < self.num_workers:
             raise ValueError(f"batch_size={self.batch_size} is less than one sample for each of {self.num_workers} workers: raise it")
-        self.coordination.allocation.initial(self.num_workers, self.batch_size)
+        self.coordination.allocation.begun(self.num_workers, self.batch_size, self.cluster.most)
         self.coordination.admission.initial(self.num_workers)
         self.coordination.check(self.num_workers)
         self._check_optimizers()
@@ -69,10 +70,16 @@ class Experiment:
         """The rank whose commits count: the server, or rank 0 where there is none."""
         return self.num_workers if self.coordination.needs_server else 0
 
+    @property
+    def profiled(self) -> tuple[Batch, ...]:
+        """What each worker computes to be measured before the run: B samples, or what fits into its memory."""
+        most = self.cluster.most or (self.batch_size,) * self.num_workers
+        return tuple(Batch(0, min(self.batch_size, bound)) for bound in most)
+
     def plan(self, task: Task) -> Plan:
         """What is to be handed out of this task's samples."""
         positions = self.budget.num_positions(task.num_samples)
-        return Plan(self.num_workers, self.batch_size, positions, task.num_samples, task.num_parameters)
+        return Plan(self.num_workers, self.batch_size, positions, task.num_samples, task.num_parameters, self.cluster.most)
 
     def load(self) -> tuple[Task, Optimizers]:
         """The workload's data, model and optimizers, refusing what would silently do nothing."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hetsim.coordination.plan import State
+from hetsim.coordination.plan import State, Together
 from hetsim.effects import Contribution
 from hetsim.experiment import Experiment
 from hetsim.measures import Applied
@@ -38,30 +38,38 @@ class History:
     """Called with the state of every commit, by whoever wants to start again from one."""
     profile_seconds: float = 0.0
     """What measuring the workers took before the run began."""
+    at_once: bool = False
+    """Whether versions are evaluated when they are committed, as where time can stand still, rather than at the end."""
     points: list[Point] = field(default_factory=list)
+    leader: int = field(init=False)
+    """The rank whose commits these are."""
     last: State = field(init=False)
     applied: Applied = field(init=False)
 
     def __post_init__(self) -> None:
-        self.last = self.start
+        self.last, self.leader = self.start, self.experiment.leader
         self.applied = Applied(self.experiment.num_workers)
         self._every = self.experiment.evaluate_every_epochs * self.task.num_samples
         self._kept: list[tuple[float, int, int, Vector]] = []
+        self._allows = self.experiment.budget.allows
         self._bar = Bar(self.experiment, self.experiment.plan(self.task).num_positions)
         self._note(0.0, self.start)
 
-    def commit(self, seconds: float, state: State, applied: tuple[Contribution, ...], memory: Any = None) -> bool:
+    def commit(self, seconds: float, state: State, applied: Sequence[Contribution], memory: Any = None) -> bool:
         """Record a version, with the optimizer's memory; whether updates and seconds allow another one."""
-        if self.trace.commits:
-            if self.trace.full:
+        trace, version, num_samples = self.trace, state.version, state.num_samples
+        staleness = self.applied.commit(seconds, applied)
+        if trace.commits:
+            if trace.full:
+                note = trace.note
                 for c in applied:
-                    self.trace.add(seconds, seconds, c.rank, APPLY, state.version, c.samples, c.staleness)
-            samples = state.num_samples - self.last.num_samples
-            staleness = max((c.staleness for c in applied), default=0)
-            self.trace.add(seconds, seconds, self.experiment.leader, COMMIT, state.version, samples, staleness)
-        self.applied.commit(seconds, applied)
-        if state.num_samples // self._every > self.last.num_samples // self._every:
+                    note((seconds, seconds, c.rank, APPLY, version, c.batch.samples, c.staleness, 0))
+            trace.add(seconds, seconds, self.leader, COMMIT, version, num_samples - self.last.num_samples, staleness)
+        if num_samples // self._every > self._evaluated:
             self._note(seconds, state)
+        going = self._allows(version, seconds)
+        if not going or self.keep is not None:
+            state = state.but(outstanding=tuple(state.outstanding))  # which a server goes on changing
         self.last = state
         if self.keep is not None:
             before = self.start.num_gradients or (0,) * self.experiment.num_workers
@@ -69,7 +77,7 @@ class History:
             self.keep(replace(state, optimizer=memory, num_gradients=num_gradients))
         if self._bar.shown:
             self._bar.move(seconds, state, applied)
-        return self.experiment.budget.allows(state.version, seconds)
+        return going
 
     def drained(self, state: State | None) -> None:
         """What the leader dropped behind the last commit counts as discarded."""
@@ -90,7 +98,10 @@ class History:
         self.evaluate()
 
     def _note(self, seconds: float, state: State) -> None:
+        self._evaluated = state.num_samples // self._every
         self._kept.append((seconds, state.version, state.num_samples, state.weights))
+        if self.at_once:
+            self.evaluate()
 
 
 class Bar:
@@ -109,10 +120,10 @@ class Bar:
         layout = "{l_bar}{bar}| {n:.0f}/{total:.0f} {unit} [{elapsed}<{remaining}{postfix}]"
         self._tqdm: Any = tqdm(total=total, unit=self._unit, desc=experiment.method, leave=False, bar_format=layout)
 
-    def move(self, seconds: float, state: State, applied: tuple[Contribution, ...]) -> None:
+    def move(self, seconds: float, state: State, applied: Sequence[Contribution]) -> None:
         """Show a commit."""
         if applied:
-            loss = sum(c.loss for c in applied) / len(applied)
+            loss = applied.mean_loss if isinstance(applied, Together) else sum(c.loss for c in applied) / len(applied)
             self._loss = loss if self._loss is None else 0.9 * self._loss + 0.1 * loss
         done = {"samples": state.num_samples, "updates": state.version, "s": seconds}[self._unit]
         if done - self._tqdm.n >= self._tqdm.total / 1000 or done >= self._tqdm.total:

@@ -6,6 +6,7 @@ what a slower worker still holds. These operations, and ``+ - * / ** abs``, are 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -45,6 +46,22 @@ def sqrt(vector: Vector) -> Vector:
 def where(condition: Vector, yes: Vector, no: Vector) -> Vector:
     """`yes` where the condition holds, `no` elsewhere, element by element."""
     return yes if isinstance(yes, Phantom) else yes.where(condition, no)
+
+
+def scaled(vector: Vector, factor: Callable[[], float]) -> Vector:
+    """`vector` times a number that is worked out only where there is something to multiply."""
+    return vector if isinstance(vector, Phantom) else vector * factor()
+
+
+def weighted_sum(vectors: Sequence[Vector], factors: Callable[[], Sequence[float]]) -> Vector:
+    """Σ f_i v_i in this order; the numbers are worked out only where there is something to multiply."""
+    total: Vector = None
+    if isinstance(vectors[0], Phantom):
+        return vectors[0]
+    for vector, factor in zip(vectors, factors(), strict=True):
+        term = vector if factor == 1.0 else vector * factor
+        total = term if total is None else total + term
+    return total
 
 
 def norm(vector: Vector) -> Vector:

@@ -19,6 +19,7 @@ from pyarrow import parquet
 from worlds import cluster, experiment, node, simulate, tiles
 
 from hetsim import run
+from hetsim.collectives import Collectives
 from hetsim.coordination.plan import Coordination, Plan, State
 from hetsim.dist import Processes
 from hetsim.dist.mailroom import decoded, encoded
@@ -94,7 +95,7 @@ def test_padding_is_never_undercut() -> None:
             assert took >= 5e-4 - 1e-9
         if row.kind == "message":
             assert row.nbytes in (0, size)
-            assert took >= described.network.message_seconds(row.nbytes) - 1e-9
+            assert took >= described.message_seconds(0, 1, row.nbytes) - 1e-9
 
 
 def test_a_synchronous_run_is_never_shorter_than_its_simulation() -> None:
@@ -105,7 +106,7 @@ def test_a_synchronous_run_is_never_shorter_than_its_simulation() -> None:
 
     simulated = simulate(experiment("method=ssgd", "allocation=even", cluster=QUICK, batch_size=48, budget={"updates": 1})).seconds
     assert len(real) == 12
-    assert real[0] >= simulated[0] + made.cluster.network.gather_seconds(3) - 1e-9
+    assert real[0] >= simulated[0] + Collectives(made.cluster).gather_seconds() - 1e-9
     assert real == sorted(real)
 
 
@@ -115,8 +116,8 @@ def test_a_reduction_is_held_since_the_last_entry() -> None:
 
     parts = play(made)
 
-    network, size = made.cluster.network, nbytes(parts[0].states[-1].weights)
-    for kind, described in (("all_reduce", network.all_reduce_seconds(size, 3)), ("gather", network.gather_seconds(3))):
+    ring, size = Collectives(made.cluster), nbytes(parts[0].states[-1].weights)
+    for kind, described in (("all_reduce", ring.all_reduce_seconds(size)), ("gather", ring.gather_seconds())):
         meetings = list(zip(*([row for row in part.rows if row.kind == kind] for part in parts), strict=True))
         assert len(meetings) == 4
         for rows in meetings:
@@ -165,7 +166,7 @@ def test_phantoms_travel_too(method: tuple[str, ...], tmp_path: Path) -> None:
 
     assert summary is not None
     assert summary["num_updates"] == 3
-    assert summary["seconds"] > made.cluster.network.message_seconds(4_000_000)
+    assert summary["seconds"] > made.cluster.message_seconds(0, 1, 4_000_000)
     assert summary["final"] == {"train_loss": None, "test_accuracy": None}
 
 

@@ -8,21 +8,25 @@ import re
 import shlex
 import sys
 import textwrap
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import mutations
 import pytest
 from methods import SHIPPED
 from mutations import MUTATIONS
+from omegaconf import OmegaConf
 from worlds import experiment, simulate
 
-from hetsim import methods, run
+from hetsim import checks, description, methods, run
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLE = DOCS / "example"
 PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
 OWN = (DOCS / "own-method.md").read_text(encoding="utf-8")
+CLUSTER = (DOCS / "cluster.md").read_text(encoding="utf-8")
 EXPERIMENTS = sorted(path.stem for path in (run.configs() / "experiment").glob("*.yaml"))
 
 
@@ -40,6 +44,78 @@ def test_the_code_in_methods_md_is_the_code() -> None:
     """Every quoted function, and the table of methods: `python docs/refresh.py` changes nothing."""
     assert loaded(DOCS / "refresh.py").refreshed(PAGE) == PAGE
     assert PAGE.count("<!-- source: ") > 20
+
+
+def test_the_code_in_cluster_md_is_the_code() -> None:
+    """`python docs/refresh.py` changes nothing."""
+    assert loaded(DOCS / "refresh.py").refreshed(CLUSTER) == CLUSTER
+    assert "<!-- source: " in CLUSTER
+
+
+def clusters_described(folder: Path) -> list[Any]:
+    """Each example of cluster.md, with what it leaves out, and each cluster that is shipped; recorded slowdowns lie in this folder."""
+    (folder / "load.csv").write_text(re.findall(r"```csv\n(.*?)```", CLUSTER, flags=re.DOTALL)[0], encoding="utf-8")
+    shipped = [path.read_text(encoding="utf-8") for path in sorted((run.configs() / "cluster").glob("*.yaml"))]
+    base = OmegaConf.load(run.configs() / "cluster" / "uniform4.yaml")
+    return [
+        OmegaConf.to_container(OmegaConf.merge(base, OmegaConf.create(text)))
+        for text in [*re.findall(r"```yaml\n(.*?)```", CLUSTER, flags=re.DOTALL), *shipped]
+    ]
+
+
+def test_every_key_of_a_cluster_is_in_cluster_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All examples describe clusters, and what the description knows while they do, the page names."""
+    monkeypatch.chdir(tmp_path)
+    known: dict[str, set[str]] = {}
+    check = checks.mapping
+
+    def recording(key: str, value: Any, *, required: Collection[str] = (), optional: Collection[str] = ()) -> dict[str, Any]:
+        known.setdefault(key.split("[")[0], set()).update(required, optional)
+        return check(key, value, required=required, optional=optional)
+
+    monkeypatch.setattr(checks, "mapping", recording)
+    for config in clusters_described(tmp_path):
+        description.cluster(config)
+
+    assert {"cluster", "cluster.nodes", "cluster.network", "cluster.server", "cluster.faults", "cluster.faults.schedule"} <= set(known)
+    in_code = " ".join(re.findall(r"`[^`\n]+`", CLUSTER))
+    unnamed = {(part, key) for part, keys in known.items() for key in keys if not re.search(rf"\b{key}\b", in_code)}
+    assert not unnamed
+
+
+def test_every_shipped_cluster_is_in_cluster_md() -> None:
+    """In the table, by its name."""
+    table = CLUSTER.split("| cluster | nodes |")[1].split("\n\n")[0]
+
+    assert sorted(re.findall(r"`(\w+)`", table.replace("`two_level`", "").replace("`halving_doubling`", ""))) == sorted(
+        path.stem for path in (run.configs() / "cluster").glob("*.yaml")
+    )
+
+
+def test_cluster_mds_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the first example in the file that the page names."""
+    whole = re.findall(r"```yaml\n(.*?)```", CLUSTER, flags=re.DOTALL)[0]
+    (tmp_path / "my" / "cluster").mkdir(parents=True)
+    (tmp_path / "my" / "cluster" / "ours.yaml").write_text(whole, encoding="utf-8")
+    blocks = re.findall(r"```sh\n(.*?)```", CLUSTER, flags=re.DOTALL)
+    commands = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+    monkeypatch.chdir(tmp_path)
+    for typed in commands:
+        monkeypatch.setattr(sys, "argv", [*typed, "pictures=false"])
+        monkeypatch.setattr(run, "failures", [])
+        with pytest.raises(SystemExit) as ended:
+            run.main()
+        assert not ended.value.code, typed
+
+    assert len(commands) == 5
+
+
+def test_cluster_mds_pictures_are_those_that_are_drawn() -> None:
+    """One file for each function of docs/pictures.py, all of them shown."""
+    drawn = {f"cluster-{picture.__name__}.png" for picture in loaded(DOCS / "pictures.py").PICTURES}
+    there = {path.name for path in (DOCS / "images").glob("cluster-*.png")}
+
+    assert drawn == there == set(re.findall(r"images/(cluster-\w+\.png)", CLUSTER))
 
 
 @pytest.mark.parametrize("heading", ["## What it takes on digits", "## The grid behind the rates"])

@@ -10,8 +10,9 @@ import pytest
 from worlds import cluster, experiment, node, simulate
 
 from hetsim import measures
-from hetsim.cluster import Noise
 from hetsim.experiment import Experiment
+from hetsim.laws import Law
+from hetsim.step_times import GRADIENTS
 
 LINK = {"latency_seconds": 0.125, "bytes_per_second": 64.0}
 SIZES = {"num_parameters": 8, "num_samples": 60_000}  # 32 bytes
@@ -174,6 +175,7 @@ def test_waiting_is_what_is_neither_compute_nor_update():
                 "compute_seconds": 2.0,
                 "update_seconds": 2.0,
                 "wait_seconds": 4.0,
+                "down_seconds": 0.0,
                 "staleness_mean": 0.0,
             },
             {
@@ -183,6 +185,7 @@ def test_waiting_is_what_is_neither_compute_nor_update():
                 "compute_seconds": 6.0,
                 "update_seconds": 2.0,
                 "wait_seconds": 0.0,
+                "down_seconds": 0.0,
                 "staleness_mean": 0.0,
             },
         ],
@@ -232,7 +235,7 @@ def test_noise_multiplies_overhead_and_samples_alike():
     run = simulate(phantom("ssgd", updates=5, workers=workers, batch_size=9))
 
     now, commits = 0.0, []
-    for factor in islice(Noise("lognorm", {"s": 0.5}).factors(0, 0), 5):
+    for factor in islice(Law("lognorm", {"s": 0.5}).draws(0, 0, GRADIENTS), 5):
         now += (0.03 + 9 * 0.007) * factor
         commits.append(now)
     assert run.seconds == commits
@@ -251,7 +254,7 @@ def test_factors_follow_scipys_law_of_that_name(name: str, parameters: dict[str,
     """Kolmogorov–Smirnov against scipy.stats, for the law that is drawn without it too; and against that law with another scale."""
     from scipy import stats
 
-    factors = list(islice(Noise(name, parameters).factors(0, 0), 4000))
+    factors = list(islice(Law(name, parameters).draws(0), 4000))
 
     assert stats.kstest(factors, getattr(stats, name)(**parameters).cdf).pvalue > 0.01
     assert stats.kstest(factors, getattr(stats, name)(**{**parameters, "scale": 1.2}).cdf).pvalue < 1e-6
@@ -259,7 +262,7 @@ def test_factors_follow_scipys_law_of_that_name(name: str, parameters: dict[str,
 
 def test_successive_blocks_of_a_stream_differ():
     """Factors are drawn in blocks, and no block is drawn twice."""
-    factors = np.array(list(islice(Noise("lognorm", {"s": 0.5}).factors(0, 0), 5000)))
+    factors = np.array(list(islice(Law("lognorm", {"s": 0.5}).draws(0), 5000)))
 
     assert len(np.unique(factors)) == 5000
 

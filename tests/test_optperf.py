@@ -86,14 +86,15 @@ def test_the_fastest_split_by_hand(nodes: list[tuple[float, float]], total: int,
     assert sum(fastest_split(affine(nodes), total, most)) == total
 
 
-@pytest.mark.parametrize(("total", "most", "held"), [(13, [6, 6], [6, 6]), (5, [5, 0], [5, 0])])
-def test_what_the_bounds_cannot_hold_is_refused(total: int, most: list[int] | None, held: list[int]):
+def test_what_the_bounds_cannot_hold_is_refused():
     """Too many samples for the bounds, or no sample for one; just enough is enough."""
     nodes = affine([(0.0, 1.0), (0.0, 1.0)])
 
     assert fastest_split(nodes, 12, [6, 6]) == (6, 6)
-    with pytest.raises(ValueError, match=rf"^allocation\.max_samples=\[{str(held)[1:-1]}\] cannot hold batch_size={total}"):
-        fastest_split(nodes, total, most)
+    with pytest.raises(ValueError, match=r"^the nodes' max_samples hold 12 samples in all, but batch_size=13: raise them, or lower it$"):
+        fastest_split(nodes, 13, [6, 6])
+    with pytest.raises(ValueError, match=r"^a node's max_samples must be at least 1, not 0$"):
+        fastest_split(nodes, 5, [5, 0])
 
 
 def test_what_has_no_fastest_split_is_refused():
@@ -213,9 +214,11 @@ def test_a_fit_never_has_a_negative_part(steps: tuple[tuple[int, float], ...]):
 # The probing
 
 
-def followed(optperf: OptPerf, nodes: Sequence[Sequence[Line]], total: int, num_updates: int) -> list[Probing]:
+def followed(
+    optperf: OptPerf, nodes: Sequence[Sequence[Line]], total: int, num_updates: int, most: Sequence[int] | None = None
+) -> list[Probing]:
     """The state at first and after each update, at which each node took what its lines say."""
-    states = [optperf.initial(len(nodes), total)]
+    states = [optperf.initial(len(nodes), total, most)]
     for _ in range(num_updates):
         shares = states[-1].shares
         timings = [
@@ -340,7 +343,7 @@ def test_memory_bounds_every_split_the_probing_ones_included(parameters: list[tu
     most = data.draw(st.lists(st.integers(each - 1, total), min_size=len(nodes), max_size=len(nodes)))
     assume(sum(most) >= total)
 
-    states = followed(OptPerf(probes=1, max_samples=most), nodes, total, 8)
+    states = followed(OptPerf(probes=1), nodes, total, 8, most)
 
     assert all(sum(state.shares) == total for state in states)
     assert all(1 <= b <= bound for state in states for b, bound in zip(state.shares, most, strict=True))
@@ -350,11 +353,6 @@ def test_memory_bounds_every_split_the_probing_ones_included(parameters: list[tu
     ("options", "sentence"),
     [
         ({"probes": 0}, r"^allocation\.probes must be at least 1, not 0$"),
-        ({"max_samples": 8}, r"^allocation\.max_samples must be null or a list of whole numbers, one for each worker, not 8$"),
-        ({"max_samples": [8, 0]}, r"^allocation\.max_samples must be at least 1, not 0$"),
-        ({"max_samples": [8, 1.5]}, r"^allocation\.max_samples must be a whole number, not 1\.5$"),
-        ({"max_samples": [8]}, r"^allocation\.max_samples has 1 numbers, but the cluster has 2 workers"),
-        ({"max_samples": [2, 2]}, r"^allocation\.max_samples=\[2, 2\] cannot hold batch_size=8"),
     ],
 )
 def test_optperf_refuses_what_makes_no_sense(options: dict[str, Any], sentence: str):

@@ -181,19 +181,20 @@ def test_epochs_advance_at_a_commit(clock: Clock) -> None:
 
 def room(pad: bool = True, *, peers: tuple[int, ...] = ()) -> Mailroom:
     """A mailroom where a byte takes a second."""
-    return Mailroom(peers, float, Pace(pad), began=BEGAN)
+    return Mailroom(peers, lambda _, size: float(size), Pace(pad), began=BEGAN)
 
 
 def test_messages_are_delivered_in_the_order_in_which_they_are_due(clock: Clock) -> None:
-    """A small one that was sent later overtakes a large one."""
+    """A small one that was sent later overtakes a large one from another rank, but none from its own."""
     post = room()
     post._arrive(Message(0, {"sent_at": 0.0}, Phantom(3)))
     post._arrive(Message(1, {"sent_at": 1.0}, Phantom(1)))
+    post._arrive(Message(0, {"sent_at": 1.5}, Phantom(1)))
     clock.now = BEGAN + 10
 
-    received = [post.receive(None) for _ in range(2)]
+    received = [post.receive(None) for _ in range(3)]
 
-    assert [(message.source, message.due_at) for message in received] == [(1, BEGAN + 2), (0, BEGAN + 3)]
+    assert [(message.source, message.due_at) for message in received] == [(1, BEGAN + 2), (0, BEGAN + 3), (0, BEGAN + 3)]
 
 
 def test_a_late_message_is_due_when_it_came(clock: Clock) -> None:
@@ -209,7 +210,7 @@ def test_a_late_message_is_due_when_it_came(clock: Clock) -> None:
 
 def test_a_message_is_held_until_it_is_due() -> None:
     """On the real clock."""
-    post = Mailroom((), lambda _: 0.05, Pace(True), began=pace.clock())
+    post = Mailroom((), lambda *_: 0.05, Pace(True), began=pace.clock())
     begun = pace.clock()
     post._arrive(Message(0, {"sent_at": 0.0}))
 
@@ -255,7 +256,7 @@ def test_a_noisy_node_goes_on_where_its_stream_stood(clock: Clock) -> None:
     noisy = cluster(*[node(0.25, 0.5, noise={"distribution": "lognorm", "s": 0.5})] * 2)
     fresh = driver(clock, cluster=noisy)
     assert fresh.times is not None
-    behind = [fresh.times.next(4) for _ in range(6)][-1]
+    behind = [fresh.times.seconds(4) for _ in range(6)][-1]
     state = fresh.experiment.coordination.initial(fresh.experiment.plan(fresh.task), Phantom(8))
     later = Driver(
         fresh.experiment, fresh.task, fresh.optimizers, rank=0, state=state.__class__(**{**vars(state), "num_gradients": (5, 3)}),
@@ -263,7 +264,7 @@ def test_a_noisy_node_goes_on_where_its_stream_stood(clock: Clock) -> None:
     )  # fmt: skip
 
     assert later.times is not None
-    assert later.times.next(4) == behind
+    assert later.times.seconds(4) == behind
 
 
 def test_a_timeline_finds_the_first_gradients_wherever_their_rows_stand() -> None:

@@ -54,7 +54,7 @@ class Accumulate(SynchronousAllReduce):
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """Compute k gradients at the same weights, then add up, step and commit; the same on every rank."""
-        spent = Spent.nothing(plan.num_workers)
+        spent = Spent()
         going = True
         while going and state.next_sample != plan.num_positions:
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)

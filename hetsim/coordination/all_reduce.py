@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hetsim.coordination.plan import Coordination, Plan, State, part
+from hetsim.coordination.plan import Coordination, Plan, Split, State, Together
 from hetsim.effects import AllReduce, Batch, Commit, Computed, Contribution, Gather, Gradient, Node, Program, Update
 from hetsim.policies.admission import Barrier
 from hetsim.policies.compensation import NoCompensation
@@ -23,34 +23,40 @@ UNCOMPRESSED = "only what is pushed to a server is compressed: take compression=
 
 @dataclass(frozen=True)
 class Spent:
-    """Samples by rank and this rank's own seconds since the last measurement, in how many gradients of everyone."""
+    """What everyone has computed since the last measurement, and this rank's own seconds in it."""
 
-    samples: tuple[int, ...]
+    splits: tuple[tuple[Split, int], ...] = ()
+    """Each with how many gradients in a row were over as many samples."""
     seconds: float = 0.0
-    num_gradients: int = 0
 
-    def and_on(self, batches: Sequence[Batch], seconds: float) -> Spent:
+    def and_on(self, batches: Split, seconds: float) -> Spent:
         """With one more gradient of everyone."""
-        samples = tuple(b + batch.samples for b, batch in zip(self.samples, batches, strict=True))
-        return Spent(samples, self.seconds + seconds, self.num_gradients + 1)
+        return self + Spent(((batches, 1),), seconds)
 
     def __add__(self, other: Spent) -> Spent:
-        samples = tuple(a + b for a, b in zip(self.samples, other.samples, strict=True))
-        return Spent(samples, self.seconds + other.seconds, self.num_gradients + other.num_gradients)
-
-    @classmethod
-    def nothing(cls, num_workers: int) -> Spent:
-        """Just after a measurement."""
-        return cls((0,) * num_workers)
+        """One after the other."""
+        before, after = self.splits, other.splits
+        if before and after and alike(before[-1][0], after[0][0]):
+            after = ((after[0][0], before[-1][1] + after[0][1]), *after[1:])
+            before = before[:-1]
+        return Spent(before + after, self.seconds + other.seconds)
 
     def timings(self, version: int, everyones: Sequence[float]) -> tuple[Contribution, ...]:
         """What was measured, for an allocation: a mean gradient of each rank, in samples and in its gathered seconds."""
-        count = self.num_gradients
+        num_gradients = sum(count for _, count in self.splits)
+        samples = [0] * len(everyones)
+        for batches, count in self.splits:
+            samples = [b + count * more for b, more in zip(samples, batches.samples, strict=True)]
         return tuple(
-            Contribution(rank, Batch(0, round(b / count)), version, everyones[rank] / count, 0.0)
-            for rank, b in enumerate(self.samples)
+            Contribution(rank, Batch(0, round(b / num_gradients)), version, everyones[rank] / num_gradients, 0.0)
+            for rank, b in enumerate(samples)
             if b
         )
+
+
+def alike(one: Split, other: Split) -> bool:
+    """Whether all ranks have as many samples in the one as in the other, told without a look at the ranks."""
+    return one.layout is other.layout and one.num_samples == other.num_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +64,7 @@ class SynchronousAllReduce(Coordination):
     """SSGD: W ← W − η (1/c) Σ w_i g_i, where everyone waits for everyone."""
 
     needs_server: ClassVar[bool] = False
+    same_on_every_rank: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.only("admission", Barrier, TOGETHER)
@@ -70,14 +77,14 @@ class SynchronousAllReduce(Coordination):
 
     def synchronous(self, node: Node, plan: Plan, state: State, *, until: int | None = None) -> Program[tuple[State, Spent, bool]]:
         """Compute one's share, add up, step; the same on every rank. The last state, what is not measured yet, and whether to go on."""
-        spent = Spent.nothing(plan.num_workers)
+        spent = Spent()
         going = True
         while going and state.version != until and state.next_sample != plan.num_positions:
-            batches = list(plan.split(state.next_sample, self.allocation.shares(state.allocation)))
+            batches = plan.split(state.next_sample, self.allocation.shares(state.allocation))
             computed = yield from self.compute(state.weights, batches[node.rank])
             group = contributions(batches, state.version, computed)
-            gradient = yield from AllReduce(computed.gradient * part(group, self.factors(group, plan), node.rank))
-            state = replace(state, next_sample=batches[-1].stop, num_samples=batches[-1].stop)
+            gradient = yield from AllReduce(self.term(computed.gradient, group, plan, node.rank))
+            state = replace(state, next_sample=batches.stop, num_samples=batches.stop)
             spent = spent.and_on(batches, computed.seconds)
             epoch = plan.epoch(state.num_samples)
             timings, spent = yield from measured(spent, state.version, asked=self.allocation.asks(state.allocation, epoch))
@@ -100,17 +107,14 @@ def measured(spent: Spent, version: int, *, asked: bool) -> Program[tuple[tuple[
     if not asked:
         return (), spent
     everyones = yield from Gather(spent.seconds)
-    return spent.timings(version, everyones), Spent.nothing(len(everyones))
+    return spent.timings(version, everyones), Spent()
 
 
-def told(group: tuple[Contribution, ...], timings: Sequence[Contribution]) -> tuple[Contribution, ...]:
+def told(group: Together, timings: Sequence[Contribution]) -> Together:
     """A group with everyone's seconds, where they were measured for just this step."""
-    seconds = {(timing.rank, timing.samples): timing.seconds for timing in timings}
-    return tuple(replace(c, seconds=seconds.get((c.rank, c.samples), c.seconds)) for c in group)
+    return replace(group, timings=timings)
 
 
-def contributions(batches: Sequence[Batch], version: int, computed: Computed, staleness: int = 0) -> tuple[Contribution, ...]:
+def contributions(batches: Split, version: int, computed: Computed, staleness: int = 0) -> Together:
     """Everyone's part in an update; seconds and loss are one's own, a rank does not know the others'."""
-    return tuple(
-        Contribution(rank, batch, version, computed.seconds, computed.loss, staleness) for rank, batch in enumerate(batches) if batch
-    )
+    return Together(version, staleness=staleness).and_on(batches, computed.seconds, computed.loss)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hetsim import checks
 from hetsim.coordination.all_reduce import UNCOMPRESSED, Spent, measured
-from hetsim.coordination.plan import Coordination, Plan, State, part
-from hetsim.effects import AllReduce, Batch, Commit, Contribution, Gradient, LocalUpdate, Node, Program, Update
+from hetsim.coordination.plan import Coordination, Plan, State, Together
+from hetsim.effects import AllReduce, Commit, Contribution, Gradient, LocalUpdate, Node, Program, Update
 from hetsim.policies.admission import Barrier
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.compression import NoCompression
@@ -28,6 +29,7 @@ class LocalSteps(Coordination):
 
     needs_server: ClassVar[bool] = False
     takes_local_steps: ClassVar[bool] = True
+    same_on_every_rank: ClassVar[bool] = True
 
     period: int
     """H"""
@@ -46,13 +48,13 @@ class LocalSteps(Coordination):
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """The same on every rank: go H steps from the common weights, add up how far everyone went, step."""
-        spent = Spent.nothing(plan.num_workers)
+        spent = Spent()
         going = True
         while going and state.next_sample != plan.num_positions:
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
             x = state.weights
-            own = Spent.nothing(plan.num_workers)
-            group: list[Contribution] = []
+            own = Spent()
+            group = Together(state.version)
             for batches in rounds:
                 loss = seconds = 0.0
                 if batches[node.rank]:
@@ -60,15 +62,18 @@ class LocalSteps(Coordination):
                     x = yield from LocalUpdate(at=x, gradient=computed.gradient)
                     loss, seconds = computed.loss, computed.seconds
                 own = own.and_on(batches, seconds)
-                group += [Contribution(rank, batch, state.version, seconds, loss) for rank, batch in enumerate(batches) if batch]
-            by_rank = [Contribution(rank, Batch(0, b), state.version, own.seconds, 0.0) for rank, b in enumerate(own.samples) if b]
+                group = group.and_on(batches, seconds, loss)
             went = with_tail(state.weights - x, x, plan.num_parameters)
-            delta = yield from AllReduce(went * part(by_rank, self.factors(by_rank, plan), node.rank))
-            state = replace(state, next_sample=rounds[-1][-1].stop, num_samples=rounds[-1][-1].stop)
+            delta = yield from AllReduce(self.term(went, group, plan, node.rank))
+            state = replace(state, next_sample=rounds[-1].stop, num_samples=rounds[-1].stop)
             spent = spent + own
             epoch = plan.epoch(state.num_samples)
             timings, spent = yield from measured(spent, state.version, asked=self.allocation.asks(state.allocation, epoch))
             weights = yield from Update(at=state.weights, gradient=delta)
             allocation = self.allocation.observe(state.allocation, timings, epoch)
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
-            going = yield from Commit(state.version, state, tuple(group))
+            going = yield from Commit(state.version, state, group)
+
+    def factor(self, group: Sequence[Contribution], plan: Plan, rank: int) -> float:
+        """By the samples of all its steps."""
+        return super().factor(group.by_rank() if isinstance(group, Together) else group, plan, rank)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from hetsim import checks
 from hetsim.coordination.all_reduce import UNCOMPRESSED, Spent, SynchronousAllReduce, contributions
-from hetsim.coordination.plan import Coordination, Plan, State, part
+from hetsim.coordination.plan import Coordination, Plan, Split, State, Together
 from hetsim.effects import (
     AllReduce,
     Batch,
@@ -91,8 +91,8 @@ class Reducing:
     gradient: Pending[Vector]
     seconds: Pending[tuple[float, ...]] | None
     spent: Spent
-    batches: tuple[Batch, ...]
-    group: tuple[Contribution, ...]
+    batches: Split
+    group: Together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +101,8 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
 
     An iteration takes the longer of gradient + global update + local update, and reduction.
     """
+
+    same_on_every_rank: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         OneStepDelay.__post_init__(self)
@@ -122,7 +124,7 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
         memory = self.compensation.initial(state.weights, 1)
         before: Reducing | None = None
         while True:
-            batches = tuple(plan.split(state.next_sample, self.allocation.shares(state.allocation)))
+            batches = plan.split(state.next_sample, self.allocation.shares(state.allocation))
             computed = yield from self.compute(at, batches[node.rank])
             group = contributions(batches, version, computed, staleness=state.version + (before is not None) - version)
             spent = spent.and_on(batches, computed.seconds)
@@ -131,35 +133,35 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
                 gradient = yield from Wait(before.gradient)
                 state = yield from self.learned(plan, state, before)
             now: Reducing | None = None
-            if any(batches):
+            if batches.num_samples:
                 seconds = None
-                if self.allocation.asks(state.allocation, plan.epoch(state.num_samples + sum(batch.samples for batch in batches))):
+                if self.allocation.asks(state.allocation, plan.epoch(state.num_samples + batches.num_samples)):
                     seconds = yield from Start(Gather(spent.seconds))
-                factor = part(group, self.factors(group, plan), node.rank)
-                pending = yield from Start(AllReduce(computed.gradient * factor))
+                term = self.term(computed.gradient, group, plan, node.rank)
+                pending = yield from Start(AllReduce(term))
                 now = Reducing(pending, seconds, spent, batches, group)
-                spent = spent if seconds is None else Spent.nothing(plan.num_workers)
+                spent = spent if seconds is None else Spent()
             if before is not None:
                 weights = yield from Update(at=state.weights, gradient=gradient)
                 previous = state.weights
-                state = replace(state, version=state.version + 1, weights=weights, next_sample=batches[-1].stop)
-                state = replace(state, outstanding=tuple(filter(None, batches)))
+                state = replace(state, version=state.version + 1, weights=weights, next_sample=batches.stop)
+                state = replace(state, outstanding=() if now is None else batches)
                 if not (yield from Commit(state.version, state, before.group)) or now is None:
                     if now is not None:  # nobody is left waiting in it
                         if now.seconds is not None:
                             yield from Wait(now.seconds)
                         yield from Wait(now.gradient)
                     return
-            state = replace(state, next_sample=batches[-1].stop)
+            state = replace(state, next_sample=batches.stop)
             version = state.version
-            if computed.samples:
+            if batches[node.rank]:
                 own = Contribution(node.rank, batches[node.rank], version, computed.seconds, computed.loss, gradient=computed.gradient)
                 memory, at = yield from self.step(plan, memory, g=own, base=state.weights, previous=previous, at=at)
             before = now
 
     def learned(self, plan: Plan, state: State, done: Reducing) -> Program[State]:
         """Count what was reduced, and let the allocation see what was gathered with it."""
-        state = replace(state, num_samples=state.num_samples + sum(batch.samples for batch in done.batches))
+        state = replace(state, num_samples=state.num_samples + done.batches.num_samples)
         timings: tuple[Contribution, ...] = ()
         if done.seconds is not None:
             everyones = yield from Wait(done.seconds)
@@ -229,11 +231,11 @@ class DelayedParameterServer(OneStepDelay):
 
     def server(self, plan: Plan, state: State) -> Program[None]:
         """Average one gradient of each, step, commit; send the weights to those who pull, and ranges ahead of them."""
-        for rank in range(plan.num_workers):
+        for rank in plan.here:
             yield from Receive(rank)
         delayed_from = max(self.warm_up, state.version)
         dealt: deque[list[Batch]] = deque()
-        asking = list(range(plan.num_workers))
+        asking = plan.here
         going = True
         while True:
             rounds = self.rounds(state.version, delayed_from) if going else 0

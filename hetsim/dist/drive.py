@@ -10,13 +10,14 @@ import torch
 import torch.distributed as dist
 
 from hetsim import effects as fx
-from hetsim.cluster import StepTimes
+from hetsim.collectives import Collectives
 from hetsim.coordination.plan import State
 from hetsim.dist.mailroom import Mailroom, peers_may_leave, wire
 from hetsim.dist.pace import Pace, clock
 from hetsim.experiment import Experiment, Optimizers
 from hetsim.history import History
 from hetsim.measures import Busy
+from hetsim.step_times import ServiceTimes, StepTimes
 from hetsim.trace import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Trace
 from hetsim.vector import Phantom, Vector, nbytes
 from hetsim.workloads.task import Task
@@ -51,6 +52,9 @@ class Driver:
         self.began = began
         self.busy = Busy(num_ahead=experiment.coordination.num_ahead)
         self.times = StepTimes(self.cluster.nodes[rank], seed=experiment.seed, rank=rank) if rank < experiment.num_workers else None
+        self.service = ServiceTimes(self.cluster, seed=experiment.seed)
+        self.service.skip(state.version)
+        self.collectives = Collectives(self.cluster)
         if self.times is not None and state.num_gradients:
             self.times.skip(state.num_gradients[rank])
         self.memory = optimizers.main.initial() if state.optimizer is None else state.optimizer
@@ -104,7 +108,7 @@ class Driver:
         """Really computed; held until its described time."""
         assert self.times is not None
         samples = effect.batch.samples
-        described = self.times.next(samples)
+        described = self.times.seconds(samples, at - self.began)
         gradient, loss = self.task.gradient(effect.at, effect.batch)
         end = self.pace.due("gradient", at, described)
         self.busy.gradient(at - self.began, end - self.began, samples)
@@ -115,17 +119,19 @@ class Driver:
     def update(self, effect: fx.Update, at: float, group: Any) -> tuple[Vector, float]:
         """Really stepped; held for seconds_per_update."""
         self.memory, weights = self.optimizers.main.step(self.memory, effect.at, effect.gradient, self.epoch)
-        return weights, self._updated(at)
+        return weights, self._updated(at, effect)
 
     def local_update(self, effect: fx.LocalUpdate, at: float, group: Any) -> tuple[Vector, float]:
         """Really stepped, if there is a local optimizer; held for seconds_per_update."""
         if self.optimizers.local is None:
             return effect.at, at
         self.local_memory, weights = self.optimizers.local.step(self.local_memory, effect.at, effect.gradient, self.epoch)
-        return weights, self._updated(at)
+        return weights, self._updated(at, effect)
 
-    def _updated(self, at: float) -> float:
-        end = self.pace.due("update", at, self.cluster.seconds_per_update(self.rank))
+    def _updated(self, at: float, effect: fx.Update | fx.LocalUpdate) -> float:
+        times = self.times
+        seconds = self.service.update_seconds(effect.gradient) if times is None else times.update_seconds(at - self.began)
+        end = self.pace.due("update", at, seconds)
         self.busy.update(at - self.began, end - self.began)
         if self.trace.full:
             self.trace.add(at - self.began, end - self.began, self.rank, UPDATE, self.version)
@@ -154,7 +160,7 @@ class Driver:
         value = effect.value
         total = self._summed(value, group)
         size = nbytes(value)
-        described = self.cluster.network.all_reduce_seconds(size, self.experiment.num_workers)
+        described = self.collectives.all_reduce_seconds(size)
         return total, self._held("all_reduce", ALL_REDUCE, at, self._last(at, group), described, size)
 
     def gather(self, effect: fx.Gather, at: float, group: Any) -> tuple[tuple[float, ...], float]:
@@ -164,7 +170,7 @@ class Driver:
         with peers_may_leave():
             dist.all_gather(everyones, mine, group=group)
         last = max(float(one[1]) for one in everyones)
-        end = self._held("gather", GATHER, at, last, self.cluster.network.gather_seconds(len(everyones)), 8)
+        end = self._held("gather", GATHER, at, last, self.collectives.gather_seconds(), 8)
         return tuple(float(one[0]) for one in everyones), end
 
     def start(self, effect: fx.Start[Any], at: float, group: Any) -> tuple[Started, float]:

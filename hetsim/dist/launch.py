@@ -58,6 +58,13 @@ class Processes(Backend):
         return self.emulate == "pad" or (self.emulate is None and not under_torchrun())
 
     def check(self, experiment: Experiment) -> None:
+        if experiment.cluster.faults.nodes:
+            raise ValueError("cluster.faults are simulated only: take backend=sim, or cluster.faults=null")
+        if self.pad and experiment.coordination.needs_server and experiment.cluster.shares_links:
+            raise ValueError(
+                "backend.emulate=pad holds each message by itself and cannot let messages share links: take backend=sim, "
+                "backend.emulate=none on real links, or a cluster without uplink_bytes_per_second and downlink_bytes_per_second"
+            )
         if not under_torchrun():
             return
         if self.port is not None:

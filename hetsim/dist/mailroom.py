@@ -25,15 +25,16 @@ HEADER_BYTES = 512
 
 
 class Mailroom:
-    """This rank's messages from and to its peers. `seconds(nbytes)` is how long the described network takes."""
+    """This rank's messages from and to its peers. `seconds(peer, nbytes)` is how long the described network takes from there."""
 
-    def __init__(self, peers: Iterable[int], seconds: Callable[[int], float], pace: Pace, *, began: float) -> None:
+    def __init__(self, peers: Iterable[int], seconds: Callable[[int, int], float], pace: Pace, *, began: float) -> None:
         self._seconds = seconds
         self._began = began
         self._broken: Exception | None = None
         self._pace = pace
         self._arrived = Condition()
         self._inbox: list[tuple[float, int, Message]] = []
+        self._latest: dict[int, float] = {}
         self._lost: set[int] = set()
         self._serial = itertools.count()
         self._outbox: dict[int, SimpleQueue[tuple[torch.Tensor, Any] | None]] = {peer: SimpleQueue() for peer in peers}
@@ -107,7 +108,10 @@ class Mailroom:
     def _arrive(self, message: Message) -> None:
         now = clock()
         message.header["sent_at"] += self._began
-        due = message.sent_at + self._seconds(nbytes(message.payload)) if self._pace.pad else now
+        due = now
+        if self._pace.pad:
+            due = message.sent_at + self._seconds(message.source, nbytes(message.payload))
+            due = self._latest[message.source] = max(due, self._latest.get(message.source, due))  # none overtakes another
         with self._arrived:
             if self._pace.pad:
                 self._pace.note("message", now - due)

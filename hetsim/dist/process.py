@@ -11,7 +11,7 @@ import signal
 import socket
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache
 from multiprocessing.connection import Connection
@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from hetsim import report
-from hetsim.cluster import PROFILING, StepTimes
+from hetsim.collectives import Collectives
 from hetsim.coordination.plan import State
 from hetsim.dist.drive import Driver
 from hetsim.dist.mailroom import Mailroom, peers_may_leave
@@ -32,6 +32,7 @@ from hetsim.effects import Batch, Contribution, Node, PeerLost
 from hetsim.experiment import Experiment, Optimizers, RunFailed
 from hetsim.history import History
 from hetsim.measures import Busy
+from hetsim.step_times import PROFILING, Jitter, StepTimes
 from hetsim.trace import PROFILE, Trace
 from hetsim.workloads.task import Task
 
@@ -130,9 +131,11 @@ def take_part(
 
 def measure(experiment: Experiment, task: Task, *, rank: int, trace: Trace, pace: Pace) -> tuple[tuple[Contribution, ...], float]:
     """What each worker's gradients of B samples take before the run, if the allocation wants to know; and how long all of it took."""
-    repetitions, batch = experiment.coordination.allocation.repetitions, Batch(0, experiment.batch_size)
+    repetitions = experiment.coordination.allocation.repetitions
     if not repetitions:
         return (), 0.0
+    batches = experiment.profiled
+    batch = batches[min(rank, experiment.num_workers - 1)]
     weights = task.initial()
     times = None
     if rank < experiment.num_workers:
@@ -145,7 +148,7 @@ def measure(experiment: Experiment, task: Task, *, rank: int, trace: Trace, pace
     if times is not None:
         for _ in range(repetitions):
             task.gradient(weights, batch)
-            at = pace.due("profile", at, times.next(batch.samples))
+            at = pace.due("profile", at, times.seconds(batch.samples, at - began))
             moments.append(at)
     mine = torch.tensor([moments[0], *(moments[1:] or [began] * repetitions)], dtype=torch.float64)
     everyones = [torch.empty_like(mine) for _ in range(experiment.num_ranks)]
@@ -153,12 +156,14 @@ def measure(experiment: Experiment, task: Task, *, rank: int, trace: Trace, pace
         dist.all_gather(everyones, mine)
     workers = [[float(moment) for moment in its] for its in everyones[: experiment.num_workers]]
     longest = max(its[-1] - its[0] for its in workers)
-    took = longest + experiment.cluster.network.gather_seconds(len(workers)) if pace.pad else clock() - began
+    took = longest + Collectives(experiment.cluster).gather_seconds() if pace.pad else clock() - began
     if trace.full and times is not None:
         for start, end in itertools.pairwise(moments):
             trace.add(start - began - took, end - began - took, rank, PROFILE, 0, batch.samples)
     profile = [
-        Contribution(worker, batch, 0, end - start, 0.0) for worker, its in enumerate(workers) for start, end in itertools.pairwise(its)
+        Contribution(worker, batches[worker], 0, end - start, 0.0)
+        for worker, its in enumerate(workers)
+        for start, end in itertools.pairwise(its)
     ]
     return tuple(profile), took
 
@@ -174,7 +179,7 @@ def perform(
     mailroom = None
     if coordination.needs_server:
         peers = range(num_workers) if rank == num_workers else [num_workers]
-        mailroom = Mailroom(peers, experiment.cluster.network.message_seconds, pace, began=began)
+        mailroom = Mailroom(peers, described(experiment, rank), pace, began=began)
     driver = Driver(
         experiment, task, optimizers, rank=rank, state=state, trace=trace, pace=pace,
         history=history, mailroom=mailroom, background=background, began=began,
@@ -188,6 +193,19 @@ def perform(
     if mailroom is not None:
         mailroom.close()
     return driver.busy
+
+
+def described(experiment: Experiment, rank: int) -> Callable[[int, int], float]:
+    """What a message of so many bytes from a peer to this rank takes, by the cluster's description; asked once for each, in order."""
+    cluster, jitters = experiment.cluster, {}
+    if cluster.network.jitter_seconds is not None:
+        jitters = {peer: Jitter(cluster, peer, rank, seed=experiment.seed) for peer in range(experiment.num_ranks)}
+
+    def seconds(peer: int, nbytes: int) -> float:
+        alone = cluster.message_seconds(peer, rank, nbytes)
+        return alone + jitters[peer].next() if jitters else alone
+
+    return seconds
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from hetsim import checks
 from hetsim.effects import Contribution
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Decision:
     """Apply these as one group, drop those, and let these ranks take their next range."""
 
@@ -41,6 +41,10 @@ class Admission(ABC):
     def left(self, state: Any, rank: int) -> tuple[Any, Decision]:
         """What to do now that this worker will send no more (at the end, whatever is still held is to be applied)."""
         return state, Decision()
+
+    def joined(self, state: Any, rank: int) -> Any:
+        """The state now that this worker takes part, which had left or was lost."""
+        return state
 
     def resumed(self, state: Any, num_workers: int) -> Any:
         """The state at a new start, where all workers take part again."""
@@ -86,6 +90,9 @@ class Barrier(Admission):
     def arrived(self, state: Arrivals, contribution: Contribution) -> tuple[Arrivals, Decision]:
         return _completed(replace(state, waiting=(*state.waiting, contribution)))
 
+    def joined(self, state: Arrivals, rank: int) -> Arrivals:
+        return replace(state, members=state.members | {rank})
+
     def resumed(self, state: Arrivals, num_workers: int) -> Arrivals:
         return replace(state, members=frozenset(range(num_workers)))
 
@@ -99,7 +106,8 @@ class Barrier(Admission):
 
 def _completed(state: Arrivals) -> tuple[Arrivals, Decision]:
     """Apply a round, in rank order, and free those who made it, if enough of it is here or nobody is left to wait for."""
-    if not state.waiting or len(state.waiting) < min(state.size, len(state.members)):
+    count = len(state.waiting)
+    if not count or (count < state.size and (count < len(state.members) or not state.members <= {c.rank for c in state.waiting})):
         return state, Decision()
     group = tuple(sorted(state.waiting, key=lambda contribution: contribution.rank))
     return replace(state, waiting=()), Decision(apply=group, free=tuple(c.rank for c in group))
@@ -137,6 +145,10 @@ class BoundedStaleness(Admission):
 
     def left(self, state: Clocks, rank: int) -> tuple[Clocks, Decision]:
         return self._go_on(Clocks({other: c for other, c in state.done.items() if other != rank}, state.waiting - {rank}))
+
+    def joined(self, state: Clocks, rank: int) -> Clocks:
+        """With the slowest of the others."""
+        return Clocks({**state.done, rank: min(state.done.values(), default=0)}, state.waiting)
 
     def resumed(self, state: Clocks, num_workers: int) -> Clocks:
         return self.initial(num_workers)
@@ -179,6 +191,9 @@ class SoftSync(Admission):
             return replace(state, members=members), Decision()
         return replace(state, members=members, waiting=()), Decision(apply=state.waiting)
 
+    def joined(self, state: Arrivals, rank: int) -> Arrivals:
+        return replace(state, members=state.members | {rank})
+
     def resumed(self, state: Arrivals, num_workers: int) -> Arrivals:
         return replace(state, members=frozenset(range(num_workers)))
 
@@ -212,6 +227,9 @@ class Backup(Admission):
 
     def left(self, state: Arrivals, rank: int) -> tuple[Arrivals, Decision]:
         return _completed(replace(state, members=state.members - {rank}))
+
+    def joined(self, state: Arrivals, rank: int) -> Arrivals:
+        return replace(state, members=state.members | {rank})
 
     def resumed(self, state: Arrivals, num_workers: int) -> Arrivals:
         return replace(state, members=frozenset(range(num_workers)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,8 +13,28 @@ from hetsim import checks
 from hetsim.effects import Contribution
 
 
-def proportional(weights: Sequence[float], total: int, *, least: int = 1) -> tuple[int, ...]:
-    """Split `total` in proportion to `weights` by largest remainder, at least `least` each; ties go to the lower rank."""
+def proportional(weights: Sequence[float], total: int, *, least: int = 1, most: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Split `total` in proportion to `weights` by largest remainder, at least `least` each; ties go to the lower rank.
+
+    Nobody gets more than `most` allows; what would be more goes to the others in the same proportion.
+    """
+    shares = _by_remainder(weights, total, least)
+    if most is None:
+        return shares
+    if sum(most) < total:
+        raise ValueError(f"the nodes' max_samples hold {sum(most)} samples in all, but batch_size={total}: raise them, or lower it")
+    if all(share <= bound for share, bound in zip(shares, most, strict=True)):
+        return shares
+    others = [rank for rank, (share, bound) in enumerate(zip(shares, most, strict=True)) if share < bound]
+    split = list(most)
+    left = total - sum(most) + sum(most[rank] for rank in others)
+    rest = proportional([weights[rank] for rank in others], left, least=least, most=[most[rank] for rank in others]) if others else ()
+    for rank, share in zip(others, rest, strict=True):
+        split[rank] = share
+    return tuple(split)
+
+
+def _by_remainder(weights: Sequence[float], total: int, least: int) -> tuple[int, ...]:
     largest = max(weights)
     weights = [weight / largest for weight in weights]
     held = [False] * len(weights)
@@ -41,8 +62,18 @@ class Allocation(ABC):
     """Gradients of B samples that each worker computes before the run begins, thrown away but for their times (see `profiled`)."""
 
     @abstractmethod
-    def initial(self, num_workers: int, batch_size: int) -> Any:
-        """The state before anything was observed."""
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Any:
+        """The state before anything was observed; no worker may ever take more samples than `most` says (None: no bounds)."""
+
+    def begun(self, num_workers: int, batch_size: int, most: Sequence[int] | None) -> Any:
+        """`initial`, for rules that heed memory and, where no node has a bound, for those that do not know of it."""
+        if most is None:
+            return self.initial(num_workers, batch_size)
+        if "most" not in inspect.signature(self.initial).parameters:
+            raise ValueError(
+                f"the nodes have max_samples, but {type(self).__name__}.initial takes no `most`: let it heed that, or leave max_samples out"
+            )
+        return self.initial(num_workers, batch_size, most)
 
     @abstractmethod
     def shares(self, state: Any) -> tuple[int, ...]:
@@ -68,8 +99,8 @@ class Allocation(ABC):
 class Even(Allocation):
     """Everyone takes B/N."""
 
-    def initial(self, num_workers: int, batch_size: int) -> tuple[int, ...]:
-        return proportional([1.0] * num_workers, batch_size)
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> tuple[int, ...]:
+        return proportional([1.0] * num_workers, batch_size, most=most)
 
     def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
         return state
@@ -90,12 +121,12 @@ class Fixed(Allocation):
             if isinstance(part, bool) or not isinstance(part, int | float) or not 0 < part < math.inf:
                 raise ValueError(f"allocation.parts must be positive numbers, one for each worker, not {part!r}")
 
-    def initial(self, num_workers: int, batch_size: int) -> tuple[int, ...]:
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> tuple[int, ...]:
         if len(self.parts) != num_workers:
             raise ValueError(
                 f"allocation.parts has {len(self.parts)} numbers, but the cluster has {num_workers} workers: give one for each"
             )
-        return proportional(self.parts, batch_size)
+        return proportional(self.parts, batch_size, most=most)
 
     def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
         return state
@@ -112,15 +143,18 @@ class Measured:
     seconds: tuple[float, ...]
     num_updates: int = 0
     epoch: int = 0
+    most: Sequence[int] | None = None
 
     @classmethod
-    def nothing(cls, num_workers: int, batch_size: int) -> Measured:
+    def nothing(cls, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Measured:
         """Before the first update: even."""
-        zeros = (0,) * num_workers
-        return cls(batch_size, proportional([1.0] * num_workers, batch_size), (None,) * num_workers, zeros, zeros)
+        zeros, even = (0,) * num_workers, proportional([1.0] * num_workers, batch_size, most=most)
+        return cls(batch_size, even, (None,) * num_workers, zeros, zeros, most=most)
 
     def and_these(self, timings: Sequence[Contribution]) -> Measured:
-        """With these gradients."""
+        """With these gradients; an update at which nothing was measured is counted."""
+        if not timings:
+            return replace(self, num_updates=self.num_updates + 1)
         samples, seconds = list(self.samples), list(self.seconds)
         for timing in timings:
             if timing.samples and timing.seconds > 0:
@@ -153,8 +187,8 @@ class Periodic(Allocation):
         checks.fraction("allocation.smoothing", self.smoothing)
         checks.number("allocation.dead_band", self.dead_band, zero=True)
 
-    def initial(self, num_workers: int, batch_size: int) -> Measured:
-        return Measured.nothing(num_workers, batch_size)
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Measured:
+        return Measured.nothing(num_workers, batch_size, most)
 
     def shares(self, state: Measured) -> tuple[int, ...]:
         return state.shares
@@ -198,7 +232,7 @@ class SpeedProportional(Periodic):
         speeds = [speed for speed in v if speed is not None]
         if len(speeds) < len(v):
             return state.shares, v
-        shares = proportional(speeds, state.batch_size)
+        shares = proportional(speeds, state.batch_size, most=state.most)
         change = max(abs(new - old) / old for new, old in zip(shares, state.shares, strict=True))
         return (shares if change > self.dead_band else state.shares), v
 
@@ -223,7 +257,8 @@ class ProportionalController(Periodic):
         mean = sum(t) / len(t)
         if max(abs(t_i - mean) for t_i in t) <= self.dead_band * mean:
             return state.shares, per_sample
-        return proportional([b * mean / t_i for b, t_i in zip(state.shares, t, strict=True)], state.batch_size), per_sample
+        wanted = [b * mean / t_i for b, t_i in zip(state.shares, t, strict=True)]
+        return proportional(wanted, state.batch_size, most=state.most), per_sample
 
 
 @dataclass(frozen=True)
@@ -234,6 +269,7 @@ class Shifting:
     t: tuple[float | None, ...]
     step: int
     receiver: int | None = None
+    most: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,8 +286,8 @@ class GradualShift(Allocation):
     def __post_init__(self) -> None:
         checks.whole("allocation.step", self.step)
 
-    def initial(self, num_workers: int, batch_size: int) -> Shifting:
-        return Shifting(proportional([1.0] * num_workers, batch_size), (None,) * num_workers, self.step)
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Shifting:
+        return Shifting(proportional([1.0] * num_workers, batch_size, most=most), (None,) * num_workers, self.step, most=most)
 
     def shares(self, state: Shifting) -> tuple[int, ...]:
         return state.shares
@@ -260,6 +296,8 @@ class GradualShift(Allocation):
         return True
 
     def observe(self, state: Shifting, timings: Sequence[Contribution], epoch: int = 0) -> Shifting:
+        if not timings:
+            return state
         t = list(state.t)
         for timing in timings:
             if timing.samples == state.shares[timing.rank]:
@@ -267,8 +305,9 @@ class GradualShift(Allocation):
         times = [seconds for seconds in t if seconds is not None]
         if len(times) < len(t):
             return replace(state, t=tuple(t))
-        slowest, fastest = times.index(max(times)), times.index(min(times))
-        if times[slowest] == times[fastest]:
+        with_room = [rank for rank, b in enumerate(state.shares) if state.most is None or b < state.most[rank]]
+        slowest, fastest = times.index(max(times)), min(with_room, key=times.__getitem__, default=0)
+        if not with_room or times[slowest] == times[fastest]:
             return replace(state, t=(None,) * len(t))
         goes_back = slowest == state.receiver
         step = max(1, state.step // 2) if goes_back else state.step
@@ -276,10 +315,20 @@ class GradualShift(Allocation):
         if goes_back and state.step == 1 and with_one_more >= times[slowest]:
             return replace(state, t=(None,) * len(t))
         moved = min(step, state.shares[slowest] - 1)
+        if state.most is not None:
+            moved = min(moved, state.most[fastest] - state.shares[fastest])
         shares = list(state.shares)
         shares[slowest] -= moved
         shares[fastest] += moved
-        return Shifting(tuple(shares), (None,) * len(t), step, fastest)
+        return Shifting(tuple(shares), (None,) * len(t), step, fastest, state.most)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A split that stays, and what fits into each worker's memory."""
+
+    shares: tuple[int, ...]
+    most: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,21 +344,25 @@ class Static(Allocation):
     def __post_init__(self) -> None:
         checks.whole("allocation.repetitions", self.repetitions)
 
-    def initial(self, num_workers: int, batch_size: int) -> tuple[int, ...]:
-        return proportional([1.0] * num_workers, batch_size)
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Settled:
+        return Settled(proportional([1.0] * num_workers, batch_size, most=most), most)
 
-    def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
-        return state
+    def shares(self, state: Settled) -> tuple[int, ...]:
+        return state.shares
 
-    def profiled(self, state: tuple[int, ...], timings: Sequence[Contribution]) -> tuple[int, ...]:
-        seconds = [0.0] * len(state)
+    def profiled(self, state: Settled, timings: Sequence[Contribution]) -> Settled:
+        """Where a bound binds, the split is the one in proportion to the speeds that memory allows."""
+        samples, seconds = [0] * len(state.shares), [0.0] * len(state.shares)
         for timing in timings:
+            samples[timing.rank] += timing.samples
             seconds[timing.rank] += timing.seconds
-        speeds = [1 / t for t in seconds]
-        total, batch_size = sum(speeds), sum(state)
+        speeds = [b / max(samples) / t for b, t in zip(samples, seconds, strict=True)]
+        total, batch_size = sum(speeds), sum(state.shares)
         shares = [max(1, round(batch_size * speed / total)) for speed in speeds]
         by_speed = sorted(range(len(shares)), key=lambda rank: (-speeds[rank], rank))
         shares[by_speed[0]] += max(0, batch_size - sum(shares))
         while sum(shares) > batch_size:
             shares[next(rank for rank in by_speed if shares[rank] > 1)] -= 1
-        return tuple(shares)
+        if state.most is not None and any(share > bound for share, bound in zip(shares, state.most, strict=True)):
+            return replace(state, shares=proportional(speeds, batch_size, most=state.most))
+        return replace(state, shares=tuple(shares))

@@ -37,8 +37,10 @@ def fastest_split(nodes: Sequence[Sequence[Line]], total: int, most: Sequence[in
     if not all(any(line.per_sample > 0 for line in lines) for lines in nodes):
         raise ValueError("a node that takes no time for a sample has no fastest share: give each a per_sample above zero")
     bounds = [total] * len(nodes) if most is None else [min(bound, total) for bound in most]
-    if sum(bounds) < total or min(bounds) < 1:
-        raise ValueError(f"allocation.max_samples={list(most or ())} cannot hold batch_size={total}: raise it, or lower batch_size")
+    if min(bounds) < 1:
+        raise ValueError(f"a node's max_samples must be at least 1, not {min(bounds)}")
+    if sum(bounds) < total:
+        raise ValueError(f"the nodes' max_samples hold {sum(bounds)} samples in all, but batch_size={total}: raise them, or lower it")
 
     def fits(deadline: float, lines: Sequence[Line], bound: int) -> int:
         """How many samples end by then: never more than do (but one at least), perhaps one less."""
@@ -122,6 +124,7 @@ class Probing:
     num_updates: int = 0
     num_splits: int = 1
     settled: bool = False
+    most: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,29 +133,17 @@ class OptPerf(Allocation):
 
     Probes an even split, then one by speed, `probes` updates each; then solves. A worker whose size was the same in both
     is taken to have no overhead until the solution shows it another size, and the fit is done again; then it stays, and
-    nothing is measured any more. `max_samples` (memory) bounds each worker's share, in rank order; null: no bounds.
+    nothing is measured any more.
     """
 
     probes: int = 5
-    max_samples: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         checks.whole("allocation.probes", self.probes)
-        if self.max_samples is not None:
-            if not isinstance(self.max_samples, list | tuple):
-                raise ValueError(
-                    f"allocation.max_samples must be null or a list of whole numbers, one for each worker, not {self.max_samples!r}"
-                )
-            for most in self.max_samples:
-                checks.whole("allocation.max_samples", most)
 
-    def initial(self, num_workers: int, batch_size: int) -> Probing:
-        if self.max_samples is not None and len(self.max_samples) != num_workers:
-            raise ValueError(
-                f"allocation.max_samples has {len(self.max_samples)} numbers, but the cluster has {num_workers} workers: give one for each"
-            )
-        even = fastest_split([[Line(0.0, 1.0)]] * num_workers, batch_size, self.max_samples)
-        return Probing(even, (Sizes(),) * num_workers)
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Probing:
+        even = fastest_split([[Line(0.0, 1.0)]] * num_workers, batch_size, most)
+        return Probing(even, (Sizes(),) * num_workers, most=most)
 
     def shares(self, state: Probing) -> tuple[int, ...]:
         return state.shares
@@ -177,12 +168,13 @@ class OptPerf(Allocation):
         total = sum(state.shares)
         by_speed = [[Line(0.0, size.t / size.b)] for size in state.sizes]
         if state.num_splits == 1:
-            return replace(state, shares=self._split(by_speed, total), num_updates=0, num_splits=2)
-        shares = self._split([[size.line()] for size in state.sizes], total)
+            return replace(state, shares=_split(by_speed, total, state.most), num_updates=0, num_splits=2)
+        shares = _split([[size.line()] for size in state.sizes], total, state.most)
         known = all(size.distinct for size in state.sizes)
         return replace(state, shares=shares, num_updates=0, num_splits=state.num_splits + 1, settled=known or shares == state.shares)
 
-    def _split(self, nodes: Sequence[Sequence[Line]], total: int) -> tuple[int, ...]:
-        if self.max_samples is None and all(len(lines) == 1 and lines[0].overhead == 0 for lines in nodes):
-            return proportional([1 / lines[0].per_sample for lines in nodes], total)
-        return fastest_split(nodes, total, self.max_samples)
+
+def _split(nodes: Sequence[Sequence[Line]], total: int, most: Sequence[int] | None) -> tuple[int, ...]:
+    if most is None and all(len(lines) == 1 and lines[0].overhead == 0 for lines in nodes):
+        return proportional([1 / lines[0].per_sample for lines in nodes], total)
+    return fastest_split(nodes, total, most)

@@ -2,65 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable
+from typing import Any
 
-from simpy import Environment
-from simpy.events import Timeout
-
-from hetsim.effects import Effect, Pending, Program
-
-Then = Callable[[Any], None]
-
-
-class Later:
-    """A performer's word that the answer comes later, through `then`."""
-
-
-LATER: Final = Later()
+from hetsim.effects import Effect, PeerLost, Pending, Program
+from hetsim.sim.clock import LATER, Clock, Then
 
 
 class Player:
-    """One rank's program, and what the world remembers of the rank."""
+    """One rank's program in one life, and what the world remembers of it: optimizers' memories, messages that it has not read."""
 
-    __slots__ = ("done", "epoch", "local_memory", "memory", "performers", "program", "rank", "result", "version", "waits_for")
+    __slots__ = (
+        *("_go", "_send", "done", "epoch", "local_memory", "lost", "memory", "messages", "performers", "program", "rank", "result"),
+        *("source", "then", "version", "waits_for"),
+    )
 
-    def __init__(self, rank: int, program: Program[Any], performers: Mapping[type, Callable[..., Any]]) -> None:
+    def __init__(self, rank: int, program: Program[Any], performers: Performers) -> None:
         self.rank = rank
         self.program = program
+        self._send = program.send  # made once: a bound method is dear to make at every turn
+        self._go = self.go
         self.performers = performers
         self.memory: Any = None  # the optimizer's
         self.local_memory: Any = None  # of its own steps
         self.version = 0  # of the weights it was given last
         self.epoch = 0
         self.waits_for: Effect[Any] | None = None
+        self.messages: deque[Any] = deque()
+        self.source: int | None = None  # of the message that `then` waits for
+        self.then: Then | None = None
         self.done = False
+        self.lost = False  # its node is gone, and nothing reaches or leaves it any more
         self.result: Any = None
 
     def go(self, answer: Any = None) -> None:
         """Hand an answer over and perform what is asked next, until an answer takes time."""
-        while answer is not LATER:
-            try:
-                effect = self.program.send(answer)
-            except StopIteration as ended:
-                self.done, self.result = True, ended.value
-                return
-            self.waits_for = effect
-            answer = self.perform(effect, self.go)
+        if self.lost:
+            return
+        send, go, performers = self._send, self._go, self.performers
+        try:
+            while answer is not LATER:
+                effect = send(answer)
+                self.waits_for = effect
+                answer = performers[effect.__class__](self, effect, go)
+        except StopIteration as ended:
+            self.done, self.result = True, ended.value
 
-    def perform(self, effect: Effect[Any], then: Then) -> Any:
-        """The answer, or LATER: then `then` is called with it when its time has come."""
-        performer = self.performers.get(type(effect))
-        assert performer is not None, f"rank {self.rank} yields {effect!r}, which is no effect: is a 'yield from' forgotten?"
-        return performer(self, effect, then)
+    def refuse(self, effect: Effect[Any], error: PeerLost, env: Clock) -> Any:
+        """Throw it in this moment, but when the program waits for the answer, if it still does then."""
+
+        def fail(_: Any) -> None:
+            if self.waits_for is effect:
+                self.fail(error)
+
+        return env.after(0.0, fail)
+
+    def fail(self, error: PeerLost) -> None:
+        """Throw an error of the world into the program, at the line where it waits."""
+        if self.lost:
+            return
+        self.then = None
+        try:
+            effect = self.program.throw(error)
+        except StopIteration as ended:
+            self.done, self.result = True, ended.value
+            return
+        self.waits_for = effect
+        self.go(self.performers[effect.__class__](self, effect, self.go))
+
+
+class Performers(dict[type, Callable[..., Any]]):
+    """By the type of an effect, who performs it: (player, effect, then) → its answer, or LATER and then `then(answer)` in time."""
+
+    def __missing__(self, kind: type) -> Callable[..., Any]:
+        return _no_effect
+
+
+def _no_effect(player: Player, effect: Any, _then: Then) -> Any:
+    raise AssertionError(f"rank {player.rank} yields {effect!r}, which is no effect: is a 'yield from' forgotten?")
 
 
 class Started(Pending[Any]):
     """An effect under way: whoever comes first, the answer or the one who waits for it, finds the other."""
 
-    __slots__ = ()
+    __slots__ = ("effect",)
 
-    def __init__(self) -> None:
+    def __init__(self, effect: Effect[Any]) -> None:
+        self.effect = effect
         self.answer: Any = LATER
         self.then: Then | None = None
 
@@ -69,11 +98,3 @@ class Started(Pending[Any]):
         self.answer = answer
         if self.then is not None:
             self.then(answer)
-
-
-def after(env: Environment, seconds: float, then: Then, answer: Any = None) -> Any:
-    """Call `then(answer)` so many virtual seconds from now."""
-    timeout = Timeout(env, seconds, answer)
-    assert timeout.callbacks is not None
-    timeout.callbacks.append(lambda event: then(event.value))
-    return LATER

@@ -1,0 +1,77 @@
+"""SimPy's clock and queue of events, with a shortcut for what happens most: one function that is called once, later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, Final
+
+from simpy import Environment
+from simpy.core import EmptySchedule
+from simpy.events import NORMAL, Event
+
+Then = Callable[[Any], None]
+
+
+class Later:
+    """A performer's word that the answer comes later, through `then`."""
+
+
+LATER: Final = Later()
+
+
+class Clock(Environment):
+    """SimPy's environment: events of any kind happen in order of time, and at the same time in order of their scheduling.
+
+    An entry of its queue is (time, priority, serial, then, answer): `then(answer)` is to be called. That is all it takes to be
+    called later; a Timeout with one callback would cost three times as much. Of an event, what is called is its callbacks.
+    """
+
+    __slots__ = ("now",)
+
+    now: float  # read at every turn, and a property costs more than what it is read for
+    _queue: list[Any]
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+
+    @property
+    def _now(self) -> float:
+        """The moment, by the name that SimPy has for it."""
+        return self.now
+
+    @_now.setter
+    def _now(self, now: float) -> None:
+        self.now = now
+
+    def after(self, seconds: float, then: Then, answer: Any = None) -> Any:
+        """Call `then(answer)` so many virtual seconds from now."""
+        heappush(self._queue, (self.now + seconds, NORMAL, next(self._eid), then, answer))
+        return LATER
+
+    def schedule(self, event: Event, priority: Any = NORMAL, delay: float = 0) -> None:
+        """Let an event of SimPy's happen so many virtual seconds from now."""
+        heappush(self._queue, (self.now + delay, priority, next(self._eid), _happen, event))
+
+    def step(self) -> None:
+        """What is next in the queue happens."""
+        if not self._queue:
+            raise EmptySchedule
+        self.now, _, _, then, answer = heappop(self._queue)
+        then(answer)
+
+    def play(self) -> None:
+        """Everything happens, until nothing is under way any more: `run()` at half the price."""
+        queue = self._queue
+        while True:  # "while queue" would be a loop that Python 3.11 never specialises, as it jumps back on a condition
+            if not queue:
+                return
+            self.now, _, _, then, answer = heappop(queue)
+            then(answer)
+
+
+def _happen(event: Event) -> None:
+    """An event of SimPy's is here: whoever waits for it is called."""
+    callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+    for callback in callbacks:
+        callback(event)

@@ -1,0 +1,468 @@
+"""Transfers at the same time share links max-min fairly: nobody can get more without taking from one who has no more.
+
+Flows under the same constraints have the same rate, so they are kept as one *group* with one running total: the bytes that each
+of its flows has been given since the group began. A flow of nbytes that starts at total V ends when the total reaches its *mark*
+V + nbytes, so n flows through one bottleneck cost O(log n) for each that comes or goes, and not n new finish times.
+
+Max-min fairness: D. Bertsekas and R. Gallager, *Data Networks*, 2nd ed. (1992), section 6.5.2.
+"""
+
+from __future__ import annotations
+
+import math
+from heapq import heapify, heappop, heappush, heapreplace
+from operator import attrgetter
+from typing import Any, Final
+
+from hetsim.sim.clock import Clock, Then
+
+INF: Final = math.inf
+
+FINEST: Final = 2.0**24
+"""A group's total is set back to zero when a flow starts that is so many times smaller: next to it the mark would be coarse."""
+
+SPARE: Final = 64
+"""So many entries that no longer hold may stand in a heap, beside twice those that do, before it is swept."""
+
+
+class Link:
+    """What carries so many bytes per second, among all the flows that cross it. Carries the flows of one `Flows` at a time.
+
+    Either it is named by the groups in `groups`, or `alone` is the one flow on it, or it is idle: never two of these.
+    """
+
+    __slots__ = ("alone", "bytes_per_second", "groups", "left", "name", "open")
+
+    def __init__(self, bytes_per_second: float, name: str = "") -> None:
+        if not 0 < bytes_per_second < INF:
+            raise ValueError(f"a link's bytes_per_second must be finite and above 0, not {bytes_per_second} ({name or 'unnamed'})")
+        self.bytes_per_second = bytes_per_second
+        self.name = name
+        self.alone: Flow | None = None
+        self.groups: dict[Group, None] = {}  # in the order in which they came
+        self.left = 0.0  # while rates are filled: bytes per second that nobody has yet,
+        self.open = 0  # and the flows without a rate
+
+    def __repr__(self) -> str:
+        return f"Link({self.bytes_per_second!r}, {self.name!r})"
+
+
+class Route:
+    """The way from a sender to a receiver: made once, and used by every flow between the two.
+
+    `shared` are links that many flows use as a rule, `own` those that as a rule carry one flow at a time. That is a matter
+    of speed alone: rates are the same wherever a link stands. `limit` is what one flow gets at most, in bytes per second.
+    Without links and limit a flow takes no time.
+    """
+
+    __slots__ = ("cap", "flows", "group", "limit", "own", "shared")
+
+    def __init__(self, shared: tuple[Link, ...] = (), own: tuple[Link, ...] = (), limit: float = INF) -> None:
+        links = shared + own
+        if len(set(links)) < len(links):
+            raise ValueError(f"a route crosses each of its links once, not {[link.name for link in links]}")
+        if not limit > 0:
+            raise ValueError(f"a route's limit must be above 0 bytes per second, not {limit}")
+        self.shared = shared
+        self.own = own
+        self.limit = limit
+        self.cap = min([limit, *(link.bytes_per_second for link in own)])  # where its own links carry nothing else
+        self.flows: Flows | None = None  # which used it last,
+        self.group: Group  # and the group there of flows whose own links carry nothing else
+
+
+NOWHERE: Final = Route()
+
+
+class Flow:
+    """A transfer under way: who is called when its last byte is there, and where it stands meanwhile."""
+
+    __slots__ = ("answer", "group", "mark", "route", "serial", "then")
+
+    answer: Any
+    group: Group | None  # None when it is over
+    mark: float
+    route: Route
+    serial: int
+    then: Then | None  # None when it was cancelled
+
+
+class Group:
+    """Flows that cross the same links under the same cap. Max-min fairness gives each of them the same rate.
+
+    `given` bytes have gone to each until the moment `since`, from where on each gets `rate` bytes per second. `heap` holds
+    (mark, serial, flow), and also flows that have left since: those whose `group` is another. `due` is when the first will end;
+    `queued`, not later than that, is where the group stands in the agenda.
+
+    The flows that share no link are one group, too: each has its cap for all of its time, so their total counts *seconds*. There
+    `given` and `since` stay 0 and `rate` 1, the total is the time, and a mark is the moment of the end, to the last bit.
+    """
+
+    __slots__ = ("bytes_per_second", "cap", "due", "given", "heap", "index", "links", "num_flows", "queued", "rate", "since")
+
+    def __init__(self, index: int, links: tuple[Link, ...], cap: float) -> None:
+        self.index = index
+        self.links = links
+        self.cap = cap  # of each flow
+        self.bytes_per_second = min((link.bytes_per_second for link in links), default=INF)  # of all flows
+        self.heap: list[tuple[float, int, Flow]] = []
+        self.num_flows = 0
+        self.given = 0.0
+        self.rate = 0.0
+        self.since = 0.0
+        self.due = INF
+        self.queued = INF
+
+    def settle(self, now: float) -> None:
+        """Bring the books up to date: what was given at this rate until now is given."""
+        if self.since != now:
+            self.given += self.rate * (now - self.since)
+            self.since = now
+
+    def rebase(self) -> None:
+        """Count from zero again; what is left to each flow stays."""
+        heap = []
+        for _, serial, flow in self.heap:
+            if flow.group is self:
+                flow.mark -= self.given
+                heap.append((flow.mark, serial, flow))
+        heapify(heap)
+        self.heap = heap
+        self.given = 0.0
+
+
+class Flows:
+    """All transfers under way on one clock. A flow ends, and `then(answer)` is called, at the moment its last byte is there.
+
+    Flows that end at the same moment are over before the first `then` is called; they are called in the order of the starts.
+    A flow without bytes ends in the moment of its start, through SimPy's queue: behind what is already due in this moment.
+
+    `_agenda` holds (moment, index, group), for each group not later than its first flow's end; `_alarms` the moments, falling,
+    at which SimPy will call `_ring`. Who is due later than expected is left where it stands: the alarm rings early, and looks.
+    """
+
+    __slots__ = ("_agenda", "_alarm", "_alarms", "_free", "_groups", "_many", "_num_started", "_unfair", "env")
+
+    def __init__(self, env: Clock) -> None:
+        self.env = env
+        self._free = Group(0, (), INF)
+        self._free.rate = 1.0
+        self._groups: dict[tuple[tuple[Link, ...], float], Group] = {((), INF): self._free}
+        self._agenda: list[tuple[float, int, Group]] = []
+        self._many = SPARE
+        self._alarm = self._ring
+        self._alarms = [INF]
+        self._unfair: dict[Group, None] = {}  # their rates, and their neighbours', are filled before time goes on
+        self._num_started = 0
+
+    def start(self, route: Route, nbytes: float, then: Then, answer: Any = None) -> Flow:
+        """Begin to carry so many bytes; `then(answer)` is called at their end, never within this call."""
+        assert 0 <= nbytes < INF, f"a flow has {nbytes} bytes"
+        self._num_started = serial = self._num_started + 1
+        if not nbytes:
+            route = NOWHERE
+        flow = Flow()
+        flow.serial = serial
+        flow.route = route
+        flow.then = then
+        flow.answer = answer
+        if route.flows is not self:
+            route.group = self._group(route.shared, route.cap)
+            route.flows = self
+        group = route.group
+        for link in route.own:
+            if link.alone is not None or link.groups:
+                group = self._shown(flow)
+                break
+            link.alone = flow
+        self._join(group, flow, nbytes)
+        return flow
+
+    def cancel(self, flow: Flow) -> None:
+        """End it now, without its `then`; the others share what it had. Of a flow that has ended it does nothing."""
+        flow.then = None
+        group = flow.group
+        if group is not None:
+            flow.group = None
+            for link in flow.route.own:
+                if link.alone is flow:
+                    link.alone = None
+            self._leave(group)
+
+    def rates(self) -> dict[Flow, float]:
+        """What each flow under way has at this moment, in bytes per second, in the order of the starts."""
+        if self._unfair:
+            self._fill()
+        under_way = [(flow.serial, flow) for group in self._groups.values() for _, _, flow in group.heap if flow.group is group]
+        return {flow: self._rate(flow) for _, flow in sorted(under_way)}
+
+    def _rate(self, flow: Flow) -> float:
+        assert flow.group is not None
+        return self._constraints(flow)[1] if flow.group is self._free else flow.group.rate
+
+    def _group(self, links: tuple[Link, ...], cap: float) -> Group:
+        """The group of flows that cross these links under this cap. A cap that no link of them reaches is none."""
+        if not links or cap >= min(link.bytes_per_second for link in links):
+            cap = INF
+        group = self._groups.get((links, cap))
+        if group is None:
+            group = self._groups[links, cap] = Group(len(self._groups), links, cap)
+            self._many = 2 * len(self._groups) + SPARE
+        return group
+
+    def _constraints(self, flow: Flow) -> tuple[tuple[Link, ...], float]:
+        """The links that it may have to share, and its cap: its limit, and its own links that carry nothing else."""
+        route = flow.route
+        links, cap = route.shared, route.limit
+        for link in route.own:
+            if link.alone is flow:
+                cap = min(cap, link.bytes_per_second)
+            else:
+                links += (link,)
+        return links, cap
+
+    def _shown(self, flow: Flow) -> Group:
+        """The group of a flow that starts where an own link of it is in use."""
+        for link in flow.route.own:
+            if link.alone is not None and link.alone is not flow:
+                self._show(link)
+        return self._group(*self._constraints(flow))
+
+    def _show(self, link: Link) -> None:
+        """Move the one flow of this link to a group that names the link: it is not the only one any more."""
+        flow = link.alone
+        assert flow is not None
+        group = flow.group
+        assert group is not None
+        now = self.env.now
+        if group is self._free:
+            left = (flow.mark - now) * self._constraints(flow)[1]
+        else:
+            group.settle(now)
+            left = flow.mark - group.given
+        link.alone = flow.group = None
+        self._leave(group)
+        self._join(self._group(*self._constraints(flow)), flow, max(0.0, left))
+
+    def _join(self, group: Group, flow: Flow, nbytes: float) -> None:
+        """Let a flow with so many bytes to go have its part in a group."""
+        now = self.env.now
+        flow.group = group
+        if group is self._free:
+            group.num_flows += 1
+            flow.mark = mark = now + nbytes / flow.route.cap
+            heappush(group.heap, (mark, flow.serial, flow))
+            if mark < group.due:
+                self._expect(group)
+            return
+        num_flows = group.num_flows
+        group.num_flows = num_flows + 1
+        if num_flows:
+            group.given = given = group.given + group.rate * (now - group.since)
+            group.since = now
+            if given > nbytes * FINEST:
+                group.rebase()
+        else:
+            group.since = now
+            self._occupy(group)
+        flow.mark = mark = group.given + nbytes
+        heappush(group.heap, (mark, flow.serial, flow))
+        self._share(group)
+
+    def _occupy(self, group: Group) -> None:
+        """The group's first flow is here: its links carry it, and who was alone on one no longer is."""
+        for link in group.links:
+            link.groups[group] = None
+        for link in group.links:
+            if link.alone is not None:
+                self._show(link)
+
+    def _leave(self, group: Group) -> None:
+        """One flow of the group was taken out of it before its end; its entry in the heap stays until it is swept."""
+        if group is not self._free:
+            group.settle(self.env.now)
+        group.num_flows -= 1
+        if len(group.heap) > 2 * group.num_flows + SPARE:
+            group.rebase()
+        self._share(group)
+
+    def _vacate(self, group: Group) -> None:
+        """The group's last flow is gone: what it had is its neighbours', and the next flow counts from zero."""
+        group.heap.clear()
+        group.given = 0.0
+        group.due = INF
+        self._unfair.pop(group, None)
+        for link in group.links:
+            del link.groups[group]
+        for link in group.links:
+            for neighbour in link.groups:
+                neighbour.settle(self.env.now)
+                self._share(neighbour)
+                break  # all who cross this link hang together
+
+    def _share(self, group: Group) -> None:
+        """Flows of the group came or went: find its new rate, at once if it is alone on its links. Its books are up to date."""
+        if group is not self._free:
+            if not group.num_flows:
+                self._vacate(group)
+                return
+            for link in group.links:
+                if len(link.groups) > 1:
+                    self._fill_soon(group)
+                    return
+            group.rate = rate = group.bytes_per_second / group.num_flows
+            if rate > group.cap:
+                group.rate = group.cap
+        self._expect(group)
+
+    def _fill_soon(self, group: Group) -> None:
+        """Find the rates when all that happens in this moment has happened: until then nothing flows."""
+        group.due = INF
+        if not self._unfair:
+            self.env.after(0.0, self._fill)
+        self._unfair[group] = None
+
+    def _fill(self, _: Any = None) -> None:
+        """Give every flow that hangs together with a changed one its max-min fair rate."""
+        now, alarms, unfair = self.env.now, self._alarms, self._unfair
+        alarms.append(-INF)
+        while unfair:
+            groups, links = connected(next(iter(unfair)))
+            for group, rate in max_min_fair(groups, links).items():
+                if rate != group.rate:
+                    group.settle(now)
+                    group.rate = rate
+                    self._expect(group)
+                elif group in unfair:
+                    self._expect(group)
+                unfair.pop(group, None)
+        alarms.pop()
+        self._arm()
+
+    def _expect(self, group: Group) -> None:
+        """Work out when the group's next flow ends; if that is earlier than it was, say so."""
+        heap = group.heap
+        while heap and heap[0][2].group is not group:
+            heappop(heap)
+        group.due = due = group.since + (heap[0][0] - group.given) / group.rate if heap else INF
+        if due < group.queued:
+            group.queued = due
+            heappush(self._agenda, (due, group.index, group))
+            if len(self._agenda) > self._many:
+                self._sweep()
+            if due < self._alarms[-1]:
+                self._arm()
+
+    def _put_off(self) -> None:
+        """Let the group that heads the agenda stand where its first flow ends, or nowhere."""
+        queued, index, group = self._agenda[0]
+        if queued == group.queued:
+            group.queued = due = group.due
+            if due < INF:
+                heapreplace(self._agenda, (due, index, group))
+                return
+        heappop(self._agenda)  # it has no flow; or it stands elsewhere, and earlier
+
+    def _arm(self) -> None:
+        """See that an alarm rings no later than the next flow ends."""
+        agenda = self._agenda
+        while agenda:
+            due, _, group = agenda[0]
+            if due == group.due and due == group.queued:
+                if due < self._alarms[-1]:
+                    self._alarms.append(due)
+                    wait = due - self.env.now
+                    self.env.after(wait if wait > 0.0 else 0.0, self._alarm)
+                return
+            self._put_off()
+
+    def _sweep(self) -> None:
+        """Drop what no longer holds from the agenda."""
+        self._agenda[:] = [(group.queued, group.index, group) for group in self._groups.values() if group.queued < INF]
+        heapify(self._agenda)
+
+    def _ring(self, _: Any) -> None:
+        """End the flows that are due. Nobody is if the alarm rings early, were it by one ulp of SimPy's sum: then it is set anew."""
+        now, alarms, agenda = self.env.now, self._alarms, self._agenda
+        alarms[-1] = -INF  # until everyone was called, no other is needed
+        ended: list[tuple[int, Flow]] = []
+        while agenda and agenda[0][0] <= now:
+            queued, _, group = agenda[0]
+            if group.due <= now and group.queued == queued:
+                self._end(group, now, ended)
+            self._put_off()
+        if len(ended) > 1:
+            ended.sort()
+        for _, flow in ended:
+            then = flow.then
+            if then is not None:  # one who was called before it may have cancelled it
+                then(flow.answer)
+        alarms.pop()
+        if not self._unfair:
+            self._arm()
+
+    def _end(self, group: Group, now: float, ended: list[tuple[int, Flow]]) -> None:
+        """Take the flows that are due out of the group: the first one is, whatever rounding says of its last bytes."""
+        heap = group.heap
+        if group is not self._free:
+            group.given = heap[0][0]
+            group.since = now
+        given, since, rate = group.given, group.since, group.rate
+        while True:
+            _, serial, flow = heappop(heap)
+            if flow.group is group:
+                flow.group = None
+                group.num_flows -= 1
+                ended.append((serial, flow))
+                for link in flow.route.own:
+                    if link.alone is flow:
+                        link.alone = None
+            if not heap or since + (heap[0][0] - given) / rate > now:
+                break
+        self._share(group)
+
+
+def connected(group: Group) -> tuple[list[Group], list[Link]]:
+    """The groups whose rates hang on this one's, itself among them, and the links they cross: neighbours, theirs, and so on."""
+    groups, links = {group: None}, dict.fromkeys(group.links)
+    fresh = list(links)
+    while fresh:
+        for neighbour in fresh.pop().groups:
+            if neighbour not in groups:
+                groups[neighbour] = None
+                for link in neighbour.links:
+                    if link not in links:
+                        links[link] = None
+                        fresh.append(link)
+    return list(groups), list(links)
+
+
+def max_min_fair(groups: list[Group], links: list[Link]) -> dict[Group, float]:
+    """Each group's rate, in bytes per second and flow, by progressive filling.
+
+    All flows without a rate rise together. At the level where a flow reaches its cap or a link is full, those whom that
+    stops have their rate; the others rise on with what is left.
+    """
+    for link in links:
+        link.left = link.bytes_per_second
+        link.open = 0
+    for group in groups:
+        for link in group.links:
+            link.open += group.num_flows
+    rates: dict[Group, float] = {}
+    by_cap = sorted(groups, key=attrgetter("cap"), reverse=True)
+    while len(rates) < len(groups):
+        level, full = INF, links[0]
+        for link in links:
+            if link.open and link.left < level * link.open:
+                level, full = link.left / link.open, link
+        stopped = []
+        while by_cap and by_cap[-1].cap <= level:
+            stopped.append(by_cap.pop())
+        for group in stopped or full.groups:
+            if group not in rates:
+                rates[group] = rate = min(group.cap, level)
+                for link in group.links:
+                    link.left -= rate * group.num_flows
+                    link.open -= group.num_flows
+    return rates

@@ -1,0 +1,299 @@
+"""One program for all ranks makes the run that the simulation makes event by event, to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worlds import Row, cluster, experiment, node, rows_of
+
+from hetsim import measures
+from hetsim.cluster import SlowSpells
+from hetsim.coordination.all_reduce import SynchronousAllReduce
+from hetsim.coordination.plan import Plan, State
+from hetsim.effects import Commit, Contribution, Gradient, Node, Now, Program, Start, Update, Wait
+from hetsim.experiment import Experiment
+from hetsim.laws import Law
+from hetsim.sim.lockstep import BLOCK, EVERYONE, EveryonesTimes, Lockstep
+from hetsim.sim.simulation import Simulation
+from hetsim.step_times import StepTimes
+from hetsim.trace import Trace
+from hetsim.vector import Phantom
+from hetsim.workloads.phantom import PhantomTask
+
+NETWORK = {"latency_seconds": 1e-3, "bytes_per_second": 1e6}
+LOGNORMAL = {"distribution": "lognorm", "s": 0.3}
+GAMMA = {"distribution": "gamma", "a": 4.0, "scale": 0.25}
+NODES: list[dict[str, Any]] = [
+    node(4e-3, 2e-3, seconds_per_update=1e-3),
+    node(1e-3, 5e-3, seconds_per_update=7e-3),
+    node(2e-3),
+    node(3e-3, 1e-3, seconds_per_update=1e-4),
+]
+NOISY = [{**NODES[0], "noise": LOGNORMAL}, {**NODES[1], "noise": GAMMA}, NODES[2], {**NODES[3], "noise": LOGNORMAL}]
+CLUSTERS = {"steady": cluster(*NODES, network=NETWORK), "noisy": cluster(*NOISY, network=NETWORK)}
+BUDGETS: dict[str, dict[str, Any]] = {
+    "updates": {"updates": 13},
+    "epochs, a last batch for two of four": {"epochs": 2.57},
+    "seconds": {"seconds": 0.9},
+    "less than a batch": {"epochs": 0.02},
+}
+"""100 samples an epoch, batches of 40: of 257 positions 17 are left behind six batches, of 2 none."""
+
+DELAYED = {"coordination": {"warm_up": 2}}
+METHODS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "ssgd": (("method=ssgd",), {}),
+    "fixed": (("method=ssgd", "allocation=fixed"), {"allocation": {"parts": [1, 3, 2, 2]}}),
+    "dbs": (("method=dbs",), {}),
+    "dbs every epoch": (("method=dbs", "allocation=dbs_per_epoch"), {}),
+    "dbs every third update": (("method=ssgd", "allocation=dbs"), {"allocation": {"reallocate_every": 3}}),
+    "omnilearn": (("method=omnilearn",), {}),
+    "lb_bsp": (("method=lb_bsp",), {}),
+    "optperf": (("method=optperf",), {"allocation": {"probes": 2}}),
+    "static": (("method=static",), {}),
+    "hetgrad": (("method=hetgrad",), {}),
+    "local_sgd": (("method=local_sgd",), {"coordination": {"period": 3}}),
+    "local_sgd, dbs": (("method=local_sgd", "allocation=dbs"), {"coordination": {"period": 3}}),
+    "diloco": (("method=diloco",), {"coordination": {"period": 2}}),
+    "pipe_sgd": (("method=pipe_sgd",), DELAYED),
+    "od_sgd": (("method=od_sgd", "coordination=one_step_delay_all_reduce"), DELAYED),
+    "od_sgd, dc": (("method=od_sgd", "coordination=one_step_delay_all_reduce", "compensation=dc_adaptive"), DELAYED),
+    "abs_sgd": (("method=abs_sgd",), DELAYED),
+    "abs_sgd, dbs every third update": (("method=abs_sgd", "allocation=dbs"), {**DELAYED, "allocation": {"reallocate_every": 3}}),
+}
+
+
+def described(method: str, **keys: Any) -> Experiment:
+    """A timing-only run of 40 samples a batch, 100 an epoch, with a vector of 8 kB."""
+    choices, own = METHODS.get(method, ((f"method={method}",), {}))
+    sizes = {"num_parameters": 2000, "num_samples": 100}
+    return experiment(*choices, "workload=phantom", workload=sizes, batch_size=40, **{**own, **keys})
+
+
+@dataclass
+class Told:
+    """All that a run tells: its commits, its trace's rows in order, what each worker did, the summary."""
+
+    commits: list[tuple[float, State, list[Contribution]]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    busy: list[measures.Busy] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    profile_seconds: float = 0.0
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Told)
+        assert self.commits == other.commits
+        assert self.rows == other.rows
+        assert self.busy == other.busy
+        assert (self.summary, self.profile_seconds) == (other.summary, other.profile_seconds)
+        return True
+
+
+def told(kind: type[Simulation] | type[Lockstep], described: Experiment, state: State | None = None) -> Told:
+    """Play it, event by event or in lockstep."""
+    told = Told()
+    states: list[State] = []
+    run = kind(described, *described.load(), Trace(None, "full"), state=state, keep=states.append)
+    commit = run.history.commit
+
+    def committing(seconds: float, state: State, applied: Any, memory: Any) -> bool:
+        going = commit(seconds, state, applied, memory)
+        assert type(seconds) is float
+        told.commits.append((seconds, replace(states[-1], outstanding=tuple(state.outstanding)), list(applied)))
+        return going
+
+    run.history.commit = committing  # type: ignore[method-assign]
+    run.run()
+    told.rows = sorted(rows_of(run.trace))
+    told.summary = measures.summary(run.history.applied, run.busy)
+    told.busy = run.busy
+    told.profile_seconds = run.history.profile_seconds
+    return told
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("nodes", CLUSTERS)
+@pytest.mark.parametrize("method", METHODS)
+def test_lockstep_is_the_simulation_to_the_last_bit(method: str, nodes: str, budget: str):
+    """Every commit with its state and what it is made of, every row of the trace, every worker's sums, the summary."""
+    made = described(method, cluster=CLUSTERS[nodes], budget=BUDGETS[budget])
+
+    assert Lockstep.suits(made, made.load()[0])
+    assert told(Lockstep, made) == told(Simulation, made)
+
+
+CHANGING: dict[str, dict[str, Any]] = {
+    "measured": {"table": ((4, 0.03), (10, 0.05), (30, 0.2))},
+    "disturbed": {"slow_spells": SlowSpells(factor=3.0, seconds_between=Law("expon", {"scale": 0.1}), seconds_lasting=Law("expon"))},
+    "throttled": {"slowdown": ((0.0, 1.0), (0.1, 2.5), (0.3, 1.0))},
+}
+
+
+def unlike(made: Experiment, nodes: str) -> Experiment:
+    """The same with two nodes whose times are not affine: rank 1's as named, rank 3's throttled."""
+    first, second, third, fourth = made.cluster.nodes
+    others = (first, replace(second, **CHANGING[nodes]), third, replace(fourth, **CHANGING["throttled"]))
+    return replace(made, cluster=replace(made.cluster, nodes=others))
+
+
+@pytest.mark.parametrize("nodes", CHANGING)
+@pytest.mark.parametrize("method", ["ssgd", "dbs", "static", "local_sgd", "od_sgd"])
+def test_nodes_whose_times_are_not_affine_are_asked_one_by_one(method: str, nodes: str):
+    """Tables, spells and recorded slowdowns beside plain nodes; updates are slowed down too."""
+    made = unlike(described(method, cluster=CLUSTERS["noisy"], budget={"epochs": 2.57}), nodes)
+
+    assert told(Lockstep, made) == told(Simulation, made)
+
+
+@pytest.mark.parametrize("method", ["ssgd", "dbs", "local_sgd", "od_sgd", "abs_sgd"])
+def test_a_run_goes_on_from_any_commit_as_the_simulation_does(method: str):
+    """Streams of chance, versions and epochs go on where they were; what was under way is handed out again."""
+    made = unlike(described(method, cluster=CLUSTERS["noisy"], budget={"epochs": 5.57}), "measured")
+    whole = told(Lockstep, made)
+
+    for _, state, _ in whole.commits[:-1:4]:
+        assert told(Lockstep, made, state) == told(Simulation, made, state)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_lockstep_is_the_simulation_on_any_small_cluster(data: st.DataObject):
+    """One to six nodes of any speed, with noise or without; any method, budget and network."""
+    numbers = st.floats(1e-4, 1e-1)
+    nodes = data.draw(
+        st.lists(
+            st.builds(
+                lambda per_sample, overhead, update, noise: node(per_sample, overhead, seconds_per_update=update, noise=noise),
+                numbers,
+                st.just(0.0) | numbers,
+                st.just(0.0) | numbers,
+                st.sampled_from([None, LOGNORMAL, GAMMA]),
+            ),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    method = data.draw(st.sampled_from([method for method in METHODS if method != "fixed"]))
+    budget = data.draw(
+        st.one_of(
+            st.builds(lambda epochs: {"epochs": epochs}, st.floats(0.01, 4.0)),
+            st.builds(lambda updates: {"updates": updates}, st.integers(1, 12)),
+            st.builds(lambda seconds: {"seconds": seconds}, st.floats(0.01, 1.5)),
+        )
+    )
+    network = {"latency_seconds": data.draw(st.just(0.0) | numbers), "bytes_per_second": data.draw(st.sampled_from([1e5, 1e300]))}
+    made = described(method, cluster=cluster(*nodes, network=network), budget=budget, seed=data.draw(st.integers(0, 3)))
+
+    assert told(Lockstep, made) == told(Simulation, made)
+
+
+def test_whoever_is_not_asked_keeps_its_next_number():
+    """Over many blocks, with ranks left out at random: each node's times are its own stream's, in order."""
+    nodes = unlike(described("ssgd", cluster=CLUSTERS["noisy"]), "measured").cluster.nodes
+    times, alone = EveryonesTimes(nodes, seed=5), [StepTimes(one, seed=5, rank=rank) for rank, one in enumerate(nodes)]
+    rng = np.random.default_rng(0)
+
+    for _ in range(3 * BLOCK):
+        samples = rng.integers(0, 3, len(nodes))
+        seconds = times.seconds(samples, np.zeros(len(nodes)))
+
+        assert seconds.tolist() == [one.seconds(int(b)) if b else 0.0 for one, b in zip(alone, samples, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlapping(SynchronousAllReduce):
+    """Computes a last, shorter global batch while a whole one is under way, and looks at the clock."""
+
+    same_on_every_rank: ClassVar[bool] = True
+    looked: dict[Any, Any]
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """One version."""
+        whole, shorter = plan.rounds(0, self.allocation.shares(state.allocation), 2)
+        yield from Update(at=state.weights, gradient=state.weights)
+        pending = yield from Start(Gradient(at=state.weights, batch=whole[node.rank]))
+        if shorter[node.rank]:
+            yield from Gradient(at=state.weights, batch=shorter[node.rank])
+        early = yield from Now()
+        yield from Wait(pending)
+        late = yield from Now()
+        self.looked[id(node)] = (early, late)
+        yield from Commit(1, replace(state, version=1))
+
+
+def overlapping() -> tuple[Experiment, dict[Any, Any]]:
+    """The above on four noisy nodes, and what it saw of the clock."""
+    base = described("ssgd", cluster=CLUSTERS["noisy"], budget={"epochs": 0.57})
+    policies = {
+        axis: getattr(base.coordination, axis)
+        for axis in ("allocation", "weighting", "discount", "compensation", "admission", "compression")
+    }
+    looked: dict[Any, Any] = {}
+    return replace(base, coordination=Overlapping(looked=looked, **policies)), looked
+
+
+def test_what_is_started_is_under_way_on_all_ranks():
+    """A node computes one gradient at a time, each in its own seconds; the clock shows every rank's own."""
+    (one, at_once), (other, one_by_one) = overlapping(), overlapping()
+
+    assert told(Lockstep, one) == told(Simulation, other)
+    ((early, late),) = at_once.values()
+    assert sorted(zip(early.tolist(), late.tolist(), strict=True)) == sorted(one_by_one.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derived(SynchronousAllReduce):
+    """Does not say that it is the same on every rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partial(SynchronousAllReduce):
+    """Says so, and is not."""
+
+    same_on_every_rank: ClassVar[bool] = True
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """The first rank does nothing."""
+        if node.rank == 0:
+            return
+        yield from super().program(node, plan, state)
+
+
+def of(kind: type[SynchronousAllReduce]) -> Experiment:
+    """Synchronous SGD by a class of one's own."""
+    base = described("ssgd", cluster=CLUSTERS["steady"], budget={"updates": 2})
+    policies = {
+        axis: getattr(base.coordination, axis)
+        for axis in ("allocation", "weighting", "discount", "compensation", "admission", "compression")
+    }
+    return replace(base, coordination=kind(**policies))
+
+
+def test_a_program_says_for_itself_that_it_is_the_same_on_every_rank():
+    """What is derived from one that does may well not be; nor may one decide by its rank after all."""
+    derived, partial = of(Derived), of(Partial)
+
+    assert not Lockstep.suits(derived, derived.load()[0])
+    with pytest.raises(TypeError, match="not the same on every rank"):
+        told(Lockstep, partial)
+    with pytest.raises(TypeError):
+        [0, 1][EVERYONE]
+
+
+def test_servers_and_vectors_of_numbers_are_played_event_by_event():
+    """There each rank has something of its own."""
+    server, alone = described("asgd", cluster=CLUSTERS["steady"]), described("ssgd", cluster=CLUSTERS["steady"])
+
+    assert not Lockstep.suits(server, server.load()[0])
+    assert not Lockstep.suits(alone, Numbers(Phantom(4), 100))
+
+
+class Numbers(PhantomTask):
+    """Has a number for its weights."""
+
+    def initial(self) -> Any:
+        return 0.5
