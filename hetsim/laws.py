@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,13 @@ class Law:
 
     def draws(self, *stream: int) -> Iterator[float]:
         """The numbers of one stream of chance, named by whole numbers: the same whatever other streams there are."""
+        return chain.from_iterable(self._blocks(stream))  # a packed block is a quarter of a list of floats
+
+    def _blocks(self, stream: tuple[int, ...]) -> Iterator[memoryview]:
+        """The same numbers, packed; a generator is made when the first is asked for."""
         draw, rng = self.drawer(), np.random.default_rng(stream)
-        return chain.from_iterable(draw(rng, size).data for size in repeat(BLOCK))
+        while True:
+            yield draw(rng, BLOCK).data
 
     def some(self, size: int, *stream: int) -> list[float]:
         """The first numbers of a stream."""
