@@ -51,7 +51,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Rack:
-    """Nodes (and racks) behind one switch, whose link to the rest they share."""
+    """Nodes (and racks) behind one switch, whose link to the rest they share; a config may give its uplink alone, for both directions."""
 
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
@@ -101,7 +101,7 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class Outages:
-    """When a node is not there: `scheduled` (from, until) in seconds, in order and apart, and crashes by law, again and again."""
+    """When a node is not there: `scheduled` (from, until) in seconds, in order, and behind them crashes by law, again and again."""
 
     scheduled: tuple[tuple[float, float], ...] = ()
     seconds_to_crash: Law | None = None

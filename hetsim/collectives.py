@@ -1,7 +1,8 @@
 """What a collective takes, in closed form, from the last entry: the slowest participant and the slowest link decide each step.
 
 In a step all participants send at once. Each link divides equally among the messages that pass it, so a step takes the largest
-latency + nbytes / rate. Where all latencies are equal that is exactly the time of a step under max-min sharing.
+latency + nbytes / rate. Where all latencies are equal that is exactly the time of a step under max-min sharing. Steps follow each
+other, everyone's at once: a ring whose nodes go on by themselves (`sim/ring.py`) may be faster where links are unequal, never slower.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ class Collectives:
         rack has nodes, M, carry 1/M of the vector each, side by side: 2(R−1) steps of 1/(M·R).
         """
         within, num_rings, among = self._racks
-        inside = max((num - 1) * self._seconds(step, nbytes, num) for num, step in within) if within else 0.0
+        inside = max(((num - 1) * self._seconds(step, nbytes, num) for num, step in within), default=0.0)
         num_racks = len(self._by_rack)
-        return 2 * inside + 2 * (num_racks - 1) * (self._seconds(among, nbytes, num_racks * num_rings) if among else 0.0)
+        return 2 * inside + 2 * (num_racks - 1) * self._seconds(among, nbytes, num_racks * num_rings)
 
     @staticmethod
     def _seconds(step: Step, nbytes: float, parts: int = 1) -> float:

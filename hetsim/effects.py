@@ -1,7 +1,7 @@
 """A method is a generator that asks; a backend answers. Time passes at a ``yield from`` and nowhere else.
 
-What an effect carries and what it is answered with is immutable by contract, as vectors are: frozen dataclasses would cost a
-simulation of a thousand nodes a tenth of its speed.
+What an effect carries and what it is answered with is immutable by contract, as vectors are: a frozen dataclass sets each
+field by a call, and several are made for every gradient.
 
 A *program* is a generator of *effects*. It never sees which world answers: the simulator does it in virtual
 time, the distributed backend in real time. An error of the world is thrown into the program, so it surfaces at
