@@ -59,11 +59,10 @@ class History:
         """Record a version, with the optimizer's memory; whether updates and seconds allow another one."""
         trace, version, num_samples = self.trace, state.version, state.num_samples
         staleness = self.applied.commit(seconds, applied)
+        if trace.full:
+            for c in applied:
+                trace.note((seconds, seconds, c.rank, APPLY, version, c.batch.samples, c.staleness, 0))
         if trace.commits:
-            if trace.full:
-                note = trace.note
-                for c in applied:
-                    note((seconds, seconds, c.rank, APPLY, version, c.batch.samples, c.staleness, 0))
             trace.add(seconds, seconds, self.leader, COMMIT, version, num_samples - self.last.num_samples, staleness)
         if num_samples // self._every > self._evaluated:
             self._note(seconds, state)

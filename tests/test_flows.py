@@ -192,6 +192,19 @@ def test_a_flow_cancelled_in_the_moment_of_its_end_is_not_called():
     assert (world.run(), called) == ([], ["first"])
 
 
+def test_a_flow_is_not_forgotten_behind_a_cancelled_one():
+    """On no link one ends at 1 s, one that would have ended at 5 s is cancelled, and the last starts when nobody else is there."""
+    world = World()
+    route = Route(limit=1.0)
+
+    world.start("first", route, 1)
+    world.start("lost", route, 5)
+    world.cancel("lost")
+    world.at(2.0, world.start, "last", route, 4)
+
+    assert world.run() == [("first", 1.0), ("last", 6.0)]
+
+
 def test_flows_that_end_together_are_called_in_the_order_of_their_starts():
     """Ten flows, on one link, on others, on none: all end at 4 s, whichever way they got there."""
     world = World()
@@ -284,7 +297,7 @@ def test_alarms_do_not_pile_up_beside_a_long_flow():
     waiting = []
 
     def next_one(k: int) -> None:
-        waiting.append((len(world.env._queue), len(world.flows._agenda)))
+        waiting.append(len(world.env._queue))
         world.flows.start(route, 1, pause, k)
 
     def pause(k: int) -> None:
@@ -296,8 +309,7 @@ def test_alarms_do_not_pile_up_beside_a_long_flow():
 
     assert world.run() == [("long", (2**20 + 1000) / 8)]
     assert len(waiting) == 1000
-    assert max(num_events for num_events, _ in waiting) <= 2
-    assert max(num_expected for _, num_expected in waiting) < 100
+    assert max(waiting) <= 2
 
 
 def test_an_uplink_that_cannot_bind_makes_no_group_of_its_own():
@@ -354,7 +366,7 @@ def test_what_was_cancelled_does_not_stay_in_memory():
 
 
 def test_ends_that_come_ever_nearer_are_expected_once():
-    """At 2 s all but one of 1024 flows are lost, one by one, and each time the others are faster: the agenda stays short."""
+    """At 2 s all but one of 1024 flows are lost, one by one, and each time the others are faster: that sets no alarm."""
     world = World()
     route = Route((Link(8.0),))
 
@@ -363,10 +375,10 @@ def test_ends_that_come_ever_nearer_are_expected_once():
     for k in range(1023):
         world.at(2.0, world.cancel, k)
     expected = []
-    world.at(2.0, lambda: expected.append(len(world.flows._agenda)))
+    world.at(2.0, lambda: expected.append(len(world.env._queue)))
 
     assert world.run() == [(1023, 2 + (8 - 2 / 128) / 8)]
-    assert 1 <= expected[0] < 100
+    assert expected == [2]  # the alarm that was there, and the word that rates are to be filled
 
 
 @pytest.mark.parametrize("bytes_per_second", [0.0, -1.0, math.inf, math.nan])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hetsim.coordination.plan import Coordination, Plan, State
 from hetsim.effects import Batch, Commit, Contribution, Gradient, Message, Node, PeerLost, Program, Receive, Send, Update
@@ -14,29 +14,47 @@ from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.weighting import NoDiscount, PerWorker
 from hetsim.vector import Vector, with_tail
 
-
-@dataclass(slots=True)
-class Holding:
-    """What a worker took from the server: a range, and the weights to compute at."""
-
-    batch: Batch
-    used: Vector
+Holding = tuple[Batch, Vector]
+"""What a worker took from the server: a range, and the weights to compute at."""
 
 
 class Outstanding(Collection[Batch]):
     """The ranges that were taken and not brought back, as they are now: first those to be handed out again, then whoever's."""
 
-    def __init__(self, returned: deque[Batch], holding: dict[int, Holding]) -> None:
-        self._returned = returned
-        self._holding = holding
+    def __init__(self, state: State) -> None:
+        self.next_sample = state.next_sample
+        """Where the ranges begin that nobody has taken."""
+        self.returned = deque(state.outstanding)
+        self.holding: dict[int, Holding] = {}
+
+    def is_left(self, plan: Plan) -> bool:
+        """Whether anything is to be handed out, if only somebody came."""
+        return bool(self.returned or plan.left(self.next_sample, 1))
+
+    def take(self, plan: Plan, rank: int, share: int) -> Batch:
+        """A worker's next range: one that was never brought back, as far as it fits, or its share of what nobody has taken."""
+        if not self.returned:
+            batch = plan.left(self.next_sample, share)
+            self.next_sample = batch.stop
+            return batch
+        batch = self.returned.popleft()
+        fits = batch.samples if plan.most is None else min(batch.samples, plan.most[rank])
+        if fits < batch.samples:
+            self.returned.appendleft(Batch(batch.start + fits, batch.samples - fits))
+        return Batch(batch.start, fits)
+
+    def lose(self, rank: int) -> None:
+        """What this worker held is to be handed out again."""
+        if rank in self.holding:
+            self.returned.append(self.holding.pop(rank)[0])
 
     def __iter__(self) -> Iterator[Batch]:
-        yield from self._returned
-        for held in self._holding.values():
-            yield held.batch
+        yield from self.returned
+        for batch, _ in self.holding.values():
+            yield batch
 
     def __len__(self) -> int:
-        return len(self._returned) + len(self._holding)
+        return len(self.returned) + len(self.holding)
 
     def __contains__(self, batch: object) -> bool:
         return any(batch == mine for mine in self)
@@ -89,33 +107,39 @@ class ParameterServer(Coordination):
         It goes on without whom it loses, hands the range out again, and takes in who comes back. Who finds nothing to take
         is kept while others hold ranges, as these may come back.
         """
-        holding: dict[int, Holding] = {}
         waiting: set[int] = set()
         idle: set[int] = set()
         here = set(plan.here)
-        returned = deque(state.outstanding)
-        outstanding = Outstanding(returned, holding)
+        outstanding = Outstanding(state)
+        holding, returned = outstanding.holding, outstanding.returned
         state = state.but(admission=self.admission.resumed(state.admission, plan.num_workers), outstanding=outstanding)
         for rank in plan.absent:
             state, _ = self.left(state, rank)
         going = True
-        while here or (going and self.is_left(plan, state, returned)):
+        while here or (going and outstanding.is_left(plan)):
             try:
                 message = yield from Receive()
             except PeerLost as lost:
-                state, decision = self.lost(state, lost, (here, waiting, idle), holding, returned)
+                if lost.rank is None:
+                    raise
+                for place in (here, waiting, idle):
+                    place.discard(lost.rank)
+                outstanding.lose(lost.rank)
+                state, decision = self.left(state, lost.rank)
             else:
                 rank = message.source
                 waiting.add(rank)
-                held = holding.pop(rank, None)
+                held = holding.get(rank)
                 if message.payload is not None and held is not None and going:
+                    del holding[rank]
                     state, decision = self.arrived(state, self.contribution(message, held, plan, state))
                 else:  # it is ready, or too late
                     if rank not in here:
                         here.add(rank)
                         state = state.but(admission=self.admission.joined(state.admission, rank))
-                    if message.payload is None and held is not None:  # gone, and back before it was missed
-                        returned.append(held.batch)
+                    if message.payload is None:  # gone, and back before it was missed
+                        outstanding.lose(rank)
+                    holding.pop(rank, None)
                     decision = Decision(free=(rank,))
             decisions = [decision]
             for rank in sorted(idle)[: len(returned)] if returned else ():
@@ -124,9 +148,17 @@ class ParameterServer(Coordination):
                 state = state.but(admission=self.admission.joined(state.admission, rank))
                 decisions.append(Decision(free=(rank,)))
             for decision in decisions:  # and those that it leads to
-                applied: tuple[Contribution, ...] = ()
+                applied: Sequence[Contribution] = ()
                 if decision.apply and going:
-                    state, applied = yield from self.apply(plan, state, decision.apply)
+                    compensation, applied = self.corrected(plan, state, decision.apply)
+                    weights = yield from Update(at=state.weights, gradient=self.total(applied, plan))
+                    state = state.but(
+                        version=state.version + 1,
+                        weights=weights,
+                        compensation=compensation,
+                        num_samples=state.num_samples + sum([c.batch.samples for c in applied]),
+                        next_sample=outstanding.next_sample,
+                    )
                 if decision.apply or decision.drop:
                     state = self.observed(plan, state, decision)
                 if applied:
@@ -135,11 +167,10 @@ class ParameterServer(Coordination):
                     if rank not in waiting:  # lost while it was held back
                         continue
                     waiting.discard(rank)
-                    state, batch = self.take(plan, state, rank, returned) if going else (state, Batch(state.next_sample, 0))
-                    if batch.samples:
+                    if going and (batch := outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank])):
                         sent = self.compensation.outgoing(state.compensation, state.weights)
                         sent = with_tail(sent, state.weights, plan.num_parameters)
-                        holding[rank] = Holding(batch, sent)
+                        holding[rank] = (batch, sent)
                         yield from Send(rank, sent, version=state.version, batch=batch)
                     else:
                         idle.add(rank)
@@ -147,37 +178,10 @@ class ParameterServer(Coordination):
                         decisions.append(more)
             if idle and not (going and outstanding):
                 for rank in sorted(idle):
-                    yield from Send(rank, version=state.version, batch=Batch(state.next_sample, 0))
+                    yield from Send(rank, version=state.version, batch=Batch(outstanding.next_sample, 0))
                 here -= idle
                 idle.clear()
         return state.but(outstanding=()) if going else None
-
-    def is_left(self, plan: Plan, state: State, returned: deque[Batch]) -> bool:
-        """Whether anything is to be handed out, if only somebody came."""
-        return bool(returned or plan.left(state.next_sample, 1))
-
-    def lost(
-        self, state: State, lost: PeerLost, places: tuple[set[int], ...], holding: dict[int, Holding], returned: deque[Batch]
-    ) -> tuple[State, Decision]:
-        """Go on without a worker: it is in none of these places any more, and what it held is handed out again."""
-        if lost.rank is None:
-            raise lost
-        for place in places:
-            place.discard(lost.rank)
-        if lost.rank in holding:
-            returned.append(holding.pop(lost.rank).batch)
-        return self.left(state, lost.rank)
-
-    def take(self, plan: Plan, state: State, rank: int, returned: deque[Batch]) -> tuple[State, Batch]:
-        """A worker's next range: one that was taken and never brought back, as far as it fits, or its share of what is left."""
-        if returned:
-            batch = returned.popleft()
-            fits = batch.samples if plan.most is None else min(batch.samples, plan.most[rank])
-            if fits < batch.samples:
-                returned.appendleft(Batch(batch.start + fits, batch.samples - fits))
-            return state, Batch(batch.start, fits)
-        batch = plan.left(state.next_sample, self.allocation.shares(state.allocation)[rank])
-        return state.but(next_sample=batch.stop), batch
 
     def left(self, state: State, rank: int) -> tuple[State, Decision]:
         """Tell admission that a worker will send no more."""
@@ -198,22 +202,20 @@ class ParameterServer(Coordination):
         num_samples_discarded = state.num_samples_discarded + sum(c.samples for c in decision.drop)
         return state.but(allocation=allocation, num_samples_discarded=num_samples_discarded)
 
-    def apply(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> Program[tuple[State, tuple[Contribution, ...]]]:
-        """W ← W − η (1/c) Σ w_i d(τ_i) g_i, each g_i corrected for its delay; the next version, and what made it."""
-        compensation, num_samples, corrected = state.compensation, state.num_samples, []
+    def corrected(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
+        """The g_i of W ← W − η (1/c) Σ w_i d(τ_i) g_i, each corrected for its delay, and the compensation's state behind them."""
+        compensation, corrected = state.compensation, []
         for c in group:
-            num_samples += c.batch.samples
             compensation, gradient = self.compensation.correct(compensation, c, state.weights)
             staleness = state.version - c.version
             if gradient is not c.gradient or staleness != c.staleness:
                 c = replace(c, gradient=with_tail(gradient, c.gradient, plan.num_parameters), staleness=staleness)
             corrected.append(c)
-        weights = yield from Update(at=state.weights, gradient=self.total(corrected, plan))
-        state = state.but(version=state.version + 1, weights=weights, compensation=compensation, num_samples=num_samples)
-        return state, tuple(corrected)
+        return compensation, corrected
 
     def contribution(self, message: Message, held: Holding, plan: Plan, state: State) -> Contribution:
         """What a worker brought back for what it held."""
-        gradient = self.compression.unpack(message.payload, held.used, plan.num_parameters)
+        batch, used = held
+        gradient = self.compression.unpack(message.payload, used, plan.num_parameters)
         version, staleness = message.version, state.version - message.version
-        return Contribution(message.source, held.batch, version, message.seconds, message.loss, staleness, gradient, held.used)
+        return Contribution(message.source, batch, version, message.seconds, message.loss, staleness, gradient, used)

@@ -49,6 +49,18 @@ class Clock(Environment):
         heappush(self._queue, (self.now + seconds, NORMAL, next(self._eid), then, answer))
         return LATER
 
+    def at(self, moment: float, then: Then, answer: Any = None, priority: int = NORMAL) -> Any:
+        """Call `then(answer)` at this moment, of SimPy's priority: NORMAL, or URGENT, before what is NORMAL."""
+        heappush(self._queue, (moment, priority, next(self._eid), then, answer))
+        return LATER
+
+    def next_too(self, then: Then) -> Any:
+        """What `then` would be called with next, taken out of the queue, if that is what happens next in this moment; or None."""
+        queue = self._queue
+        if queue and queue[0][3] is then and queue[0][0] == self.now:
+            return heappop(queue)[4]
+        return None
+
     def schedule(self, event: Event, priority: Any = NORMAL, delay: float = 0) -> None:
         """Let an event of SimPy's happen so many virtual seconds from now."""
         heappush(self._queue, (self.now + delay, priority, next(self._eid), _happen, event))

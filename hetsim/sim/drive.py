@@ -14,7 +14,21 @@ class Player:
     """One rank's program in one life, and what the world remembers of it: optimizers' memories, messages that it has not read."""
 
     __slots__ = (
-        *("_go", "_send", "done", "epoch", "local_memory", "lost", "memory", "messages", "performers", "program", "rank", "result"),
+        *(
+            "_go",
+            "_send",
+            "done",
+            "epoch",
+            "lines",
+            "local_memory",
+            "lost",
+            "memory",
+            "messages",
+            "performers",
+            "program",
+            "rank",
+            "result",
+        ),
         *("source", "then", "version", "waits_for"),
     )
 
@@ -30,6 +44,7 @@ class Player:
         self.epoch = 0
         self.waits_for: Effect[Any] | None = None
         self.messages: deque[Any] = deque()
+        self.lines: dict[int, Any] = {}  # to whom it has sent
         self.source: int | None = None  # of the message that `then` waits for
         self.then: Then | None = None
         self.done = False

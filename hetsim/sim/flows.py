@@ -10,9 +10,11 @@ Max-min fairness: D. Bertsekas and R. Gallager, *Data Networks*, 2nd ed. (1992),
 from __future__ import annotations
 
 import math
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import Any, Final
+
+from simpy.events import URGENT
 
 from hetsim.sim.clock import Clock, Then
 
@@ -91,27 +93,26 @@ class Group:
     """Flows that cross the same links under the same cap. Max-min fairness gives each of them the same rate.
 
     `given` bytes have gone to each until the moment `since`, from where on each gets `rate` bytes per second. `heap` holds
-    (mark, serial, flow), and also flows that have left since: those whose `group` is another. `due` is when the first will end;
-    `queued`, not later than that, is where the group stands in the agenda.
+    (mark, serial, flow), and also flows that have left since: those whose `group` is another. `alarms` are the moments, falling,
+    at which the clock will have a look: the last is never later than the end of the first flow.
 
     The flows that share no link are one group, too: each has its cap for all of its time, so their total counts *seconds*. There
-    `given` and `since` stay 0 and `rate` 1, the total is the time, and a mark is the moment of the end, to the last bit.
+    `given` and `since` stay 0, `cap` and `rate` 1, the total is the time, and a mark is the moment of the end, to the last bit.
     """
 
-    __slots__ = ("bytes_per_second", "cap", "due", "given", "heap", "index", "links", "num_flows", "queued", "rate", "since")
+    __slots__ = ("alarms", "bytes_per_second", "cap", "given", "heap", "links", "num_flows", "rate", "since", "solitary")
 
-    def __init__(self, index: int, links: tuple[Link, ...], cap: float) -> None:
-        self.index = index
+    def __init__(self, links: tuple[Link, ...], cap: float) -> None:
         self.links = links
         self.cap = cap  # of each flow
         self.bytes_per_second = min((link.bytes_per_second for link in links), default=INF)  # of all flows
         self.heap: list[tuple[float, int, Flow]] = []
+        self.alarms = [INF]
         self.num_flows = 0
+        self.solitary = True  # no other group crosses its links
         self.given = 0.0
-        self.rate = 0.0
+        self.rate = 1.0
         self.since = 0.0
-        self.due = INF
-        self.queued = INF
 
     def settle(self, now: float) -> None:
         """Bring the books up to date: what was given at this rate until now is given."""
@@ -134,30 +135,22 @@ class Group:
 class Flows:
     """All transfers under way on one clock. A flow ends, and `then(answer)` is called, at the moment its last byte is there.
 
-    Flows that end at the same moment are over before the first `then` is called; they are called in the order of the starts.
-    A flow without bytes ends in the moment of its start, through SimPy's queue: behind what is already due in this moment.
-
-    `_agenda` holds (moment, index, group), for each group not later than its first flow's end; `_alarms` the moments, falling,
-    at which SimPy will call `_ring`. Who is due later than expected is left where it stands: the alarm rings early, and looks.
+    Flows that end at the same moment are over before the first `then` is called, and before anything else happens in this moment;
+    they are called in the order of the starts. A flow without bytes ends in the moment of its start.
     """
 
-    __slots__ = ("_agenda", "_alarm", "_alarms", "_free", "_groups", "_many", "_num_started", "_unfair", "env")
+    __slots__ = ("_alarm", "_free", "_groups", "_num_started", "_unfair", "env")
 
     def __init__(self, env: Clock) -> None:
         self.env = env
-        self._free = Group(0, (), INF)
-        self._free.rate = 1.0
+        self._free = Group((), 1.0)
         self._groups: dict[tuple[tuple[Link, ...], float], Group] = {((), INF): self._free}
-        self._agenda: list[tuple[float, int, Group]] = []
-        self._many = SPARE
         self._alarm = self._ring
-        self._alarms = [INF]
         self._unfair: dict[Group, None] = {}  # their rates, and their neighbours', are filled before time goes on
         self._num_started = 0
 
     def start(self, route: Route, nbytes: float, then: Then, answer: Any = None) -> Flow:
         """Begin to carry so many bytes; `then(answer)` is called at their end, never within this call."""
-        assert 0 <= nbytes < INF, f"a flow has {nbytes} bytes"
         self._num_started = serial = self._num_started + 1
         if not nbytes:
             route = NOWHERE
@@ -206,8 +199,7 @@ class Flows:
             cap = INF
         group = self._groups.get((links, cap))
         if group is None:
-            group = self._groups[links, cap] = Group(len(self._groups), links, cap)
-            self._many = 2 * len(self._groups) + SPARE
+            group = self._groups[links, cap] = Group(links, cap)
         return group
 
     def _constraints(self, flow: Flow) -> tuple[tuple[Link, ...], float]:
@@ -248,178 +240,139 @@ class Flows:
         """Let a flow with so many bytes to go have its part in a group."""
         now = self.env.now
         flow.group = group
+        group.num_flows = num_flows = group.num_flows + 1
         if group is self._free:
-            group.num_flows += 1
             flow.mark = mark = now + nbytes / flow.route.cap
-            heappush(group.heap, (mark, flow.serial, flow))
-            if mark < group.due:
-                self._expect(group)
-            return
-        num_flows = group.num_flows
-        group.num_flows = num_flows + 1
-        if num_flows:
-            group.given = given = group.given + group.rate * (now - group.since)
-            group.since = now
-            if given > nbytes * FINEST:
-                group.rebase()
         else:
-            group.since = now
-            self._occupy(group)
-        flow.mark = mark = group.given + nbytes
-        heappush(group.heap, (mark, flow.serial, flow))
-        self._share(group)
+            if num_flows == 1:
+                group.since = now
+                self._occupy(group)
+            else:
+                group.given += group.rate * (now - group.since)
+                group.since = now
+                if group.given > nbytes * FINEST:
+                    group.rebase()
+            flow.mark = mark = group.given + nbytes
+            self._share(group)
+        heap = group.heap
+        heappush(heap, (mark, flow.serial, flow))
+        if heap[0][2] is flow:  # nobody ends before it; and whoever does only ends later than was expected
+            self._expect(group)
 
     def _occupy(self, group: Group) -> None:
         """The group's first flow is here: its links carry it, and who was alone on one no longer is."""
         for link in group.links:
             link.groups[group] = None
-        for link in group.links:
             if link.alone is not None:
                 self._show(link)
+            if len(link.groups) > 1:
+                for neighbour in (group, next(iter(link.groups))):
+                    neighbour.solitary = False
 
     def _leave(self, group: Group) -> None:
         """One flow of the group was taken out of it before its end; its entry in the heap stays until it is swept."""
-        if group is not self._free:
-            group.settle(self.env.now)
         group.num_flows -= 1
+        if not group.num_flows:
+            self._vacate(group)
+        elif group is not self._free:
+            group.settle(self.env.now)
+            self._fill_soon(group)
         if len(group.heap) > 2 * group.num_flows + SPARE:
             group.rebase()
-        self._share(group)
 
     def _vacate(self, group: Group) -> None:
         """The group's last flow is gone: what it had is its neighbours', and the next flow counts from zero."""
         group.heap.clear()
         group.given = 0.0
-        group.due = INF
+        group.solitary = True
         self._unfair.pop(group, None)
         for link in group.links:
             del link.groups[group]
-        for link in group.links:
             for neighbour in link.groups:
-                neighbour.settle(self.env.now)
-                self._share(neighbour)
-                break  # all who cross this link hang together
+                if neighbour.num_flows:  # otherwise it is about to leave, too
+                    neighbour.settle(self.env.now)
+                    neighbour.solitary = all(len(its.groups) == 1 for its in neighbour.links)
+                    self._share(neighbour)
+                    self._expect(neighbour)
+                    break  # all who cross this link hang together
 
     def _share(self, group: Group) -> None:
         """Flows of the group came or went: find its new rate, at once if it is alone on its links. Its books are up to date."""
-        if group is not self._free:
-            if not group.num_flows:
-                self._vacate(group)
-                return
-            for link in group.links:
-                if len(link.groups) > 1:
-                    self._fill_soon(group)
-                    return
-            group.rate = rate = group.bytes_per_second / group.num_flows
-            if rate > group.cap:
-                group.rate = group.cap
-        self._expect(group)
+        if not group.num_flows:
+            self._vacate(group)
+        elif group.solitary:
+            rate = group.bytes_per_second / group.num_flows
+            group.rate = rate if rate < group.cap else group.cap
+        else:
+            self._fill_soon(group)
 
     def _fill_soon(self, group: Group) -> None:
         """Find the rates when all that happens in this moment has happened: until then nothing flows."""
-        group.due = INF
         if not self._unfair:
             self.env.after(0.0, self._fill)
         self._unfair[group] = None
 
     def _fill(self, _: Any = None) -> None:
         """Give every flow that hangs together with a changed one its max-min fair rate."""
-        now, alarms, unfair = self.env.now, self._alarms, self._unfair
-        alarms.append(-INF)
+        now, unfair = self.env.now, self._unfair
         while unfair:
             groups, links = connected(next(iter(unfair)))
             for group, rate in max_min_fair(groups, links).items():
-                if rate != group.rate:
+                if rate != group.rate or group in unfair:
                     group.settle(now)
                     group.rate = rate
+                    unfair.pop(group, None)
                     self._expect(group)
-                elif group in unfair:
-                    self._expect(group)
-                unfair.pop(group, None)
-        alarms.pop()
-        self._arm()
 
     def _expect(self, group: Group) -> None:
-        """Work out when the group's next flow ends; if that is earlier than it was, say so."""
+        """See that an alarm rings no later than the group's next flow ends. Of one whose rate is to be filled, that is seen to then."""
         heap = group.heap
         while heap and heap[0][2].group is not group:
             heappop(heap)
-        group.due = due = group.since + (heap[0][0] - group.given) / group.rate if heap else INF
-        if due < group.queued:
-            group.queued = due
-            heappush(self._agenda, (due, group.index, group))
-            if len(self._agenda) > self._many:
-                self._sweep()
-            if due < self._alarms[-1]:
-                self._arm()
+        if heap and group not in self._unfair:
+            due, now = group.since + (heap[0][0] - group.given) / group.rate, self.env.now
+            if due < now:
+                due = now
+            if due < group.alarms[-1]:
+                group.alarms.append(due)
+                self.env.at(due, self._alarm, group, URGENT)
 
-    def _put_off(self) -> None:
-        """Let the group that heads the agenda stand where its first flow ends, or nowhere."""
-        queued, index, group = self._agenda[0]
-        if queued == group.queued:
-            group.queued = due = group.due
-            if due < INF:
-                heapreplace(self._agenda, (due, index, group))
-                return
-        heappop(self._agenda)  # it has no flow; or it stands elsewhere, and earlier
-
-    def _arm(self) -> None:
-        """See that an alarm rings no later than the next flow ends."""
-        agenda = self._agenda
-        while agenda:
-            due, _, group = agenda[0]
-            if due == group.due and due == group.queued:
-                if due < self._alarms[-1]:
-                    self._alarms.append(due)
-                    wait = due - self.env.now
-                    self.env.after(wait if wait > 0.0 else 0.0, self._alarm)
-                return
-            self._put_off()
-
-    def _sweep(self) -> None:
-        """Drop what no longer holds from the agenda."""
-        self._agenda[:] = [(group.queued, group.index, group) for group in self._groups.values() if group.queued < INF]
-        heapify(self._agenda)
-
-    def _ring(self, _: Any) -> None:
-        """End the flows that are due. Nobody is if the alarm rings early, were it by one ulp of SimPy's sum: then it is set anew."""
-        now, alarms, agenda = self.env.now, self._alarms, self._agenda
-        alarms[-1] = -INF  # until everyone was called, no other is needed
+    def _ring(self, group: Group) -> None:
+        """End the flows that are due, of all groups that have an alarm now. Nobody is if more of them have come meanwhile."""
+        env, alarm, free = self.env, self._alarm, self._free
+        now, rung = env.now, [group]
         ended: list[tuple[int, Flow]] = []
-        while agenda and agenda[0][0] <= now:
-            queued, _, group = agenda[0]
-            if group.due <= now and group.queued == queued:
-                self._end(group, now, ended)
-            self._put_off()
+        while (another := env.next_too(alarm)) is not None:
+            rung.append(another)
+        for group in rung:
+            group.alarms.pop()
+            heap = group.heap
+            while heap:
+                mark, serial, flow = heap[0]
+                if flow.group is group:
+                    if group.since + (mark - group.given) / group.rate > now:
+                        break
+                    flow.group = None
+                    ended.append((serial, flow))
+                    group.num_flows -= 1
+                    if group is not free:
+                        group.given = mark
+                        group.since = now
+                    for link in flow.route.own:
+                        if link.alone is flow:
+                            link.alone = None
+                heappop(heap)
+        for group in rung:
+            if group.since == now:
+                self._share(group)
+            if group.heap:
+                self._expect(group)
         if len(ended) > 1:
             ended.sort()
         for _, flow in ended:
             then = flow.then
             if then is not None:  # one who was called before it may have cancelled it
                 then(flow.answer)
-        alarms.pop()
-        if not self._unfair:
-            self._arm()
-
-    def _end(self, group: Group, now: float, ended: list[tuple[int, Flow]]) -> None:
-        """Take the flows that are due out of the group: the first one is, whatever rounding says of its last bytes."""
-        heap = group.heap
-        if group is not self._free:
-            group.given = heap[0][0]
-            group.since = now
-        given, since, rate = group.given, group.since, group.rate
-        while True:
-            _, serial, flow = heappop(heap)
-            if flow.group is group:
-                flow.group = None
-                group.num_flows -= 1
-                ended.append((serial, flow))
-                for link in flow.route.own:
-                    if link.alone is flow:
-                        link.alone = None
-            if not heap or since + (heap[0][0] - given) / rate > now:
-                break
-        self._share(group)
 
 
 def connected(group: Group) -> tuple[list[Group], list[Link]]:

@@ -20,12 +20,13 @@ class Line:
     """From one rank to another: messages arrive in the order in which they are sent.
 
     Where no link is shared, a message takes latency + nbytes / bytes_per_second, whatever else is under way. Where links are
-    shared, a line is one connection: its messages go one after another.
+    shared, a line is one connection: its messages go one after another. It ends with the life of either rank.
     """
 
-    __slots__ = ("arrival", "behind", "bytes_per_second", "flow", "jitter", "latency", "route")
+    __slots__ = ("arrival", "behind", "bytes_per_second", "closed", "flow", "jitter", "latency", "receiver", "route")
 
-    def __init__(self, latency: float, bytes_per_second: float, route: Route | None, jitter: Jitter | None) -> None:
+    def __init__(self, receiver: Player, latency: float, bytes_per_second: float, route: Route | None, jitter: Jitter | None) -> None:
+        self.receiver = receiver
         self.latency = latency
         self.bytes_per_second = bytes_per_second
         self.route = route
@@ -36,6 +37,8 @@ class Line:
         """What is to be transferred behind it, if there ever was anything: a thousand empty queues would fill a cache."""
         self.arrival = 0.0
         """Of the last message: none overtakes it."""
+        self.closed = False
+        """What is on it is lost."""
 
 
 class Gone:
@@ -50,14 +53,11 @@ class Gone:
 class Letter:
     """A message under way, and what a program gets of it. It is read as any Message is, but one with `__getattr__` costs more to read."""
 
-    __slots__ = ("__dict__", "header", "line", "payload", "receiver", "round", "sender", "size", "source", "start")
+    __slots__ = ("__dict__", "header", "line", "payload", "size", "source", "start")
 
     header: dict[str, Any]
     line: Line
     payload: Vector
-    receiver: Player
-    round: int
-    sender: Player
     size: int
     source: int
     start: float
@@ -73,29 +73,26 @@ class Post:
         self.trace = trace
         self.seed = seed
         self._server = cluster.num_workers
-        self._round = 0  # begun anew so many times
         self._flows = Flows(env)
-        self._lines: dict[tuple[int, int], Line] = {}
         self._links: dict[tuple[str, int | str], Link] = {}
+        self._jitters: dict[tuple[int, int], Jitter] = {}
         self._end_transfer = self._transferred  # made once: a bound method is dear to make for every message
         self._hand_over = self._deliver
 
     def send(self, player: Player, effect: fx.Send, then: Then) -> None:
         """On its way at once; the sender goes on."""
-        rank, to = player.rank, effect.to
-        line = self._lines.get((rank, to)) or self._line(rank, to)
+        line = player.lines.get(effect.to)
+        if line is None or line.receiver.lost:
+            line = player.lines[effect.to] = self._line(player.rank, effect.to)
         letter = Letter()
-        letter.source = rank
+        letter.source = player.rank
         letter.payload = payload = effect.payload
         letter.__dict__ = letter.header = effect.header
         letter.line = line
-        letter.sender = player
-        letter.receiver = self.players[to]
         letter.size = size = 0 if payload is None else payload.nbytes
         letter.start = self.env.now
-        letter.round = self._round
         if line.route is None:
-            self._arrive(letter, line.latency + size / line.bytes_per_second)
+            self._arrive(letter, line, letter.start + (line.latency + size / line.bytes_per_second))
         elif line.flow is None:
             line.flow = self._flows.start(line.route, size, self._end_transfer, letter)
         else:
@@ -119,16 +116,16 @@ class Post:
 
     def lose(self, rank: int) -> None:
         """Nothing is under way to or from this rank any more."""
-        for ends, line in self._lines.items():
-            if rank in ends:
-                self._clear(line)
+        for player in self.players:
+            for to in list(player.lines) if player.rank == rank else [rank]:
+                self._close(player.lines.pop(to, None))
 
     def dissolve(self) -> None:
         """Nothing is under way any more, and what was delivered will not be read."""
-        self._round += 1
-        for line in self._lines.values():
-            self._clear(line)
         for player in self.players:
+            for line in player.lines.values():
+                self._close(line)
+            player.lines.clear()
             player.messages.clear()
 
     def tell(self, player: Player, rank: int) -> None:
@@ -146,25 +143,23 @@ class Post:
             assert line.route is not None
             following = line.behind.popleft()
             line.flow = self._flows.start(line.route, following.size, self._end_transfer, following)
-        self._arrive(letter, line.latency)
+        self._arrive(letter, line, self.env.now + line.latency)
 
-    def _arrive(self, letter: Letter, seconds: float) -> None:
-        """Deliver it so many seconds from now, with jitter if there is any, and not before the message before it."""
-        line, now = letter.line, self.env.now
+    def _arrive(self, letter: Letter, line: Line, arrival: float) -> None:
+        """Deliver it at this moment, later by the jitter if there is any, and not before the message before it."""
         if line.jitter is not None:
-            seconds += line.jitter.next()
-        arrival = now + seconds
+            arrival += line.jitter.next()
         if arrival < line.arrival:
-            arrival, seconds = line.arrival, line.arrival - now
+            arrival = line.arrival
         line.arrival = arrival
         if self.trace.full:
-            note = self.trace.note
-            note((letter.start, arrival, letter.source, MESSAGE, letter.header.get("version", 0), 0, 0, letter.size))
-        self.env.after(seconds, self._hand_over, letter)
+            self.trace.note((letter.start, arrival, letter.source, MESSAGE, letter.header.get("version", 0), 0, 0, letter.size))
+        self.env.at(arrival, self._hand_over, letter)
 
     def _deliver(self, letter: Letter) -> None:
-        player = letter.receiver
-        if letter.round != self._round or letter.sender.lost or player.lost:
+        line = letter.line
+        player = line.receiver
+        if line.closed or player.lost:
             return
         then = player.then
         if then is not None and (player.source is None or player.source == letter.source):
@@ -173,12 +168,12 @@ class Post:
         else:
             player.messages.append(letter)
 
-    def _clear(self, line: Line) -> None:
+    def _close(self, line: Line | None) -> None:
         """What is on this line is lost."""
-        if line.flow is not None:
-            self._flows.cancel(line.flow)
-        line.flow = line.behind = None
-        line.arrival = 0.0
+        if line is not None:
+            line.closed = True
+            if line.flow is not None:
+                self._flows.cancel(line.flow)
 
     def _opened(self, player: Player, message: Letter) -> Letter:
         if player.rank != self._server:  # whose version is its last commit's
@@ -196,9 +191,10 @@ class Post:
             of_racks = tuple(self._link(link) for link in path.links if isinstance(link[1], str))
             of_nodes = tuple(self._link(link) for link in path.links if isinstance(link[1], int))
             route = Route(shared=of_racks, own=of_nodes, limit=path.bytes_per_second)
-        jitter = Jitter(self.cluster, sender, receiver, seed=self.seed) if self.cluster.network.jitter_seconds else None
-        line = self._lines[sender, receiver] = Line(path.latency_seconds, path.bytes_per_second, route, jitter)
-        return line
+        jitter = self._jitters.get((sender, receiver))
+        if jitter is None and self.cluster.network.jitter_seconds:
+            jitter = self._jitters[sender, receiver] = Jitter(self.cluster, sender, receiver, seed=self.seed)
+        return Line(self.players[receiver], path.latency_seconds, path.bytes_per_second, route, jitter)
 
     def _link(self, link: tuple[str, int | str]) -> Link:
         if link not in self._links:

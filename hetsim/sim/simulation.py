@@ -157,7 +157,7 @@ class Simulation:
         self.busy[rank].gradient(start, end, samples)
         if self.trace.full:
             then = self._noted((start, end, rank, GRADIENT, player.version, samples, 0, 0), then)
-        return self.env.after(seconds if start == now else end - now, self._end_gradient, (player, effect, seconds, then))
+        return self.env.at(end, self._end_gradient, (player, effect, seconds, then))
 
     def _computed(self, due: tuple[Player, fx.Gradient, float, Then]) -> None:
         """It is really computed when it is due: until then it takes no memory, and on a node that is gone it never is."""
