@@ -14,7 +14,7 @@ demo: .venv/installed
 	@$(BIN)/hetsim-compare runs/demo/simulated runs/demo/measured --pictures runs/demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: .venv/installed
 	$(BIN)/ruff check $(SOURCES)

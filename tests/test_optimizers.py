@@ -60,6 +60,26 @@ def test_sgd_with_momentum_is_torchs_own_on_a_module():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.03])
+@pytest.mark.parametrize("momentum", [{}, {"momentum": 0.7}, {"momentum": 0.7, "dampening": 0.3}, {"momentum": 0.7, "nesterov": True}])
+def test_sgd_written_out_is_torchs_bit_for_bit(momentum: dict[str, Any], weight_decay: float, maximize: bool, dtype: torch.dtype):
+    """With every option that it has, over ten steps of 1000 numbers."""
+    options = {"lr": 0.1, **momentum, "weight_decay": weight_decay, "maximize": maximize}
+    parameter = nn.Parameter(torch.linspace(-1, 1, 1000, dtype=dtype))
+    theirs, ours = torch.optim.SGD([parameter], **options), flat("SGD", 1000, **options)
+    memory, at = ours.initial(), parameter.detach().clone()
+
+    for gradient in gradients(10, 1000, dtype):
+        parameter.grad = gradient.clone()
+        theirs.step()
+        memory, at = ours.step(memory, at, gradient, 0)
+
+    assert torch.equal(at, parameter)
+    assert ours._is_sgd
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", WORKING)
 def test_every_optimizer_that_works_on_a_vector_gives_torchs_own_numbers(name: str, dtype: torch.dtype):
     """Bit by bit over ten steps, with all of its memory handed in and out."""

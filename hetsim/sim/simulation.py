@@ -14,6 +14,7 @@ from hetsim.coordination.plan import State
 from hetsim.experiment import Experiment, Optimizers, RunFailed
 from hetsim.history import History
 from hetsim.measures import Busy
+from hetsim.sim.ahead import Ahead
 from hetsim.sim.clock import LATER, Clock, Then
 from hetsim.sim.drive import Performers, Player, Started
 from hetsim.sim.meetings import Meetings
@@ -21,7 +22,7 @@ from hetsim.sim.post import Post
 from hetsim.sim.presence import Presence
 from hetsim.step_times import PROFILING, ServiceTimes, StepTimes
 from hetsim.trace import GRADIENT, PROFILE, UPDATE, Trace
-from hetsim.vector import Vector
+from hetsim.vector import Phantom, Vector
 from hetsim.workloads.task import Task
 
 YOUNG = 50_000
@@ -111,6 +112,7 @@ class Simulation:
         self._waits_for_verdicts = experiment.budget.seconds is not None and not experiment.coordination.needs_server
         self._verdicts: dict[int, Verdict] = {}
         self._computes_until = [0.0] * num_workers
+        self._ahead = None if isinstance(state.weights, Phantom) else Ahead(task)
         self._end_gradient = self._computed  # made once: a bound method is dear to make for every gradient
 
     def player(self, rank: int, state: State | None) -> Player:
@@ -157,13 +159,16 @@ class Simulation:
         self.busy[rank].gradient(start, end, samples)
         if self.trace.full:
             then = self._noted((start, end, rank, GRADIENT, player.version, samples, 0, 0), then)
+        if self._ahead is not None:
+            self._ahead.expect(end, player, effect)
         return self.env.at(end, self._end_gradient, (player, effect, seconds, then))
 
     def _computed(self, due: tuple[Player, fx.Gradient, float, Then]) -> None:
-        """It is really computed when it is due: until then it takes no memory, and on a node that is gone it never is."""
+        """It is really computed about when it is due: until then it takes no memory, and on a node that is gone it never is."""
         player, effect, seconds, then = due
         if not player.lost:
-            gradient, loss = self.task.gradient(effect.at, effect.batch)
+            ahead = self._ahead
+            gradient, loss = self.task.gradient(effect.at, effect.batch) if ahead is None else ahead.gradient(effect)
             then(fx.Computed(gradient, loss, effect.batch.samples, seconds))
 
     def update(self, player: Player, effect: fx.Update, then: Then) -> Any:

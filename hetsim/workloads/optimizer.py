@@ -33,6 +33,7 @@ class FlatOptimizer(Optimizer):
         self._initial: Memory = dict(self._optimizer.state.get(self._parameter, {}))  # Adagrad's begins with a sum
         self._settings = [self._current()]
         self._epoch = 0
+        self._is_sgd = type(self._optimizer) is torch.optim.SGD and not self._settings[0]["fused"]
         self._try()
 
     def initial(self) -> Memory:
@@ -71,6 +72,8 @@ class FlatOptimizer(Optimizer):
 
     def _step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
         """Torch steps in place, so each step works on its own copy of weights and memory."""
+        if self._is_sgd:
+            return sgd(memory, weights, gradient, **self._setting(epoch))
         parameter = self._parameter
         parameter.data, parameter.grad = weights.clone(), gradient
         if epoch != self._epoch:
@@ -131,6 +134,31 @@ class FlatOptimizer(Optimizer):
             self._settings.append(self._current())
             self._epoch = -1
         return self._settings[epoch]
+
+
+def sgd(
+    memory: Memory,
+    weights: torch.Tensor,
+    gradient: torch.Tensor,
+    *,
+    lr: float,
+    momentum: float,
+    dampening: float,
+    weight_decay: float,
+    nesterov: bool,
+    maximize: bool,
+    **_: Any,
+) -> tuple[Memory, torch.Tensor]:
+    """torch.optim.SGD's step, bit for bit, into new vectors: without copying them first it takes a third of the time."""
+    d = -gradient if maximize else gradient
+    if weight_decay:
+        d = d.add(weights, alpha=weight_decay)
+    if momentum:
+        b = memory.get("momentum_buffer")
+        b = d if b is None else b.to(weights.dtype).mul(momentum).add_(d, alpha=1 - dampening)
+        memory = {"momentum_buffer": b}
+        d = d.add(b, alpha=momentum) if nesterov else b
+    return memory, weights.add(d, alpha=-lr)
 
 
 def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[str, ...], key: str) -> Any:

@@ -1,0 +1,97 @@
+"""Gradients computed a few at a time: the same as one by one, and no more than was asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from worlds import UNEVEN, experiment, simulate
+
+from hetsim import effects as fx
+from hetsim.sim import ahead
+from hetsim.sim.ahead import Ahead
+from hetsim.sim.drive import Performers, Player
+
+FAULTS = {"faults": {"detection_seconds": 1e-3, "schedule": [{"nodes": [1], "crash": 0.05, "repair": 0.1}]}}
+
+
+class Spy:
+    """A task whose gradient is its place in the order of the computations."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.computed: list[int] = []
+
+    def initial(self) -> torch.Tensor:
+        return torch.zeros(self.size)
+
+    def gradient(self, at: Any, batch: fx.Batch) -> tuple[int, float]:
+        self.computed.append(batch.start)
+        return 10 * batch.start, float(batch.start)
+
+
+def asked(task: Any, ends: list[float]) -> tuple[Ahead, list[Player], list[fx.Gradient]]:
+    """A gradient of each of some players, which end at these moments; the batch of player i starts at i."""
+    gradients = Ahead(task)
+    players = [Player(rank, (_ for _ in ()), Performers()) for rank in range(len(ends))]
+    effects = [fx.Gradient(at=None, batch=fx.Batch(rank, 1)) for rank in range(len(ends))]
+    for end, player, effect in zip(ends, players, effects, strict=True):
+        gradients.expect(end, player, effect)
+    return gradients, players, effects
+
+
+def test_those_due_next_are_computed_with_the_first(monkeypatch: pytest.MonkeyPatch):
+    """Three at a time, in the order of their ends, and of their beginnings where they end together."""
+    monkeypatch.setattr(ahead, "TOGETHER", 3)
+    task = Spy(1)
+    gradients, _, effects = asked(task, [4.0, 2.0, 3.0, 1.0, 2.0])
+
+    assert gradients.gradient(effects[3]) == (30, 3.0)
+    assert task.computed == [3, 1, 4]
+    assert [gradients.gradient(effects[rank]) for rank in (1, 4)] == [(10, 1.0), (40, 4.0)]
+    assert task.computed == [3, 1, 4]
+    assert gradients.gradient(effects[2]) == (20, 2.0)
+    assert task.computed == [3, 1, 4, 2, 0]
+
+
+def test_what_a_lost_node_was_computing_is_not_computed_and_not_kept(monkeypatch: pytest.MonkeyPatch):
+    """Lost before: never computed, and not counted. Lost when it was computed: forgotten with the next few."""
+    monkeypatch.setattr(ahead, "TOGETHER", 2)
+    task = Spy(1)
+    gradients, players, effects = asked(task, [1.0, 2.0, 3.0, 4.0])
+    players[1].lost = True
+
+    gradients.gradient(effects[0])
+    players[2].lost = True
+    gradients.gradient(effects[3])
+
+    assert task.computed == [0, 2, 3]
+    assert gradients._computed == {}
+
+
+@pytest.mark.parametrize(("megabytes", "together"), [(0.1, 8), (0.5, 4), (1.5, 1), (50, 1)])
+def test_large_gradients_are_computed_one_at_a_time(megabytes: float, together: int):
+    """As many as take two megabytes, eight at the most, and always one."""
+    task = Spy(int(megabytes * 2**20 / 4))
+    gradients, _, effects = asked(task, [float(rank) for rank in range(20)])
+
+    gradients.gradient(effects[0])
+
+    assert task.computed == list(range(together))
+
+
+@pytest.mark.parametrize("faults", [{}, FAULTS], ids=["all there", "with faults"])
+@pytest.mark.parametrize("method", ["asgd", "ssgd", "dbs_sgd", "pipe_sgd"])
+def test_how_many_are_computed_together_changes_nothing(method: str, faults: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    """The same weights, bit by bit, at the same moments."""
+    runs = []
+    for together in (1, 8):
+        monkeypatch.setattr(ahead, "TOGETHER", together)
+        made = experiment(f"method={method}", "workload=digits", cluster={**UNEVEN, **faults}, budget={"updates": 60})
+        runs.append(simulate(made, trace="full"))
+
+    one, many = runs
+    assert one.rows() == many.rows()
+    assert torch.equal(one.weights, many.weights)
+    assert bool(one.rows("down")) == bool(faults)
