@@ -11,7 +11,7 @@ from hetsim.coordination.plan import State, Together
 from hetsim.effects import Contribution
 from hetsim.experiment import Experiment
 from hetsim.measures import Applied
-from hetsim.trace import APPLY, COMMIT, Trace
+from hetsim.trace import APPLY, COMMIT, LIST, Trace
 from hetsim.vector import Vector
 from hetsim.workloads.task import Evaluation, Task
 
@@ -59,11 +59,14 @@ class History:
         """Record a version, with the optimizer's memory; whether updates and seconds allow another one."""
         trace, version, num_samples = self.trace, state.version, state.num_samples
         staleness = self.applied.commit(seconds, applied)
-        if trace.full:
-            for c in applied:
-                trace.note((seconds, seconds, c.rank, APPLY, version, c.batch.samples, c.staleness, 0))
         if trace.commits:
-            trace.add(seconds, seconds, self.leader, COMMIT, version, num_samples - self.last.num_samples, staleness)
+            note = trace.note
+            if trace.full:
+                for c in applied:
+                    note((seconds, seconds, c.rank, APPLY, version, c.batch.samples, c.staleness, 0))
+            note((seconds, seconds, self.leader, COMMIT, version, num_samples - self.last.num_samples, staleness, 0))
+            if len(trace.rows) >= LIST:
+                trace.spill()
         if num_samples // self._every > self._evaluated:
             self._note(seconds, state)
         going = self._allows(version, seconds)

@@ -35,7 +35,7 @@ class Trace:
         self.rows: list[float] = []
         """The numbers of all rows, or of those that are not on their way to the file yet."""
         self.note = self.rows.extend
-        """What `add` does, for the numbers of one row in order; the next `add` sees to the file."""
+        """What `add` does, for the numbers of one row in order; the next `add` or `spill` sees to the file."""
         self._path = folder / "trace.parquet" if folder is not None and self.commits else None
         self._packed = array("d")
         self._writer: Any = None
@@ -45,7 +45,12 @@ class Trace:
     ) -> None:
         """Note one row."""
         self.rows += (start, end, rank, kind, version, samples, staleness, nbytes)
-        if len(self.rows) >= LIST and self._path is not None:
+        if len(self.rows) >= LIST:
+            self.spill()
+
+    def spill(self) -> None:
+        """Pack the rows that stand in the list, and write those that are packed, if they are many."""
+        if self._path is not None:
             self._pack()
             if len(self._packed) >= CHUNK:
                 self.flush()

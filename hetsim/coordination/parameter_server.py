@@ -132,7 +132,9 @@ class ParameterServer(Coordination):
                 held = holding.get(rank)
                 if message.payload is not None and held is not None and going:
                     del holding[rank]
-                    state, decision = self.arrived(state, self.contribution(message, held, plan, state))
+                    admission, decision = self.admission.arrived(state.admission, self.contribution(message, held, plan, state))
+                    if admission is not state.admission:
+                        state = state.but(admission=admission)
                 else:  # it is ready, or too late
                     if rank not in here:
                         here.add(rank)
@@ -187,11 +189,6 @@ class ParameterServer(Coordination):
         """Tell admission that a worker will send no more."""
         admission, decision = self.admission.left(state.admission, rank)
         return state.but(admission=admission), decision
-
-    def arrived(self, state: State, arrival: Contribution) -> tuple[State, Decision]:
-        """Ask admission what to do with a gradient."""
-        admission, decision = self.admission.arrived(state.admission, arrival)
-        return (state if admission is state.admission else state.but(admission=admission)), decision
 
     def observed(self, plan: Plan, state: State, decision: Decision) -> State:
         """Learn the workers' speeds from what was decided on: shares do not change while a barrier fills."""

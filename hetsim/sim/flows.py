@@ -253,7 +253,11 @@ class Flows:
                 if group.given > nbytes * FINEST:
                     group.rebase()
             flow.mark = mark = group.given + nbytes
-            self._share(group)
+            if group.solitary:
+                rate = group.bytes_per_second / group.num_flows
+                group.rate = rate if rate < group.cap else group.cap
+            else:
+                self._fill_soon(group)
         heap = group.heap
         heappush(heap, (mark, flow.serial, flow))
         if heap[0][2] is flow:  # nobody ends before it; and whoever does only ends later than was expected
@@ -325,43 +329,35 @@ class Flows:
                     self._expect(group)
 
     def _expect(self, group: Group) -> None:
-        """See that an alarm rings no later than the group's next flow ends. Of one whose rate is to be filled, that is seen to then."""
+        """See that an alarm rings no later than the group's next flow ends."""
         heap = group.heap
         while heap and heap[0][2].group is not group:
             heappop(heap)
-        if heap and group not in self._unfair:
-            due, now = group.since + (heap[0][0] - group.given) / group.rate, self.env.now
-            if due < now:
-                due = now
-            if due < group.alarms[-1]:
-                group.alarms.append(due)
-                self.env.at(due, self._alarm, group, URGENT)
+        if heap:
+            self._look(group, group.since + (heap[0][0] - group.given) / group.rate)
+
+    def _look(self, group: Group, due: float) -> None:
+        """See that an alarm rings then, or before. Of a group whose rate is to be filled, that is seen to when it is."""
+        now = self.env.now
+        if due < now:
+            due = now
+        if due < group.alarms[-1] and group not in self._unfair:
+            group.alarms.append(due)
+            self.env.at(due, self._alarm, group, URGENT)
 
     def _ring(self, group: Group) -> None:
         """End the flows that are due, of all groups that have an alarm now. Nobody is if more of them have come meanwhile."""
-        env, alarm, free = self.env, self._alarm, self._free
-        now, rung = env.now, [group]
+        env = self.env
+        now = env.now
         ended: list[tuple[int, Flow]] = []
+        due = self._end(group, now, ended)
+        if not ended:
+            self._look(group, due)
+            return
+        rung, alarm = [group], self._alarm
         while (another := env.next_too(alarm)) is not None:
             rung.append(another)
-        for group in rung:
-            group.alarms.pop()
-            heap = group.heap
-            while heap:
-                mark, serial, flow = heap[0]
-                if flow.group is group:
-                    if group.since + (mark - group.given) / group.rate > now:
-                        break
-                    flow.group = None
-                    ended.append((serial, flow))
-                    group.num_flows -= 1
-                    if group is not free:
-                        group.given = mark
-                        group.since = now
-                    for link in flow.route.own:
-                        if link.alone is flow:
-                            link.alone = None
-                heappop(heap)
+            self._end(another, now, ended)
         for group in rung:
             if group.since == now:
                 self._share(group)
@@ -373,6 +369,28 @@ class Flows:
             then = flow.then
             if then is not None:  # one who was called before it may have cancelled it
                 then(flow.answer)
+
+    def _end(self, group: Group, now: float, ended: list[tuple[int, Flow]]) -> float:
+        """Take the flows that are due out of the group, whose alarm rings; when the next would be, at the same rate."""
+        group.alarms.pop()
+        heap = group.heap
+        while heap:
+            mark, serial, flow = heap[0]
+            if flow.group is group:
+                due = group.since + (mark - group.given) / group.rate
+                if due > now:
+                    return due
+                flow.group = None
+                ended.append((serial, flow))
+                group.num_flows -= 1
+                if group is not self._free:
+                    group.given = mark
+                    group.since = now
+                for link in flow.route.own:
+                    if link.alone is flow:
+                        link.alone = None
+            heappop(heap)
+        return INF
 
 
 def connected(group: Group) -> tuple[list[Group], list[Link]]:

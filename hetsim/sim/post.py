@@ -164,7 +164,9 @@ class Post:
         then = player.then
         if then is not None and (player.source is None or player.source == letter.source):
             player.then = None
-            then(letter if player.rank == self._server else self._opened(player, letter))
+            if player.rank != self._server:
+                self._opened(player, letter)
+            then(letter)
         else:
             player.messages.append(letter)
 
