@@ -56,7 +56,8 @@ def suggestion(value: Any, options: Collection[str]) -> str:
 def mapping(key: str, value: Any, *, required: Collection[str] = (), optional: Collection[str] = ()) -> dict[str, Any]:
     """A mapping with all of the required keys and none outside the schema."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"{key} must be a mapping with {', '.join(required)}, not {value!r}")
+        names = ", ".join(required or list(optional)[:4])
+        raise ValueError(f"{key} must be a mapping{f' of keys such as {names}' if names else ''}, not {value!r}")
     known = [*required, *optional]
     for name in value:
         if name not in known:

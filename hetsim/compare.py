@@ -81,7 +81,7 @@ def relative_error(one: float | None, other: float | None) -> float | None:
 
 def render(rows: list[dict[str, Any]], names: tuple[str, str]) -> str:
     """The table as text."""
-    title = "relative error" if names[1] == "measured" else "difference"
+    title = "relative error" if names[1] == "measured" else "first vs. second"
     lines = [f"{'':16}{names[0]:>14}{names[1]:>14}{title:>18}"]
     for row in rows:
         error = row["relative_error"]

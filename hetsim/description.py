@@ -18,6 +18,7 @@ LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
 DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
 """What a row of nodes may give as a law instead of a number: drawn for each of its nodes."""
 POSITIVE = ("seconds_per_sample", *LINKS)
+MOST = 1_000_000  # nodes of a row
 ROW = 10  # sets the drawn nodes' streams of chance apart from those of step_times.py
 
 
@@ -25,6 +26,8 @@ def cluster(config: Any) -> Cluster:
     """The cluster that a config describes; ValueError with one sentence if it does not describe one."""
     required, optional = ("name", "nodes", "network", "server"), ("faults", "seed")
     entries = checks.mapping("cluster", config, required=required, optional=optional)
+    if not isinstance(entries["name"], str) or not entries["name"].strip():
+        raise ValueError(f"cluster.name must be a name, not {entries['name']!r}: it stands in every summary and picture")
     rows = _list("cluster.nodes", entries["nodes"], "nodes")
     seed = checks.whole("cluster.seed", 0 if entries.get("seed") is None else entries["seed"], least=0)
     network = _network(entries["network"])
@@ -43,7 +46,7 @@ def cluster(config: Any) -> Cluster:
         rank = next(rank for rank, node in enumerate(nodes) if node.rack is None)
         raise ValueError(f"cluster.network.all_reduce=two_level needs each node in a rack, and node {rank} is in none: give its row a rack")
     return Cluster(
-        name=str(entries["name"]),
+        name=entries["name"],
         nodes=tuple(nodes),
         network=replace(network, racks=racks),
         server=server,
@@ -71,12 +74,17 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     """The nodes of one row: `count` alike, but for what is drawn for each."""
     more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", "max_samples", "rack")
     if isinstance(config, Mapping) and config.get("table") is not None:
+        for name in DRAWN[:2]:
+            if config.get(name) is not None:
+                raise ValueError(f"{key} has a table and {name}, which the table replaces: leave one of them out")
         entry = checks.mapping(key, config, required=("count", "table"), optional=more)
         table = _table(f"{key}.table", entry["table"])
     else:
         entry = checks.mapping(key, config, required=("count", *DRAWN[:2]), optional=("table", *more))
         table = ()
     count = checks.whole(f"{key}.count", entry["count"])
+    if count > MOST:
+        raise ValueError(f"{key}.count must be at most {MOST}, not {count}: so many nodes would not fit into memory")
     drawn: dict[str, list[float]] = {}
     for place, name in enumerate(DRAWN):
         if isinstance(entry.get(name), Mapping):
@@ -108,7 +116,7 @@ def _table(key: str, value: Any) -> tuple[tuple[int, float], ...]:
             raise ValueError(f"{key}[{place}] must be [samples, seconds], not {point!r}")
         samples, seconds = checks.whole(f"{key}[{place}][0]", point[0]), checks.number(f"{key}[{place}][1]", point[1])
         if points and samples <= points[-1][0]:
-            raise ValueError(f"{key} must rise in samples, but {samples} comes behind {points[-1][0]}: sort it")
+            raise ValueError(f"{key} must rise in samples, but {samples} comes behind {points[-1][0]}: sort it, each size once")
         points.append((samples, seconds))
     if not points:
         raise ValueError(f"{key} is empty: give at least one [samples, seconds]")
@@ -137,7 +145,7 @@ def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
     if not isinstance(value, str):
         raise ValueError(f"{key} must be null or the name of a CSV file with the columns seconds,factor, not {value!r}")
     try:
-        with Path(value).open(encoding="utf-8", newline="") as file:
+        with Path(value).open(encoding="utf-8-sig", newline="") as file:
             head, *rows = [*csv.reader(file)] or [[]]
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{key}={value} cannot be read ({error}): give a CSV file with the columns seconds,factor") from None
@@ -157,6 +165,8 @@ def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
         if not points and seconds != 0:
             raise ValueError(f"{where} a trace must start at 0 seconds, not {seconds:g}: add the factor that holds from there")
         if points and seconds <= points[-1][0]:
+            if seconds == points[-1][0]:
+                raise ValueError(f"{where} there are two factors from {seconds:g} s on: leave one of them out")
             raise ValueError(f"{where} time goes back from {points[-1][0]:g} to {seconds:g} s: sort the rows")
         points.append((seconds, factor))
     if not points:
@@ -275,7 +285,7 @@ def _faults(config: Any, num_nodes: int) -> Faults:
     for rank, times in absent.items():
         times.sort()
         for (_, until), (start, _) in pairwise(times):
-            if start < until:
+            if start <= until:
                 gone = "left for good" if until == math.inf else f"is not there until {until:g} s"
                 raise ValueError(f"{key}.schedule: node {rank} is to go at {start:g} s, but {gone}: mend its rows")
         if rank in by_law and times and times[-1][1] == math.inf:
@@ -319,4 +329,6 @@ def _ranks(key: str, value: Any, num_nodes: int) -> Sequence[int]:
     for rank in ranks:
         if checks.whole(key, rank, least=0) >= num_nodes:
             raise ValueError(f"{key}: there is no node {rank}, as the cluster has {num_nodes}: count from 0")
+    if len(set(ranks)) < len(ranks):
+        raise ValueError(f"{key} names a node twice: {list(ranks)}")
     return ranks

@@ -25,7 +25,8 @@ class Busy:
     """In which its node was not there."""
     num_ahead: int = 1
     """Gradients that may still be computed behind the last commit."""
-    _recent: deque[tuple[bool, float, float, int]] = field(init=False)
+    _recent: deque[tuple[str, float, float, int, int]] = field(init=False, compare=False)
+    """The sum that an interval counts in, its start and end, and the iterations and samples that count with it."""
 
     def __post_init__(self) -> None:
         self._recent = deque(maxlen=RECENT * self.num_ahead)
@@ -35,31 +36,37 @@ class Busy:
         self.iterations += 1
         self.samples += samples
         self.compute_seconds += end - start
-        self._recent.append((True, start, end, samples))
+        self._recent.append(("compute_seconds", start, end, 1, samples))
 
     def update(self, start: float, end: float) -> None:
         """An optimizer step was taken; one that takes no time leaves nothing to tell."""
         if start == end:
             return
         self.update_seconds += end - start
-        self._recent.append((False, start, end, 0))
+        self._recent.append(("update_seconds", start, end, 0, 0))
+
+    def down(self, start: float, end: float) -> None:
+        """Its node was not there."""
+        self.down_seconds += end - start
+        self._recent.append(("down_seconds", start, end, 0, 0))
 
     def recall(self, is_gradient: bool, start: float, end: float, samples: int) -> None:
         """One of the latest intervals, which is added up already."""
-        self._recent.append((is_gradient, start, end, samples))
+        self._recent.append(("compute_seconds", start, end, 1, samples) if is_gradient else ("update_seconds", start, end, 0, 0))
 
     def cut(self, seconds: float) -> None:
-        """Take back what lies behind the last commit: a gradient that was not finished then does not count."""
-        for is_gradient, start, end, samples in self._recent:
+        """Take back what lies behind this moment: a gradient that was not finished then does not count."""
+        recent = list(self._recent)
+        self._recent.clear()
+        for name, start, end, iterations, samples in recent:
             beyond = end - max(start, seconds)
             if beyond > 0:
-                if is_gradient:
-                    self.iterations -= 1
-                    self.samples -= samples
-                    self.compute_seconds -= beyond
-                else:
-                    self.update_seconds -= beyond
-        self._recent.clear()
+                self.iterations -= iterations
+                self.samples -= samples
+                setattr(self, name, getattr(self, name) - beyond)
+                end, iterations, samples = seconds, 0, 0
+            if end > start:  # what is left may be cut again, at an earlier moment
+                self._recent.append((name, start, end, iterations, samples))
 
 
 @dataclass

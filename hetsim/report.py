@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim import measures
+from hetsim.experiment import RunFailed
 from hetsim.history import History, Point
 from hetsim.measures import Busy
 
@@ -35,6 +36,12 @@ def abandon(folder: Path) -> None:
         for unfinished in folder.glob(".*.unfinished"):
             unfinished.unlink(missing_ok=True)
         folder.rmdir()
+
+
+def check(history: History, busy: Sequence[Busy]) -> None:
+    """RunFailed if times were so large that there are no numbers for them."""
+    if not all(math.isfinite(seconds) for seconds in (history.applied.seconds, *(worker.compute_seconds for worker in busy))):
+        raise RunFailed("the run's clock went beyond all numbers: lower the largest times of the cluster, or the spread of its noise")
 
 
 def write(
@@ -147,7 +154,7 @@ def shown(value: float | None) -> str:
     """Four significant digits; a dash where there is no number."""
     if value is None:
         return "–"
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def _list(sizes: Sequence[int]) -> str:

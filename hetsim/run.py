@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import hydra
+import yaml
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
@@ -163,7 +164,7 @@ def _used(config: DictConfig, typed: Sequence[str]) -> None:
             raise ValueError(f"{rate} would do nothing, as this {group} does not read it: set {group}'s own keys, such as {group}.lr")
 
 
-USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException)  # what a user can mend
+USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)  # what a user can mend
 failures: list[BaseException] = []  # of the one run of this command, told already
 
 
@@ -364,6 +365,7 @@ class Sweep:
 def main() -> None:
     """The command `hetsim`: one sentence and exit status 1 for what a user can mend, 130 after Ctrl-C."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they become sentences
+    sys.argv[1:] = options_first(sys.argv[1:])
     runs = Sweep()
     try:
         with runs.watched():
@@ -382,6 +384,23 @@ def main() -> None:
         _tell(RunFailed(f"the sweep broke off ({type(error).__name__}: {_sentence(error)}): {AGAIN}; hydra.verbose=true tells more"))
         sys.exit(1)
     sys.exit(0 if runs.close() and not failures else 1)
+
+
+WITH_VALUE = ("--cfg", "-c", "--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--package", "-p")
+
+
+def options_first(arguments: Sequence[str]) -> list[str]:
+    """What Hydra takes: its options, and behind them what is typed for the config."""
+    options, typed, left = [], [], list(arguments)
+    while left:
+        argument = left.pop(0)
+        if not argument.startswith("-"):
+            typed.append(argument)
+            continue
+        options.append(argument)
+        if left and (argument in WITH_VALUE or (argument in ("--info", "-i") and "=" not in left[0])):
+            options.append(left.pop(0))
+    return options + typed
 
 
 EXTRAS = {
@@ -410,8 +429,22 @@ def _sentence(error: BaseException) -> str:
         top = unknown[1].split(".")[0]
         if unknown[1] in ("backend.emulate", "backend.interface", "backend.port"):
             return f"{unknown[1]} is no key of the config: add backend=dist, which has it"
+        if top in GROUPS and top != unknown[1]:
+            return (
+                f"{unknown[1]} is no key of the config as it stands: see 'hetsim --help', or add it with a + in front, as +{unknown[1]}=…"
+            )
         hint = "" if top in (*PLAIN, *GROUPS) else checks.suggestion(top, (*PLAIN, *GROUPS))
         return f"{unknown[1]} is no key of the config: see 'hetsim --help' for those there are{hint}"
+    unlike = re.match(r"Error merging override (.*)", text)
+    if unlike:
+        return f"{unlike[1]} does not fit what the config has there: give a list for a list, and a mapping for a mapping"
+    nowhere = re.match(r"Interpolation key '(.*?)' not found", text)
+    if nowhere:
+        where = getattr(error, "full_key", None) or "a key"
+        return f"{where} refers to ${{{nowhere[1]}}}, which is no key of the config: give it a value of its own"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1} cannot be read as YAML ({error.problem}): mend it"
     unreadable = re.match(r"(?:LexerNoViableAltException: |Error parsing override ')(.*?)(?: \^|'| See )", text)
     if unreadable:
         return f"{unreadable[1]} cannot be read as key=value: see 'hetsim --help', and quote braces and spaces for the shell"

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from itertools import islice
 
 from hetsim.cluster import Cluster, Node, SlowSpells
+from hetsim.experiment import RunFailed
 from hetsim.vector import Vector, nbytes
 
 GRADIENTS, PROFILING, SPELLS, SERVICE, JITTER, OUTAGES = 1, 4, 6, 7, 8, 9  # set a run's streams of chance apart from each other
 # 2, 3 and 5 are those of shuffling, augmentation and other draws from the same seed
+
+
+CROSSED = 100_000
+"""A step that meets more changes of its node's speed than so many would take for ever to add up."""
 
 
 class StepTimes:
@@ -102,8 +107,10 @@ class Slowdown:
         while self._starts[-1] <= start and self._more():
             pass
         at = bisect_right(self._starts, start) - 1
-        took, now = 0.0, start
+        took, now, last = 0.0, start, at + CROSSED
         while True:
+            if at > last:
+                raise RunFailed(f"one step meets over {CROSSED} slow spells: make slow_spells' seconds_between and seconds_lasting longer")
             if at + 1 == len(self._starts) and not self._more():
                 return took + seconds * self._factors[at]
             piece, factor = self._starts[at + 1] - now, self._factors[at]

@@ -355,7 +355,10 @@ def main() -> None:
             remarks.append(f"{failed} runs failed and are not in the table: see error.txt in their folders")
         for remark in remarks:
             print(f"hetsim-table: {remark}", file=sys.stderr)
-    except (ValueError, OSError, yaml.YAMLError) as error:
+    except OSError as error:
+        print(f"hetsim-table: error: {error.filename} cannot be read or written ({error.strerror}): give another folder", file=sys.stderr)
+        sys.exit(1)
+    except (ValueError, yaml.YAMLError) as error:
         print(f"hetsim-table: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)
 

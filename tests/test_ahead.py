@@ -31,27 +31,26 @@ class Spy:
         return 10 * batch.start, float(batch.start)
 
 
-def asked(task: Any, ends: list[float]) -> tuple[Ahead, list[Player], list[fx.Gradient]]:
-    """A gradient of each of some players, which end at these moments; the batch of player i starts at i."""
+def asked(task: Any, ends: list[float]) -> tuple[Ahead, list[Player], list[int]]:
+    """A gradient of each of some players, which end at these moments, by their numbers; the batch of player i starts at i."""
     gradients = Ahead(task)
     players = [Player(rank, (_ for _ in ()), Performers()) for rank in range(len(ends))]
     effects = [fx.Gradient(at=None, batch=fx.Batch(rank, 1)) for rank in range(len(ends))]
-    for end, player, effect in zip(ends, players, effects, strict=True):
-        gradients.expect(end, player, effect)
-    return gradients, players, effects
+    numbers = [gradients.expect(*its) for its in zip(ends, players, effects, strict=True)]
+    return gradients, players, numbers
 
 
 def test_those_due_next_are_computed_with_the_first(monkeypatch: pytest.MonkeyPatch):
     """Three at a time, in the order of their ends, and of their beginnings where they end together."""
     monkeypatch.setattr(ahead, "TOGETHER", 3)
     task = Spy(1)
-    gradients, _, effects = asked(task, [4.0, 2.0, 3.0, 1.0, 2.0])
+    gradients, _, numbers = asked(task, [4.0, 2.0, 3.0, 1.0, 2.0])
 
-    assert gradients.gradient(effects[3]) == (30, 3.0)
+    assert gradients.gradient(numbers[3]) == (30, 3.0)
     assert task.computed == [3, 1, 4]
-    assert [gradients.gradient(effects[rank]) for rank in (1, 4)] == [(10, 1.0), (40, 4.0)]
+    assert [gradients.gradient(numbers[rank]) for rank in (1, 4)] == [(10, 1.0), (40, 4.0)]
     assert task.computed == [3, 1, 4]
-    assert gradients.gradient(effects[2]) == (20, 2.0)
+    assert gradients.gradient(numbers[2]) == (20, 2.0)
     assert task.computed == [3, 1, 4, 2, 0]
 
 
@@ -59,24 +58,35 @@ def test_what_a_lost_node_was_computing_is_not_computed_and_not_kept(monkeypatch
     """Lost before: never computed, and not counted. Lost when it was computed: forgotten with the next few."""
     monkeypatch.setattr(ahead, "TOGETHER", 2)
     task = Spy(1)
-    gradients, players, effects = asked(task, [1.0, 2.0, 3.0, 4.0])
+    gradients, players, numbers = asked(task, [1.0, 2.0, 3.0, 4.0])
     players[1].lost = True
 
-    gradients.gradient(effects[0])
+    gradients.gradient(numbers[0])
     players[2].lost = True
-    gradients.gradient(effects[3])
+    gradients.gradient(numbers[3])
 
     assert task.computed == [0, 2, 3]
     assert gradients._computed == {}
+
+
+def test_one_effect_may_be_under_way_twice():
+    """Two ranks, or one that starts it again, may ask with the same object."""
+    task = Spy(1)
+    gradients, (player,), _ = asked(task, [1.0])
+    effect = fx.Gradient(at=None, batch=fx.Batch(5, 1))
+
+    numbers = [gradients.expect(end, player, effect) for end in (2.0, 3.0)]
+
+    assert [gradients.gradient(number) for number in numbers] == [(50, 5.0)] * 2
 
 
 @pytest.mark.parametrize(("megabytes", "together"), [(0.1, 8), (0.5, 4), (1.5, 1), (50, 1)])
 def test_large_gradients_are_computed_one_at_a_time(megabytes: float, together: int):
     """As many as take two megabytes, eight at the most, and always one."""
     task = Spy(int(megabytes * 2**20 / 4))
-    gradients, _, effects = asked(task, [float(rank) for rank in range(20)])
+    gradients, _, numbers = asked(task, [float(rank) for rank in range(20)])
 
-    gradients.gradient(effects[0])
+    gradients.gradient(numbers[0])
 
     assert task.computed == list(range(together))
 

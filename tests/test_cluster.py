@@ -26,7 +26,7 @@ from hetsim.cluster import Cluster
 from hetsim.collectives import Collectives
 from hetsim.coordination.plan import Coordination, Plan, State
 from hetsim.effects import Batch, Commit, Gradient, Node, Now, Program, Receive, Send, Update
-from hetsim.experiment import Experiment
+from hetsim.experiment import Experiment, RunFailed
 from hetsim.policies.allocation import proportional
 from hetsim.sim.clock import Clock
 from hetsim.sim.flows import Flows, Link, Route
@@ -1381,6 +1381,28 @@ def crash(**fault: Any) -> dict[str, Any]:
 REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "no nodes": ([], {}, "cluster.nodes is empty: describe at least one node"),
     "count": ([node(1.0, count=0)], {}, "cluster.nodes[0].count must be at least 1, not 0"),
+    "too many": (
+        [node(1.0, count=10**9)],
+        {},
+        "cluster.nodes[0].count must be at most 1000000, not 1000000000: so many nodes would not fit into memory",
+    ),
+    "no name": ([node(1.0)], {"name": " "}, "cluster.name must be a name, not ' '"),
+    "a list of names": ([node(1.0)], {"name": [1]}, "cluster.name must be a name, not [1]"),
+    "no faults": (
+        [node(1.0)],
+        {"faults": 3},
+        "cluster.faults must be a mapping of keys such as detection_seconds, regroup_seconds, schedule, not 3",
+    ),
+    "faults of the same one": (
+        [node(1.0), node(1.0)],
+        {"faults": {"schedule": [{"nodes": [1, 1], "crash": 1}]}},
+        "cluster.faults.schedule[0].nodes names a node twice: [1, 1]",
+    ),
+    "a crash in the moment of the join": (
+        [node(1.0)],
+        {"faults": {"schedule": [{"nodes": [0], "join": 1, "crash": 1}]}},
+        "cluster.faults.schedule: node 0 is to go at 1 s, but is not there until 1 s: mend its rows",
+    ),
     "free samples": ([node(0.0)], {}, "cluster.nodes[0].seconds_per_sample must be a finite number above zero, not 0.0"),
     "second row": ([node(1.0), node(-1.0)], {}, "cluster.nodes[1].seconds_per_sample must be a finite number above zero, not -1.0"),
     "a key": ([node(1.0, speed=3)], {}, "cluster.nodes[0].speed is unknown: known are count, seconds_per_sample, overhead_seconds"),
@@ -1422,12 +1444,12 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a table and a rate": (
         [node(1.0, table=[[1, 1.0]])],
         {},
-        "cluster.nodes[0].seconds_per_sample is unknown: known are count, table, seconds_per_update",
+        "cluster.nodes[0] has a table and seconds_per_sample, which the table replaces: leave one of them out",
     ),
     "a table that does not rise": (
         [{"count": 1, "table": [[4, 1.0], [4, 2.0]]}],
         {},
-        "cluster.nodes[0].table must rise in samples, but 4 comes behind 4: sort it",
+        "cluster.nodes[0].table must rise in samples, but 4 comes behind 4: sort it, each size once",
     ),
     "a table that goes back": (
         [{"count": 1, "table": [[1, 1.0], [8, 1.0], [4, 2.0]]}],
@@ -1704,7 +1726,7 @@ TRACE_FILES: dict[str, tuple[str | bytes | None, str]] = {
     ),
     "that begins early": ("seconds,factor\n-1,1\n0,2\n", ", line 2: a trace must start at 0 seconds, not -1: add the factor"),
     "that goes back": ("seconds,factor\n0,1\n4,2\n3,1\n", ", line 4: time goes back from 4 to 3 s: sort the rows"),
-    "that stands still": ("seconds,factor\n0,1\n\n4,2\n4,1\n", ", line 5: time goes back from 4 to 4 s: sort the rows"),
+    "that stands still": ("seconds,factor\n0,1\n\n4,2\n4,1\n", ", line 5: there are two factors from 4 s on: leave one of them out"),
     "of words": ("seconds,factor\n0,1\n4,slow\n", ", line 3: needs two numbers, not '4,slow'"),
     "of three columns": ("seconds,factor\n0,1,2\n", ", line 2: needs two numbers, not '0,1,2'"),
     "of no factor": ("seconds,factor\n0,1\n4,0\n", ", line 3: seconds must be finite and the factor above zero, not '4,0'"),
@@ -1727,10 +1749,18 @@ def test_a_recorded_slowdown_that_is_none_is_one_sentence_with_its_line(mistake:
     assert str(caught.value).startswith(f"cluster.nodes[1].slowdown={path}{sentence}")
 
 
+def test_slow_spells_too_short_to_be_added_up_are_one_sentence():
+    """A second that changes a node's speed a billion times would never end."""
+    its = built(node(1.0, slow_spells={"factor": 2, "seconds_between": 1e-9, "seconds_lasting": 1e-9})).nodes[0]
+
+    with pytest.raises(RunFailed, match="one step meets over 100000 slow spells: make slow_spells' seconds_between"):
+        StepTimes(its, seed=0, rank=0).seconds(1)
+
+
 def test_a_recorded_slowdown_may_have_spaces_and_empty_lines(tmp_path: Path):
     """As spreadsheets write them."""
     path = tmp_path / "slowdown.csv"
-    path.write_text("seconds, factor\r\n0, 1\r\n\r\n2, 3\r\n")
+    path.write_text("\ufeffseconds, factor\r\n0, 1\r\n\r\n2, 3\r\n", encoding="utf-8")
 
     assert built(node(1.0, slowdown=str(path))).nodes[0].slowdown == ((0.0, 1.0), (2.0, 3.0))
 

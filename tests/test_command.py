@@ -32,6 +32,9 @@ BAD = {
     "nothing=1": "nothing is no key of the config",
     "bacth_size=4": "bacth_size is no key of the config: see 'hetsim --help' for those there are; did you mean 'batch_size'?",
     "budget.nothing=1": "budget.nothing is no key of the config",
+    "cluster.network.all_reduce=ring": "cluster.network.all_reduce is no key of the config as it stands: see 'hetsim --help', or add it",
+    "cluster.nodes={count: 3}": "cluster.nodes={count: 3} does not fit what the config has there: give a list for a list",
+    "cluster.name=${nothing}": "refers to ${nothing}, which is no key of the config",
     "budget.epochs": "budget.epochs cannot be read as key=value",
     "+nothing=1": "config.nothing is unknown: known are",
     "+allocation.nothing=1": "allocation.nothing is no key of hetsim.policies.allocation.SpeedProportional",
@@ -166,6 +169,48 @@ def test_bad_input_is_one_sentence(typed: str, tmp_path: Path, monkeypatch: pyte
     assert told.startswith("hetsim: error: ")
     assert BAD[typed] in told
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("sweep", [(), ("-m",)], ids=["run", "sweep"])
+def test_a_cluster_file_that_is_no_yaml_is_one_sentence_with_its_line(
+    sweep: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As an editor counts lines and columns."""
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text("name: mine\nnodes: [{count: 1\nnetwork: {}\n")
+
+    status = command(monkeypatch, *sweep, *QUICK, "cluster=mine", "--config-dir", str(tmp_path), f"hydra.run.dir={tmp_path / 'run'}")
+
+    told = capsys.readouterr().err
+    assert status == 1
+    assert told.startswith(f"hetsim: error: {tmp_path / 'cluster' / 'mine.yaml'}, line 3, column 8 cannot be read as YAML (")
+    assert told.endswith(": mend it\n")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("method", ["asgd", "ssgd"])
+def test_a_clock_beyond_all_numbers_is_one_sentence(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Event by event and in lockstep, without NumPy's own words."""
+    nodes = "cluster.nodes=[{count: 2, seconds_per_sample: 1e307, overhead_seconds: 0}]"
+    typed = (f"method={method}", "workload=phantom", nodes, "budget.updates=9", f"hydra.run.dir={tmp_path / 'run'}")
+
+    assert command(monkeypatch, *typed) == 1
+
+    told = capsys.readouterr().err
+    assert told.startswith("hetsim: error: the run's clock went beyond all numbers: lower the largest times of the cluster")
+    assert told.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_may_stand_anywhere() -> None:
+    """Hydra takes them in front of what is typed for the config only."""
+    typed = ["seed=0,1", "-m", "method=asgd", "--config-dir", "my", "--cfg", "job", "--info", "all", "+x=1", "-cd=other"]
+    options = ["-m", "--config-dir", "my", "--cfg", "job", "--info", "all", "-cd=other"]
+
+    assert run.options_first(typed) == [*options, "seed=0,1", "method=asgd", "+x=1"]
+    assert run.options_first(["-i", "seed=0"]) == ["-i", "seed=0"]
 
 
 @pytest.mark.parametrize("broken", ["missing", "truncated", "not an archive", "wrong shape"])

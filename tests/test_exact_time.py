@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from worlds import cluster, experiment, node, simulate
+from pyarrow import parquet
+from worlds import UNEVEN, cluster, experiment, node, simulate
 
 from hetsim import measures
 from hetsim.experiment import Experiment
 from hetsim.laws import Law
+from hetsim.sim.simulation import Simulation
 from hetsim.step_times import GRADIENTS
+from hetsim.trace import LIST, Trace
 
 LINK = {"latency_seconds": 0.125, "bytes_per_second": 64.0}
 SIZES = {"num_parameters": 8, "num_samples": 60_000}  # 32 bytes
@@ -295,3 +299,20 @@ def test_a_traced_gradient_has_the_version_that_was_pulled_for_it():
     assert gradients == [(0, 0, 0), (0, 1, 0), (1, 0, 1), (2, 0, 2), (3, 1, 3)]
     assert [(row.rank, row.version, row.staleness) for row in run.rows("apply")] == [(0, 1, 0), (0, 2, 0), (1, 3, 2), (0, 4, 1)]
     assert [row.version for row in run.rows("commit")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("detail", ["full", "commits"])
+def test_rows_do_not_pile_up_in_memory(detail: str, tmp_path: Path) -> None:
+    """What a long run notes is packed every so many rows, and they are all in the file."""
+    made = experiment("method=asgd", "workload=phantom", f"trace={detail}", cluster=UNEVEN, budget={"updates": 4000})
+    task, optimizers = made.load()
+    longest = []
+    with Trace(tmp_path, detail) as trace:
+        simulation = Simulation(made, task, optimizers, trace, keep=lambda _: longest.append(len(trace.rows)))
+        simulation.run()
+        trace.close()
+
+    kinds = parquet.read_table(tmp_path / "trace.parquet").column("kind").to_pylist()
+    assert max(longest) < LIST + 100
+    assert kinds.count("commit") == 4000
+    assert kinds.count("apply") == (4000 if detail == "full" else 0)

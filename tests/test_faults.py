@@ -13,10 +13,13 @@ from methods import METHODS
 from worlds import Run, cluster, experiment, node, simulate, tiles
 
 from hetsim.cluster import Faults, Outages
+from hetsim.coordination.parameter_server import Outstanding
+from hetsim.coordination.plan import Plan, State
 from hetsim.description import cluster as described
 from hetsim.effects import Batch, Contribution
 from hetsim.experiment import RunFailed
 from hetsim.laws import Law
+from hetsim.measures import summary
 from hetsim.policies.admission import Backup, Barrier, BoundedStaleness, Decision, SoftSync
 from hetsim.step_times import outages
 
@@ -197,6 +200,74 @@ def test_a_flow_of_a_node_that_goes_leaves_its_share_to_the_others():
     its = run("method=asgd", on=away, batch_size=2, budget={"updates": 1}, workload={"num_parameters": 8})
 
     assert history(its) == [(6.0, [(0, 0, 1)])]
+
+
+def test_a_flow_to_a_node_that_goes_leaves_its_share_to_the_others():
+    """Two pulls of 32 bytes through the server's 8 bytes a second from 0 s on; one is gone at 2 s, and the other has the rest at 5 s."""
+    away = world({"nodes": [1], "leave": 2.0}, nodes=2, network={"latency_seconds": 0.0, "bytes_per_second": 1e300})
+    away["server"]["uplink_bytes_per_second"] = 8.0
+
+    its = run("method=asgd", on=away, batch_size=2, budget={"updates": 1}, workload={"num_parameters": 8})
+
+    assert history(its) == [(2.0 + (32 - 8) / 8 + 1.0, [(0, 0, 1)])]
+
+
+def test_the_jitter_between_two_ranks_goes_on_when_one_of_them_comes_back():
+    """It is a stream of the pair's, not of a life's: no delay of before the crash comes again."""
+    late = {"latency_seconds": 0.0, "bytes_per_second": 1e300, "jitter_seconds": {"distribution": "uniform"}}
+    away = world({"nodes": [0], "crash": 9.0, "repair": 9.5}, nodes=1, network=late)
+
+    its = run("method=asgd", on=away, batch_size=1, budget={"updates": 20})
+
+    delays = [round(row.end - row.start, 9) for row in its.rows("message") if row.rank == 0]
+    assert len(delays) > 15
+    assert len(set(delays)) == len(delays)
+
+
+def test_ranges_that_come_back_are_handed_out_in_the_order_of_the_losses():
+    """And one that does not fit is handed out to its end before the next is begun."""
+    state = State(weights=None, next_sample=20)
+    plan = Plan(num_workers=3, batch_size=12, most=(8, 3, 8))
+    out = Outstanding(state)
+    for rank, batch in ((0, Batch(0, 8)), (1, Batch(8, 4)), (2, Batch(12, 8))):
+        out.holding[rank] = (batch, None)
+    out.lose(2)
+    out.lose(0)
+    out.lose(0)
+
+    assert [out.take(plan, 1, 3) for _ in range(4)] == [Batch(12, 3), Batch(15, 3), Batch(18, 2), Batch(0, 3)]
+    assert list(out) == [Batch(3, 5), Batch(8, 4)]
+    assert [out.take(plan, 0, 6) for _ in range(2)] == [Batch(3, 5), Batch(20, 6)]
+
+
+def test_what_happens_to_nodes_behind_the_last_commit_does_not_count():
+    """The run ends at 2 s, but its server hears of the slowest only at 10 s. Until then one joins, or one crashes and comes back."""
+    slow = cluster(node(1.0), node(5.0), node(10.0))
+    for fault, busy in (
+        ({"join": 3.0}, (0, 0.0, 2.0)),
+        ({"crash": 3.0, "repair": 9.0}, (0, 2.0, 0.0)),
+        ({"crash": 1.5, "repair": 9.0}, (0, 1.5, 0.5)),
+    ):
+        away = {**slow, "faults": {"schedule": [{"nodes": [1], **fault}]}}
+
+        its = run("method=asgd", on=away, batch_size=3, budget={"updates": 2})
+
+        simulation = its.simulation
+        told = summary(simulation.history.applied, simulation.busy)["per_worker"][1]
+        assert its.seconds[-1] == 2.0
+        assert (told["iterations"], told["compute_seconds"], told["down_seconds"]) == busy
+        assert told["wait_seconds"] == 0.0
+
+
+@pytest.mark.parametrize("method", ["asgd", "od_sgd", "ssgd", "pipe_sgd", "local_sgd"])
+def test_everyone_may_join_late(method: str):
+    """Nobody is there at 0 s; from 1 s on it is the run that it would have been."""
+    later = world({"nodes": "all", "join": 1.0}, nodes=2)
+
+    its = run(f"method={method}", on=later, batch_size=4, budget={"updates": 6})
+
+    assert its.states[-1].version == 6
+    assert min(row.start for row in its.rows("gradient")) >= 1.0
 
 
 def test_a_cluster_that_dies_is_one_sentence():

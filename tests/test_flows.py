@@ -192,6 +192,19 @@ def test_a_flow_cancelled_in_the_moment_of_its_end_is_not_called():
     assert (world.run(), called) == ([], ["first"])
 
 
+def test_a_flow_that_ends_is_over_before_anything_else_happens_in_its_moment():
+    """Also before what was planned for that moment earlier: who starts then does not share with it."""
+    world = World()
+    route = Route((Link(8.0),))
+    seen = []
+
+    world.at(4.0, lambda: seen.append(dict(world.ended)))
+    world.start("ends", route, 32)
+
+    assert world.run() == [("ends", 4.0)]
+    assert seen == [{"ends": 4.0}]
+
+
 def test_a_flow_is_not_forgotten_behind_a_cancelled_one():
     """On no link one ends at 1 s, one that would have ended at 5 s is cancelled, and the last starts when nobody else is there."""
     world = World()

@@ -79,6 +79,40 @@ def test_sgd_written_out_is_torchs_bit_for_bit(momentum: dict[str, Any], weight_
     assert ours._is_sgd
 
 
+def test_sgd_goes_on_with_a_memory_of_another_precision():
+    """As every optimizer does: the memory is taken in the precision of the weights."""
+    ours, double = flat("SGD", lr=0.1, momentum=0.9), torch.linspace(0, 1, 6, dtype=torch.float64)
+    memory = {"momentum_buffer": double.float()}
+
+    _, at = ours.step(memory, double, double, 0)
+
+    assert torch.equal(at, double - 0.1 * (0.9 * double.float().double() + double))
+
+
+def test_a_fused_sgd_is_torchs_own():
+    """Which is another kernel."""
+    parameter = nn.Parameter(torch.linspace(-1, 1, 1000))
+    theirs, ours = torch.optim.SGD([parameter], lr=0.1, momentum=0.9, fused=True), flat("SGD", 1000, lr=0.1, momentum=0.9, fused=True)
+    memory, at = ours.initial(), parameter.detach().clone()
+
+    for gradient in gradients(10, 1000, torch.float32):
+        parameter.grad = gradient.clone()
+        theirs.step()
+        memory, at = ours.step(memory, at, gradient, 0)
+
+    assert torch.equal(at, parameter)
+    assert not ours._is_sgd
+
+
+@pytest.mark.parametrize(
+    "options", [{"momentum": 0.9, "dampening": "abc"}, {"momentum": 0.9, "dampening": None}, {"foreach": True, "fused": True}]
+)
+def test_an_option_that_is_none_of_sgds_is_refused_before_the_run(options: dict[str, Any]):
+    """In one sentence, also where it is not read before the second step."""
+    with pytest.raises(ValueError, match=r"^optimizer.*torch\.optim\.SGD (refuses|does not work)"):
+        flat("SGD", lr=0.1, **options)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", WORKING)
 def test_every_optimizer_that_works_on_a_vector_gives_torchs_own_numbers(name: str, dtype: torch.dtype):

@@ -339,6 +339,8 @@ class Coordination(ABC):
 
     def regrouping(self, node: Node, plan: Plan, state: State | None) -> Program[State | None]:
         """The program from this state on, and from that of the last commit as often as who takes part changes."""
+        if len(plan.absent) == plan.num_workers:  # a server waits for the first worker
+            state = None
         while True:
             try:
                 if state is None:

@@ -21,7 +21,6 @@ class Computed(NamedTuple):
     """A gradient that is not due yet, with its mean loss."""
 
     player: Player
-    effect: fx.Gradient
     gradient: Vector
     loss: float
 
@@ -38,25 +37,27 @@ class Ahead:
         self._most = max(1, min(TOGETHER, SPACE // max(1, task.initial().nbytes)))
         self._serial = count()
         self._due: list[tuple[float, int, Player, fx.Gradient]] = []
-        self._computed: dict[int, Computed] = {}  # by the identity of the effect, which it holds
+        self._computed: dict[int, Computed] = {}  # by their numbers
 
-    def expect(self, end: float, player: Player, effect: fx.Gradient) -> None:
-        """It will be asked for at this moment, unless the player is lost before."""
-        heappush(self._due, (end, next(self._serial), player, effect))
+    def expect(self, end: float, player: Player, effect: fx.Gradient) -> int:
+        """It will be asked for at this moment, by the number that is answered, unless the player is lost before."""
+        number = next(self._serial)
+        heappush(self._due, (end, number, player, effect))
+        return number
 
-    def gradient(self, effect: fx.Gradient) -> tuple[Vector, float]:
-        """What is due now, and its mean loss."""
-        if id(effect) not in self._computed:
+    def gradient(self, number: int) -> tuple[Vector, float]:
+        """The gradient that is due now, and its mean loss."""
+        if number not in self._computed:
             self._computed = {key: its for key, its in self._computed.items() if not its.player.lost}
             self._compute()
-        its = self._computed.pop(id(effect))
+        its = self._computed.pop(number)
         return its.gradient, its.loss
 
     def _compute(self) -> None:
         """The next few: on a node that is gone none ever is."""
         due, left = self._due, self._most
         while due and left:
-            _, _, player, effect = heappop(due)
+            _, number, player, effect = heappop(due)
             if not player.lost:
-                self._computed[id(effect)] = Computed(player, effect, *self.task.gradient(effect.at, effect.batch))
+                self._computed[number] = Computed(player, *self.task.gradient(effect.at, effect.batch))
                 left -= 1

@@ -94,7 +94,7 @@ class Group:
 
     `given` bytes have gone to each until the moment `since`, from where on each gets `rate` bytes per second. `heap` holds
     (mark, serial, flow), and also flows that have left since: those whose `group` is another. `alarms` are the moments, falling,
-    at which the clock will have a look: the last is never later than the end of the first flow.
+    at which the clock will have a look: the last is not later than the end of the first flow, but for rounding.
 
     The flows that share no link are one group, too: each has its cap for all of its time, so their total counts *seconds*. There
     `given` and `since` stay 0, `cap` and `rate` 1, the total is the time, and a mark is the moment of the end, to the last bit.

@@ -261,6 +261,7 @@ class Lockstep:
         same = vars(type(experiment.coordination)).get("same_on_every_rank", False)
         return bool(same) and not experiment.cluster.faults.nodes and isinstance(task.initial(), Phantom)
 
+    @np.errstate(over="ignore", invalid="ignore")  # who asks for such times is told when the run is over
     def run(self) -> None:
         """Play the program to its end."""
         answer: Any = None

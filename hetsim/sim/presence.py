@@ -207,7 +207,7 @@ class Presence:
     def _was_down(self, rank: int, until: float) -> None:
         start = self.down.pop(rank)
         if until > start:
-            self.simulation.busy[rank].down_seconds += until - start
+            self.simulation.busy[rank].down(start, until)
             if self.simulation.trace.full:
                 self.simulation.trace.add(start, until, rank, DOWN)
 

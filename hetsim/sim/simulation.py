@@ -159,16 +159,15 @@ class Simulation:
         self.busy[rank].gradient(start, end, samples)
         if self.trace.full:
             then = self._noted((start, end, rank, GRADIENT, player.version, samples, 0, 0), then)
-        if self._ahead is not None:
-            self._ahead.expect(end, player, effect)
-        return self.env.at(end, self._end_gradient, (player, effect, seconds, then))
+        asked = -1 if self._ahead is None else self._ahead.expect(end, player, effect)
+        return self.env.at(end, self._end_gradient, (player, effect, seconds, then, asked))
 
-    def _computed(self, due: tuple[Player, fx.Gradient, float, Then]) -> None:
+    def _computed(self, due: tuple[Player, fx.Gradient, float, Then, int]) -> None:
         """It is really computed about when it is due: until then it takes no memory, and on a node that is gone it never is."""
-        player, effect, seconds, then = due
+        player, effect, seconds, then, asked = due
         if not player.lost:
             ahead = self._ahead
-            gradient, loss = self.task.gradient(effect.at, effect.batch) if ahead is None else ahead.gradient(effect)
+            gradient, loss = self.task.gradient(effect.at, effect.batch) if ahead is None else ahead.gradient(asked)
             then(fx.Computed(gradient, loss, effect.batch.samples, seconds))
 
     def update(self, player: Player, effect: fx.Update, then: Then) -> Any:

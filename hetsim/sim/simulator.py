@@ -30,5 +30,6 @@ class Simulator(Backend):
         with report.begun(folder, config), Trace(folder, experiment.trace) as trace:
             simulation = driver(experiment, task, optimizers, trace)
             simulation.run()
+            report.check(simulation.history, simulation.busy)
             trace.close()
             return report.write(folder, simulation.history, simulation.busy, backend=self.name, wall_seconds=perf_counter() - begun)

@@ -97,17 +97,20 @@ class FlatOptimizer(Optimizer):
                 raise ValueError(f"{recipe.key}.{option} is no option of {name}: add '~{recipe.key}.{option}' to leave it out")
         try:
             optimizer = cls([parameter], **options)
-        except (TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             raise ValueError(f"{recipe.key}: {name} refuses {options}: {_first_line(error)}") from None
         if optimizer.param_groups[0].get("foreach", False) is None:
             optimizer.param_groups[0]["foreach"] = False  # one vector is no list of tensors: torch need not ask at each step
         return parameter, optimizer, None if recipe.schedule is None else _scheduler(recipe.schedule, optimizer, trust, recipe.schedule_key)
 
     def _try(self) -> None:
-        """Refuse what needs a closure, a sparse gradient or a matrix, by taking one step."""
+        """Refuse what needs a closure, a sparse gradient or a matrix, or an option that is none, by taking two steps."""
         recipe, name = self.recipe, self.recipe.optimizer.target
         try:
-            self.step(self._initial, torch.zeros(self.num_parameters), torch.ones(self.num_parameters), 0)
+            ones = torch.ones(self.num_parameters)
+            memory, weights = self.step(self._initial, torch.zeros(self.num_parameters), ones, 0)
+            self.step(memory, weights, ones, 0)
+            self._parameter.grad = ones
             self._optimizer.step()  # with its hooks: a schedule wants to have seen a step
         except Exception as error:
             raise ValueError(
