@@ -7,6 +7,7 @@ import math
 import os
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,8 +241,11 @@ def markdown(found: Sequence[Row], *, accuracy: float) -> str:
     shown = known(found)
     heads = [*found[0].keys, "runs", *(head(metric, accuracy) for metric in shown)]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    values = {value for row in found for value in row.keys.values()}
+    alike = Counter(_short(value, LONGEST) for value in values)  # of those that would look the same, all is told
     for row in found:
-        cells = [f"`{_short(value, LONGEST)}`" if value else "" for value in row.keys.values()]
+        told = [value if alike[_short(value, LONGEST)] > 1 else _short(value, LONGEST) for value in row.keys.values()]
+        cells = [f"`{value}`" if value else "" for value in told]
         cells += [str(row.num_runs), *(_cell(metric, row.numbers[metric]) for metric in shown)]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

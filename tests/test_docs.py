@@ -107,7 +107,7 @@ def test_cluster_mds_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             run.main()
         assert not ended.value.code, typed
 
-    assert len(commands) == 5
+    assert len(commands) == 6
 
 
 def test_cluster_mds_pictures_are_those_that_are_drawn() -> None:

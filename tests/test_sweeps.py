@@ -333,3 +333,15 @@ def test_a_table_of_nothing_is_one_sentence(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "0" / "summary.json").write_text("{}")
     assert "lacks updates/s" in told(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"0"}
+
+
+def test_long_values_that_would_look_the_same_are_told_in_full(tmp_path: Path) -> None:
+    """Two clusters that differ in the middle of their nodes; a short one beside them, and a long one that is like no other."""
+    begin, end = "count: 2, seconds_per_sample: ", ", overhead_seconds: 0.001, noise: null, rack: null"
+    nodes = [f"[{begin}{seconds}{end}]" for seconds in ("0.001", "0.002")] + ["[one]", f"[some other beginning, {begin}1{end}]"]
+    for place, value in enumerate(nodes):
+        made(tmp_path / str(place), 0, nodes=value, typed=(f"nodes={value}",))
+
+    told = table.markdown(table.rows(table.runs(tmp_path), accuracy=0.9)[0], accuracy=0.9)
+
+    assert [f"`{value}`" in told for value in nodes] == [True, True, True, False]
