@@ -386,7 +386,19 @@ def main() -> None:
     sys.exit(0 if runs.close() and not failures else 1)
 
 
-WITH_VALUE = ("--cfg", "-c", "--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--package", "-p")
+WITH_VALUE = (
+    "--cfg",
+    "-c",
+    "--config-dir",
+    "-cd",
+    "--config-path",
+    "-cp",
+    "--config-name",
+    "-cn",
+    "--package",
+    "-p",
+    "--experimental-rerun",
+)
 
 
 def options_first(arguments: Sequence[str]) -> list[str]:
