@@ -44,7 +44,7 @@ def summary(run: Path) -> dict[str, Any]:
 def config(run: Path) -> dict[str, Any]:
     """The resolved config of a run, as dotted keys; empty if it is not there."""
     path = run / "config.yaml"
-    return dict(_flat(yaml.safe_load(path.read_text(encoding="utf-8")))) if path.is_file() else {}
+    return dict(leaves(yaml.safe_load(path.read_text(encoding="utf-8")))) if path.is_file() else {}
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -53,10 +53,11 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str
     return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
 
 
-def _flat(entry: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(entry: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a config at any depth, by its dotted key."""
     if isinstance(entry, Mapping) and entry:
         for name, value in entry.items():
-            yield from _flat(value, f"{key}.{name}" if key else str(name))
+            yield from leaves(value, f"{key}.{name}" if key else str(name))
     else:
         yield key, entry
 

@@ -387,17 +387,8 @@ def main() -> None:
 
 
 WITH_VALUE = (
-    "--cfg",
-    "-c",
-    "--config-dir",
-    "-cd",
-    "--config-path",
-    "-cp",
-    "--config-name",
-    "-cn",
-    "--package",
-    "-p",
-    "--experimental-rerun",
+    *("--cfg", "-c", "--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
+    *("--package", "-p", "--experimental-rerun"),
 )
 
 

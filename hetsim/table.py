@@ -8,7 +8,7 @@ import os
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,7 @@ def keys(configs: Sequence[Run]) -> list[dict[str, str]]:
 
     A method changes dozens of keys; who typed `method=` knows it by that one.
     """
-    flat = [dict(_leaves(run.config)) for run in configs]
+    flat = [dict(compare.leaves(run.config)) for run in configs]
     typed = [key for key in dict.fromkeys(key for run in configs for key in run.typed) if key.split(".")[0] not in SAME]
     columns: dict[str, list[str]] = {}
     for key in ["method", *(key for key in typed if key != "method")]:
@@ -166,14 +166,6 @@ def keys(configs: Sequence[Run]) -> list[dict[str, str]]:
     if not columns:
         columns["method"] = [str(run.summary["method"]) for run in configs]
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _leaves(entry: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(entry, Mapping) and entry:
-        for name, value in entry.items():
-            yield from _leaves(value, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, entry
 
 
 def _part(config: Mapping[str, Any], key: str) -> Any:

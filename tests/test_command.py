@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from worlds import exit_status
 
 from hetsim import compare, run
 from hetsim.dist import Processes
@@ -439,12 +440,7 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def comparing(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Exit status of `hetsim-compare`."""
-    monkeypatch.setattr(sys, "argv", ["hetsim-compare", *map(str, arguments)])
-    try:
-        compare.main()
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
+    return exit_status(monkeypatch, "hetsim-compare", compare.main, *arguments)
 
 
 def test_compare_tells_both_values_and_the_relative_error(

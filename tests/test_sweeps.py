@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from worlds import exit_status
 
 from hetsim import run, sweep, table
 
@@ -239,12 +240,7 @@ def made(
 
 def tabulate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Exit status of `hetsim-table`."""
-    monkeypatch.setattr(sys, "argv", ["hetsim-table", *map(str, arguments)])
-    try:
-        table.main()
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
+    return exit_status(monkeypatch, "hetsim-table", table.main, *arguments)
 
 
 def test_the_table_has_means_and_intervals_over_seeds(

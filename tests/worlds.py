@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
+import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
@@ -152,6 +154,16 @@ def simulate(
     task.gradient, optimizers.main.step, simulation.history.commit = computing, stepping, committing  # type: ignore[method-assign]
     simulation.run()
     return run
+
+
+def exit_status(monkeypatch: pytest.MonkeyPatch, command: str, main: Callable[[], None], *arguments: object) -> int:
+    """Exit status of a command of the package with these arguments."""
+    monkeypatch.setattr(sys, "argv", [command, *map(str, arguments)])
+    try:
+        main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
 
 
 def tiles(batches: list[Batch], stop: int) -> bool:

@@ -3,20 +3,18 @@
 Flows under the same constraints have the same rate, so they are kept as one *group* with one running total: the bytes that each
 of its flows has been given since the group began. A flow of nbytes that starts at total V ends when the total reaches its *mark*
 V + nbytes, so n flows through one bottleneck cost O(log n) for each that comes or goes, and not n new finish times.
-
-Max-min fairness: D. Bertsekas and R. Gallager, *Data Networks*, 2nd ed. (1992), section 6.5.2.
 """
 
 from __future__ import annotations
 
 import math
 from heapq import heapify, heappop, heappush
-from operator import attrgetter
 from typing import Any, Final
 
 from simpy.events import URGENT
 
 from hetsim.sim.clock import Clock, Then
+from hetsim.sim.fairness import connected, max_min_fair
 
 INF: Final = math.inf
 
@@ -391,49 +389,3 @@ class Flows:
                         link.alone = None
             heappop(heap)
         return INF
-
-
-def connected(group: Group) -> tuple[list[Group], list[Link]]:
-    """The groups whose rates hang on this one's, itself among them, and the links they cross: neighbours, theirs, and so on."""
-    groups, links = {group: None}, dict.fromkeys(group.links)
-    fresh = list(links)
-    while fresh:
-        for neighbour in fresh.pop().groups:
-            if neighbour not in groups:
-                groups[neighbour] = None
-                for link in neighbour.links:
-                    if link not in links:
-                        links[link] = None
-                        fresh.append(link)
-    return list(groups), list(links)
-
-
-def max_min_fair(groups: list[Group], links: list[Link]) -> dict[Group, float]:
-    """Each group's rate, in bytes per second and flow, by progressive filling.
-
-    All flows without a rate rise together. At the level where a flow reaches its cap or a link is full, those whom that
-    stops have their rate; the others rise on with what is left.
-    """
-    for link in links:
-        link.left = link.bytes_per_second
-        link.open = 0
-    for group in groups:
-        for link in group.links:
-            link.open += group.num_flows
-    rates: dict[Group, float] = {}
-    by_cap = sorted(groups, key=attrgetter("cap"), reverse=True)
-    while len(rates) < len(groups):
-        level, full = INF, links[0]
-        for link in links:
-            if link.open and link.left < level * link.open:
-                level, full = link.left / link.open, link
-        stopped = []
-        while by_cap and by_cap[-1].cap <= level:
-            stopped.append(by_cap.pop())
-        for group in stopped or full.groups:
-            if group not in rates:
-                rates[group] = rate = min(group.cap, level)
-                for link in group.links:
-                    link.left -= rate * group.num_flows
-                    link.open -= group.num_flows
-    return rates
