@@ -18,11 +18,13 @@ from time import perf_counter
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from hetsim import measures, run
-from hetsim.experiment import Experiment
-from hetsim.sim.lockstep import Lockstep
-from hetsim.sim.simulation import Simulation
-from hetsim.trace import Trace
+from hetsim.cli.build import build_experiment
+from hetsim.cli.methods import configs
+from hetsim.runtime import metrics
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.trace import Trace
+from hetsim.sim.lockstep.world import Lockstep
+from hetsim.sim.world import Simulation
 
 DRIVERS = {"lockstep": Lockstep, "events": Simulation}
 PIPE = ("method=pipe_sgd", "coordination.warm_up=2")
@@ -41,7 +43,7 @@ ROWS = (
 
 def described(choices: tuple[str, ...], nodes: int, updates: int) -> Experiment:
     """The experiment of a row."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(run.configs())):
+    with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         config = compose("config", overrides=[*choices, "workload=phantom", "trace=commits", "pictures=false"])
     noise = {"distribution": "lognorm", "s": 0.3}
     speeds = [
@@ -56,7 +58,7 @@ def described(choices: tuple[str, ...], nodes: int, updates: int) -> Experiment:
     changes = {"batch_size": 32 * nodes, "budget": {"epochs": None, "updates": updates, "seconds": None}}
     config = OmegaConf.merge(config, changes)
     OmegaConf.update(config, "cluster", cluster, merge=False)
-    return run.experiment(config)[0]
+    return build_experiment(config)[0]
 
 
 def measured(driver: str, choices: tuple[str, ...], nodes: int, updates: int) -> tuple[float, float, float]:
@@ -67,7 +69,7 @@ def measured(driver: str, choices: tuple[str, ...], nodes: int, updates: int) ->
         played = DRIVERS[driver](made, *made.load(), trace)
         played.run()
         trace.close()
-        measures.summary(played.history.applied, played.busy)
+        metrics.summary(played.history.applied, played.busy)
         took = perf_counter() - begun
     return took, played.history.applied.seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from hetsim.table import Run, runs
+from hetsim.results.table import Run, runs
 
 HEAD = ("method", "seconds to {accuracy:.0%}", "spread", "updates/s", "samples/s", "staleness", "at most", "idle", "final accuracy")
 

@@ -15,8 +15,9 @@ from concurrent.futures import ProcessPoolExecutor
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from hetsim import run
-from hetsim.sim.simulation import Simulation
+from hetsim.cli.build import build_experiment
+from hetsim.cli.methods import configs
+from hetsim.sim.world import Simulation
 
 RATES = (0.02, 0.05, 0.1, 0.2, 0.4)
 SEEDS = (0, 1, 2)
@@ -41,10 +42,10 @@ def grid(method: str) -> Iterator[Keys]:
 
 def trained(method: str, keys: Keys, seed: int) -> tuple[float, float]:
     """Seconds of the run's own clock to 90 % test accuracy, and accuracy after 30 epochs on mixed4."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(run.configs())):
+    with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         config = compose("config", overrides=[f"method={method}", "trace=none", "pictures=false"])
     changes = {**dict(keys), "seed": seed, "evaluate_every_epochs": 0.2, "budget": {"epochs": 30}}
-    made, _ = run.experiment(OmegaConf.merge(config, changes))
+    made, _ = build_experiment(OmegaConf.merge(config, changes))
     simulation = Simulation(made, *made.load())
     simulation.run()
     curve = [(point.seconds, point.evaluation.test_accuracy or 0.0) for point in simulation.history.points]
@@ -53,7 +54,7 @@ def trained(method: str, keys: Keys, seed: int) -> tuple[float, float]:
 
 def main() -> None:
     """One line a cell."""
-    methods = sys.argv[1:] or sorted(path.stem for path in (run.configs() / "method").glob("*.yaml"))
+    methods = sys.argv[1:] or sorted(path.stem for path in (configs() / "method").glob("*.yaml"))
     cells = [(method, keys) for method in methods for keys in grid(method)]
     with ProcessPoolExecutor(2) as pool:
         asked = [(method, keys, [pool.submit(trained, method, keys, seed) for seed in SEEDS]) for method, keys in cells]

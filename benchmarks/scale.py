@@ -28,9 +28,10 @@ import simpy
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from hetsim import run
-from hetsim.sim.simulation import Simulation
-from hetsim.trace import Trace
+from hetsim.cli.build import build_experiment
+from hetsim.cli.methods import configs
+from hetsim.runtime.trace import Trace
+from hetsim.sim.world import Simulation
 
 SAMPLES, PARAMETERS = 32, 100_000  # of a worker's batch; of the model, 4 bytes each
 OVERHEAD, PER_SAMPLE, SPREAD = 10e-3, 1e-3, 0.3  # seconds, seconds, s of the lognormal factor
@@ -146,7 +147,7 @@ def by_hand(num_workers: int, updates: int) -> float:
 
 def simulated(num_workers: int, updates: int) -> float:
     """Worker-iterations a second of hetsim, from the first event to the summary's numbers, its trace written on the way."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(run.configs())):
+    with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         config = compose("config", overrides=["method=asgd", "workload=phantom", "pictures=false"])
     OmegaConf.set_struct(config, False)
     noise = {"distribution": "lognorm", "s": SPREAD}
@@ -159,7 +160,7 @@ def simulated(num_workers: int, updates: int) -> float:
     config.batch_size = SAMPLES * num_workers
     config.budget = {"epochs": None, "updates": updates, "seconds": None}
     config.workload.num_parameters, config.workload.num_samples = PARAMETERS, 10**9
-    made, _ = run.experiment(config)
+    made, _ = build_experiment(config)
     task, optimizers = made.load()
     with tempfile.TemporaryDirectory() as folder, Trace(Path(folder), "full") as trace:
         simulation = Simulation(made, task, optimizers, trace)

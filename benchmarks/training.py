@@ -29,13 +29,15 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch.nn import functional
 
-from hetsim import run
+from hetsim.cli.build import build_experiment
+from hetsim.cli.methods import configs
 from hetsim.effects import Batch
-from hetsim.experiment import Experiment
-from hetsim.sim.simulation import Simulation
-from hetsim.trace import Trace
-from hetsim.workloads import models
-from hetsim.workloads.supervised import Arrays, Supervised
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.trace import Trace
+from hetsim.sim.world import Simulation
+from hetsim.workloads.data.base import Arrays
+from hetsim.workloads.models.registry import build_model
+from hetsim.workloads.supervised import Supervised
 from hetsim.workloads.task import Evaluation
 
 SHARE = 32  # samples a step
@@ -65,12 +67,12 @@ def synthetic() -> Arrays:
 
 def experiment(*choices: str, workers: int, hidden: int = 32, **keys: object) -> Experiment:
     """These choices, on so many workers of eight speeds, each with noise."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(run.configs())):
+    with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         config = compose("config", overrides=[*choices, "workload=arrays", "pictures=false"])
     noisy = {"count": workers // 8, "overhead_seconds": 1e-3, "noise": {"distribution": "lognorm", "s": 0.2}}
     speeds = [{**noisy, "seconds_per_sample": 1e-4 * speed} for speed in range(1, 9)]
     changes = {"batch_size": SHARE * workers, "cluster": {"nodes": speeds}, "workload": {"path": __file__}, **keys}
-    made, _ = run.experiment(OmegaConf.merge(config, changes))
+    made, _ = build_experiment(OmegaConf.merge(config, changes))
     return replace(made, workload=Synthetic(model="mlp", model_options={"hidden": [hidden]}))
 
 
@@ -98,7 +100,7 @@ def plain(made: Experiment) -> float:
     x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)
     scale, mean = torch.std_mean(x.float(), 0, correction=0)
     scale = 1 / scale
-    model = models.build("mlp", {}, shape=(784,), num_classes=10, seed=made.seed)
+    model = build_model("mlp", {}, shape=(784,), num_classes=10, seed=made.seed)
     optimizer = torch.optim.SGD(model.parameters(), **made.optimizer.optimizer.options)
     rng = np.random.default_rng(made.seed)
     assert made.budget.epochs is not None

@@ -16,24 +16,25 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from hetsim import description
-from hetsim.budget import Budget
-from hetsim.cluster import Cluster
-from hetsim.collectives import Collectives
+from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.model import Cluster
+from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.parameter_server import ParameterServer
-from hetsim.experiment import Experiment
 from hetsim.policies.admission import Barrier, EveryGradient
-from hetsim.policies.allocation import Even, Fixed
+from hetsim.policies.allocation.base import Even, Fixed
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.compression import NoCompression
 from hetsim.policies.weighting import NoDiscount, PerWorker
-from hetsim.report import COMPUTE, INK, STEP, WAIT
+from hetsim.results.figures import COMPUTE, INK, STEP, WAIT
+from hetsim.runtime.budget import Budget
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.trace import COLUMNS, KINDS, Trace
 from hetsim.sim.clock import Clock
-from hetsim.sim.flows import Flow, Flows, Link, Route
-from hetsim.sim.ring import ring_seconds
-from hetsim.sim.simulation import Simulation
-from hetsim.trace import COLUMNS, KINDS, Trace
+from hetsim.sim.network.flows import Flows
+from hetsim.sim.network.links import Flow, Link, Route
+from hetsim.sim.network.ring import ring_seconds
+from hetsim.sim.world import Simulation
 from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import OptimizerRecipe, Recipe
 
@@ -50,7 +51,7 @@ Row = namedtuple("Row", COLUMNS)
 def described(*nodes: dict[str, Any], network: dict[str, Any] = PLAIN, update: float = 0.0, **more: Any) -> Cluster:
     """A cluster of these rows of nodes."""
     server = {"seconds_per_update": update, **more.pop("server", {})}
-    return description.cluster({"name": "picture", "nodes": list(nodes), "network": network, "server": server, **more})
+    return parse_cluster({"name": "picture", "nodes": list(nodes), "network": network, "server": server, **more})
 
 
 def row(seconds_per_sample: float, count: int = 1, **more: Any) -> dict[str, Any]:

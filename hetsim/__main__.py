@@ -1,6 +1,6 @@
 """`python -m hetsim` is `hetsim`."""
 
-from hetsim.run import main
+from hetsim.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -8,9 +8,9 @@ from typing import Any
 
 from worlds import Run
 
-from hetsim import run
+from hetsim.cli.methods import configs
 
-SHIPPED = sorted(path.stem for path in (run.configs() / "method").glob("*.yaml"))
+SHIPPED = sorted(path.stem for path in (configs() / "method").glob("*.yaml"))
 BALANCED = (32, 32, 64, 128)
 """A batch of 256 on mixed4, whose speeds are 1 : 1 : 2 : 4."""
 

@@ -29,8 +29,9 @@ class Mutation(NamedTuple):
     tests: str
 
 
-ALLOCATION, ADMISSION = "hetsim/policies/allocation.py", "hetsim/policies/admission.py"
-COMPENSATION, DELAY = "hetsim/policies/compensation.py", "hetsim/coordination/one_step_delay.py"
+ALLOCATION, ADMISSION = "hetsim/policies/allocation/periodic.py", "hetsim/policies/admission.py"
+COMPENSATION, DELAY = "hetsim/policies/compensation.py", "hetsim/coordination/delayed_server.py"
+DELAYED_ALL_REDUCE = "hetsim/coordination/delayed_all_reduce.py"
 SERVER, LOCAL = "hetsim/coordination/parameter_server.py", "hetsim/coordination/local_steps.py"
 RULES = "tests/test_admission_rules.py"
 SHARES = "tests/test_allocation_rules.py"
@@ -39,7 +40,7 @@ MUTATIONS = (
     Mutation(
         "ssgd",
         "a sum in place of the mean",
-        "hetsim/coordination/plan.py",
+        "hetsim/coordination/base.py",
         "/ len(group) for w, c in zip(weights",
         "for w, c in zip(weights",
         "tests/test_serial_law.py",
@@ -108,16 +109,30 @@ MUTATIONS = (
         SHARES,
     ),
     Mutation("omnilearn", "the slow get more", ALLOCATION, "b * mean / t_i", "b * t_i / mean", SHARES),
-    Mutation("lb_bsp", "shifted the wrong way", ALLOCATION, "shares[slowest] -= moved", "shares[slowest] += moved", SHARES),
+    Mutation(
+        "lb_bsp",
+        "shifted the wrong way",
+        "hetsim/policies/allocation/gradual_shift.py",
+        "shares[slowest] -= moved",
+        "shares[slowest] += moved",
+        SHARES,
+    ),
     Mutation(
         "optperf",
         "a node's time is the smaller of its lines",
-        "hetsim/policies/optperf.py",
+        "hetsim/policies/allocation/optperf.py",
         "return max(overhead",
         "return min(overhead",
         "tests/test_optperf.py",
     ),
-    Mutation("static", "rounded down", ALLOCATION, "round(batch_size * speed / total)", "int(batch_size * speed / total)", SHARES),
+    Mutation(
+        "static",
+        "rounded down",
+        "hetsim/policies/allocation/static.py",
+        "round(batch_size * speed / total)",
+        "int(batch_size * speed / total)",
+        SHARES,
+    ),
     Mutation(
         "hetgrad",
         "weights upside down",
@@ -138,7 +153,7 @@ MUTATIONS = (
     Mutation(
         "pipe_sgd",
         "the reduction is waited for at once",
-        DELAY,
+        DELAYED_ALL_REDUCE,
         "pending = yield from Start(AllReduce(term))",
         "pending = yield from Start(AllReduce(term))\n                yield from Wait(pending)",
         "tests/test_one_step_delay.py",
@@ -162,7 +177,7 @@ MUTATIONS = (
     Mutation(
         "abs_sgd",
         "speeds are gathered and not looked at",
-        DELAY,
+        DELAYED_ALL_REDUCE,
         "self.allocation.observe(state.allocation, timings, epoch)",
         "self.allocation.observe(state.allocation, (), epoch)",
         "tests/test_one_step_delay.py",
@@ -171,7 +186,7 @@ MUTATIONS = (
     Mutation(
         "diloco",
         "the local optimizer forgets",
-        "hetsim/sim/simulation.py",
+        "hetsim/sim/world.py",
         "player.local_memory, weights = ",
         "_, weights = ",
         "tests/test_local_steps.py",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worlds import experiment
 
-from hetsim.sim.simulation import Simulation
+from hetsim.sim.world import Simulation
 
 
 def play(methods: list[str]) -> None:

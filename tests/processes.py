@@ -12,14 +12,14 @@ from typing import Any
 import torch.distributed as dist
 from worlds import Row, rows_of
 
-from hetsim.coordination.plan import State
+from hetsim.coordination.state import State
 from hetsim.dist import launch
 from hetsim.dist.pace import Pace
 from hetsim.dist.process import _group, measure, perform
 from hetsim.effects import Batch
-from hetsim.experiment import Experiment
-from hetsim.history import History
-from hetsim.trace import Trace
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.history import History
+from hetsim.runtime.trace import Trace
 
 
 @dataclass

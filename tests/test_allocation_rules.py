@@ -12,19 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsim.effects import Batch, Contribution
-from hetsim.policies.allocation import (
-    Allocation,
-    Even,
-    Fixed,
-    GradualShift,
-    Measured,
-    Periodic,
-    ProportionalController,
-    SpeedProportional,
-    Static,
-    averaged,
-)
-from hetsim.policies.optperf import OptPerf
+from hetsim.policies.allocation.base import Allocation, Even, Fixed
+from hetsim.policies.allocation.gradual_shift import GradualShift
+from hetsim.policies.allocation.optperf import OptPerf
+from hetsim.policies.allocation.periodic import Measured, Periodic, ProportionalController, SpeedProportional, averaged
+from hetsim.policies.allocation.static import Static
 
 
 def timing(rank: int, samples: int, seconds: float) -> Contribution:

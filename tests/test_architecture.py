@@ -85,7 +85,18 @@ def test_methods_know_no_world(name: str):
         "time",
         "datetime",
     )
-    edges = ("hydra", "omegaconf", "hetsim.sim", "hetsim.dist", "hetsim.run", "hetsim.cluster", "importlib", "anything")
+    edges = (
+        "hydra",
+        "omegaconf",
+        "hetsim.sim",
+        "hetsim.dist",
+        "hetsim.cli",
+        "hetsim.cluster",
+        "hetsim.runtime",
+        "hetsim.results",
+        "importlib",
+        "anything",
+    )
 
     assert knows(METHODS[name], *worlds, *edges, package=name.rpartition("/")[0].replace("/", ".")) == set()
 
@@ -93,9 +104,9 @@ def test_methods_know_no_world(name: str):
 ONLY = {
     "simpy": ("hetsim/sim/",),
     "torch.distributed": ("hetsim/dist/",),
-    "torchvision": ("hetsim/workloads/vision.py",),
-    "hydra": ("hetsim/run.py",),
-    "omegaconf": ("hetsim/run.py",),
+    "torchvision": ("hetsim/workloads/data/torchvision.py", "hetsim/workloads/models/torchvision.py"),
+    "hydra": ("hetsim/cli/",),
+    "omegaconf": ("hetsim/cli/",),
 }
 
 
@@ -145,11 +156,12 @@ def test_an_import_against_the_direction_is_caught():
 
 def test_the_worlds_do_not_know_each_other_nor_the_edge():
     """The simulator and the real backend meet in what both read; only __main__ imports run."""
-    meets = {name: knows(text, "hetsim.sim", "hetsim.dist", "hetsim.run") for name, text in FILES.items()}
+    meets = {name: knows(text, "hetsim.sim", "hetsim.dist", "hetsim.cli") for name, text in FILES.items()}
 
     assert {name for name, found in meets.items() if name.startswith("hetsim/sim/") and found - {"hetsim.sim"}} == set()
     assert {name for name, found in meets.items() if name.startswith("hetsim/dist/") and found - {"hetsim.dist"}} == set()
-    assert {name for name, found in meets.items() if "hetsim.run" in found} == {"hetsim/__main__.py"}
+    outside = {name for name, found in meets.items() if "hetsim.cli" in found and not name.startswith("hetsim/cli/")}
+    assert outside == {"hetsim/__main__.py"}
 
 
 # Branches
@@ -341,26 +353,28 @@ def test_a_timing_only_run_imports_neither_torch_nor_scipy_stats(tmp_path: Path,
     loaded = modules_after(f"""
         from pathlib import Path
         from hydra import compose, initialize_config_dir
-        from hetsim import run
-        with initialize_config_dir(version_base="1.3", config_dir=str(run.configs())):
+        from hetsim.cli.build import build_experiment
+        from hetsim.cli.methods import configs
+        with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
             overrides = ["method={method}", "workload=phantom", "cluster=mixed8", "budget.updates=20", "pictures=false"]
             config = compose("config", overrides=overrides)
-        made, backend = run.experiment(config)
+        made, backend = build_experiment(config)
         assert backend.run(made, Path({str(tmp_path)!r}), "")["num_updates"] == 20
     """)
 
     assert loaded & {"torch", "torchvision", "scipy.stats", "sklearn", "matplotlib"} == set()
-    assert {"simpy", "hetsim.sim.simulation", "pyarrow"} <= loaded
+    assert {"simpy", "hetsim.sim.world", "pyarrow"} <= loaded
 
 
 def test_an_experiment_is_checked_before_torch_is_imported():
     """Building one for real images and a real optimizer imports no torch; loading it would."""
     loaded = modules_after("""
         from hydra import compose, initialize_config_dir
-        from hetsim import run
-        with initialize_config_dir(version_base="1.3", config_dir=str(run.configs())):
+        from hetsim.cli.build import build_experiment
+        from hetsim.cli.methods import configs
+        with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
             config = compose("config", overrides=["method=ssgd", "workload=digits", "optimizer=adam"])
-        run.experiment(config)
+        build_experiment(config)
     """)
 
     assert loaded & {"torch", "torchvision", "scipy.stats", "sklearn", "matplotlib", "pyarrow"} == set()

@@ -21,17 +21,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import NO_NETWORK, Run, experiment, node, simulate
 
-from hetsim import description, laws
-from hetsim.cluster import Cluster
-from hetsim.collectives import Collectives
-from hetsim.coordination.plan import Coordination, Plan, State
+from hetsim.cluster import distributions
+from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.compute_times import Jitter, Slowdown, StepTimes
+from hetsim.cluster.model import Cluster
+from hetsim.cluster.outages import SPELLS, outages
+from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.coordination.base import Coordination
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
 from hetsim.effects import Batch, Commit, Gradient, Node, Now, Program, Receive, Send, Update
-from hetsim.experiment import Experiment, RunFailed
-from hetsim.policies.allocation import proportional
+from hetsim.errors import RunFailed
+from hetsim.policies.allocation.base import proportional
+from hetsim.runtime.experiment import Experiment
 from hetsim.sim.clock import Clock
-from hetsim.sim.flows import Flows, Link, Route
-from hetsim.sim.ring import ring_seconds
-from hetsim.step_times import SPELLS, Jitter, Slowdown, StepTimes, outages
+from hetsim.sim.network.flows import Flows
+from hetsim.sim.network.links import Link, Route
+from hetsim.sim.network.ring import ring_seconds
 
 SIZES = {"num_parameters": 8, "num_samples": 60_000}  # 32 bytes
 FREE: dict[str, Any] = {"seconds_per_update": 0.0}
@@ -45,7 +51,7 @@ def world(*nodes: dict[str, Any], network: dict[str, Any] = NO_NETWORK, server: 
 
 def built(*nodes: dict[str, Any], **parts: Any) -> Cluster:
     """The cluster that these parts describe."""
-    return description.cluster(world(*nodes, **parts))
+    return parse_cluster(world(*nodes, **parts))
 
 
 def times(row: dict[str, Any], *, seed: int = 0, rank: int = 0) -> StepTimes:
@@ -99,7 +105,7 @@ def play(asks: Asking, workers: dict[str, Any], *, seed: int = 0) -> None:
     asgd = base("method=asgd", batch_size=64)
     axes = ("allocation", "weighting", "discount", "compensation", "admission", "compression")
     script = Script(asks=asks, **{axis: getattr(asgd.coordination, axis) for axis in axes})
-    simulate(replace(asgd, cluster=description.cluster(workers), coordination=script, seed=seed))
+    simulate(replace(asgd, cluster=parse_cluster(workers), coordination=script, seed=seed))
 
 
 # Compute
@@ -157,7 +163,7 @@ LAWS: dict[str, dict[str, float]] = {
 
 def test_every_law_that_numpy_draws_is_tested():
     """The table above names them all, and one more."""
-    assert set(LAWS) == {*laws.COMMON, "invgauss"}
+    assert set(LAWS) == {*distributions.COMMON, "invgauss"}
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -180,16 +186,17 @@ def test_noise_multiplies_a_gradient_s_time_by_its_law(name: str):
 
 IMPORTS = """
 import sys
-from hetsim import description, laws
-from hetsim.step_times import StepTimes
+from hetsim.cluster import distributions
+from hetsim.cluster.compute_times import StepTimes
+from hetsim.cluster.parse.cluster import parse_cluster
 
 def draw(**law):
     row = {"count": 1, "seconds_per_sample": 1.0, "overhead_seconds": 0.0, "noise": law}
     parts = {"network": {"latency_seconds": 0, "bytes_per_second": 1, "jitter_seconds": law}, "server": {"seconds_per_update": 0}}
-    node = description.cluster({"name": "n", "nodes": [row], **parts}).nodes[0]
+    node = parse_cluster({"name": "n", "nodes": [row], **parts}).nodes[0]
     return StepTimes(node, seed=0, rank=0).seconds(1)
 
-for name, (shapes, _) in laws.COMMON.items():
+for name, (shapes, _) in distributions.COMMON.items():
     assert draw(distribution=name, **{shape: 1.5 for shape in shapes}) > 0
 print("scipy.stats" in sys.modules, "torch" in sys.modules)
 draw(distribution="invgauss", mu=1.0)
@@ -207,9 +214,9 @@ def test_the_common_laws_are_drawn_without_scipy():
 @pytest.mark.parametrize("name", LAWS)
 def test_how_many_numbers_are_drawn_at_a_time_changes_none(name: str, monkeypatch: pytest.MonkeyPatch):
     """A block is for speed alone."""
-    law, streams = laws.Law(name, LAWS[name]), []
+    law, streams = distributions.Law(name, LAWS[name]), []
     for block in (64, 1, 37, 1000):
-        monkeypatch.setattr(laws, "BLOCK", block)
+        monkeypatch.setattr(distributions, "BLOCK", block)
         streams.append(list(islice(law.draws(3, 1, 4), 300)))
 
     assert streams == [streams[0]] * 4
@@ -402,7 +409,7 @@ def pieces_of(trace: tuple[tuple[float, float], ...], *, spells: bool, seed: int
     """Where the factor changes, and to what, put together anew from the draws."""
     changes, now, slow = {0.0: 1.0}, 0.0, False
     if spells:
-        between, lasting = (laws.Law("expon", {"scale": mean}).draws(seed, 2, SPELLS, k) for k, mean in ((0, 1.5), (1, 0.75)))
+        between, lasting = (distributions.Law("expon", {"scale": mean}).draws(seed, 2, SPELLS, k) for k, mean in ((0, 1.5), (1, 0.75)))
         while now < until:
             now += next(lasting if slow else between)
             slow = not slow
@@ -781,7 +788,7 @@ def nested(**server: Any) -> dict[str, Any]:
 
 def test_a_message_leaves_only_the_racks_that_its_receiver_is_not_in():
     """Nearest first on the way out, farthest first on the way in; what no number is given for carries everything."""
-    cluster = description.cluster(nested(rack="b"))
+    cluster = parse_cluster(nested(rack="b"))
 
     def way(sender: int, receiver: int) -> tuple[float, list[str]]:
         path = cluster.path(sender, receiver)

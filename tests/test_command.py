@@ -13,8 +13,12 @@ import pytest
 from omegaconf import OmegaConf
 from worlds import exit_status
 
-from hetsim import compare, run
+from hetsim.cli import job
+from hetsim.cli.compare import main as compare_main
+from hetsim.cli.main import main, options_first
+from hetsim.cli.methods import configs
 from hetsim.dist import Processes
+from hetsim.results.compare import relative_error
 
 QUICK = ("workload=quadratic", "budget.epochs=2", "pictures=false")
 
@@ -22,9 +26,9 @@ QUICK = ("workload=quadratic", "budget.epochs=2", "pictures=false")
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """Exit status of `hetsim` with these arguments."""
     monkeypatch.setattr(sys, "argv", ["hetsim", *arguments])
-    run.failures.clear()
+    job.failures.clear()
     with pytest.raises(SystemExit) as ended:
-        run.main()
+        main()
     return int(ended.value.code or 0)
 
 
@@ -131,7 +135,7 @@ BAD = {
     "backend.emulate=pad": "backend.emulate is no key of the config: add backend=dist, which has it",
     "optimizer.lr=-1": "optimizer: torch.optim.SGD refuses",
     "allocation._target_=os.system": "allocation._target_=os.system is not allowed",
-    "allocation._target_=hetsim.run.os.getcwd": "allocation._target_=hetsim.run.os.getcwd is not allowed",
+    "allocation._target_=hetsim.cli.job.os.getcwd": "allocation._target_=hetsim.cli.job.os.getcwd is not allowed",
     "allocation._target_=hetsim.policies.weighting.PerSample": "is no Allocation",
     "allocation._target_=hetsim.policies.allocation.Nothing": "has no 'Nothing'",
     "+weighting.inner={_target_: subprocess.run}": "weighting.inner._target_=subprocess.run is not allowed",
@@ -210,8 +214,8 @@ def test_options_may_stand_anywhere() -> None:
     typed = ["seed=0,1", "-m", "method=asgd", "--config-dir", "my", "--cfg", "job", "--info", "all", "+x=1", "-cd=other"]
     options = ["-m", "--config-dir", "my", "--cfg", "job", "--info", "all", "-cd=other"]
 
-    assert run.options_first(typed) == [*options, "seed=0,1", "method=asgd", "+x=1"]
-    assert run.options_first(["-i", "seed=0"]) == ["-i", "seed=0"]
+    assert options_first(typed) == [*options, "seed=0,1", "method=asgd", "+x=1"]
+    assert options_first(["-i", "seed=0"]) == ["-i", "seed=0"]
 
 
 @pytest.mark.parametrize("broken", ["missing", "truncated", "not an archive", "wrong shape"])
@@ -287,16 +291,16 @@ def test_a_verbose_run_shows_the_traceback(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sys, "argv", ["hetsim", "batch_size=1", "hydra.verbose=true", f"hydra.run.dir={tmp_path}"])
 
     with pytest.raises(ValueError, match="batch_size=1 is less than one sample"):
-        run.main()
+        main()
 
 
 CHECKED_EARLY = """
 import sys
-from hetsim import run
+from hetsim.cli.main import main
 for typed in {lines!r}:
     sys.argv = ["hetsim", *typed, "hydra.run.dir={folder}"]
     try:
-        run.main()
+        main()
     except SystemExit as ended:
         assert ended.code == 1, typed
     assert "torch" not in sys.modules, typed
@@ -415,11 +419,11 @@ def test_help_names_every_group(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     """And each choice that there is."""
     monkeypatch.setattr(sys, "argv", ["hetsim", "--help"])
     with pytest.raises(SystemExit) as ended:
-        run.main()
+        main()
 
     told = capsys.readouterr().out
     assert not ended.value.code
-    for group in (path for path in run.configs().iterdir() if path.is_dir()):
+    for group in (path for path in configs().iterdir() if path.is_dir()):
         entry = re.search(rf"^{group.name} .*\n( +.*\n)*", told, flags=re.MULTILINE)
         assert entry is not None
         for choice in group.glob("*.yaml"):
@@ -440,7 +444,7 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def comparing(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Exit status of `hetsim-compare`."""
-    return exit_status(monkeypatch, "hetsim-compare", compare.main, *arguments)
+    return exit_status(monkeypatch, "hetsim-compare", compare_main, *arguments)
 
 
 def test_compare_tells_both_values_and_the_relative_error(
@@ -478,7 +482,7 @@ def test_compare_refuses_what_is_no_run(
 
 def test_what_has_no_number_has_no_error() -> None:
     """Nothing, or zero, cannot be divided by."""
-    assert compare.relative_error(None, 1.0) is None
-    assert compare.relative_error(1.0, 0.0) is None
-    assert compare.relative_error(0.0, 0.0) == 0.0
-    assert compare.relative_error(1.0, -2.0) == 1.5
+    assert relative_error(None, 1.0) is None
+    assert relative_error(1.0, 0.0) is None
+    assert relative_error(0.0, 0.0) == 0.0
+    assert relative_error(1.0, -2.0) == 1.5

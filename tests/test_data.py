@@ -13,9 +13,9 @@ import pytest
 import torch
 from worlds import cluster, experiment, node, simulate
 
-from hetsim.workloads.arrays import NpzArrays
-from hetsim.workloads.digits import Digits
-from hetsim.workloads.vision import CIFAR10, MNIST, FashionMNIST
+from hetsim.workloads.data.digits import Digits
+from hetsim.workloads.data.npz import NpzArrays
+from hetsim.workloads.data.torchvision import CIFAR10, MNIST, FashionMNIST
 
 ONE_NODE = cluster(node(1e-3))
 

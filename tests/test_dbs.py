@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 from worlds import Run, cluster, experiment, node, simulate
 
-from hetsim.coordination.plan import State
-from hetsim.experiment import Experiment
-from hetsim.sim.simulation import Simulation
+from hetsim.coordination.state import State
+from hetsim.runtime.experiment import Experiment
+from hetsim.sim.world import Simulation
 
 
 def dbs(*per_sample: float, overhead: float = 0.0, batch_size: int = 256, updates: int = 8, method: str = "ssgd") -> Experiment:

@@ -18,13 +18,15 @@ from processes import play
 from pyarrow import parquet
 from worlds import cluster, experiment, node, simulate, tiles
 
-from hetsim import run
-from hetsim.collectives import Collectives
-from hetsim.coordination.plan import Coordination, Plan, State
+from hetsim.cli.build import AXES
+from hetsim.cluster.collectives import Collectives
+from hetsim.coordination.base import Coordination
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
 from hetsim.dist import Processes
-from hetsim.dist.mailroom import decoded, encoded
+from hetsim.dist.messages import decoded, encoded
 from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Now, Program, Start, Wait
-from hetsim.experiment import RunFailed
+from hetsim.errors import RunFailed
 from hetsim.vector import Phantom, nbytes
 
 QUICK = cluster(
@@ -223,7 +225,7 @@ def test_what_was_started_goes_on_while_the_program_computes() -> None:
         network={"latency_seconds": 1e-3, "bytes_per_second": 1e9},
     )
     made = experiment("method=ssgd", "workload=quadratic", cluster=slow, batch_size=48, dtype="float64", budget={"updates": 1})
-    policies = {axis: getattr(made.coordination, axis) for axis in run.AXES}
+    policies = {axis: getattr(made.coordination, axis) for axis in AXES}
     made = made.__class__(**{**vars(made), "coordination": Overlapped(**policies)})
 
     took = float(play(made)[0].states[-1].weights[0])

@@ -20,14 +20,18 @@ from mutations import MUTATIONS
 from omegaconf import OmegaConf
 from worlds import experiment, simulate
 
-from hetsim import checks, description, methods, run
+from hetsim import checks
+from hetsim.cli import job, methods
+from hetsim.cli.main import main
+from hetsim.cli.methods import configs
+from hetsim.cluster.parse.cluster import parse_cluster
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLE = DOCS / "example"
 PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
 OWN = (DOCS / "own-method.md").read_text(encoding="utf-8")
 CLUSTER = (DOCS / "cluster.md").read_text(encoding="utf-8")
-EXPERIMENTS = sorted(path.stem for path in (run.configs() / "experiment").glob("*.yaml"))
+EXPERIMENTS = sorted(path.stem for path in (configs() / "experiment").glob("*.yaml"))
 
 
 def loaded(path: Path) -> ModuleType:
@@ -55,8 +59,8 @@ def test_the_code_in_cluster_md_is_the_code() -> None:
 def clusters_described(folder: Path) -> list[Any]:
     """Each example of cluster.md, with what it leaves out, and each cluster that is shipped; recorded slowdowns lie in this folder."""
     (folder / "load.csv").write_text(re.findall(r"```csv\n(.*?)```", CLUSTER, flags=re.DOTALL)[0], encoding="utf-8")
-    shipped = [path.read_text(encoding="utf-8") for path in sorted((run.configs() / "cluster").glob("*.yaml"))]
-    base = OmegaConf.load(run.configs() / "cluster" / "uniform4.yaml")
+    shipped = [path.read_text(encoding="utf-8") for path in sorted((configs() / "cluster").glob("*.yaml"))]
+    base = OmegaConf.load(configs() / "cluster" / "uniform4.yaml")
     return [
         OmegaConf.to_container(OmegaConf.merge(base, OmegaConf.create(text)))
         for text in [*re.findall(r"```yaml\n(.*?)```", CLUSTER, flags=re.DOTALL), *shipped]
@@ -75,7 +79,7 @@ def test_every_key_of_a_cluster_is_in_cluster_md(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(checks, "mapping", recording)
     for config in clusters_described(tmp_path):
-        description.cluster(config)
+        parse_cluster(config)
 
     assert {"cluster", "cluster.nodes", "cluster.network", "cluster.server", "cluster.faults", "cluster.faults.schedule"} <= set(known)
     in_code = " ".join(re.findall(r"`[^`\n]+`", CLUSTER))
@@ -88,7 +92,7 @@ def test_every_shipped_cluster_is_in_cluster_md() -> None:
     table = CLUSTER.split("| cluster | nodes |")[1].split("\n\n")[0]
 
     assert sorted(re.findall(r"`(\w+)`", table.replace("`two_level`", "").replace("`halving_doubling`", ""))) == sorted(
-        path.stem for path in (run.configs() / "cluster").glob("*.yaml")
+        path.stem for path in (configs() / "cluster").glob("*.yaml")
     )
 
 
@@ -102,9 +106,9 @@ def test_cluster_mds_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     for typed in commands:
         monkeypatch.setattr(sys, "argv", [*typed, "pictures=false"])
-        monkeypatch.setattr(run, "failures", [])
+        monkeypatch.setattr(job, "failures", [])
         with pytest.raises(SystemExit) as ended:
-            run.main()
+            main()
         assert not ended.value.code, typed
 
     assert len(commands) == 6
@@ -173,7 +177,7 @@ def test_a_method_is_its_sentence(name: str) -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_is_one(name: str) -> None:
     """A paper's values make a whole config, and change those that the method ships; it says where they are from; it runs."""
-    text = (run.configs() / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (configs() / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
     sizes = {"num_parameters": 1000, "num_samples": 5000} if "phantom" in text else {"model_options": {"width": 2}}
     made = experiment(
         f"experiment={name}",
@@ -210,9 +214,9 @@ def test_own_methods_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert commands.pop(0) == ["export", f"PYTHONPATH={EXAMPLE}"]
     for typed in commands:
         monkeypatch.setattr(sys, "argv", typed)
-        monkeypatch.setattr(run, "failures", [])
+        monkeypatch.setattr(job, "failures", [])
         with pytest.raises(SystemExit) as ended:
-            run.main()
+            main()
         assert not ended.value.code, typed
 
     assert len(commands) == 6

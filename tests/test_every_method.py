@@ -14,7 +14,8 @@ from methods import IDENTITIES, METHODS, SHIPPED, Identity
 from processes import play_all
 from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate, tiles
 
-from hetsim import measures, run
+from hetsim.cli.methods import configs
+from hetsim.runtime import metrics
 
 EVERY_METHOD = pytest.mark.parametrize("name", METHODS)
 SMALL: dict[str, Any] = {"workload": {"num_parameters": 8, "num_samples": 100}, "batch_size": 31, "cluster": UNEVEN}
@@ -166,7 +167,7 @@ def test_the_summary_adds_up(name: str) -> None:
     """Busy and waiting time of each worker make the run's; nobody is busier than the run is long."""
     run = simulate(short(name, "workload=phantom", budget={"updates": 12}))
 
-    numbers = measures.summary(run.simulation.history.applied, run.simulation.busy)
+    numbers = metrics.summary(run.simulation.history.applied, run.simulation.busy)
     for worker in numbers["per_worker"]:
         spent = worker["compute_seconds"] + worker["update_seconds"]
         assert spent <= numbers["seconds"] * (1 + 1e-12)
@@ -263,7 +264,7 @@ def sides(identity: Identity) -> tuple[Run, Run]:
     return runs[0], runs[1]
 
 
-BARRIERS = [name for name in METHODS if "coordination: all_reduce" in (run.configs() / "method" / f"{name}.yaml").read_text()]
+BARRIERS = [name for name in METHODS if "coordination: all_reduce" in (configs() / "method" / f"{name}.yaml").read_text()]
 
 
 @pytest.mark.parametrize("name", BARRIERS)

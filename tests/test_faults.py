@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from methods import METHODS
 from worlds import Run, cluster, experiment, node, simulate, tiles
 
-from hetsim.cluster import Faults, Outages
+from hetsim.cluster.distributions import Law
+from hetsim.cluster.model import Faults, Outages
+from hetsim.cluster.outages import outages
+from hetsim.cluster.parse.cluster import parse_cluster as described
 from hetsim.coordination.parameter_server import Outstanding
-from hetsim.coordination.plan import Plan, State
-from hetsim.description import cluster as described
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution
-from hetsim.experiment import RunFailed
-from hetsim.laws import Law
-from hetsim.measures import summary
+from hetsim.errors import RunFailed
 from hetsim.policies.admission import Backup, Barrier, BoundedStaleness, Decision, SoftSync
-from hetsim.step_times import outages
+from hetsim.runtime.metrics import summary
 
 ALL_REDUCE = ("method=ssgd",)
 SERVER = ("method=ssgd", "coordination=parameter_server")

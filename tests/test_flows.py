@@ -13,8 +13,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hetsim.sim.clock import Clock
-from hetsim.sim.flows import Flow, Flows, Link, Route
-from hetsim.sim.ring import ring_seconds
+from hetsim.sim.network.flows import Flows
+from hetsim.sim.network.links import Flow, Link, Route
+from hetsim.sim.network.ring import ring_seconds
 
 
 class World:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from worlds import ALLOCATIONS, COORDINATIONS, UNEVEN, Run, cluster, method, node, simulate
 
-from hetsim import measures
+from hetsim.runtime import metrics
+from hetsim.runtime.trace import DETAILS
 from hetsim.sim import Simulator
-from hetsim.trace import DETAILS
 
 EVERY_METHOD = pytest.mark.parametrize(("coordination", "allocation"), [(c, a) for c in COORDINATIONS for a in ALLOCATIONS])
 KEYS: dict[str, Any] = {"workload": {"num_parameters": 8, "num_samples": 100}, "batch_size": 31, "cluster": UNEVEN}
@@ -19,7 +19,7 @@ KEYS: dict[str, Any] = {"workload": {"num_parameters": 8, "num_samples": 100}, "
 
 def summary(run: Run) -> dict[str, Any]:
     """The run in numbers."""
-    return measures.summary(run.simulation.history.applied, run.simulation.busy)
+    return metrics.summary(run.simulation.history.applied, run.simulation.busy)
 
 
 @EVERY_METHOD

@@ -12,10 +12,10 @@ from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate,
 from hetsim.coordination.local_steps import LocalSteps
 from hetsim.coordination.plan import Plan
 from hetsim.effects import AllReduce, Batch, Commit, Computed, Gather, Gradient, LocalUpdate, Node, Update
-from hetsim.experiment import Experiment
 from hetsim.policies.admission import Barrier, EveryGradient
-from hetsim.policies.allocation import SpeedProportional
+from hetsim.policies.allocation.periodic import SpeedProportional
 from hetsim.policies.weighting import PerSample
+from hetsim.runtime.experiment import Experiment
 from hetsim.workloads.quadratic_task import QuadraticTask
 
 

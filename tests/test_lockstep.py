@@ -11,17 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import Row, cluster, experiment, node, rows_of
 
-from hetsim import measures
-from hetsim.cluster import SlowSpells
+from hetsim.cluster.compute_times import StepTimes
+from hetsim.cluster.distributions import Law
+from hetsim.cluster.model import SlowSpells
 from hetsim.coordination.all_reduce import SynchronousAllReduce
-from hetsim.coordination.plan import Plan, State
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
 from hetsim.effects import Commit, Contribution, Gradient, Node, Now, Program, Start, Update, Wait
-from hetsim.experiment import Experiment
-from hetsim.laws import Law
-from hetsim.sim.lockstep import BLOCK, EVERYONE, EveryonesTimes, Lockstep
-from hetsim.sim.simulation import Simulation
-from hetsim.step_times import StepTimes
-from hetsim.trace import Trace
+from hetsim.runtime import metrics
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.trace import Trace
+from hetsim.sim.lockstep.plan import EVERYONE
+from hetsim.sim.lockstep.times import BLOCK, EveryonesTimes
+from hetsim.sim.lockstep.world import Lockstep
+from hetsim.sim.world import Simulation
 from hetsim.vector import Phantom
 from hetsim.workloads.phantom import PhantomTask
 
@@ -80,7 +83,7 @@ class Told:
 
     commits: list[tuple[float, State, list[Contribution]]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    busy: list[measures.Busy] = field(default_factory=list)
+    busy: list[metrics.Busy] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     profile_seconds: float = 0.0
 
@@ -109,7 +112,7 @@ def told(kind: type[Simulation] | type[Lockstep], described: Experiment, state: 
     run.history.commit = committing  # type: ignore[method-assign]
     run.run()
     told.rows = sorted(rows_of(run.trace))
-    told.summary = measures.summary(run.history.applied, run.busy)
+    told.summary = metrics.summary(run.history.applied, run.busy)
     told.busy = run.busy
     told.profile_seconds = run.history.profile_seconds
     return told

@@ -15,9 +15,9 @@ from torch.nn.utils import vector_to_parameters
 from worlds import Run, cluster, experiment, node, simulate
 
 from hetsim.effects import Batch
-from hetsim.workloads import models
 from hetsim.workloads.classification import augmented
-from hetsim.workloads.supervised import Augmentation
+from hetsim.workloads.data.base import Augmentation
+from hetsim.workloads.models.registry import OWN
 from hetsim.workloads.task import Task
 
 
@@ -232,7 +232,7 @@ def normed(shape: Any, num_classes: int) -> nn.Module:
 @pytest.fixture
 def normed_model(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name under which it can be built."""
-    monkeypatch.setitem(models.OWN, "normed", normed)
+    monkeypatch.setitem(OWN, "normed", normed)
     return "normed"
 
 

@@ -12,14 +12,16 @@ import torch
 from test_programs_by_hand import PLAIN, SERVER, exchange, finished, gradient, ready, said
 from worlds import UNEVEN, Run, cluster, experiment, node, simulate, tiles
 
-from hetsim.coordination.one_step_delay import DelayedAllReduce, DelayedParameterServer
-from hetsim.coordination.plan import Plan, State
+from hetsim.coordination.delayed_all_reduce import DelayedAllReduce
+from hetsim.coordination.delayed_server import DelayedParameterServer
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
 from hetsim.effects import AllReduce, Batch, Commit, Computed, Gather, Gradient, LocalUpdate, Message, Node, Receive, Start, Update, Wait
-from hetsim.experiment import Experiment
 from hetsim.policies.admission import Barrier
-from hetsim.policies.allocation import SpeedProportional
+from hetsim.policies.allocation.periodic import SpeedProportional
 from hetsim.policies.compensation import Compensation, DelayCompensation, NoCompensation
 from hetsim.policies.compression import NoCompression
+from hetsim.runtime.experiment import Experiment
 from hetsim.workloads.quadratic_task import QuadraticTask
 
 DELAYED = {"server": "one_step_delay", "all_reduce": "one_step_delay_all_reduce"}

@@ -12,7 +12,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from hetsim.effects import Batch, Contribution
-from hetsim.policies.optperf import Line, OptPerf, Probing, Sizes, fastest_split, overlapped, seconds
+from hetsim.policies.allocation.optperf import Line, OptPerf, Probing, Sizes, fastest_split, overlapped, seconds
 
 
 def slowest(nodes: Sequence[Sequence[Line]], shares: Sequence[int]) -> float:

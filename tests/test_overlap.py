@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 import pytest
 from worlds import cluster, experiment, node, simulate
 
-from hetsim.coordination.plan import Coordination, Plan, State
+from hetsim.coordination.base import Coordination
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
 from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Now, Program, Receive, Send, Start, Update, Wait
-from hetsim.experiment import RunFailed
+from hetsim.errors import RunFailed
 
 Asking = Callable[[Node, Any], Generator[Any, Any, Any]]
 BATCH = Batch(0, 3)

@@ -9,13 +9,13 @@ import pytest
 import torch
 from worlds import cluster, experiment, node
 
-from hetsim import report
-from hetsim.dist import drive, mailroom, pace
-from hetsim.dist.drive import Driver, Started
-from hetsim.dist.mailroom import Mailroom
+from hetsim.dist import messages, pace, world
+from hetsim.dist.messages import Mailroom
 from hetsim.dist.pace import Lateness, Pace
+from hetsim.dist.world import Driver, Started
 from hetsim.effects import AllReduce, Batch, Commit, Gradient, Message, PeerLost, Program, Receive, Send, Start, Update, Wait
-from hetsim.trace import COMMIT, GRADIENT, Trace, as_table
+from hetsim.results.figures import _intervals
+from hetsim.runtime.trace import COMMIT, GRADIENT, Trace, as_table
 from hetsim.vector import Phantom
 
 BEGAN = 100.0
@@ -35,7 +35,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """One clock for everything that reads one; sleeping moves it, and wakes up 0.1 s late."""
     fake = Clock()
-    for module in (pace, mailroom, drive):
+    for module in (pace, messages, world):
         monkeypatch.setattr(module, "clock", fake)
     monkeypatch.setattr(pace, "sleep_until", lambda moment: setattr(fake, "now", moment + 0.1))
     return fake
@@ -222,7 +222,7 @@ def test_a_message_is_held_until_it_is_due() -> None:
 def test_a_header_that_cannot_be_sent_is_the_senders_error() -> None:
     """It surfaces where it was made, instead of in a thread."""
     post = room()
-    post._outbox[1] = mailroom.SimpleQueue()
+    post._outbox[1] = messages.SimpleQueue()
 
     with pytest.raises(AssertionError, match="bytes is too long"):
         post.send(1, {"text": "x" * 600}, None, at=BEGAN)
@@ -275,4 +275,4 @@ def test_a_timeline_finds_the_first_gradients_wherever_their_rows_stand() -> Non
     for start in (3.0, 1.0):
         trace.add(start, start + 1, 0, GRADIENT)
 
-    assert report._intervals(as_table(trace.rows)) == [(1.0, 2.0, 0, "gradient"), (3.0, 4.0, 0, "gradient")]
+    assert _intervals(as_table(trace.rows)) == [(1.0, 2.0, 0, "gradient"), (3.0, 4.0, 0, "gradient")]

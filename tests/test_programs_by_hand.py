@@ -9,7 +9,8 @@ import pytest
 
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.parameter_server import ParameterServer
-from hetsim.coordination.plan import Plan, State
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
 from hetsim.effects import (
     AllReduce,
     Batch,
@@ -28,7 +29,8 @@ from hetsim.effects import (
     Update,
 )
 from hetsim.policies.admission import Barrier, Decision, EveryGradient
-from hetsim.policies.allocation import Even, SpeedProportional
+from hetsim.policies.allocation.base import Even
+from hetsim.policies.allocation.periodic import SpeedProportional
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.compression import NoCompression
 from hetsim.policies.weighting import NoDiscount, PerSample, PerWorker

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hetsim import compare, methods, run, table
+from hetsim.cli import job, methods
+from hetsim.cli.compare import main as compare_main
+from hetsim.cli.main import main
+from hetsim.cli.table import main as table_main
 from hetsim.coordination.parameter_server import ParameterServer
 
 ROOT = Path(__file__).parents[1]
@@ -30,10 +33,10 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     for typed in commands:
         monkeypatch.setattr(sys, "argv", typed)
-        monkeypatch.setattr(run, "failures", [])
+        monkeypatch.setattr(job, "failures", [])
         status: object = 0
         try:
-            {"hetsim": run.main, "hetsim-compare": compare.main, "hetsim-methods": methods.main, "hetsim-table": table.main}[typed[0]]()
+            {"hetsim": main, "hetsim-compare": compare_main, "hetsim-methods": methods.main, "hetsim-table": table_main}[typed[0]]()
         except SystemExit as ended:
             status = ended.code or 0
         assert status == 0, typed

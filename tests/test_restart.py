@@ -9,7 +9,7 @@ import pytest
 import torch
 from worlds import ALLOCATIONS, NO_NETWORK, SYNCHRONOUS, UNEVEN, Run, cluster, method, node, simulate, tiles
 
-from hetsim.coordination.plan import State
+from hetsim.coordination.state import State
 
 STEADY = cluster(node(4e-4, 2e-3), node(1e-4, 5e-3), node(2e-4), network=NO_NETWORK, seconds_per_update=5e-4)
 KEYS: dict[str, Any] = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from worlds import ALLOCATIONS, COORDINATIONS, SYNCHRONOUS, UNEVEN, cluster, experiment, method, node, simulate, tiles
 
-from hetsim.policies.allocation import Even
+from hetsim.policies.allocation.base import Even
 
 SMALL: dict[str, Any] = {"workload": {"num_parameters": 4, "num_samples": 100}, "batch_size": 31, "cluster": UNEVEN}
 EVERY_METHOD = [(coordination, allocation) for coordination in COORDINATIONS for allocation in ALLOCATIONS]

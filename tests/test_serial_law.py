@@ -12,7 +12,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from worlds import ALLOCATIONS, SYNCHRONOUS, UNEVEN, method, simulate
 
 from hetsim.effects import Batch
-from hetsim.workloads.digits import Digits
+from hetsim.workloads.data.digits import Digits
 from hetsim.workloads.sequence import Sequence
 
 BATCH, RATE, MOMENTUM, DECAY = 200, 0.2, 0.9, 0.5  # the last batch of two epochs has 74 samples

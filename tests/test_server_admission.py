@@ -13,8 +13,8 @@ from worlds import UNEVEN, Run, cluster, experiment, node, simulate, tiles
 from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.coordination.plan import Plan
 from hetsim.effects import Batch, Node, Receive
-from hetsim.experiment import Experiment
 from hetsim.policies.admission import Admission, BoundedStaleness, Decision
+from hetsim.runtime.experiment import Experiment
 
 ADMISSIONS: dict[str, dict[str, Any]] = {
     "ssp": {"bound": 1},

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from worlds import cluster, experiment, node, simulate
 
 from hetsim.coordination.all_reduce import Spent, contributions, told
-from hetsim.coordination.plan import Layout, Plan, Split, Together
+from hetsim.coordination.contributions import Together
+from hetsim.coordination.plan import Layout, Plan, Split
 from hetsim.effects import Batch, Computed, Contribution
-from hetsim.measures import Applied
+from hetsim.runtime.metrics import Applied
 
 SHARES = st.lists(st.integers(1, 9), min_size=1, max_size=6).map(tuple)
 

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from worlds import exit_status
 
-from hetsim import run, sweep, table
+from hetsim.cli import job, sweep
+from hetsim.cli.errors import sentence
+from hetsim.cli.launcher import Composed
+from hetsim.cli.main import main
+from hetsim.cli.table import main as table_main
+from hetsim.results import table
+from hetsim.results.identity import config_header, folder_name, identity_of, typed_overrides
+from hetsim.results.table_files import markdown
 
 TINY = ("workload=phantom", "budget.epochs=null", "budget.updates=4", "trace=none", "pictures=false")
 
@@ -25,9 +32,9 @@ TINY = ("workload=phantom", "budget.epochs=null", "budget.updates=4", "trace=non
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """Exit status of `hetsim` with these arguments."""
     monkeypatch.setattr(sys, "argv", ["hetsim", *arguments])
-    run.failures.clear()
+    job.failures.clear()
     with pytest.raises(SystemExit) as ended:
-        run.main()
+        main()
     return int(ended.value.code or 0)
 
 
@@ -87,7 +94,7 @@ def test_one_job_after_the_other_in_one_process(
     (error,) = tmp_path.glob("*/error.txt")
 
     assert not (error.parent / "summary.json").exists()
-    assert sweep.typed(next(tmp_path.glob("*/summary.json")).parent)["allocation"] == "even"
+    assert typed_overrides(next(tmp_path.glob("*/summary.json")).parent)["allocation"] == "even"
 
 
 def test_a_folder_of_ones_own_is_skipped_only_for_the_run_that_it_holds(
@@ -177,7 +184,7 @@ def test_a_launcher_that_is_not_installed_is_named_with_its_extra(choice: str, e
         f"In 'config': Could not find '{group}/{name}'\n\nAvailable options in '{group}':\n\tbasic\nConfig search path:\n\tx"
     )
 
-    assert run._sentence(error) == f"{choice} is not installed: install hetsim[{extra}], as in pip install 'hetsim[{extra}]'"
+    assert sentence(error) == f"{choice} is not installed: install hetsim[{extra}], as in pip install 'hetsim[{extra}]'"
 
 
 def test_a_thousand_seeds_are_checked_by_composing_one() -> None:
@@ -191,7 +198,7 @@ def test_a_thousand_seeds_are_checked_by_composing_one() -> None:
         def load_sweep_config(self, master: Any, overrides: list[str]) -> None:
             composed.append(overrides)
 
-    checking = run.Composed(Loader())  # type: ignore[arg-type]
+    checking = Composed(Loader())  # type: ignore[arg-type]
     for method in ("ssgd", "asgd"):
         for seed in range(1000):
             checking.load_sweep_config(OmegaConf.create(), [f"method={method}", f"seed={seed}"])
@@ -209,14 +216,14 @@ def test_the_identity_of_a_run_changes_exactly_with_its_config(one: Any, other: 
     """The order of keys, and keys that change nothing, do not count; any value does, at any depth, and so does its type."""
     first, second = ({"method": "ssgd", "cluster": {"nodes": [value]}} for value in (one, other))
 
-    assert (sweep.identity(first) == sweep.identity(second)) == (json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
-    assert sweep.identity(dict(reversed(first.items())) | {"objective": objective}) == sweep.identity(first)
+    assert (identity_of(first) == identity_of(second)) == (json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
+    assert identity_of(dict(reversed(first.items())) | {"objective": objective}) == identity_of(first)
 
 
 @given(st.text(), st.text(), LEAVES)
 def test_the_name_of_a_run_is_a_legal_file_name(method: str, cluster: str, seed: Any) -> None:
     """Whatever method and cluster are called."""
-    name = sweep.name({"method": method, "cluster": {"name": cluster}, "seed": seed})
+    name = folder_name({"method": method, "cluster": {"name": cluster}, "seed": seed})
 
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-")
     assert len(name) <= 120
@@ -234,13 +241,13 @@ def made(
     points = [f"{second}.0,{second},0,,{accuracy}" for second, accuracy in enumerate(accuracies)]
     (folder / "curve.csv").write_text("\n".join(["seconds,version,samples,train_loss,test_accuracy", *points]) + "\n")
     config = {"method": "ssgd", "seed": seed, **keys}
-    (folder / "config.yaml").write_text(sweep.header("-", typed) + OmegaConf.to_yaml(OmegaConf.create(config)))
+    (folder / "config.yaml").write_text(config_header("-", typed) + OmegaConf.to_yaml(OmegaConf.create(config)))
     (folder / "summary.json").write_text(json.dumps(summary))
 
 
 def tabulate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Exit status of `hetsim-table`."""
-    return exit_status(monkeypatch, "hetsim-table", table.main, *arguments)
+    return exit_status(monkeypatch, "hetsim-table", table_main, *arguments)
 
 
 def test_the_table_has_means_and_intervals_over_seeds(
@@ -338,6 +345,6 @@ def test_long_values_that_would_look_the_same_are_told_in_full(tmp_path: Path) -
     for place, value in enumerate(nodes):
         made(tmp_path / str(place), 0, nodes=value, typed=(f"nodes={value}",))
 
-    told = table.markdown(table.rows(table.runs(tmp_path), accuracy=0.9)[0], accuracy=0.9)
+    told = markdown(table.rows(table.runs(tmp_path), accuracy=0.9)[0], accuracy=0.9)
 
     assert [f"`{value}`" in told for value in nodes] == [True, True, True, False]

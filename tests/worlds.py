@@ -12,12 +12,13 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from hetsim import run
-from hetsim.coordination.plan import State
+from hetsim.cli.build import build_experiment
+from hetsim.cli.methods import configs
+from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution
-from hetsim.experiment import Experiment
-from hetsim.sim.simulation import Simulation
-from hetsim.trace import COLUMNS, KINDS, Trace
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.trace import COLUMNS, KINDS, Trace
+from hetsim.sim.world import Simulation
 
 NO_NETWORK = {"latency_seconds": 0.0, "bytes_per_second": 1e300}
 """Bytes that take so little time that adding it changes no float."""
@@ -58,7 +59,7 @@ def method(coordination: str, allocation: str, *choices: str, **keys: Any) -> Ex
 @cache
 def composed(*choices: str) -> DictConfig:
     """What Hydra makes of these choices of groups."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(run.configs())):
+    with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         return compose("config", overrides=list(choices))
 
 
@@ -72,7 +73,7 @@ def experiment(*choices: str, cluster: dict[str, Any] | None = None, budget: dic
     config = OmegaConf.merge(config, changes)
     if cluster is not None:
         OmegaConf.update(config, "cluster", cluster, merge=False)
-    return run.experiment(config)[0]
+    return build_experiment(config)[0]
 
 
 class Row(NamedTuple):

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 from hetsim import checks
 from hetsim.coordination.all_reduce import Spent, SynchronousAllReduce, contributions, measured
-from hetsim.coordination.plan import Plan, State, part
+from hetsim.coordination.contributions import part
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
 from hetsim.effects import AllReduce, Commit, Contribution, Node, Program, Update
 from hetsim.policies.admission import Admission, Decision
 from hetsim.policies.weighting import Discount

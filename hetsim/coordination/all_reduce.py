@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hetsim.coordination.plan import Coordination, Plan, Split, State, Together
+from hetsim.coordination.base import Coordination
+from hetsim.coordination.contributions import Together
+from hetsim.coordination.plan import Plan, Split
+from hetsim.coordination.state import State
 from hetsim.effects import AllReduce, Batch, Commit, Computed, Contribution, Gather, Gradient, Node, Program, Update
 from hetsim.policies.admission import Barrier
 from hetsim.policies.compensation import NoCompensation

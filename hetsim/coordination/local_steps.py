@@ -8,7 +8,10 @@ from typing import ClassVar
 
 from hetsim import checks
 from hetsim.coordination.all_reduce import UNCOMPRESSED, Spent, measured
-from hetsim.coordination.plan import Coordination, Plan, State, Together
+from hetsim.coordination.base import Coordination
+from hetsim.coordination.contributions import Together
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
 from hetsim.effects import AllReduce, Commit, Contribution, Gradient, LocalUpdate, Node, Program, Update
 from hetsim.policies.admission import Barrier
 from hetsim.policies.compensation import NoCompensation

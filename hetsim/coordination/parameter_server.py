@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from hetsim.coordination.plan import Coordination, Plan, State
+from hetsim.coordination.base import Coordination
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
 from hetsim.effects import Batch, Commit, Contribution, Gradient, Message, Node, PeerLost, Program, Receive, Send, Update
 from hetsim.policies.admission import Decision
 from hetsim.policies.compensation import NoCompensation

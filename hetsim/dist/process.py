@@ -22,18 +22,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hetsim import report
-from hetsim.collectives import Collectives
-from hetsim.coordination.plan import State
-from hetsim.dist.drive import Driver
-from hetsim.dist.mailroom import Mailroom, peers_may_leave
+from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.compute_times import Jitter, StepTimes
+from hetsim.cluster.outages import PROFILING
+from hetsim.coordination.state import State
+from hetsim.dist.messages import Mailroom, peers_may_leave
 from hetsim.dist.pace import Lateness, Pace, clock, emulation, one_host, prompt, sleep_until, wake_on_time, warnings
+from hetsim.dist.world import Driver
 from hetsim.effects import Batch, Contribution, Node, PeerLost
-from hetsim.experiment import Experiment, Optimizers, RunFailed
-from hetsim.history import History
-from hetsim.measures import Busy
-from hetsim.step_times import PROFILING, Jitter, StepTimes
-from hetsim.trace import PROFILE, Trace
+from hetsim.errors import RunFailed
+from hetsim.results.folder import run_folder
+from hetsim.results.summary import write_summary
+from hetsim.runtime.experiment import Experiment, Optimizers
+from hetsim.runtime.history import History
+from hetsim.runtime.metrics import Busy
+from hetsim.runtime.trace import PROFILE, Trace
 from hetsim.workloads.task import Task
 
 MEETING = timedelta(minutes=5)  # until every process must have come
@@ -102,7 +105,7 @@ def take_part(
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     task, optimizers = experiment.load()
     leads = rank == experiment.leader
-    with report.begun(folder, config) if leads else contextlib.nullcontext(), Trace(folder if leads else None, experiment.trace) as trace:
+    with run_folder(folder, config) if leads else contextlib.nullcontext(), Trace(folder if leads else None, experiment.trace) as trace:
         with _group(rank, experiment.num_ranks, store) as background:
             pace = Pace(pad)
             profile, profile_seconds = measure(experiment, task, rank=rank, trace=trace, pace=pace)
@@ -123,7 +126,7 @@ def take_part(
         for _, _, counted in parts:
             for kind, lateness in counted.items():
                 kinds[kind] += lateness
-        return report.write(
+        return write_summary(
             folder, history, [part[1] for part in parts[: experiment.num_workers]], backend="dist", wall_seconds=clock() - begun,
             emulation=emulation(pad, kinds), warnings=warnings(kinds, history.applied.seconds),
         )  # fmt: skip

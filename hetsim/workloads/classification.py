@@ -9,10 +9,11 @@ import torch
 from torch.nn import functional
 
 from hetsim.effects import Batch
-from hetsim.workloads import models
+from hetsim.workloads.data.base import Arrays, Augmentation
+from hetsim.workloads.models.registry import build_model, logits
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.sequence import Indices, Sequence, word, words
-from hetsim.workloads.supervised import Arrays, Augmentation, Supervised
+from hetsim.workloads.supervised import Supervised
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
 
 AT_ONCE = 1000  # samples evaluated together
@@ -40,7 +41,7 @@ class Classification(Task):
         shape = tuple(self._x_train.shape[1:])
         if self.augmentation and len(shape) != 3:
             raise ValueError("workload.augmentation needs images, not plain features: leave it out")
-        model = models.build(workload.model, workload.model_options, shape=shape, num_classes=num_classes, seed=seed)
+        model = build_model(workload.model, workload.model_options, shape=shape, num_classes=num_classes, seed=seed)
         self.model = model.to(self.dtype)
         self._parameters = list(model.parameters())
         statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
@@ -66,7 +67,7 @@ class Classification(Task):
         torch.default_generator.manual_seed(word(self.seed, batch.start, stream=1) >> 32)
         self._place(at, training=True)
         try:
-            loss = functional.cross_entropy(models.logits(self.model(inputs)), labels)
+            loss = functional.cross_entropy(logits(self.model(inputs)), labels)
         except ValueError as error:  # batch norm over a single value
             raise ValueError(
                 f"workload.model: a share of {batch.samples} samples is too small for it ({error}): raise batch_size"
@@ -91,9 +92,9 @@ class Classification(Task):
         with torch.no_grad():
             for start in range(0, len(indices), AT_ONCE):
                 some = indices[start : start + AT_ONCE]
-                logits, labels = models.logits(self.model(self._prepare(x, some))), y[some]
-                loss += functional.cross_entropy(logits, labels, reduction="sum").item()
-                right += (logits.argmax(1) == labels).sum().item()
+                outputs, labels = logits(self.model(self._prepare(x, some))), y[some]
+                loss += functional.cross_entropy(outputs, labels, reduction="sum").item()
+                right += (outputs.argmax(1) == labels).sum().item()
         return loss / len(indices), right / len(indices)
 
     def _place(self, at: torch.Tensor, *, training: bool) -> None:

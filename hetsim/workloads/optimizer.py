@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from hetsim import checks, trusted
+from hetsim import checks
+from hetsim.trust import argument_names, resolve
 from hetsim.workloads.task import Optimizer, OptimizerRecipe, Recipe
 
 Memory = Mapping[str, Any]
@@ -89,11 +90,11 @@ class FlatOptimizer(Optimizer):
         parameter = torch.nn.Parameter(torch.zeros(size))
         recipe, trust = self.recipe, self.recipe.trust
         name, options = recipe.optimizer.target, dict(recipe.optimizer.options)
-        cls = trusted.resolve(name, key=f"{recipe.key}._target_", trust=trust)
+        cls = resolve(name, key=f"{recipe.key}._target_", trust=trust)
         if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
             raise ValueError(f"{recipe.key}._target_={name} is no optimizer: choose a class of torch.optim, such as torch.optim.SGD")
         for option in options:
-            if option not in trusted.options(cls):
+            if option not in argument_names(cls):
                 raise ValueError(f"{recipe.key}.{option} is no option of {name}: add '~{recipe.key}.{option}' to leave it out")
         try:
             optimizer = cls([parameter], **options)
@@ -167,14 +168,14 @@ def sgd(
 def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[str, ...], key: str) -> Any:
     """The scheduler, and those that it is made of."""
     name, options = recipe.target, dict(recipe.options)
-    cls = trusted.resolve(name, key=f"{key}._target_", trust=trust)
+    cls = resolve(name, key=f"{key}._target_", trust=trust)
     if not (isinstance(cls, type) and issubclass(cls, torch.optim.lr_scheduler.LRScheduler)):
         raise ValueError(f"{key}._target_={name} is no scheduler: choose a class of torch.optim.lr_scheduler")
     if issubclass(cls, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise ValueError(f"{key}._target_={name} needs a validation loss during training: choose a schedule by epochs")
     for option, value in options.items():
-        if option not in trusted.options(cls):
-            raise ValueError(f"{key}.{option} is no option of {name}{checks.suggestion(option, trusted.options(cls))}")
+        if option not in argument_names(cls):
+            raise ValueError(f"{key}.{option} is no option of {name}{checks.suggestion(option, argument_names(cls))}")
         if isinstance(value, list) and value and all(isinstance(part, Recipe) for part in value):
             options[option] = [_scheduler(part, optimizer, trust, key) for part in value]
     try:

@@ -5,36 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hetsim import checks
 from hetsim.workloads.task import Workload
 
 if TYPE_CHECKING:
     from hetsim.workloads.classification import Classification
-
-
-class Arrays(NamedTuple):
-    """Inputs (n x channels x height x width, or n x features) and labels 0 … classes−1, to train on and to test on."""
-
-    x_train: NDArray[Any]
-    y_train: NDArray[np.int64]
-    x_test: NDArray[Any]
-    y_test: NDArray[np.int64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Augmentation:
-    """Random shifts by at most `pad` pixels and mirror images, drawn from (seed, sample position)."""
-
-    pad: int = 0
-    mirror: bool = False
-
-    def __bool__(self) -> bool:
-        return self.pad > 0 or self.mirror
+from hetsim.workloads.data.base import Arrays, Augmentation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from omegaconf import OmegaConf
 from pyarrow import parquet
 
 try:
-    from hetsim.cli.build import experiment as built
+    from hetsim.cli.build import build_experiment as built
     from hetsim.cli.methods import configs
     from hetsim.runtime.experiment import Experiment
     from hetsim.sim.lockstep import LockstepWorld as Lockstep
@@ -35,6 +35,7 @@ except ImportError:  # before the layout of 0.2
     from hetsim.experiment import Experiment
     from hetsim.run import configs
     from hetsim.run import experiment as built
+
     from hetsim.sim.lockstep import Lockstep
 
 PHANTOMS = Path(__file__).parent / "phantom.json"
@@ -67,7 +68,7 @@ DIGITS = ["workload=digits", "budget.epochs=2"]
 WARM = {"od_sgd", "pipe_sgd", "ssd_sgd", "cd_sgd", "abs_sgd"}
 
 
-def experiment(method: str, cluster: str, workload: Sequence[str]) -> tuple[Any, Any]:
+def build_experiment(method: str, cluster: str, workload: Sequence[str]) -> tuple[Any, Any]:
     """What hetsim builds from a method on a cluster."""
     typed = [f"method={method}", *workload, "pictures=false", "seed=3", f"cluster={'mixed4' if CLUSTERS[cluster] else cluster}"]
     typed += ["coordination.warm_up=4"] if method in WARM else []
@@ -111,7 +112,7 @@ def digest(*parts: bytes) -> str:
 
 def hashes(method: str, cluster: str, workload: Sequence[str]) -> dict[str, str]:
     """Of the run's trace, summary and last weights."""
-    made, backend = experiment(method, cluster, workload)
+    made, backend = build_experiment(method, cluster, workload)
     with tempfile.TemporaryDirectory() as folder, seen_weights() as weights:
         summary = backend.run(made, Path(folder), "")
         table = parquet.read_table(Path(folder) / "trace.parquet")
@@ -149,7 +150,7 @@ def recorded(*, training: bool, methods: Sequence[str] = METHODS) -> dict[str, d
             if training:
                 found[f"digits {method} {cluster}"] = hashes(method, cluster, DIGITS)
                 continue
-            made, _ = experiment(method, cluster, PHANTOM)
+            made, _ = build_experiment(method, cluster, PHANTOM)
             if Lockstep.suits(made, made.load()[0]):
                 found[f"phantom {method} {cluster} lockstep"] = hashes(method, cluster, PHANTOM)
             with event_by_event():

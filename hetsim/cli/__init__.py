@@ -1,0 +1,1 @@
+"""How hetsim is started. The only package that knows Hydra."""

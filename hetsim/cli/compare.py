@@ -1,0 +1,51 @@
+"""The command `hetsim-compare RUN RUN`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from hetsim.results.compare import comparison, differences, draw, ordered, read_config, render
+from hetsim.results.folder import write_text
+
+
+def main() -> None:
+    """The command `hetsim-compare`."""
+    parser = argparse.ArgumentParser(prog="hetsim-compare", description="Compare two runs, simulated or measured, number by number.")
+    parser.add_argument("runs", nargs=2, metavar="RUN", type=Path, help="the folder of a finished run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw both timelines and both curves into it")
+    arguments = parser.parse_args()
+    try:
+        runs, summaries, names = ordered(arguments.runs)
+        rows = comparison(*summaries)
+        print(render(rows, names))
+        different = differences(*(read_config(run) for run in runs))
+        for key, (one, other) in different.items():
+            print(f"hetsim-compare: the runs differ in {key}: {one} and {other}", file=sys.stderr)
+        for name, told in zip(names, summaries, strict=True):
+            for warning in told.get("warnings", []):
+                print(f"hetsim-compare: {name}: {warning}", file=sys.stderr)
+        if arguments.json is not None:
+            numbers = {
+                row["key"]: {names[0]: row["first"], names[1]: row["second"], "relative_error": row["relative_error"]} for row in rows
+            }
+            document = {
+                "runs": {name: str(run) for name, run in zip(names, runs, strict=True)},
+                "different": list(different),
+                "numbers": numbers,
+            }
+            write_text(arguments.json, json.dumps(document, indent=2, allow_nan=False) + "\n")
+        if arguments.pictures is not None:
+            draw(runs, summaries, names, arguments.pictures)
+            print(f"pictures in {os.path.relpath(arguments.pictures)}")
+    except (ValueError, OSError) as error:
+        print(f"hetsim-compare: error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The published methods as sentences in the vocabulary of policies: the command `hetsim-methods`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+WIDTH = 110
+
+
+RATES = ("learning_rate", "momentum", "local_learning_rate")
+
+
+def configs() -> Path:
+    """The folder of hetsim's own configs: inside the installed package, or at the top of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A file of conf/method: its name, one line on it, its source, the choices that it makes, the keys that it sets."""
+
+    name: str
+    about: str
+    paper: str
+    choices: dict[str, str]
+    keys: dict[str, Any]
+
+    @property
+    def composes(self) -> str:
+        """As one would type it."""
+        keys = {f"{group}.{key}": value for group, entry in self.keys.items() if isinstance(entry, dict) for key, value in entry.items()}
+        return " ".join(f"{name}={value}" for name, value in {**self.choices, **keys}.items())
+
+    @property
+    def rates(self) -> str:
+        """The rates that it ships, sized for small workloads."""
+        return " ".join(f"{name}={self.keys[name]:g}" for name in RATES if name in self.keys)
+
+
+def read(path: Path) -> Method:
+    """The method that a config file describes; ValueError if its second line is not '# about | source'."""
+    text = path.read_text(encoding="utf-8")
+    _, head, *_ = text.splitlines()
+    about, bar, paper = head.removeprefix("# ").rpartition(" | ")
+    if not head.startswith("# ") or not bar:
+        raise ValueError(f"{path}: the second line must be '# what it is | where it was published', not {head!r}")
+    entries = yaml.safe_load(text)
+    choices = {key.removeprefix("override /"): value for default in entries.pop("defaults", []) for key, value in default.items()}
+    return Method(str(entries.pop("method")), about, paper, choices, entries)
+
+
+def shipped() -> list[Method]:
+    """All of conf/method, by name."""
+    return [read(path) for path in sorted((configs() / "method").glob("*.yaml"))]
+
+
+def table(methods: list[Method]) -> str:
+    """Name and line, source, and what it is made of, as text."""
+    indent = " " * (2 + max(len(method.name) for method in methods))
+    lines = []
+    for method in methods:
+        about = textwrap.wrap(method.about, WIDTH - len(indent))
+        lines.append(f"{method.name:{len(indent)}}{about[0]}")
+        composes = textwrap.wrap(f"{method.composes} {method.rates}", WIDTH - len(indent))
+        lines += [indent + line for line in (*about[1:], method.paper, *composes)]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """The command `hetsim-methods`."""
+    parser = argparse.ArgumentParser(
+        prog="hetsim-methods", description="The methods that hetsim ships: what each is, where it was published, what it is made of."
+    )
+    parser.add_argument("names", nargs="*", metavar="METHOD", help="only these")
+    parser.add_argument("--json", action="store_true", help="as JSON, for scripts")
+    arguments = parser.parse_args()
+    methods = shipped()
+    known = {method.name: method for method in methods}
+    for name in arguments.names:
+        if name not in known:
+            parser.error(f"{name} is no method: take {', '.join(known)}")
+    chosen = [known[name] for name in arguments.names] or methods
+    if arguments.json:
+        print(json.dumps([{**vars(method), "composes": method.composes} for method in chosen], indent=2, ensure_ascii=False))
+    else:
+        print(table(chosen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The command `hetsim-table SWEEP_DIR`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import yaml
+
+from hetsim import checks
+from hetsim.results.table import METRICS, arranged, chosen, rows, runs, title
+from hetsim.results.table_files import markdown, write
+
+
+def main() -> None:
+    """The command `hetsim-table`."""
+    parser = argparse.ArgumentParser(prog="hetsim-table", description="One table and one picture of a sweep: means over seeds.")
+    parser.add_argument("sweep", metavar="SWEEP_DIR", type=Path, help="the folder of a sweep: finished runs at any depth")
+    parser.add_argument("--metric", metavar="NAME", help=f"sort by it and draw it: {', '.join(METRICS)}")
+    parser.add_argument("--accuracy", type=float, default=0.9, help="the test accuracy that seconds_to_accuracy is about (0.9)")
+    parser.add_argument("--to", metavar="DIR", type=Path, help="write the files there, not into SWEEP_DIR")
+    arguments = parser.parse_args()
+    try:
+        if arguments.metric is not None and arguments.metric not in METRICS:
+            hint = checks.suggestion(arguments.metric, METRICS)
+            raise ValueError(f"--metric {arguments.metric} is unknown: take {', '.join(METRICS)}{hint}")
+        if not 0 < arguments.accuracy <= 1:
+            raise ValueError(f"--accuracy must be above 0 and at most 1, not {arguments.accuracy:g}")
+        found = runs(arguments.sweep)
+        made, remarks = rows(found, accuracy=arguments.accuracy)
+        metric = chosen(arguments.metric, made, arguments.accuracy)
+        made = arranged(made, metric)
+        folder = arguments.to or arguments.sweep
+        write(made, folder, metric=metric, accuracy=arguments.accuracy, title=title(found))
+        print(markdown(made, accuracy=arguments.accuracy), end="")
+        failed = sum(not (path.parent / "summary.json").exists() for path in arguments.sweep.rglob("error.txt"))
+        if failed:
+            remarks.append(f"{failed} runs failed and are not in the table: see error.txt in their folders")
+        for remark in remarks:
+            print(f"hetsim-table: {remark}", file=sys.stderr)
+    except OSError as error:
+        print(f"hetsim-table: error: {error.filename} cannot be read or written ({error.strerror}): give another folder", file=sys.stderr)
+        sys.exit(1)
+    except (ValueError, yaml.YAMLError) as error:
+        print(f"hetsim-table: error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""How long a node's work takes: its description, its own stream of chance, and what slows it down meanwhile."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import islice
+
+from hetsim.cluster.model import Cluster, Node, SlowSpells
+from hetsim.cluster.outages import GRADIENTS, JITTER, SERVICE, SPELLS
+from hetsim.errors import RunFailed
+from hetsim.vector import Vector, nbytes
+
+CROSSED = 100_000
+"""A step that meets more changes of its node's speed than so many would take for ever to add up."""
+
+
+class StepTimes:
+    """One node's gradient times, in the order in which it computes them."""
+
+    __slots__ = ("_factors", "node", "slowdown")
+
+    def __init__(self, node: Node, *, seed: int, rank: int, stream: int = GRADIENTS) -> None:
+        self.node = node
+        self.slowdown = Slowdown(node, seed=seed, rank=rank) if node.slowdown or node.slow_spells else None
+        self._factors = node.noise.draws(seed, rank, stream) if node.noise else None
+
+    def skip(self, num_gradients: int) -> None:
+        """Go on behind so many gradients that an earlier run has had."""
+        if self._factors is not None:
+            next(islice(self._factors, num_gradients, num_gradients), None)
+
+    def seconds(self, samples: int, start: float = 0.0) -> float:
+        """What the next gradient takes, over this many samples, begun at this second of the run."""
+        node = self.node
+        seconds = interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
+        if self._factors is not None:
+            seconds *= next(self._factors)
+        return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
+
+    def update_seconds(self, start: float) -> float:
+        """What an optimizer step of the node's own takes, begun at this second of the run."""
+        seconds = self.node.seconds_per_update
+        return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
+
+
+class ServiceTimes:
+    """What the server's updates take, in order."""
+
+    def __init__(self, cluster: Cluster, *, seed: int) -> None:
+        self.server = cluster.server
+        self._always = None if cluster.server.seconds_per_byte else cluster.server.update_seconds(0)
+        noise = cluster.server.noise
+        self._factors = noise.draws(seed, 0, SERVICE) if noise else None
+
+    def skip(self, num_updates: int) -> None:
+        """Go on behind so many updates that an earlier run has had."""
+        if self._factors is not None:
+            next(islice(self._factors, num_updates, num_updates), None)
+
+    def update_seconds(self, gradient: Vector) -> float:
+        """What the next one takes, with a gradient of this size."""
+        seconds = self._always if self._always is not None else self.server.update_seconds(nbytes(gradient))
+        return seconds if self._factors is None else seconds * next(self._factors)
+
+
+class Jitter:
+    """What is added to the latency of the messages from one rank to another, in order."""
+
+    def __init__(self, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
+        law = cluster.network.jitter_seconds
+        assert law is not None
+        one, other = ((end + 1) % (cluster.num_workers + 1) for end in (sender, receiver))  # the server is 0, however many workers
+        self._draws = law.draws(seed, one, JITTER, other)
+
+    def next(self) -> float:
+        """For the next message."""
+        return next(self._draws)
+
+
+def interpolated(table: tuple[tuple[int, float], ...], samples: int) -> float:
+    """Linear between the measured points, constant below the first, and on behind the last as between the last two."""
+    at = bisect_right(table, samples, key=lambda point: point[0])
+    if at == 0 or len(table) == 1:
+        return table[0][1]
+    measured, seconds = table[at - 1]
+    (before, low), (behind, high) = table[min(at, len(table) - 1) - 1], table[min(at, len(table) - 1)]
+    return seconds + (samples - measured) * ((high - low) / (behind - before))
+
+
+class Slowdown:
+    """A piecewise constant factor on what work takes, from second 0 on: slow spells, a recorded trace, or both multiplied."""
+
+    def __init__(self, node: Node, *, seed: int, rank: int) -> None:
+        recorded = iter(node.slowdown or ((0.0, 1.0),))
+        spells = iter([(0.0, 1.0)]) if node.slow_spells is None else _spells(node.slow_spells, seed, rank)
+        self._coming = _product(recorded, spells)
+        self._starts: list[float] = []
+        self._factors: list[float] = []
+        self._more()
+
+    def stretched(self, seconds: float, start: float) -> float:
+        """What work of so many seconds takes that begins then: its rate is 1/factor at each moment."""
+        while self._starts[-1] <= start and self._more():
+            pass
+        at = bisect_right(self._starts, start) - 1
+        took, now, last = 0.0, start, at + CROSSED
+        while True:
+            if at > last:
+                raise RunFailed(f"one step meets over {CROSSED} slow spells: make slow_spells' seconds_between and seconds_lasting longer")
+            if at + 1 == len(self._starts) and not self._more():
+                return took + seconds * self._factors[at]
+            piece, factor = self._starts[at + 1] - now, self._factors[at]
+            if seconds * factor <= piece:
+                return took + seconds * factor
+            took += piece
+            seconds -= piece / factor
+            at, now = at + 1, self._starts[at + 1]
+
+    def _more(self) -> bool:
+        piece = next(self._coming, None)
+        if piece is None:
+            return False
+        self._starts.append(piece[0])
+        self._factors.append(piece[1])
+        return True
+
+
+def _spells(spells: SlowSpells, seed: int, rank: int) -> Iterator[tuple[float, float]]:
+    """(second, factor) in turn: fast for a while, slow for a while."""
+    between = spells.seconds_between.draws(seed, rank, SPELLS, 0)
+    lasting = spells.seconds_lasting.draws(seed, rank, SPELLS, 1)
+    now = 0.0
+    while True:
+        yield now, 1.0
+        now += next(between)
+        yield now, spells.factor
+        now += next(lasting)
+
+
+def _product(one: Iterator[tuple[float, float]], other: Iterator[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Two piecewise constant factors multiplied; both begin at 0."""
+    (_, a), (_, b) = next(one), next(other)
+    yield 0.0, a * b
+    next_a, next_b = next(one, None), next(other, None)
+    while next_a is not None or next_b is not None:
+        if next_b is None or (next_a is not None and next_a[0] <= next_b[0]):
+            assert next_a is not None
+            now, a = next_a
+            next_a = next(one, None)
+        else:
+            now, b = next_b
+            next_b = next(other, None)
+        yield now, a * b

@@ -1,0 +1,111 @@
+"""Laws of chance by SciPy's names, drawn in blocks; the common ones by NumPy alone, as scipy.stats takes half a second to import."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsim import checks
+
+BLOCK = 64  # numbers drawn at a time
+
+
+Standard = Callable[..., NDArray[np.float64]]
+
+
+COMMON: dict[str, tuple[tuple[str, ...], Standard]] = {
+    "expon": ((), lambda rng, size: rng.standard_exponential(size)),
+    "gamma": (("a",), lambda rng, size, a: rng.standard_gamma(a, size)),
+    "lognorm": (("s",), lambda rng, size, s: rng.lognormal(0.0, s, size)),
+    "pareto": (("b",), lambda rng, size, b: 1.0 + rng.pareto(b, size)),
+    "uniform": ((), lambda rng, size: rng.random(size)),
+    "weibull_min": (("c",), lambda rng, size, c: rng.weibull(c, size)),
+}
+"""Laws that are drawn without SciPy: the names of their shapes, and `size` numbers with loc 0 and scale 1."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """A distribution of scipy.stats on numbers of at least zero: its name and its parameters (shapes, loc, scale)."""
+
+    distribution: str
+    parameters: Mapping[str, float] = field(default_factory=dict)
+
+    def draws(self, *stream: int) -> Iterator[float]:
+        """The numbers of one stream of chance, named by whole numbers: the same whatever other streams there are."""
+        return chain.from_iterable(self._blocks(stream))  # a packed block is a quarter of a list of floats
+
+    def _blocks(self, stream: tuple[int, ...]) -> Iterator[memoryview]:
+        """The same numbers, packed; a generator is made when the first is asked for."""
+        draw, rng = self.drawer(), np.random.default_rng(stream)
+        while True:
+            yield draw(rng, BLOCK).data
+
+    def some(self, size: int, *stream: int) -> list[float]:
+        """The first numbers of a stream."""
+        drawn: list[float] = self.drawer()(np.random.default_rng(stream), size).tolist()
+        return drawn
+
+    def drawer(self) -> Callable[[np.random.Generator, int], NDArray[np.float64]]:
+        """A function that draws so many numbers from a generator."""
+        if self.distribution in COMMON:
+            names, standard = COMMON[self.distribution]
+            shapes = [self.parameters[name] for name in names]
+            loc, scale = self.parameters.get("loc", 0.0), self.parameters.get("scale", 1.0)
+            return lambda rng, size: loc + scale * standard(rng, size, *shapes)
+        from scipy import stats
+
+        law = getattr(stats, self.distribution)(**self.parameters)
+        return lambda rng, size: np.asarray(law.rvs(size=size, random_state=rng), dtype=np.float64)
+
+
+def law(key: str, config: Any) -> Law:
+    """The law that a config describes, such as {distribution: lognorm, s: 0.1}; ValueError with one sentence if it describes none."""
+    if not isinstance(config, Mapping) or not isinstance(config.get("distribution"), str):
+        raise ValueError(f"{key} must be null or a mapping such as {{distribution: lognorm, s: 0.1}}, not {config!r}")
+    name = config["distribution"]
+    shapes = COMMON[name][0] if name in COMMON else _shapes(key, name)
+    entry = checks.mapping(key, config, required=("distribution", *shapes), optional=("loc", "scale"))
+    parameters = {}
+    for parameter, value in entry.items():
+        if parameter != "distribution":
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ValueError(f"{key}.{parameter} must be a finite number, not {value!r}")
+            parameters[parameter] = float(value)
+    if name in COMMON:
+        for positive in (*shapes, "scale"):
+            checks.number(f"{key}.{positive}", parameters.get(positive, 1.0))
+        checks.number(f"{key}.loc", parameters.get("loc", 0.0), zero=True)
+    else:
+        _check_support(key, name, parameters)
+    return Law(name, parameters)
+
+
+def _shapes(key: str, name: str) -> tuple[str, ...]:
+    """The shape parameters of SciPy's distribution of this name."""
+    from scipy import stats
+
+    law = getattr(stats, name, None)
+    if not isinstance(law, stats.rv_continuous):
+        laws = [law for law in dir(stats) if isinstance(getattr(stats, law), stats.rv_continuous)]
+        raise ValueError(
+            f"{key}.distribution must be a continuous distribution of scipy.stats, not {name!r}{checks.suggestion(name, laws)}"
+        )
+    return tuple(law.shapes.split(", ")) if law.shapes else ()
+
+
+def _check_support(key: str, name: str, parameters: Mapping[str, float]) -> None:
+    """A time cannot be negative, and not be multiplied by a negative factor."""
+    from scipy import stats
+
+    lowest = getattr(stats, name)(**parameters).support()[0]
+    if math.isnan(lowest):
+        raise ValueError(f"{key}: {name} has no such parameters as {dict(parameters)}: see scipy.stats.{name}")
+    if lowest < 0:
+        raise ValueError(f"{key} must never be negative, but {name} with these parameters starts at {lowest}: choose others")

@@ -1,0 +1,80 @@
+"""Max-min fair rates by progressive filling: D. Bertsekas and R. Gallager, *Data Networks*, 2nd ed. (1992), section 6.5.2."""
+
+from __future__ import annotations
+
+from math import inf
+from operator import attrgetter
+from typing import Any, Protocol, TypeVar
+
+
+class Link(Protocol):
+    """What carries `bytes_per_second` among `groups` of flows; `left` and `open` are written while rates are filled."""
+
+    bytes_per_second: float
+    left: float
+    open: int
+
+    @property
+    def groups(self) -> dict[Any, None]:
+        """The groups of flows that cross it."""
+
+
+class Group(Protocol):
+    """`num_flows` flows that cross the same links, each under the same cap, in bytes per second."""
+
+    cap: float
+    num_flows: int
+
+    @property
+    def links(self) -> tuple[Any, ...]:
+        """The links that they cross."""
+
+
+G = TypeVar("G", bound=Group)
+L = TypeVar("L", bound=Link)
+
+
+def connected(group: G) -> tuple[list[G], list[Any]]:
+    """The groups whose rates hang on this one's, itself among them, and the links they cross: neighbours, theirs, and so on."""
+    groups, links = {group: None}, dict.fromkeys(group.links)
+    fresh = list(links)
+    while fresh:
+        for neighbour in fresh.pop().groups:
+            if neighbour not in groups:
+                groups[neighbour] = None
+                for link in neighbour.links:
+                    if link not in links:
+                        links[link] = None
+                        fresh.append(link)
+    return list(groups), list(links)
+
+
+def max_min_fair(groups: list[G], links: list[L]) -> dict[G, float]:
+    """Each group's rate, in bytes per second and flow, by progressive filling.
+
+    All flows without a rate rise together. At the level where a flow reaches its cap or a link is full, those whom that
+    stops have their rate; the others rise on with what is left.
+    """
+    for link in links:
+        link.left = link.bytes_per_second
+        link.open = 0
+    for group in groups:
+        for link in group.links:
+            link.open += group.num_flows
+    rates: dict[G, float] = {}
+    by_cap = sorted(groups, key=attrgetter("cap"), reverse=True)
+    while len(rates) < len(groups):
+        level, full = inf, links[0]
+        for link in links:
+            if link.open and link.left < level * link.open:
+                level, full = link.left / link.open, link
+        stopped = []
+        while by_cap and by_cap[-1].cap <= level:
+            stopped.append(by_cap.pop())
+        for group in stopped or full.groups:
+            if group not in rates:
+                rates[group] = rate = min(group.cap, level)
+                for link in group.links:
+                    link.left -= rate * group.num_flows
+                    link.open -= group.num_flows
+    return rates

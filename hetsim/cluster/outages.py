@@ -1,0 +1,29 @@
+"""When a node is not there: what its faults schedule, and crashes drawn from a distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hetsim.cluster.model import Cluster
+
+GRADIENTS, PROFILING, SPELLS, SERVICE, JITTER, OUTAGES = 1, 4, 6, 7, 8, 9  # set a run's streams of chance apart from each other
+
+
+def outages(cluster: Cluster, rank: int, *, seed: int) -> Iterator[tuple[float, float]]:
+    """(from, until) of each time in which a node is not there: what is scheduled, and behind that crashes by law."""
+    its = cluster.faults.nodes.get(rank)
+    if its is None:
+        return
+    if its.seconds_to_crash is None:
+        yield from its.scheduled
+        return
+    to_crash = its.seconds_to_crash.draws(seed, rank, OUTAGES, 0)
+    to_repair = its.seconds_to_repair.draws(seed, rank, OUTAGES, 1) if its.seconds_to_repair else None
+    now = its.scheduled[-1][1] if its.scheduled else 0.0
+    yield from its.scheduled
+    while True:
+        crash = now + next(to_crash)
+        now = crash + next(to_repair) if to_repair else float("inf")
+        yield crash, now
+        if to_repair is None:
+            return

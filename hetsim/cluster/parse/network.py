@@ -1,0 +1,99 @@
+"""From `cluster.network` and `cluster.server` to links, racks and a server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from hetsim import checks
+from hetsim.cluster.model import Network, Node, Rack, Server
+from hetsim.cluster.parse.values import LINKS, _law, _number
+
+
+def _network(config: Any) -> Network:
+    required = ("latency_seconds", "bytes_per_second")
+    entry = checks.mapping("cluster.network", config, required=required, optional=("jitter_seconds", "all_reduce", "racks", *LINKS))
+    algorithm = "ring" if entry.get("all_reduce") is None else entry["all_reduce"]
+    return Network(
+        latency_seconds=checks.number("cluster.network.latency_seconds", entry["latency_seconds"], zero=True),
+        bytes_per_second=checks.number("cluster.network.bytes_per_second", entry["bytes_per_second"]),
+        jitter_seconds=_law("cluster.network", entry, "jitter_seconds"),
+        all_reduce=checks.choice("cluster.network.all_reduce", algorithm, ("ring", "halving_doubling", "two_level")),
+    )
+
+
+def _server(config: Any) -> Server:
+    key = "cluster.server"
+    optional = ("seconds_per_byte", "noise", "shards", "latency_seconds", *LINKS, "rack")
+    entry = checks.mapping(key, config, required=("seconds_per_update",), optional=optional)
+    return Server(
+        seconds_per_update=checks.number(f"{key}.seconds_per_update", entry["seconds_per_update"], zero=True),
+        seconds_per_byte=_number(key, entry, "seconds_per_byte"),
+        noise=_law(key, entry, "noise"),
+        shards=checks.whole(f"{key}.shards", 1 if entry.get("shards") is None else entry["shards"]),
+        latency_seconds=_number(key, entry, "latency_seconds"),
+        uplink_bytes_per_second=_number(key, entry, LINKS[0], None),
+        downlink_bytes_per_second=_number(key, entry, LINKS[1], None),
+        rack=None if entry.get("rack") is None else str(entry["rack"]),
+    )
+
+
+def _racks(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Rack]:
+    """Racks by name: each one used, each one named described, none within itself."""
+    key = "cluster.network.racks"
+    config = {} if config is None else config
+    if not isinstance(config, Mapping):
+        raise ValueError(f"{key} must be a mapping from names to racks, such as {{a: {{uplink_bytes_per_second: 1e9}}}}, not {config!r}")
+    entries = {
+        str(name): checks.mapping(f"{key}.{name}", entry or {}, optional=(*LINKS, "oversubscription", "latency_seconds", "within"))
+        for name, entry in config.items()
+    }
+    inside = {name: None if entry.get("within") is None else str(entry["within"]) for name, entry in entries.items()}
+    used = [*((f"node {rank}", node.rack) for rank, node in enumerate(nodes)), ("the server", server.rack)]
+    used += [(f"{key}.{name}", within) for name, within in inside.items()]
+    for who, rack in used:
+        if rack is not None and rack not in entries:
+            raise ValueError(f"{who} is in rack {rack!r}, which {key} does not describe: add it there{checks.suggestion(rack, entries)}")
+    for name in entries:
+        way, at = [name], inside[name]
+        while at is not None:
+            if at in way:
+                raise ValueError(f"{key} goes round in a circle, {' in '.join([*way, at])}: let one of them stand in no other")
+            way.append(at)
+            at = inside[at]
+    occupied = {rack for _, rack in used if rack is not None}
+    for name in entries:
+        if name not in occupied:
+            raise ValueError(f"{key}.{name} has nothing in it: give rows of cluster.nodes rack: {name}, or leave it out")
+    return {name: _rack(f"{key}.{name}", entry, _members(name, nodes, inside)) for name, entry in entries.items()}
+
+
+def _members(rack: str, nodes: Sequence[Node], inside: Mapping[str, str | None]) -> list[Node]:
+    """The nodes in a rack, and in racks in it."""
+    racks: Collection[str | None] = {name for name in inside if rack in _outwards(name, inside)}
+    return [node for node in nodes if node.rack in racks]
+
+
+def _outwards(rack: str | None, inside: Mapping[str, str | None]) -> Iterator[str]:
+    while rack is not None:
+        yield rack
+        rack = inside[rack]
+
+
+def _rack(key: str, entry: Mapping[str, Any], members: Sequence[Node]) -> Rack:
+    """With `oversubscription` k, its link carries 1/k of what its nodes' links carry together."""
+    carries = {name: _number(key, entry, name, None) for name in LINKS}
+    if entry.get("oversubscription") is not None:
+        times = checks.number(f"{key}.oversubscription", entry["oversubscription"])
+        if any(carries.values()):
+            raise ValueError(f"{key} has an oversubscription and a link of its own: leave one of them out")
+        for name in LINKS:
+            theirs = [getattr(node, name) for node in members]
+            if not theirs or None in theirs:
+                raise ValueError(f"{key}.oversubscription needs {name} of each of its nodes: add cluster.network.{name}")
+            carries[name] = math.fsum(theirs) / times
+    if carries[LINKS[1]] is None:
+        carries[LINKS[1]] = carries[LINKS[0]]
+    within = None if entry.get("within") is None else str(entry["within"])
+    return Rack(**carries, latency_seconds=_number(key, entry, "latency_seconds"), within=within)

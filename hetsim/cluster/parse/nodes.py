@@ -1,0 +1,128 @@
+"""From rows of `cluster.nodes` to nodes: numbers, distributions, tables, slow spells and recorded slowdowns."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hetsim import checks
+from hetsim.cluster.distributions import Law, law
+from hetsim.cluster.model import Node, SlowSpells
+from hetsim.cluster.parse.values import LINKS, POSITIVE, _law, _list, _number
+
+DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
+"""What a row of nodes may give as a law instead of a number: drawn for each of its nodes."""
+
+
+MOST = 1_000_000  # nodes of a row
+
+
+ROW = 10  # sets the drawn nodes' streams of chance apart from those of step_times.py
+
+
+def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
+    """The nodes of one row: `count` alike, but for what is drawn for each."""
+    more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", "max_samples", "rack")
+    if isinstance(config, Mapping) and config.get("table") is not None:
+        for name in DRAWN[:2]:
+            if config.get(name) is not None:
+                raise ValueError(f"{key} has a table and {name}, which the table replaces: leave one of them out")
+        entry = checks.mapping(key, config, required=("count", "table"), optional=more)
+        table = _table(f"{key}.table", entry["table"])
+    else:
+        entry = checks.mapping(key, config, required=("count", *DRAWN[:2]), optional=("table", *more))
+        table = ()
+    count = checks.whole(f"{key}.count", entry["count"])
+    if count > MOST:
+        raise ValueError(f"{key}.count must be at most {MOST}, not {count}: so many nodes would not fit into memory")
+    drawn: dict[str, list[float]] = {}
+    for place, name in enumerate(DRAWN):
+        if isinstance(entry.get(name), Mapping):
+            drawn[name] = law(f"{key}.{name}", entry[name]).some(count, seed, index, ROW, place)
+            if name in POSITIVE and min(drawn[name]) <= 0:
+                raise ValueError(f"{key}.{name} must be above zero, but its law drew {min(drawn[name])}: give it a loc above zero")
+    given = {name: _number(key, entry, name, None if name in LINKS else 0.0) for name in DRAWN if name not in drawn}
+    node = Node(
+        **given,
+        table=table,
+        noise=_law(key, entry, "noise"),
+        slow_spells=_spells(f"{key}.slow_spells", entry.get("slow_spells")),
+        slowdown=_slowdown(f"{key}.slowdown", entry.get("slowdown")),
+        max_samples=None if entry.get("max_samples") is None else checks.whole(f"{key}.max_samples", entry["max_samples"]),
+        rack=None if entry.get("rack") is None else str(entry["rack"]),
+    )
+    for place in range(count):
+        yield _with(node, {name: values[place] for name, values in drawn.items()})
+
+
+def _with(node: Node, numbers: dict[str, Any]) -> Node:
+    return replace(node, **numbers) if numbers else node
+
+
+def _table(key: str, value: Any) -> tuple[tuple[int, float], ...]:
+    points: list[tuple[int, float]] = []
+    for place, point in enumerate(_list(key, value, "[samples, seconds] that were measured")):
+        if not isinstance(point, Sequence) or isinstance(point, str) or len(point) != 2:
+            raise ValueError(f"{key}[{place}] must be [samples, seconds], not {point!r}")
+        samples, seconds = checks.whole(f"{key}[{place}][0]", point[0]), checks.number(f"{key}[{place}][1]", point[1])
+        if points and samples <= points[-1][0]:
+            raise ValueError(f"{key} must rise in samples, but {samples} comes behind {points[-1][0]}: sort it, each size once")
+        points.append((samples, seconds))
+    if not points:
+        raise ValueError(f"{key} is empty: give at least one [samples, seconds]")
+    if len(points) > 1 and points[-1][1] < points[-2][1]:
+        raise ValueError(f"{key} must not fall between its last two points, as it goes on like that behind them: measure a larger batch")
+    return tuple(points)
+
+
+def _spells(key: str, config: Any) -> SlowSpells | None:
+    """A number of seconds is the mean of an exponential law."""
+    if config is None:
+        return None
+    entry = checks.mapping(key, config, required=("factor", "seconds_between", "seconds_lasting"))
+    laws = {}
+    for name in ("seconds_between", "seconds_lasting"):
+        value = entry[name]
+        mean = None if isinstance(value, Mapping) else checks.number(f"{key}.{name}", value)
+        laws[name] = law(f"{key}.{name}", value) if mean is None else Law("expon", {"scale": mean})
+    return SlowSpells(factor=checks.number(f"{key}.factor", entry["factor"]), **laws)
+
+
+def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
+    """A recorded trace: a CSV file with the columns seconds and factor."""
+    if value is None:
+        return ()
+    if not isinstance(value, str):
+        raise ValueError(f"{key} must be null or the name of a CSV file with the columns seconds,factor, not {value!r}")
+    try:
+        with Path(value).open(encoding="utf-8-sig", newline="") as file:
+            head, *rows = [*csv.reader(file)] or [[]]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{key}={value} cannot be read ({error}): give a CSV file with the columns seconds,factor") from None
+    if [name.strip() for name in head] != ["seconds", "factor"]:
+        raise ValueError(f"{key}={value} must begin with the line seconds,factor, not {','.join(head)!r}")
+    points: list[tuple[float, float]] = []
+    for line, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        where = f"{key}={value}, line {line}:"
+        try:
+            seconds, factor = (float(cell) for cell in row)
+        except ValueError:
+            raise ValueError(f"{where} needs two numbers, not {','.join(row)!r}") from None
+        if not math.isfinite(seconds) or not 0 < factor < math.inf:
+            raise ValueError(f"{where} seconds must be finite and the factor above zero, not {','.join(row)!r}")
+        if not points and seconds != 0:
+            raise ValueError(f"{where} a trace must start at 0 seconds, not {seconds:g}: add the factor that holds from there")
+        if points and seconds <= points[-1][0]:
+            if seconds == points[-1][0]:
+                raise ValueError(f"{where} there are two factors from {seconds:g} s on: leave one of them out")
+            raise ValueError(f"{where} time goes back from {points[-1][0]:g} to {seconds:g} s: sort the rows")
+        points.append((seconds, factor))
+    if not points:
+        raise ValueError(f"{key}={value} has no rows: give at least 0,1")
+    return tuple(points)

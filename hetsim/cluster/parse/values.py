@@ -1,0 +1,29 @@
+"""Single values of a cluster description."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hetsim import checks
+from hetsim.cluster.distributions import Law, law
+
+LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
+POSITIVE = ("seconds_per_sample", *LINKS)
+"""Numbers that must be above zero."""
+
+
+def _list(key: str, value: Any, of: str) -> Sequence[Any]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError(f"{key} must be a list of {of}, not {value!r}")
+    return value
+
+
+def _number(key: str, entry: Mapping[str, Any], name: str, default: float | None = 0.0) -> Any:
+    """The number under this name, above zero where zero makes no sense; the default where it is missing or null."""
+    value = entry.get(name)
+    return default if value is None else checks.number(f"{key}.{name}", value, zero=name not in POSITIVE)
+
+
+def _law(key: str, entry: Mapping[str, Any], name: str) -> Law | None:
+    return None if entry.get(name) is None else law(f"{key}.{name}", entry[name])

@@ -1,0 +1,123 @@
+"""The interface of a coordination: one program for each rank, and the weighted sum that makes a version."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hetsim.coordination.contributions import part
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
+from hetsim.effects import Contribution, Node, PeerLost, Program, Regroup
+from hetsim.policies.admission import Admission
+from hetsim.policies.allocation.base import Allocation
+from hetsim.policies.compensation import Compensation
+from hetsim.policies.compression import Compression
+from hetsim.policies.weighting import Discount, Weighting
+from hetsim.vector import Vector, scaled, weighted_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coordination(ABC):
+    """One method: a program for each rank, with the policies that decide for it."""
+
+    allocation: Allocation
+    weighting: Weighting
+    discount: Discount
+    compensation: Compensation
+    admission: Admission
+    compression: Compression
+
+    needs_server: ClassVar[bool]
+    """Whether there is a server, on the rank behind the last worker."""
+    regroups: ClassVar[bool] = True
+    """Whether a worker that goes or comes makes everyone begin anew; otherwise the server's program sees to it."""
+    takes_local_steps: ClassVar[bool] = False
+    """Whether a worker may take steps of its own, with the local optimizer."""
+    same_on_every_rank: ClassVar[bool] = False
+    """Whether all ranks ask the same questions in the same order, and the rank does no more than to pick its own range.
+
+    A rank whose range is empty may leave out the gradient and the local step along it. Each class says it for itself: one
+    that it is derived from cannot know. Then a backend may play all ranks as one.
+    """
+
+    @property
+    def needs_local_steps(self) -> str | None:
+        """Why it would make no sense without a local optimizer; None: it does."""
+        return None
+
+    def remark(self, last: State) -> str | None:
+        """What a user should know of a run that ended here, such as that the method's own phase was never entered."""
+        return None
+
+    @property
+    def num_ahead(self) -> int:
+        """How many gradients a worker may still compute behind the last commit."""
+        return 1
+
+    def check(self, num_workers: int) -> None:  # noqa: B027
+        """Raise ValueError, with one sentence, if its policies do not go together among so many workers."""
+
+    def relies_on_scale(self, num_workers: int) -> bool:
+        """Whether its weights act only through the scale of a single gradient, which Adam's family does not feel."""
+        return False
+
+    def initial(self, plan: Plan, weights: Vector, profile: Sequence[Contribution] = ()) -> State:
+        """The state before the first step; `profile` is what each worker's gradients before the run took, if there were any."""
+        allocation = self.allocation.begun(plan.num_workers, plan.batch_size, plan.most)
+        return State(
+            weights=weights,
+            allocation=self.allocation.profiled(allocation, profile) if profile else allocation,
+            compensation=self.compensation.initial(weights, plan.num_workers),
+            admission=self.admission.initial(plan.num_workers),
+        )
+
+    def resilient(self, node: Node, plan: Plan, state: State | None, last: State) -> Program[State | None]:
+        """This rank's program; where who takes part changes, anew from the last commit among those who are there.
+
+        Without a `state` it joins others who are at work: it begins with the regroup, or, where none is needed, at `last`.
+        """
+        return self.regrouping(node, plan, state) if self.regroups else self.program(node, plan, last if state is None else state)
+
+    def regrouping(self, node: Node, plan: Plan, state: State | None) -> Program[State | None]:
+        """The program from this state on, and from that of the last commit as often as who takes part changes."""
+        if len(plan.absent) == plan.num_workers:  # a server waits for the first worker
+            state = None
+        while True:
+            try:
+                if state is None:
+                    regrouped = yield from Regroup()
+                    plan, state = replace(plan, absent=regrouped.absent), regrouped.state
+                return (yield from self.program(node, plan, state))
+            except PeerLost:
+                state = None
+
+    @abstractmethod
+    def program(self, node: Node, plan: Plan, state: State) -> Program[State | None]:
+        """What this rank does, from this state on. A leader may return its last state, if it dropped samples behind the last commit."""
+
+    def factors(self, group: Sequence[Contribution], plan: Plan) -> list[float]:
+        """w_i d(τ_i) / c of each contribution of a group of c."""
+        fair_share = self.admission.fair_share(group, plan.batch_size, plan.num_workers)
+        weights = self.weighting.weights(group, fair_share)
+        return [w * self.discount.factor(c.staleness) / len(group) for w, c in zip(weights, group, strict=True)]
+
+    def factor(self, group: Sequence[Contribution], plan: Plan, rank: int) -> float:
+        """This rank's factor in a group."""
+        return part(group, self.factors(group, plan), rank)
+
+    def term(self, g: Vector, group: Sequence[Contribution], plan: Plan, rank: int) -> Vector:
+        """This rank's term of (1/c) Σ w_i d(τ_i) g_i. Its factor, which takes a look at everyone, is asked for by numbers alone."""
+        return scaled(g, lambda: self.factor(group, plan, rank))
+
+    def total(self, group: Sequence[Contribution], plan: Plan) -> Vector:
+        """(1/c) Σ w_i d(τ_i) g_i."""
+        return weighted_sum([c.gradient for c in group], lambda: self.factors(group, plan))
+
+    def only(self, axis: str, kind: type, why: str) -> None:
+        """Refuse a policy that would do nothing, or that makes no sense, in this coordination."""
+        given = getattr(self, axis)
+        if not isinstance(given, kind):
+            raise ValueError(f"{axis} is {type(given).__name__}, but {why}")

@@ -1,0 +1,112 @@
+"""One-step delay without a server: an all-reduce goes on while the next gradient is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hetsim.coordination.all_reduce import UNCOMPRESSED, Spent, SynchronousAllReduce, contributions
+from hetsim.coordination.contributions import Together
+from hetsim.coordination.one_step_delay import OneStepDelay
+from hetsim.coordination.plan import Plan, Split
+from hetsim.coordination.state import State
+from hetsim.effects import (
+    AllReduce,
+    Commit,
+    Contribution,
+    Gather,
+    Node,
+    Pending,
+    Program,
+    Start,
+    Update,
+    Wait,
+)
+from hetsim.policies.compression import NoCompression
+from hetsim.vector import Vector
+
+
+@dataclass(frozen=True)
+class Reducing:
+    """A reduction under way: of whose gradients, with whose measurements if any, and what they cost."""
+
+    gradient: Pending[Vector]
+    seconds: Pending[tuple[float, ...]] | None
+    spent: Spent
+    batches: Split
+    group: Together
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
+    """One-step delay without a server: every rank takes the global step too.
+
+    An iteration takes the longer of gradient + global update + local update, and reduction.
+    """
+
+    same_on_every_rank: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        OneStepDelay.__post_init__(self)
+        self.only("compression", NoCompression, UNCOMPRESSED)
+
+    @property
+    def num_ahead(self) -> int:
+        return 2
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        state, spent, going = yield from self.synchronous(node, plan, state.rewound(), until=max(self.warm_up, state.version))
+        if going:
+            yield from self.delayed(node, plan, state, spent)
+
+    def delayed(self, node: Node, plan: Plan, state: State, spent: Spent) -> Program[None]:
+        """Have the last reduction, begin this one, step globally and locally, compute."""
+        at = previous = state.weights
+        version = state.version
+        memory = self.compensation.initial(state.weights, 1)
+        before: Reducing | None = None
+        while True:
+            batches = plan.split(state.next_sample, self.allocation.shares(state.allocation))
+            computed = yield from self.compute(at, batches[node.rank])
+            group = contributions(batches, version, computed, staleness=state.version + (before is not None) - version)
+            spent = spent.and_on(batches, computed.seconds)
+            gradient: Vector = None
+            if before is not None:
+                gradient = yield from Wait(before.gradient)
+                state = yield from self.learned(plan, state, before)
+            now: Reducing | None = None
+            if batches.num_samples:
+                seconds = None
+                if self.allocation.asks(state.allocation, plan.epoch(state.num_samples + batches.num_samples)):
+                    seconds = yield from Start(Gather(spent.seconds))
+                term = self.term(computed.gradient, group, plan, node.rank)
+                pending = yield from Start(AllReduce(term))
+                now = Reducing(pending, seconds, spent, batches, group)
+                spent = spent if seconds is None else Spent()
+            if before is not None:
+                weights = yield from Update(at=state.weights, gradient=gradient)
+                previous = state.weights
+                state = replace(state, version=state.version + 1, weights=weights, next_sample=batches.stop)
+                state = replace(state, outstanding=() if now is None else batches)
+                if not (yield from Commit(state.version, state, before.group)) or now is None:
+                    if now is not None:  # nobody is left waiting in it
+                        if now.seconds is not None:
+                            yield from Wait(now.seconds)
+                        yield from Wait(now.gradient)
+                    return
+            state = replace(state, next_sample=batches.stop)
+            version = state.version
+            if batches[node.rank]:
+                own = Contribution(node.rank, batches[node.rank], version, computed.seconds, computed.loss, gradient=computed.gradient)
+                memory, at = yield from self.step(plan, memory, g=own, base=state.weights, previous=previous, at=at)
+            before = now
+
+    def learned(self, plan: Plan, state: State, done: Reducing) -> Program[State]:
+        """Count what was reduced, and let the allocation see what was gathered with it."""
+        state = replace(state, num_samples=state.num_samples + done.batches.num_samples)
+        timings: tuple[Contribution, ...] = ()
+        if done.seconds is not None:
+            everyones = yield from Wait(done.seconds)
+            timings = done.spent.timings(state.version, everyones)
+        epoch = plan.epoch(state.num_samples)
+        return replace(state, allocation=self.allocation.observe(state.allocation, timings, epoch))

@@ -1,0 +1,157 @@
+"""One-step delay around a server: push and pull go on while the next gradient is computed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import ClassVar
+
+from hetsim import checks
+from hetsim.coordination.one_step_delay import OneStepDelay
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
+from hetsim.effects import (
+    Batch,
+    Commit,
+    Contribution,
+    Gradient,
+    Message,
+    Node,
+    Pending,
+    Program,
+    Receive,
+    Send,
+    Start,
+    Update,
+    Wait,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayedParameterServer(OneStepDelay):
+    """One-step delay around a server: push, post the pull, step locally, compute; have the pull before the next push.
+
+    An iteration takes the longer of gradient + local update, and push + server + pull. With `pull_every` k a worker
+    pulls after every k-th push only, and steps on from its own weights in between (SSD-SGD, arXiv 2012.05396), where there is
+    nothing to compensate for.
+    """
+
+    needs_server: ClassVar[bool] = True
+
+    pull_every: int = 1
+    """k"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("coordination.pull_every", self.pull_every)
+
+    @property
+    def num_ahead(self) -> int:
+        return 2 * self.pull_every + 1
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[State | None]:
+        return self.server(plan, state.rewound()) if node.rank == node.server else self.worker(node, plan, state)
+
+    def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """Synchronous until the server hands out ranges ahead; from then on one step of delay, and pushes compressed."""
+        yield from Send(node.server)
+        message = yield from Receive(node.server)
+        while message.batch and message.rounds == 1:
+            computed = yield from Gradient(at=message.payload, batch=message.batch)
+            yield from Send(node.server, computed.gradient, version=message.version, seconds=computed.seconds, loss=computed.loss)
+            message = yield from Receive(node.server)
+        ranges = deque(own_ranges(plan, message))
+        newest = at = message.payload
+        memory = self.compensation.initial(state.weights, 1)
+        packing = self.compression.initial(state.weights)
+        pull: Pending[Message] | None = None
+        for step in count(1):
+            if not ranges:
+                break
+            computed = yield from Gradient(at=at, batch=ranges.popleft())
+            base, version, before = at, message.version, at
+            if pull is not None:
+                message, pull = (yield from Wait(pull)), None
+                if message.payload is None:  # the run is over
+                    break
+                ranges.extend(own_ranges(plan, message))
+                before, newest = newest, message.payload
+                base = newest
+            packing, payload = self.compression.pack(packing, computed.gradient, plan.num_parameters)
+            yield from Send(node.server, payload, version=version, seconds=computed.seconds, loss=computed.loss)
+            if step % self.pull_every == 0:
+                pull = yield from Start(Receive(node.server))
+            own = Contribution(node.rank, Batch(0, computed.samples), version, computed.seconds, computed.loss, gradient=computed.gradient)
+            memory, at = yield from self.step(plan, memory, g=own, base=base, previous=before, at=at)
+        if pull is not None:
+            yield from Wait(pull)
+
+    def server(self, plan: Plan, state: State) -> Program[None]:
+        """Average one gradient of each, step, commit; send the weights to those who pull, and ranges ahead of them."""
+        for rank in plan.here:
+            yield from Receive(rank)
+        delayed_from = max(self.warm_up, state.version)
+        dealt: deque[list[Batch]] = deque()
+        asking = plan.here
+        going = True
+        while True:
+            rounds = self.rounds(state.version, delayed_from) if going else 0
+            if rounds or not going:
+                first = len(dealt)
+                for _ in range(rounds):
+                    dealt.append(list(plan.split(state.next_sample, self.allocation.shares(state.allocation))))
+                    state = replace(state, next_sample=dealt[-1][-1].stop)
+                for rank in asking:
+                    batch = dealt[first][rank] if rounds else Batch(state.next_sample, 0)
+                    yield from Send(
+                        rank,
+                        state.weights if going else None,
+                        version=state.version,
+                        batch=batch,
+                        rounds=rounds,
+                        epoch=plan.epoch(state.num_samples),
+                    )
+            batches = dealt.popleft() if dealt else []
+            asking = [rank for rank, batch in enumerate(batches) if batch]
+            if not going or not asking:
+                return
+            state, applied = yield from self.collected(plan, state, batches, packed_from=delayed_from)
+            state = replace(state, outstanding=tuple(batch for batches in dealt for batch in batches if batch))
+            going = yield from Commit(state.version, state, applied)
+
+    def rounds(self, version: int, delayed_from: int) -> int:
+        """How many global batches to hand out with these weights: one, or those up to the next pull, and none between pulls."""
+        if version < delayed_from:
+            return 1
+        since = version - delayed_from
+        return self.pull_every + (since == 0) if since % self.pull_every == 0 else 0
+
+    def collected(
+        self, plan: Plan, state: State, batches: list[Batch], *, packed_from: int
+    ) -> Program[tuple[State, tuple[Contribution, ...]]]:
+        """One gradient of each, the step that they make, and what is learned from them; in the warm-up pushes are whole."""
+        group = []
+        for rank, batch in enumerate(batches):
+            if batch:
+                message = yield from Receive(rank)
+                gradient = message.payload
+                if message.version >= packed_from:
+                    gradient = self.compression.unpack(gradient, state.weights, plan.num_parameters)
+                late = state.version - message.version
+                group.append(Contribution(rank, batch, message.version, message.seconds, message.loss, late, gradient))
+        weights = yield from Update(at=state.weights, gradient=self.total(group, plan))
+        num_samples = state.num_samples + sum(c.samples for c in group)
+        allocation = self.allocation.observe(state.allocation, group, plan.epoch(num_samples))
+        state = replace(state, version=state.version + 1, weights=weights, num_samples=num_samples, allocation=allocation)
+        return state, tuple(group)
+
+
+def own_ranges(plan: Plan, message: Message) -> Iterator[Batch]:
+    """A worker's ranges in the global batches that a reply hands out: each one batch behind the last."""
+    for round_ in range(message.rounds if message.batch else 0):
+        batch = plan.left(message.batch.start + round_ * plan.batch_size, message.batch.samples)
+        if not batch:
+            return
+        yield batch

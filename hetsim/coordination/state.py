@@ -1,0 +1,51 @@
+"""How far a run has come: what every rank agrees on at a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hetsim.effects import Batch
+from hetsim.vector import Vector
+
+_new, _set = object.__new__, object.__setattr__
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """A run at a commit: all that is needed to go on from here.
+
+    A synchronous run goes on as if it had never stopped. What belongs to a rank and to no version begins afresh: gradients
+    under way, a local optimizer's memory, what a compression left out, what was measured since the last re-allocation.
+    """
+
+    version: int = 0
+    weights: Vector
+    next_sample: int = 0
+    num_samples: int = 0
+    num_samples_discarded: int = 0
+    allocation: Any = None
+    compensation: Any = None
+    admission: Any = None
+    outstanding: Collection[Batch] = ()
+    """Ranges that were taken and not brought back: handed out again on a new start."""
+    num_gradients: tuple[int, ...] = ()
+    """Filled in by the backend: by rank, gradients applied so far, which is where the rank's stream of chance stands."""
+    optimizer: Any = None
+    """Filled in by the backend, which owns the optimizer."""
+
+    def but(self, **changes: Any) -> State:
+        """A copy with these changes: `dataclasses.replace`, several times as fast, for what happens at every gradient."""
+        other = _new(State)
+        _set(other, "__dict__", self.__dict__ | changes)
+        return other
+
+    def rewound(self) -> State:
+        """Before the ranges that were handed out and not applied: they are handed out again, to whoever is there now."""
+        return replace(self, next_sample=min([self.next_sample, *(batch.start for batch in self.outstanding)]), outstanding=())
+
+    @property
+    def num_samples_in_flight(self) -> int:
+        """Positions handed out that were neither applied nor discarded."""
+        return self.next_sample - self.num_samples - self.num_samples_discarded

@@ -1,0 +1,120 @@
+"""The backend `dist`: one process for each rank, started here or by torchrun."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hetsim import checks
+from hetsim.dist.launch import PRELOAD, _child, _end, _without_interrupts, listen, outcome
+from hetsim.dist.pace import one_host
+from hetsim.results.folder import abandon
+from hetsim.runtime.backend import Backend
+from hetsim.runtime.experiment import Experiment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processes(Backend):
+    """backend=dist: real processes, gloo, real gradients, really sent.
+
+    `emulate` pad holds every result until the cluster's description says it is due; none takes the hardware as it is;
+    None is pad, or none under torchrun.
+    """
+
+    emulate: str | None = None
+    interface: str | None = None
+    port: int | None = None
+
+    name: ClassVar[str] = "dist"
+
+    def __post_init__(self) -> None:
+        if self.emulate is not None:
+            checks.choice("backend.emulate", self.emulate, ("pad", "none"))
+        interfaces = [name for _, name in socket.if_nameindex()]
+        if self.interface is not None and self.interface not in interfaces:
+            raise ValueError(
+                f"backend.interface must be a network interface of this machine ({', '.join(interfaces)}), not {self.interface!r}"
+            )
+        if self.port is not None and checks.whole("backend.port", self.port) > 65535:
+            raise ValueError(f"backend.port must be at most 65535, not {self.port}")
+
+    @property
+    def link(self) -> str:
+        """The network interface that gloo binds to."""
+        return self.interface or ("lo0" if sys.platform == "darwin" else "lo")
+
+    @property
+    def pad(self) -> bool:
+        """Whether results are held until they are due."""
+        return self.emulate == "pad" or (self.emulate is None and not under_torchrun())
+
+    def check(self, experiment: Experiment) -> None:
+        if experiment.cluster.faults.nodes:
+            raise ValueError("cluster.faults are simulated only: take backend=sim, or cluster.faults=null")
+        if self.pad and experiment.coordination.needs_server and experiment.cluster.shares_links:
+            raise ValueError(
+                "backend.emulate=pad holds each message by itself and cannot let messages share links: take backend=sim, "
+                "backend.emulate=none on real links, or a cluster without uplink_bytes_per_second and downlink_bytes_per_second"
+            )
+        if not under_torchrun():
+            return
+        if self.port is not None:
+            raise ValueError(f"backend.port={self.port}: torchrun chose the port already, set --master-port there")
+        if self.pad and not one_host():
+            raise ValueError("backend.emulate=pad needs one clock, so all processes on one host: use backend.emulate=none across hosts")
+        world_size, server = int(os.environ["WORLD_SIZE"]), experiment.coordination.needs_server
+        if world_size != experiment.num_ranks:
+            raise ValueError(
+                f"torchrun started {world_size} processes, but method={experiment.method} on cluster={experiment.cluster.name} takes "
+                f"{experiment.num_ranks}: {experiment.num_workers} workers{' and a server' if server else ''}; "
+                f"set --nproc-per-node {experiment.num_ranks}"
+            )
+
+    def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
+        if under_torchrun():
+            from hetsim.dist.process import join
+
+            return join(experiment, folder, config, rank=int(os.environ["RANK"]), interface=self.link, pad=self.pad)
+        return self.launch(experiment, folder, config)
+
+    def launch(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
+        """One process a rank; whatever happens, all of them are gone afterwards."""
+        listening = listen(self.port)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([*PRELOAD, *experiment.workload.imports])
+        pipes = [context.Pipe(duplex=False) for _ in range(experiment.num_ranks)]
+        processes = [
+            context.Process(
+                target=_child,
+                args=(experiment, folder, config, rank, self.link, self.pad, listening, listening.getsockname()[1], telling),
+                name=f"hetsim rank {rank}",
+                daemon=True,
+            )
+            for rank, (_, telling) in enumerate(pipes)
+        ]
+        _without_interrupts(forkserver.ensure_running)
+        try:
+            for process in processes:
+                process.start()
+            listening.close()
+            for _, telling in pipes:
+                telling.close()
+            return outcome([heard for heard, _ in pipes], processes)
+        except BaseException:
+            _end(processes)
+            abandon(folder)
+            raise
+        finally:
+            listening.close()
+            _end(processes)
+
+
+def under_torchrun() -> bool:
+    """Whether somebody else started the processes, and told each its place."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ

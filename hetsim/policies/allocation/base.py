@@ -1,0 +1,131 @@
+"""The interface of an allocation, proportional splits of whole samples, and the rules that never change."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hetsim.effects import Contribution
+
+
+def proportional(weights: Sequence[float], total: int, *, least: int = 1, most: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Split `total` in proportion to `weights` by largest remainder, at least `least` each; ties go to the lower rank.
+
+    Nobody gets more than `most` allows; what would be more goes to the others in the same proportion.
+    """
+    shares = _by_remainder(weights, total, least)
+    if most is None:
+        return shares
+    if sum(most) < total:
+        raise ValueError(f"the nodes' max_samples hold {sum(most)} samples in all, but batch_size={total}: raise them, or lower it")
+    if all(share <= bound for share, bound in zip(shares, most, strict=True)):
+        return shares
+    others = [rank for rank, (share, bound) in enumerate(zip(shares, most, strict=True)) if share < bound]
+    split = list(most)
+    left = total - sum(most) + sum(most[rank] for rank in others)
+    rest = proportional([weights[rank] for rank in others], left, least=least, most=[most[rank] for rank in others]) if others else ()
+    for rank, share in zip(others, rest, strict=True):
+        split[rank] = share
+    return tuple(split)
+
+
+def _by_remainder(weights: Sequence[float], total: int, least: int) -> tuple[int, ...]:
+    largest = max(weights)
+    weights = [weight / largest for weight in weights]
+    held = [False] * len(weights)
+    while True:
+        free = total - least * sum(held)
+        scale = free / math.fsum(weight for weight, at_least in zip(weights, held, strict=True) if not at_least)
+        quotas = [least if at_least else weight * scale for weight, at_least in zip(weights, held, strict=True)]
+        short = [
+            not at_least and quota < least * (1 - 1e-9) for quota, at_least in zip(quotas, held, strict=True)
+        ]  # an exact quota may round to below
+        if not any(short):
+            break
+        held = [at_least or lacks for at_least, lacks in zip(held, short, strict=True)]
+    shares = [max(least, math.floor(quota)) for quota in quotas]
+    by_remainder = sorted(range(len(quotas)), key=lambda rank: (round(shares[rank] - quotas[rank], 9), rank))
+    for rank in by_remainder[: total - sum(shares)]:
+        shares[rank] += 1
+    return tuple(shares)
+
+
+class Allocation(ABC):
+    """Decides (b_1 … b_N) with Σ b_i = B and b_i ≥ 1, from what it has observed."""
+
+    repetitions: int = 0
+    """Gradients of B samples that each worker computes before the run begins, thrown away but for their times (see `profiled`)."""
+
+    @abstractmethod
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Any:
+        """The state before anything was observed; no worker may ever take more samples than `most` says (None: no bounds)."""
+
+    def begun(self, num_workers: int, batch_size: int, most: Sequence[int] | None) -> Any:
+        """`initial`, for rules that heed memory and, where no node has a bound, for those that do not know of it."""
+        if most is None:
+            return self.initial(num_workers, batch_size)
+        if "most" not in inspect.signature(self.initial).parameters:
+            raise ValueError(
+                f"the nodes have max_samples, but {type(self).__name__}.initial takes no `most`: let it heed that, or leave max_samples out"
+            )
+        return self.initial(num_workers, batch_size, most)
+
+    @abstractmethod
+    def shares(self, state: Any) -> tuple[int, ...]:
+        """Samples for each worker, in rank order."""
+
+    def profiled(self, state: Any, timings: Sequence[Contribution]) -> Any:
+        """The state at the beginning of the run, after `repetitions` gradients of everyone."""
+        return state
+
+    def asks(self, state: Any, epoch: int) -> bool:
+        """Whether to measure at the end of this step: without a server that costs a `Gather`."""
+        return False
+
+    def observe(self, state: Any, timings: Sequence[Contribution], epoch: int = 0) -> Any:
+        """The state after an update, or a drop, from `rank`, `samples` and `seconds` of what was measured at it, if anything was.
+
+        `epoch` counts whole passes over the data that are behind this update.
+        """
+        return state
+
+
+@dataclass(frozen=True)
+class Even(Allocation):
+    """Everyone takes B/N."""
+
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> tuple[int, ...]:
+        return proportional([1.0] * num_workers, batch_size, most=most)
+
+    def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
+        return state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed(Allocation):
+    """Worker i takes its given part of B for the whole run: `parts` are relative, [1, 1, 2, 4] as good as [32, 32, 64, 128]."""
+
+    parts: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parts, list | tuple):
+            raise ValueError(f"allocation.parts must be a list of positive numbers, one for each worker, not {self.parts!r}")
+        if not self.parts:
+            raise ValueError("allocation.parts is empty: give one positive number for each worker")
+        for part in self.parts:
+            if isinstance(part, bool) or not isinstance(part, int | float) or not 0 < part < math.inf:
+                raise ValueError(f"allocation.parts must be positive numbers, one for each worker, not {part!r}")
+
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> tuple[int, ...]:
+        if len(self.parts) != num_workers:
+            raise ValueError(
+                f"allocation.parts has {len(self.parts)} numbers, but the cluster has {num_workers} workers: give one for each"
+            )
+        return proportional(self.parts, batch_size, most=most)
+
+    def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
+        return state

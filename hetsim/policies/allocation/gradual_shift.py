@@ -1,0 +1,72 @@
+"""LB-BSP's rule for nodes whose step time is not known to be linear: move a few samples at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hetsim import checks
+from hetsim.effects import Contribution
+from hetsim.policies.allocation.base import Allocation, proportional
+
+
+@dataclass(frozen=True)
+class Shifting:
+    """The split of a gradual shift, the last step times (None: not since the last shift), Δ, and who received last."""
+
+    shares: tuple[int, ...]
+    t: tuple[float | None, ...]
+    step: int
+    receiver: int | None = None
+    most: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradualShift(Allocation):
+    """Move Δ samples from the slowest to the fastest worker; halve Δ when the one that received last is the slowest now.
+
+    LB-BSP's rule where the time of a step is not known to be linear in its samples: arXiv 1806.02508. It shifts once
+    everyone has been measured under the present split; at Δ = 1 a sample does not go back to where it would end no sooner.
+    """
+
+    step: int = 5
+    """Δ to begin with, in samples."""
+
+    def __post_init__(self) -> None:
+        checks.whole("allocation.step", self.step)
+
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Shifting:
+        return Shifting(proportional([1.0] * num_workers, batch_size, most=most), (None,) * num_workers, self.step, most=most)
+
+    def shares(self, state: Shifting) -> tuple[int, ...]:
+        return state.shares
+
+    def asks(self, state: Shifting, epoch: int) -> bool:
+        return True
+
+    def observe(self, state: Shifting, timings: Sequence[Contribution], epoch: int = 0) -> Shifting:
+        if not timings:
+            return state
+        t = list(state.t)
+        for timing in timings:
+            if timing.samples == state.shares[timing.rank]:
+                t[timing.rank] = timing.seconds
+        times = [seconds for seconds in t if seconds is not None]
+        if len(times) < len(t):
+            return replace(state, t=tuple(t))
+        with_room = [rank for rank, b in enumerate(state.shares) if state.most is None or b < state.most[rank]]
+        slowest, fastest = times.index(max(times)), min(with_room, key=times.__getitem__, default=0)
+        if not with_room or times[slowest] == times[fastest]:
+            return replace(state, t=(None,) * len(t))
+        goes_back = slowest == state.receiver
+        step = max(1, state.step // 2) if goes_back else state.step
+        with_one_more = times[fastest] * (1 + 1 / state.shares[fastest])
+        if goes_back and state.step == 1 and with_one_more >= times[slowest]:
+            return replace(state, t=(None,) * len(t))
+        moved = min(step, state.shares[slowest] - 1)
+        if state.most is not None:
+            moved = min(moved, state.most[fastest] - state.shares[fastest])
+        shares = list(state.shares)
+        shares[slowest] -= moved
+        shares[fastest] += moved
+        return Shifting(tuple(shares), (None,) * len(t), step, fastest, state.most)

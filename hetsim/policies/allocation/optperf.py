@@ -1,0 +1,180 @@
+"""OptPerf: the split that takes least time, where a step's time is affine in its samples, or the larger of two affine times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heapreplace
+from typing import NamedTuple
+
+from hetsim import checks
+from hetsim.effects import Contribution
+from hetsim.policies.allocation.base import Allocation, proportional
+
+
+class Line(NamedTuple):
+    """overhead + b · per_sample, in seconds."""
+
+    overhead: float
+    per_sample: float
+
+
+def seconds(lines: Sequence[Line], samples: int) -> float:
+    """A node's time is the largest of its lines."""
+    return max(overhead + samples * per_sample for overhead, per_sample in lines)
+
+
+def fastest_split(nodes: Sequence[Sequence[Line]], total: int, most: Sequence[int] | None = None) -> tuple[int, ...]:
+    """The integers b_i with Σ b_i = total and 1 ≤ b_i ≤ most_i that minimise max_i seconds(node_i, b_i).
+
+    Each sample goes where it ends first: of all (node, b) the `total` earliest are taken. The continuous solution, found
+    by bisection, gives all but about N of them, and a heap the rest. ValueError if there is no such split, or if a node
+    takes no time for a sample.
+    """
+    if total < len(nodes):
+        raise ValueError(f"batch_size={total} is less than one sample for each of {len(nodes)} workers: raise it")
+    if not all(any(line.per_sample > 0 for line in lines) for lines in nodes):
+        raise ValueError("a node that takes no time for a sample has no fastest share: give each a per_sample above zero")
+    bounds = [total] * len(nodes) if most is None else [min(bound, total) for bound in most]
+    if min(bounds) < 1:
+        raise ValueError(f"a node's max_samples must be at least 1, not {min(bounds)}")
+    if sum(bounds) < total:
+        raise ValueError(f"the nodes' max_samples hold {sum(bounds)} samples in all, but batch_size={total}: raise them, or lower it")
+
+    def fits(deadline: float, lines: Sequence[Line], bound: int) -> int:
+        """How many samples end by then: never more than do (but one at least), perhaps one less."""
+        if seconds(lines, 1) > deadline:
+            return 1
+        room = min((deadline - overhead) / per_sample for overhead, per_sample in lines if per_sample > 0)
+        within = bound if room >= bound else max(1, math.floor(room))
+        return within if seconds(lines, within) <= deadline else within - 1
+
+    low, high = 0.0, max(seconds(lines, bound) for lines, bound in zip(nodes, bounds, strict=True))
+    for _ in range(100):
+        middle = (low + high) / 2
+        enough = sum(fits(middle, lines, bound) for lines, bound in zip(nodes, bounds, strict=True)) > total
+        low, high = (low, middle) if enough else (middle, high)
+    shares = [fits(low, lines, bound) for lines, bound in zip(nodes, bounds, strict=True)]
+
+    def end(rank: int) -> tuple[float, int]:
+        """When one more sample there would end."""
+        return (seconds(nodes[rank], shares[rank] + 1) if shares[rank] < bounds[rank] else math.inf), rank
+
+    ends = [end(rank) for rank in range(len(nodes))]
+    heapify(ends)
+    for _ in range(total - sum(shares)):
+        rank = ends[0][1]
+        shares[rank] += 1
+        heapreplace(ends, end(rank))
+    return tuple(shares)
+
+
+def overlapped(*, forward: Line, backward: Line, first_bucket: float, reduction_seconds: float, last_bucket_seconds: float) -> list[Line]:
+    """A node's time under Cannikin's model of overlap (arXiv 2402.05302), as the larger of two lines.
+
+    a = forward(b) (with loading) and P = backward(b). The reduction of all buckets but the last can begin when the part
+    `first_bucket` of the backward pass is done and takes `reduction_seconds`; the last one's takes `last_bucket_seconds`
+    after that and after the whole backward pass. A node is bound by computation where a + P is the larger, else by
+    communication; at the optimum the former share one end of computation, the latter one beginning of the reduction.
+    """
+    computed = Line(forward.overhead + backward.overhead, forward.per_sample + backward.per_sample)
+    begun = Line(forward.overhead + first_bucket * backward.overhead, forward.per_sample + first_bucket * backward.per_sample)
+    return [
+        Line(computed.overhead + last_bucket_seconds, computed.per_sample),
+        Line(begun.overhead + reduction_seconds + last_bucket_seconds, begun.per_sample),
+    ]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """One worker's measured steps: how many, and sums of b, t, b², b·t."""
+
+    count: int = 0
+    b: float = 0.0
+    t: float = 0.0
+    bb: float = 0.0
+    bt: float = 0.0
+
+    def and_this(self, samples: int, seconds: float) -> Sizes:
+        """With one more step."""
+        return Sizes(self.count + 1, self.b + samples, self.t + seconds, self.bb + samples * samples, self.bt + samples * seconds)
+
+    @property
+    def distinct(self) -> bool:
+        """Whether steps of two sizes were seen: before that an affine fit means nothing."""
+        return self.count * self.bb > self.b * self.b * (1 + 1e-12)
+
+    def line(self) -> Line:
+        """Least squares, with neither part below zero; through the origin where only one size was seen."""
+        if self.distinct:
+            per_sample = (self.count * self.bt - self.b * self.t) / (self.count * self.bb - self.b * self.b)
+            overhead = (self.t - per_sample * self.b) / self.count
+            if per_sample > 0 and overhead >= -1e-12 * self.t:
+                return Line(max(0.0, overhead), per_sample)
+        return Line(0.0, self.t / self.b)
+
+
+@dataclass(frozen=True)
+class Probing:
+    """What OptPerf has measured, how often under the present split, and whether it needs more."""
+
+    shares: tuple[int, ...]
+    sizes: tuple[Sizes, ...] = field(repr=False)
+    num_updates: int = 0
+    num_splits: int = 1
+    settled: bool = False
+    most: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptPerf(Allocation):
+    """The integers b_i that minimise max_i (overhead_i + s_i·b_i), Σ b_i = B, fitted after two probing splits. Cannikin, arXiv 2402.05302.
+
+    Probes an even split, then one by speed, `probes` updates each; then solves. A worker whose size was the same in both
+    is taken to have no overhead until the solution shows it another size, and the fit is done again; then it stays, and
+    nothing is measured any more.
+    """
+
+    probes: int = 5
+
+    def __post_init__(self) -> None:
+        checks.whole("allocation.probes", self.probes)
+
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Probing:
+        even = fastest_split([[Line(0.0, 1.0)]] * num_workers, batch_size, most)
+        return Probing(even, (Sizes(),) * num_workers, most=most)
+
+    def shares(self, state: Probing) -> tuple[int, ...]:
+        return state.shares
+
+    def asks(self, state: Probing, epoch: int) -> bool:
+        return not state.settled
+
+    def observe(self, state: Probing, timings: Sequence[Contribution], epoch: int = 0) -> Probing:
+        if state.settled:
+            return state
+        sizes = list(state.sizes)
+        for timing in timings:
+            if timing.samples and timing.seconds > 0:
+                sizes[timing.rank] = sizes[timing.rank].and_this(timing.samples, timing.seconds)
+        state = replace(state, sizes=tuple(sizes), num_updates=state.num_updates + 1)
+        if state.num_updates < self.probes or not all(size.count for size in sizes):
+            return state
+        return self._decided(state)
+
+    def _decided(self, state: Probing) -> Probing:
+        """The next probing split, or the solution."""
+        total = sum(state.shares)
+        by_speed = [[Line(0.0, size.t / size.b)] for size in state.sizes]
+        if state.num_splits == 1:
+            return replace(state, shares=_split(by_speed, total, state.most), num_updates=0, num_splits=2)
+        shares = _split([[size.line()] for size in state.sizes], total, state.most)
+        known = all(size.distinct for size in state.sizes)
+        return replace(state, shares=shares, num_updates=0, num_splits=state.num_splits + 1, settled=known or shares == state.shares)
+
+
+def _split(nodes: Sequence[Sequence[Line]], total: int, most: Sequence[int] | None) -> tuple[int, ...]:
+    if most is None and all(len(lines) == 1 and lines[0].overhead == 0 for lines in nodes):
+        return proportional([1 / lines[0].per_sample for lines in nodes], total)
+    return fastest_split(nodes, total, most)

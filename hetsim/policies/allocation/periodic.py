@@ -1,0 +1,140 @@
+"""Rules that decide again every k updates or once an epoch, from what was measured since they last did: DBS and OmniLearn."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hetsim import checks
+from hetsim.effects import Contribution
+from hetsim.policies.allocation.base import Allocation, proportional
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a rule knows: the split in force, v_i as it holds them (None: not yet), and what was measured since it last decided."""
+
+    batch_size: int
+    shares: tuple[int, ...]
+    v: tuple[float | None, ...]
+    samples: tuple[int, ...]
+    seconds: tuple[float, ...]
+    num_updates: int = 0
+    epoch: int = 0
+    most: Sequence[int] | None = None
+
+    @classmethod
+    def nothing(cls, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Measured:
+        """Before the first update: even."""
+        zeros, even = (0,) * num_workers, proportional([1.0] * num_workers, batch_size, most=most)
+        return cls(batch_size, even, (None,) * num_workers, zeros, zeros, most=most)
+
+    def and_these(self, timings: Sequence[Contribution]) -> Measured:
+        """With these gradients; an update at which nothing was measured is counted."""
+        if not timings:
+            return replace(self, num_updates=self.num_updates + 1)
+        samples, seconds = list(self.samples), list(self.seconds)
+        for timing in timings:
+            if timing.samples and timing.seconds > 0:
+                samples[timing.rank] += timing.samples
+                seconds[timing.rank] += timing.seconds
+        return replace(self, samples=tuple(samples), seconds=tuple(seconds), num_updates=self.num_updates + 1)
+
+    def decided(self, shares: tuple[int, ...], v: Sequence[float | None], epoch: int) -> Measured:
+        """With this split, and a new beginning."""
+        zeros = (0,) * len(shares)
+        return replace(self, shares=shares, v=tuple(v), samples=zeros, seconds=zeros, num_updates=0, epoch=epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Periodic(Allocation):
+    """A rule that decides every update, every k updates or at the end of each epoch, from what was measured since it last did."""
+
+    reallocate_every: int | str = 1
+    """Updates, or "epoch"."""
+    smoothing: float = 0.0
+    """The part that the past keeps in the moving average of what was measured."""
+    dead_band: float = 0.0
+    """The relative change below which the split stays."""
+
+    def __post_init__(self) -> None:
+        if self.reallocate_every != "epoch":
+            if isinstance(self.reallocate_every, str):
+                raise ValueError(f"allocation.reallocate_every must be a number of updates or epoch, not {self.reallocate_every!r}")
+            checks.whole("allocation.reallocate_every", self.reallocate_every)
+        checks.fraction("allocation.smoothing", self.smoothing)
+        checks.number("allocation.dead_band", self.dead_band, zero=True)
+
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Measured:
+        return Measured.nothing(num_workers, batch_size, most)
+
+    def shares(self, state: Measured) -> tuple[int, ...]:
+        return state.shares
+
+    def asks(self, state: Measured, epoch: int) -> bool:
+        return self._due(state.num_updates + 1, epoch != state.epoch)
+
+    def observe(self, state: Measured, timings: Sequence[Contribution], epoch: int = 0) -> Measured:
+        state = state.and_these(timings)
+        if not self._due(state.num_updates, epoch != state.epoch):
+            return state
+        shares, v = self.decide(state)
+        return state.decided(shares, v, epoch)
+
+    @abstractmethod
+    def decide(self, state: Measured) -> tuple[tuple[int, ...], Sequence[float | None]]:
+        """The next split, and v_i to remember."""
+
+    def _due(self, num_updates: int, epoch_passed: bool) -> bool:
+        return epoch_passed if self.reallocate_every == "epoch" else num_updates >= int(self.reallocate_every)
+
+
+def averaged(old: float | None, new: float, smoothing: float) -> float:
+    """The exponential moving average: `smoothing` is the part that the past keeps."""
+    return new if old is None else smoothing * old + (1 - smoothing) * new
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedProportional(Periodic):
+    """DBS: b_i = B · v_i / Σ v_j by the speeds measured, v_i = b_i / t_i; even until everyone has been measured.
+
+    Ji et al. 2019 (10.7544/issn1000-1239.2019.20180880) modulate the batch "according to the runtime performance of
+    each node" so that all step times agree; the rule as code, once an epoch: Ye et al., arXiv 2007.11831.
+    `smoothing` is what the average of a speed keeps of the past; the split stays while no share would change by more
+    than the part `dead_band` of it.
+    """
+
+    def decide(self, state: Measured) -> tuple[tuple[int, ...], Sequence[float | None]]:
+        measured = zip(state.v, state.samples, state.seconds, strict=True)
+        v = [averaged(old, b / t, self.smoothing) if b else old for old, b, t in measured]
+        speeds = [speed for speed in v if speed is not None]
+        if len(speeds) < len(v):
+            return state.shares, v
+        shares = proportional(speeds, state.batch_size, most=state.most)
+        change = max(abs(new - old) / old for new, old in zip(shares, state.shares, strict=True))
+        return (shares if change > self.dead_band else state.shares), v
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProportionalController(Periodic):
+    """b_i ← b_i · t̄/t_i, renormalised to Σ b_i = B, unless every t_i is within `dead_band` of the mean t̄. OmniLearn, arXiv 2503.17469.
+
+    t_i = b_i · (smoothed seconds per sample). Without smoothing and dead band it is DBS.
+    """
+
+    smoothing: float = 0.5
+    dead_band: float = 0.05
+
+    def decide(self, state: Measured) -> tuple[tuple[int, ...], Sequence[float | None]]:
+        """Remembers seconds per sample in place of v_i."""
+        measured = zip(state.v, state.samples, state.seconds, strict=True)
+        per_sample = [averaged(old, t / b, self.smoothing) if b else old for old, b, t in measured]
+        t = [b * seconds for b, seconds in zip(state.shares, per_sample, strict=True) if seconds is not None]
+        if len(t) < len(per_sample):
+            return state.shares, per_sample
+        mean = sum(t) / len(t)
+        if max(abs(t_i - mean) for t_i in t) <= self.dead_band * mean:
+            return state.shares, per_sample
+        wanted = [b * mean / t_i for b, t_i in zip(state.shares, t, strict=True)]
+        return proportional(wanted, state.batch_size, most=state.most), per_sample

@@ -1,0 +1,55 @@
+"""A split by speeds that are measured once before training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hetsim import checks
+from hetsim.effects import Contribution
+from hetsim.policies.allocation.base import Allocation, proportional
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A split that stays, and what fits into each worker's memory."""
+
+    shares: tuple[int, ...]
+    most: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Static(Allocation):
+    """b_i = rint(B · s_i) by the speeds s_i measured once before training, what is left over to the fastest; fixed for the run.
+
+    Moreno-Álvarez, Paoletti, Rico-Gallego, Haut 2020 (10.1007/s11227-020-03200-6). A share that rint makes empty is one
+    sample; what rint gave too much is taken from the fastest.
+    """
+
+    repetitions: int = 5
+
+    def __post_init__(self) -> None:
+        checks.whole("allocation.repetitions", self.repetitions)
+
+    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Settled:
+        return Settled(proportional([1.0] * num_workers, batch_size, most=most), most)
+
+    def shares(self, state: Settled) -> tuple[int, ...]:
+        return state.shares
+
+    def profiled(self, state: Settled, timings: Sequence[Contribution]) -> Settled:
+        """Where a bound binds, the split is the one in proportion to the speeds that memory allows."""
+        samples, seconds = [0] * len(state.shares), [0.0] * len(state.shares)
+        for timing in timings:
+            samples[timing.rank] += timing.samples
+            seconds[timing.rank] += timing.seconds
+        speeds = [b / max(samples) / t for b, t in zip(samples, seconds, strict=True)]
+        total, batch_size = sum(speeds), sum(state.shares)
+        shares = [max(1, round(batch_size * speed / total)) for speed in speeds]
+        by_speed = sorted(range(len(shares)), key=lambda rank: (-speeds[rank], rank))
+        shares[by_speed[0]] += max(0, batch_size - sum(shares))
+        while sum(shares) > batch_size:
+            shares[next(rank for rank in by_speed if shares[rank] > 1)] -= 1
+        if state.most is not None and any(share > bound for share, bound in zip(shares, state.most, strict=True)):
+            return replace(state, shares=proportional(speeds, batch_size, most=state.most))
+        return replace(state, shares=tuple(shares))

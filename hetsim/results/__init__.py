@@ -1,0 +1,1 @@
+"""What a run leaves: its folder, summary and figures; and tables of several runs."""

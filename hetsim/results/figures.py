@@ -1,0 +1,105 @@
+"""Pictures of runs: who computes, updates and waits, and learning curves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetsim.results.folder import unfinished
+from hetsim.runtime.history import Point
+
+COMPUTE, STEP, WAIT, INK = "#4878a8", "#e49444", "#e9ecef", "#333333"
+
+
+def _pictures(folder: Path, points: Sequence[Point], summary: Mapping[str, Any]) -> None:
+    title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
+    trace = folder / "trace.parquet"
+    if trace.is_file():
+        timeline([(title, trace)], folder / "timeline.png", num_workers=summary["num_workers"])
+    if any(point.evaluation.train_loss is not None for point in points):
+        rows = [(p.seconds, p.evaluation.train_loss, p.evaluation.test_accuracy) for p in points]
+        curves([(summary["backend"], rows)], folder / "curve.png", title=title)
+
+
+def timeline(runs: Sequence[tuple[str, Path]], path: Path, *, num_workers: int) -> None:
+    """Who computes, updates and waits in the first steps of one or more runs, one under the other on one time axis."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+    from pyarrow import parquet
+
+    busy = [_intervals(parquet.read_table(trace, columns=["start", "end", "rank", "kind"])) for _, trace in runs]
+    if not all(busy):
+        return
+    end = max(_first_steps(rows) for rows in busy)
+    ranks = sorted({rank for rows in busy for _, _, rank, _ in rows}) if num_workers <= 32 else list(range(32))
+    figure = Figure(figsize=(9, 0.9 + len(runs) * (0.55 + 0.26 * len(ranks))), layout="constrained")
+    for axes, rows, (title, _) in zip(figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0], busy, runs, strict=True):
+        for place, rank in enumerate(ranks):
+            axes.broken_barh([(0, end)], (place - 0.38, 0.76), color=WAIT)
+            for kind, colour, edge in (("gradient", COMPUTE, 0.6), ("update", STEP, 0.0)):
+                bars = [(s, min(e, end) - s) for s, e, r, k in rows if r == rank and k == kind and s < end]
+                axes.broken_barh(bars, (place - 0.38, 0.76), facecolor=colour, edgecolor="white", linewidth=edge)
+        axes.set_yticks(range(len(ranks)), ["server" if rank == num_workers else f"worker {rank}" for rank in ranks])
+        axes.set(xlim=(0, end), ylim=(len(ranks) - 0.5, -0.5))
+        axes.set_title(title, fontsize=10, color=INK, loc="left")
+        axes.tick_params(length=0, labelsize=9, labelcolor=INK)
+        axes.spines[:].set_visible(False)
+    axes.set_xlabel("the first steps, in seconds of the run's own clock", fontsize=9, color=INK)
+    key = [Patch(color=COMPUTE, label="gradient"), Patch(color=STEP, label="update"), Patch(color=WAIT, label="waiting")]
+    figure.legend(handles=key, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def curves(runs: Sequence[tuple[str, Sequence[tuple[float, float | None, float | None]]]], path: Path, *, title: str) -> None:
+    """Training loss and test accuracy against the run's own clock, one line a run."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    figure.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left")
+    panels = figure.subplots(1, 2)
+    for (name, rows), colour, line in zip(runs, (COMPUTE, STEP), ("-", "--"), strict=False):
+        for axes, column in zip(panels, (1, 2), strict=True):
+            known = [(row[0], row[column]) for row in rows if row[column] is not None]
+            if known:
+                axes.plot(*zip(*known, strict=True), line, color=colour, label=name, linewidth=1.8, marker="o", markersize=3)
+    for axes, label in zip(panels, ("training loss", "test accuracy"), strict=True):
+        axes.set_xlabel("seconds of the run's own clock", fontsize=9, color=INK)
+        axes.set_ylabel(label, fontsize=9, color=INK)
+        axes.grid(color=WAIT)
+        axes.tick_params(labelsize=9, labelcolor=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+    if all(value is not None and value > 0 for _, rows in runs for _, value, _ in rows):
+        panels[0].set_yscale("log")
+        panels[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0)))
+        panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panels[0].yaxis.set_minor_formatter(NullFormatter())
+    if len(runs) > 1:
+        panels[1].legend(frameon=False, fontsize=9, loc="lower right")
+    _save(figure, path)
+
+
+def _intervals(table: Any, most: int = 20_000) -> list[tuple[float, float, int, str]]:
+    """The first gradients and updates of a trace, whose rows are in no particular order."""
+    from pyarrow import compute
+
+    kinds = compute.cast(table["kind"], "string")
+    wanted = compute.or_(compute.equal(kinds, "gradient"), compute.equal(kinds, "update"))
+    columns = table.filter(wanted).sort_by("start").slice(0, most).to_pydict()
+    return list(zip(columns["start"], columns["end"], columns["rank"], columns["kind"], strict=True))
+
+
+def _first_steps(rows: Sequence[tuple[float, float, int, str]], steps: int = 6) -> float:
+    """When the slowest worker has computed its first few gradients."""
+    ends: dict[int, list[float]] = {}
+    for _, end, rank, kind in rows:
+        if kind == "gradient":
+            ends.setdefault(rank, []).append(end)
+    return max(sorted(times)[:steps][-1] for times in ends.values()) if ends else max(end for _, end, _, _ in rows)
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.savefig(unfinished(path), format="png", dpi=130)
+    os.replace(unfinished(path), path)

@@ -1,0 +1,147 @@
+"""Numbers to files, tables and pictures."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetsim.errors import RunFailed
+from hetsim.results.figures import _pictures
+from hetsim.results.folder import unfinished, write_text
+from hetsim.runtime import metrics
+from hetsim.runtime.history import History, Point
+from hetsim.runtime.metrics import Busy
+
+
+def check_finite(history: History, busy: Sequence[Busy]) -> None:
+    """RunFailed if times were so large that there are no numbers for them."""
+    if not all(math.isfinite(seconds) for seconds in (history.applied.seconds, *(worker.compute_seconds for worker in busy))):
+        raise RunFailed("the run's clock went beyond all numbers: lower the largest times of the cluster, or the spread of its noise")
+
+
+def write_summary(
+    folder: Path,
+    history: History,
+    busy: Sequence[Busy],
+    *,
+    backend: str,
+    wall_seconds: float,
+    emulation: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Write summary.json, curve.csv and, if asked for, the pictures; the summary."""
+    experiment, last = history.experiment, history.last
+    final = history.points[-1].evaluation
+    warned = list(warnings)
+    if final.train_loss is not None and not math.isfinite(final.train_loss):
+        warned.append("the training diverged: its loss is not finite; try a lower learning_rate")
+    remark = experiment.coordination.remark(last)
+    if remark is not None:
+        warned.append(remark)
+    numbers = metrics.summary(history.applied, busy)
+    summary = {
+        "method": experiment.method,
+        "backend": backend,
+        "cluster": experiment.cluster.name,
+        "workload": experiment.workload.name,
+        "seed": experiment.seed,
+        "num_workers": experiment.num_workers,
+        "num_updates": history.applied.num_updates,
+        "num_samples": last.num_samples,
+        "num_samples_discarded": last.num_samples_discarded,
+        "num_samples_in_flight": last.num_samples_in_flight,
+        "seconds": numbers["seconds"],
+        "profile_seconds": history.profile_seconds,
+        "updates_per_second": numbers["updates_per_second"],
+        "samples_per_second": metrics.ratio(last.num_samples - history.start.num_samples, numbers["seconds"]),
+        "staleness_mean": numbers["staleness_mean"],
+        "staleness_max": numbers["staleness_max"],
+        "idle_share": numbers["idle_share"],
+        "batch_sizes": list(experiment.coordination.allocation.shares(last.allocation)),
+        "final": {"train_loss": _finite(final.train_loss), "test_accuracy": _finite(final.test_accuracy)},
+        "per_worker": numbers["per_worker"],
+        "wall_seconds": wall_seconds,
+        "emulation": None if emulation is None else dict(emulation),
+        "warnings": warned,
+    }
+    write_text(folder / "curve.csv", curve_csv(history.points))
+    for stale in ("timeline.png", "curve.png", *([] if history.trace.commits else ["trace.parquet"])):
+        (folder / stale).unlink(missing_ok=True)  # of an earlier run in the same folder
+    if experiment.pictures:
+        _pictures(folder, history.points, summary)
+    os.replace(unfinished(folder / "config.yaml"), folder / "config.yaml")
+    write_text(folder / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+    return summary
+
+
+def curve_csv(points: Sequence[Point]) -> str:
+    """The learning curve as CSV; an empty field where the workload has no such number."""
+    lines = ["seconds,version,samples,train_loss,test_accuracy"]
+    for point in points:
+        values = (point.evaluation.train_loss, point.evaluation.test_accuracy)
+        lines.append(f"{point.seconds!r},{point.version},{point.samples}," + ",".join("" if v is None else repr(v) for v in values))
+    return "\n".join(lines) + "\n"
+
+
+def describe(summary: Mapping[str, Any]) -> str:
+    """A run in five lines."""
+    emulation = summary["emulation"]
+    place = "this hardware" if emulation is not None and emulation["emulate"] == "none" else summary["cluster"]
+    final = summary["final"]
+    lines = [
+        f"{summary['method']} on {place} ({summary['num_workers']} workers), {summary['workload']}, "
+        f"seed {summary['seed']}, backend {summary['backend']}",
+        f"  {summary['num_updates']} updates, {summary['num_samples']} samples in {formatted(summary['seconds'])} s{_dropped(summary)}: "
+        f"{formatted(summary['updates_per_second'])} updates/s, {formatted(summary['samples_per_second'])} samples/s",
+        f"  staleness {formatted(summary['staleness_mean'])} on average, {summary['staleness_max']} at most; "
+        f"workers idle {formatted(_percent(summary['idle_share']))} % of the time; batch sizes {_list(summary['batch_sizes'])}",
+    ]
+    if final["train_loss"] is not None or final["test_accuracy"] is not None:
+        loss = "not finite" if final["train_loss"] is None else formatted(final["train_loss"])
+        accuracy = "" if final["test_accuracy"] is None else f", test accuracy {final['test_accuracy']:.4f}"
+        lines.append(f"  train loss {loss}{accuracy}")
+    return "\n".join(lines)
+
+
+def one_line(summary: Mapping[str, Any]) -> str:
+    """A run in half a line."""
+    final = summary["final"]
+    accuracy = "" if final["test_accuracy"] is None else f", test accuracy {final['test_accuracy']:.4f}"
+    rate = formatted(summary["updates_per_second"])
+    return f"{summary['num_updates']} updates in {formatted(summary['seconds'])} s, {rate} updates/s{accuracy}"
+
+
+def _dropped(summary: Mapping[str, Any]) -> str:
+    dropped = summary["num_samples_discarded"]
+    return f" ({dropped} more dropped)" if dropped else ""
+
+
+def formatted(value: float | None) -> str:
+    """Four significant digits; a dash where there is no number."""
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def _list(sizes: Sequence[int]) -> str:
+    return " ".join(map(str, sizes)) if len(sizes) <= 16 else f"{min(sizes)} to {max(sizes)}"
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def seconds_to(run: Path, accuracy: float) -> float | None:
+    """When a run's curve first reached this test accuracy, on the run's own clock; None if it never did."""
+    with (run / "curve.csv").open(encoding="utf-8", newline="") as file:
+        curve = [(float(row["seconds"]), float(row["test_accuracy"] or -1)) for row in csv.DictReader(file)]
+    return next((seconds for seconds, reached in curve if reached >= accuracy), None)

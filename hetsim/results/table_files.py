@@ -1,0 +1,104 @@
+"""A table of a sweep as Markdown, CSV, Parquet and a picture."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetsim.results.figures import COMPUTE, INK, WAIT
+from hetsim.results.table import LONGEST, METRICS, Estimate, Row, _short, head, known
+
+MOST = 60  # rows of a picture
+
+
+def markdown(found: Sequence[Row], *, accuracy: float) -> str:
+    """The table as Markdown."""
+    shown = known(found)
+    heads = [*found[0].keys, "runs", *(head(metric, accuracy) for metric in shown)]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    values = {value for row in found for value in row.keys.values()}
+    alike = Counter(_short(value, LONGEST) for value in values)  # of those that would look the same, all is told
+    for row in found:
+        told = [value if alike[_short(value, LONGEST)] > 1 else _short(value, LONGEST) for value in row.keys.values()]
+        cells = [f"`{value}`" if value else "" for value in told]
+        cells += [str(row.num_runs), *(_cell(metric, row.numbers[metric]) for metric in shown)]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(metric: str, estimate: Estimate) -> str:
+    if metric == "seconds_to_accuracy" and estimate.num_known < estimate.num_runs:
+        return f"reached by {estimate.num_known} of {estimate.num_runs}" if estimate.num_known else "never reached"
+    return str(estimate)
+
+
+def columns(found: Sequence[Row], *, accuracy: float) -> dict[str, list[Any]]:
+    """The table as columns: keys, label, runs, and of each metric the mean, half its 95 % interval and how many runs have it."""
+    table: dict[str, list[Any]] = {key: [row.keys[key] for row in found] for key in found[0].keys}
+    table["label"] = [row.label for row in found]
+    table["runs"] = [row.num_runs for row in found]
+    table["accuracy"] = [accuracy for _ in found]
+    for metric in METRICS:
+        estimates = [row.numbers[metric] for row in found]
+        table[f"{metric}_mean"] = [estimate.mean for estimate in estimates]
+        table[f"{metric}_interval"] = [estimate.interval for estimate in estimates]
+        table[f"{metric}_runs"] = [estimate.num_known for estimate in estimates]
+    return table
+
+
+def write(found: Sequence[Row], folder: Path, *, metric: str, accuracy: float, title: str) -> None:
+    """table.parquet, table.csv, table.md and table.png, each whole or not at all."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    folder.mkdir(parents=True, exist_ok=True)
+    data = columns(found, accuracy=accuracy)
+    strings = {*found[0].keys, "label"}
+    kinds = {name: pa.string() if name in strings else pa.int64() if name.endswith("runs") else pa.float64() for name in data}
+    table = pa.table({name: pa.array(values, kinds[name]) for name, values in data.items()})
+    _whole(folder / "table.parquet", lambda path: parquet.write_table(table, path))
+    _whole(folder / "table.csv", lambda path: csv.write_csv(table, path))
+    _whole(folder / "table.md", lambda path: path.write_text(markdown(found, accuracy=accuracy), encoding="utf-8"))
+    _whole(folder / "table.png", lambda path: picture(found, path, metric=metric, accuracy=accuracy, title=title))
+
+
+def _whole(path: Path, write: Callable[[Path], object]) -> None:
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        write(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def picture(found: Sequence[Row], path: Path, *, metric: str, accuracy: float, title: str) -> None:
+    """A point and an interval a row, the best above; in words where there is no number."""
+    from matplotlib.figure import Figure
+
+    drawn = list(found[:MOST])
+    figure = Figure(figsize=(9, 1.1 + 0.27 * len(drawn)), layout="constrained")
+    axes = figure.subplots()
+    for place, row in enumerate(drawn):
+        estimate = row.numbers[metric]
+        if estimate.mean is None:
+            axes.text(0.01, place, _cell(metric, estimate), transform=axes.get_yaxis_transform(), va="center", fontsize=8, color="#888888")
+        else:
+            axes.errorbar(estimate.mean, place, xerr=estimate.interval, fmt="o", color=COMPUTE, ms=5, elinewidth=1.6, capsize=3)
+    means = [row.numbers[metric].mean for row in drawn]
+    positive = [mean for mean in means if mean is not None and mean > 0]
+    if positive and len(positive) == sum(mean is not None for mean in means) and max(positive) > 30 * min(positive):
+        axes.set_xscale("log")
+    axes.set_yticks(range(len(drawn)), [row.label.replace("$", r"\$") for row in drawn])
+    axes.set_ylim(len(drawn) - 0.4, -0.6)
+    axes.margins(x=0.06)
+    more = f"; {len(found) - len(drawn)} more rows are in table.csv" if len(found) > len(drawn) else ""
+    axes.set_xlabel(f"{head(metric, accuracy)}: mean and 95 % interval over the runs{more}", fontsize=9, color=INK)
+    figure.suptitle(title.replace("$", r"\$"), fontsize=10, color=INK, x=0.01, ha="left")
+    axes.grid(color=WAIT)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, labelsize=9, labelcolor=INK)
+    axes.spines[:].set_visible(False)
+    figure.savefig(path, format="png", dpi=130)

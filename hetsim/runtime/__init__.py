@@ -1,0 +1,1 @@
+"""What runs a method, shared by all worlds: the experiment, the protocol of a world, the state of a rank, and recorders."""

@@ -1,0 +1,118 @@
+"""One run as its config describes it: built at the edge, read by both backends."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hetsim import checks
+from hetsim.cluster.model import Cluster
+from hetsim.coordination.base import Coordination
+from hetsim.coordination.plan import Plan
+from hetsim.effects import Batch
+from hetsim.runtime.budget import Budget
+from hetsim.runtime.trace import DETAILS
+from hetsim.workloads.task import Optimizer, OptimizerRecipe, Task, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Which method on which cluster trains what, from which seed, for how long, and what is recorded of it."""
+
+    method: str
+    coordination: Coordination
+    cluster: Cluster
+    workload: Workload
+    optimizer: OptimizerRecipe
+    local_optimizer: OptimizerRecipe | None = None
+    budget: Budget
+    batch_size: int
+    seed: int = 0
+    dtype: str = "float32"
+    threads: int = 1
+    evaluate_every_epochs: float = 1
+    trace: str = "full"
+    pictures: bool = True
+
+    def __post_init__(self) -> None:
+        """Everything that can be checked without reading data or importing torch."""
+        if checks.whole("seed", self.seed, least=0) >= 2**63:
+            raise ValueError(f"seed must be below 2**63, not {self.seed}")
+        checks.whole("batch_size", self.batch_size)
+        checks.whole("threads", self.threads)
+        checks.choice("dtype", self.dtype, ("float32", "float64"))
+        checks.choice("trace", self.trace, DETAILS)
+        checks.number("evaluate_every_epochs", self.evaluate_every_epochs)
+        checks.flag("pictures", self.pictures)
+        if self.batch_size < self.num_workers:
+            raise ValueError(f"batch_size={self.batch_size} is less than one sample for each of {self.num_workers} workers: raise it")
+        self.coordination.allocation.begun(self.num_workers, self.batch_size, self.cluster.most)
+        self.coordination.admission.initial(self.num_workers)
+        self.coordination.check(self.num_workers)
+        self._check_optimizers()
+        self.workload.check()
+
+    @property
+    def num_workers(self) -> int:
+        """N."""
+        return self.cluster.num_workers
+
+    @property
+    def num_ranks(self) -> int:
+        """Programs that run: the workers, and a server where the method has one."""
+        return self.num_workers + self.coordination.needs_server
+
+    @property
+    def leader(self) -> int:
+        """The rank whose commits count: the server, or rank 0 where there is none."""
+        return self.num_workers if self.coordination.needs_server else 0
+
+    @property
+    def profiled(self) -> tuple[Batch, ...]:
+        """What each worker computes to be measured before the run: B samples, or what fits into its memory."""
+        most = self.cluster.most or (self.batch_size,) * self.num_workers
+        return tuple(Batch(0, min(self.batch_size, bound)) for bound in most)
+
+    def plan(self, task: Task) -> Plan:
+        """What is to be handed out of this task's samples."""
+        positions = self.budget.num_positions(task.num_samples)
+        return Plan(self.num_workers, self.batch_size, positions, task.num_samples, task.num_parameters, self.cluster.most)
+
+    def load(self) -> tuple[Task, Optimizers]:
+        """The workload's data, model and optimizers, refusing what would silently do nothing."""
+        task = self.workload.load(seed=self.seed, dtype=self.dtype)
+        if "torch" in sys.modules:  # a phantom never imports it
+            sys.modules["torch"].set_num_threads(self.threads)
+        optimizer = task.optimizer(self.optimizer)
+        local = None if self.local_optimizer is None else task.optimizer(self.local_optimizer)
+        if self.budget.epochs is not None and self.budget.updates is None and self.budget.seconds is None:
+            for one in (optimizer, local):
+                if one is not None:
+                    one.foresee(math.ceil(self.budget.epochs))
+        if self.coordination.relies_on_scale(self.num_workers) and not optimizer.feels_scale:
+            raise ValueError(
+                f"optimizer._target_={self.optimizer.optimizer.target} does not feel a gradient's scale, so weighting or discounting "
+                "single gradients would do nothing: use torch.optim.SGD, or weighting=per_worker discount=none"
+            )
+        return task, Optimizers(optimizer, local)
+
+    def _check_optimizers(self) -> None:
+        """Refuse an optimizer that would do nothing, that is missing, or that a compensation does not suit."""
+        coordination = type(self.coordination).__name__
+        if self.local_optimizer is not None and not self.coordination.takes_local_steps:
+            raise ValueError(
+                f"local_optimizer would do nothing, as in {coordination} no worker takes steps of its own: take local_optimizer=none"
+            )
+        if self.local_optimizer is None and self.coordination.needs_local_steps is not None:
+            raise ValueError(f"local_optimizer is none, but {self.coordination.needs_local_steps}: add one, such as local_optimizer=sgd")
+        recipe, schedule = self.optimizer.optimizer, self.optimizer.schedule
+        self.coordination.compensation.suits(recipe.target, recipe.options, None if schedule is None else schedule.target)
+
+
+class Optimizers(NamedTuple):
+    """The one that makes versions, and the one of each worker's own steps, where workers take any."""
+
+    main: Optimizer
+    local: Optimizer | None = None

@@ -1,0 +1,37 @@
+"""The backend `sim`: plays a run in virtual time, and leaves its files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ClassVar
+
+from hetsim.results.folder import run_folder
+from hetsim.results.summary import check_finite, write_summary
+from hetsim.runtime.backend import Backend
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.trace import Trace
+from hetsim.sim.lockstep.world import Lockstep
+from hetsim.sim.world import Simulation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulator(Backend):
+    """backend=sim: SimPy's clock, the cluster's times, the workload's real numbers.
+
+    Where all ranks do the same and nothing is computed, they are played in lockstep: the same times, at a fraction of the cost.
+    """
+
+    name: ClassVar[str] = "sim"
+
+    def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
+        begun = perf_counter()
+        task, optimizers = experiment.load()
+        driver = Lockstep if Lockstep.suits(experiment, task) else Simulation
+        with run_folder(folder, config), Trace(folder, experiment.trace) as trace:
+            simulation = driver(experiment, task, optimizers, trace)
+            simulation.run()
+            check_finite(simulation.history, simulation.busy)
+            trace.close()
+            return write_summary(folder, simulation.history, simulation.busy, backend=self.name, wall_seconds=perf_counter() - begun)

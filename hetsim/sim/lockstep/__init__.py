@@ -1,0 +1,5 @@
+"""All ranks of a program that is the same on each of them, run as one with arrays."""
+
+from hetsim.sim.lockstep.world import Lockstep
+
+__all__ = ["Lockstep"]

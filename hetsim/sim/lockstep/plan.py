@@ -1,0 +1,67 @@
+"""One rank that stands for all: splits of a batch as arrays by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from hetsim import effects as fx
+from hetsim.coordination.plan import Layout, Plan, Split
+from hetsim.sim.lockstep.times import Counts
+
+
+class Everyone:
+    """In the place of a rank: it picks all ranges at once, and nothing can be decided by it."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise TypeError("this program asks which rank it is, so it is not the same on every rank: same_on_every_rank must be False")
+
+    def __repr__(self) -> str:
+        return "everyone"
+
+
+EVERYONE: Final[Any] = Everyone()
+
+
+class Batches(fx.Batch):
+    """Everyone's range of a split: `start` and `samples` are arrays; true where anyone has any."""
+
+    __slots__ = ()
+    start: Any
+    samples: Any
+
+    def __bool__(self) -> bool:
+        return bool(self.samples.any())
+
+
+@dataclass(frozen=True, slots=True)
+class EveryonesSplit(Split):
+    """A split that can be asked for all ranges at once; `arrays` has the samples and offsets of its layout."""
+
+    arrays: tuple[Counts, Counts] = field(repr=False, compare=False)
+
+    def __getitem__(self, rank: Any) -> Any:
+        if rank is not EVERYONE:
+            return Split.__getitem__(self, rank)
+        samples, offsets = self.arrays
+        start: Any = np.minimum(self.start + offsets, self.stop)
+        return Batches(start, np.minimum(samples, self.stop - start))
+
+
+@dataclass(frozen=True, slots=True)
+class EveryonesPlan(Plan):
+    """A plan whose splits can be asked for all ranges at once."""
+
+    _latest: list[tuple[Layout, tuple[Counts, Counts]]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def split(self, start: int, shares: Sequence[int]) -> EveryonesSplit:
+        split = Plan.split(self, start, shares)
+        if not self._latest or self._latest[0][0] is not split.layout:
+            self._latest[:] = [(split.layout, (np.array(split.layout.samples, np.int64), np.array(split.layout.offsets, np.int64)))]
+        return EveryonesSplit(split.start, split.stop, split.layout, self._latest[0][1])

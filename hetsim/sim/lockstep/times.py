@@ -1,0 +1,90 @@
+"""What the next gradients and updates of all nodes take, as arrays by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsim.cluster.compute_times import StepTimes
+from hetsim.cluster.model import Node
+from hetsim.cluster.outages import GRADIENTS
+
+BLOCK = 64  # numbers taken from each stream of chance at a time
+
+
+Seconds = NDArray[np.float64]
+"""By rank."""
+
+
+Counts = NDArray[np.int64]
+"""By rank."""
+
+
+class Draws:
+    """The next number of each of many streams at once; whoever is not asked keeps its own for later."""
+
+    def __init__(self, streams: Sequence[Iterator[float]]) -> None:
+        self._streams = streams
+        self._ranks = np.arange(len(streams))
+        self._block = np.empty((BLOCK, len(streams)))
+        self._taken = np.full(len(streams), BLOCK)
+
+    def next(self, asked: NDArray[np.bool_]) -> Seconds:
+        """One number for each stream, which counts as taken only where it is asked for."""
+        empty = self._taken == BLOCK
+        if empty.all():
+            drawn = chain.from_iterable(islice(stream, BLOCK) for stream in self._streams)
+            self._block = np.ascontiguousarray(np.fromiter(drawn, np.float64, self._block.size).reshape(-1, BLOCK).T)
+        elif empty.any():
+            for rank in np.flatnonzero(empty).tolist():
+                self._block[:, rank] = list(islice(self._streams[rank], BLOCK))
+        self._taken[empty] = 0
+        numbers: Seconds = self._block[self._taken, self._ranks]
+        self._taken += asked
+        return numbers
+
+
+class EveryonesTimes:
+    """What the next gradients and updates of all nodes take: what StepTimes says of each, of all plain nodes in one go.
+
+    A node is plain if its time is affine in its samples, times noise. The others are asked one by one.
+    """
+
+    def __init__(self, nodes: Sequence[Node], *, seed: int, num_gradients: Sequence[int] = ()) -> None:
+        self._overhead = np.array([node.overhead_seconds for node in nodes])
+        self._per_sample = np.array([node.seconds_per_sample for node in nodes])
+        self._update = np.array([node.seconds_per_update for node in nodes])
+        plain = [not (node.table or node.slow_spells or node.slowdown) for node in nodes]
+        before = num_gradients or repeat(0)
+        self._draws: Draws | None = None
+        if any(node.noise for node in nodes):
+            streams = [
+                islice(node.noise.draws(seed, rank, GRADIENTS), skipped, None) if node.noise and its else repeat(1.0)
+                for rank, (node, its, skipped) in enumerate(zip(nodes, plain, before, strict=False))
+            ]
+            self._draws = Draws(streams)
+        self._one_by_one = {rank: StepTimes(nodes[rank], seed=seed, rank=rank) for rank, its in enumerate(plain) if not its}
+        for rank, times in self._one_by_one.items():
+            times.skip(num_gradients[rank] if num_gradients else 0)
+
+    def seconds(self, samples: Counts, start: Seconds) -> Seconds:
+        """Of each rank's gradient over so many samples, begun then; nothing, and nothing drawn, where there are none."""
+        asked = samples > 0
+        seconds: Seconds = self._overhead + samples * self._per_sample
+        if self._draws is not None:
+            seconds *= self._draws.next(asked)
+        for rank, times in self._one_by_one.items():
+            if asked[rank]:
+                seconds[rank] = times.seconds(int(samples[rank]), float(start[rank]))
+        seconds[~asked] = 0.0
+        return seconds
+
+    def update_seconds(self, start: Seconds) -> Seconds:
+        """Of an optimizer step of each rank's own, begun then."""
+        seconds = self._update.copy()
+        for rank, times in self._one_by_one.items():
+            seconds[rank] = times.update_seconds(float(start[rank]))
+        return seconds

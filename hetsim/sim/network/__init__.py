@@ -1,0 +1,1 @@
+"""Links, and transfers that share them max-min fairly."""

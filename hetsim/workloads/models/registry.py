@@ -1,0 +1,60 @@
+"""Models by name: hetsim's own, or any classification model of torchvision."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hetsim.workloads.models.small import lenet, mlp, resnet20
+from hetsim.workloads.models.torchvision import classifier
+
+OWN: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "lenet": lenet, "resnet20": resnet20}
+
+
+def check_model(name: str, options: Mapping[str, Any]) -> None:
+    """ValueError if a model of ours does not have one of these options."""
+    if name in OWN:
+        allowed = [option for option in inspect.signature(OWN[name]).parameters if option not in ("shape", "num_classes")]
+        for option in options:
+            if option not in allowed:
+                raise ValueError(
+                    f"workload.model_options.{option} is no option of {name} ({', '.join(allowed)}): "
+                    f"add '~workload.model_options.{option}' to leave it out"
+                )
+
+
+def build_model(name: str, options: Mapping[str, Any], *, shape: Sequence[int], num_classes: int, seed: int) -> nn.Module:
+    """The model, with the initial weights of this seed; ValueError if there is none of this name, or it cannot take these inputs."""
+    check_model(name, options)
+    builder = OWN[name] if name in OWN else classifier(name, known=list(OWN))
+    size = " x ".join(map(str, shape))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model = builder(shape, num_classes, **options)
+        except Exception as error:
+            raise ValueError(f"workload.model={name} on inputs of {size} refuses model_options {dict(options)}: {_reason(error)}") from None
+        try:
+            answer = logits(model.eval()(torch.zeros(1, *shape)))
+        except Exception as error:
+            raise ValueError(
+                f"workload.model={name} cannot take inputs of {size} ({_reason(error)}): "
+                "set workload.resize to a larger image side, or choose another model"
+            ) from None
+    if answer.shape != (1, num_classes):
+        raise ValueError(f"workload.model={name} answers {tuple(answer.shape)} for one input, not (1, {num_classes}): choose a classifier")
+    return model
+
+
+def logits(output: Any) -> torch.Tensor:
+    """A model's answer; some of torchvision's put auxiliary ones beside it."""
+    answer: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
+    return answer
+
+
+def _reason(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

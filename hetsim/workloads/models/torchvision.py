@@ -1,0 +1,39 @@
+"""torchvision's classification models by name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hetsim import checks
+
+
+def classifier(name: str, *, known: Sequence[str]) -> Callable[..., Any]:
+    """A builder (shape, num_classes, **options) of torchvision's classification model of this name, untrained."""
+    import torchvision.models
+    from torch import nn
+
+    names = torchvision.models.list_models(module=torchvision.models)
+    if name not in names:
+        raise ValueError(
+            f"workload.model must be {', '.join(known)} or a classification model of torchvision, not {name!r}"
+            f"{checks.suggestion(name, [*known, *names])}"
+        )
+
+    class ThreeChannels(nn.Module):
+        """One grey channel, three times."""
+
+        def forward(self, images: Any) -> Any:
+            return images.expand(-1, 3, -1, -1)
+
+    def build(shape: Sequence[int], num_classes: int, **options: Any) -> nn.Module:
+        builder = torchvision.models.get_model_builder(name)
+        if len(shape) != 3:
+            raise ValueError("it takes images")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model: nn.Module = builder(weights=None, num_classes=num_classes, **options)
+        return model if shape[0] == 3 else nn.Sequential(ThreeChannels(), model)
+
+    return build
