@@ -23,10 +23,10 @@ from hetsim.cli.methods import configs
 from hetsim.runtime import metrics
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace
-from hetsim.sim.lockstep.world import Lockstep
-from hetsim.sim.world import Simulation
+from hetsim.sim.lockstep.world import LockstepWorld
+from hetsim.sim.world import EventWorld
 
-DRIVERS = {"lockstep": Lockstep, "events": Simulation}
+DRIVERS = {"lockstep": LockstepWorld, "events": EventWorld}
 PIPE = ("method=pipe_sgd", "coordination.warm_up=2")
 ROWS = (
     ("lockstep", ("method=ssgd",), 10_000, 1000),

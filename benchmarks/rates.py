@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from hetsim.cli.build import build_experiment
 from hetsim.cli.methods import configs
-from hetsim.sim.world import Simulation
+from hetsim.sim.world import EventWorld
 
 RATES = (0.02, 0.05, 0.1, 0.2, 0.4)
 SEEDS = (0, 1, 2)
@@ -46,7 +46,7 @@ def trained(method: str, keys: Keys, seed: int) -> tuple[float, float]:
         config = compose("config", overrides=[f"method={method}", "trace=none", "pictures=false"])
     changes = {**dict(keys), "seed": seed, "evaluate_every_epochs": 0.2, "budget": {"epochs": 30}}
     made, _ = build_experiment(OmegaConf.merge(config, changes))
-    simulation = Simulation(made, *made.load())
+    simulation = EventWorld(made, *made.load())
     simulation.run()
     curve = [(point.seconds, point.evaluation.test_accuracy or 0.0) for point in simulation.history.points]
     return next((seconds for seconds, accuracy in curve if accuracy >= 0.9), float("inf")), curve[-1][1]

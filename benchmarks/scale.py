@@ -31,7 +31,7 @@ from omegaconf import OmegaConf
 from hetsim.cli.build import build_experiment
 from hetsim.cli.methods import configs
 from hetsim.runtime.trace import Trace
-from hetsim.sim.world import Simulation
+from hetsim.sim.world import EventWorld
 
 SAMPLES, PARAMETERS = 32, 100_000  # of a worker's batch; of the model, 4 bytes each
 OVERHEAD, PER_SAMPLE, SPREAD = 10e-3, 1e-3, 0.3  # seconds, seconds, s of the lognormal factor
@@ -163,7 +163,7 @@ def simulated(num_workers: int, updates: int) -> float:
     made, _ = build_experiment(config)
     task, optimizers = made.load()
     with tempfile.TemporaryDirectory() as folder, Trace(Path(folder), "full") as trace:
-        simulation = Simulation(made, task, optimizers, trace)
+        simulation = EventWorld(made, task, optimizers, trace)
         begun = perf_counter()
         simulation.run()
         return updates / (perf_counter() - begun)

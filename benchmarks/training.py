@@ -34,7 +34,7 @@ from hetsim.cli.methods import configs
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace
-from hetsim.sim.world import Simulation
+from hetsim.sim.world import EventWorld
 from hetsim.workloads.data.base import Arrays
 from hetsim.workloads.models.registry import build_model
 from hetsim.workloads.supervised import Supervised
@@ -86,7 +86,7 @@ def simulated(made: Experiment) -> float:
     task, optimizers = made.load()
     task.evaluate = unevaluated  # type: ignore[method-assign]
     begun = perf_counter()
-    simulation = Simulation(made, task, optimizers, Trace(None, made.trace))
+    simulation = EventWorld(made, task, optimizers, Trace(None, made.trace))
     simulation.run()
     seconds = perf_counter() - begun
     assert made.budget.epochs is None or simulation.history.last.num_samples == made.budget.epochs * SAMPLES
@@ -135,7 +135,7 @@ def peak(method: tuple[str, ...], workers: int, updates: int, overrides: list[st
     weights = task.initial()
     optimizers.main.step(optimizers.main.initial(), weights, task.gradient(weights, Batch(0, SHARE))[0], 0)
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    Simulation(made, task, optimizers).run()
+    EventWorld(made, task, optimizers).run()
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     return f"{' '.join(method):44}{workers:7}{grown / 1e6:9.0f}{grown / weights.nbytes:9.1f}"
 

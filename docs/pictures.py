@@ -34,7 +34,7 @@ from hetsim.sim.clock import Clock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Flow, Link, Route
 from hetsim.sim.network.ring import ring_seconds
-from hetsim.sim.world import Simulation
+from hetsim.sim.world import EventWorld
 from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import OptimizerRecipe, Recipe
 
@@ -68,7 +68,7 @@ def played(cluster: Cluster, updates: int, batch_size: int, server: bool = True,
     what = {"workload": PhantomWorkload(num_parameters=int(nbytes / 4), num_samples=60_000), "budget": Budget(updates=updates)}
     how = {"method": "picture", "optimizer": OptimizerRecipe(Recipe("torch.optim.SGD")), "batch_size": batch_size}
     experiment, trace = Experiment(coordination=coordination, cluster=cluster, **what, **how), Trace(None, "full")
-    Simulation(experiment, *experiment.load(), trace).run()
+    EventWorld(experiment, *experiment.load(), trace).run()
     rows = [Row(*trace.rows[i : i + len(COLUMNS)]) for i in range(0, len(trace.rows), len(COLUMNS))]
     return sorted(row._replace(kind=KINDS[int(row.kind)]) for row in rows)
 

@@ -186,7 +186,7 @@ class Gather(Effect[tuple[float, ...]]):
 class Pending(Generic[T]):
     """An effect that was started and may not have been answered yet; `Wait` for it."""
 
-    __slots__ = ("answer", "then")
+    __slots__ = ("answer", "callback")
 
 
 @dataclass(slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from worlds import experiment
 
-from hetsim.sim.world import Simulation
+from hetsim.sim.world import EventWorld
 
 
 def play(methods: list[str]) -> None:
     """Each of them, for two epochs of a small phantom."""
     for name in methods:
         made = experiment(f"method={name}", "workload=phantom", workload={"num_samples": 7000}, budget={"epochs": 2})
-        simulation = Simulation(made, *made.load())
+        simulation = EventWorld(made, *made.load())
         simulation.run()
         assert simulation.history.last.num_samples > 0

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsim.effects import Batch, Contribution
-from hetsim.policies.admission import Admission, Backup, Barrier, BoundedStaleness, Clocks, Decision, EveryGradient, Ringmaster, SoftSync
+from hetsim.policies.admission import (
+    Admission,
+    Backup,
+    Barrier,
+    BoundedStaleness,
+    ClockState,
+    Decision,
+    EveryGradient,
+    Ringmaster,
+    SoftSync,
+)
 from hetsim.policies.weighting import InverseStaleness
 
 
@@ -45,7 +55,7 @@ def test_two_workers_in_turn_wait_for_each_other_only_at_bound_zero(bound: int |
 
     _, decisions = arrivals(ssp, ssp.initial(2), 0, 1, 0, 1)
 
-    assert [decision.free for decision in decisions] == freed
+    assert [decision.release for decision in decisions] == freed
 
 
 @pytest.mark.parametrize("bound", [0, 1, 3])
@@ -56,8 +66,8 @@ def test_a_worker_alone_gets_exactly_bound_steps_ahead_before_it_waits(bound: in
     state, decisions = arrivals(ssp, ssp.initial(2), *[0] * (bound + 1))
     _, (at_last,) = arrivals(ssp, state, 1)
 
-    assert [decision.free for decision in decisions] == [(0,)] * bound + [()]
-    assert at_last.free == (0, 1)
+    assert [decision.release for decision in decisions] == [(0,)] * bound + [()]
+    assert at_last.release == (0, 1)
 
 
 def test_no_bound_is_asynchronous_sgd():
@@ -84,20 +94,20 @@ def test_the_slowest_that_leaves_frees_the_others():
     ssp = BoundedStaleness(bound=0)
     state, decisions = arrivals(ssp, ssp.initial(3), 1, 0)
 
-    _, freed = ssp.left(state, 2)
+    _, freed = ssp.worker_left(state, 2)
 
-    assert [decision.free for decision in decisions] == [(), ()]
-    assert freed == Decision(free=(0, 1))
+    assert [decision.release for decision in decisions] == [(), ()]
+    assert freed == Decision(release=(0, 1))
 
 
 def test_one_that_leaves_does_not_free_who_is_too_far_ahead_of_the_next():
     """Clocks 2, 1, 1, 0 at bound 0: when the last one leaves, one step after the next slowest is still too far for the first."""
     ssp = BoundedStaleness(bound=0)
-    state = Clocks({0: 2, 1: 1, 2: 1, 3: 0}, waiting=frozenset({0, 1, 2}))
+    state = ClockState({0: 2, 1: 1, 2: 1, 3: 0}, waiting=frozenset({0, 1, 2}))
 
-    _, freed = ssp.left(state, 3)
+    _, freed = ssp.worker_left(state, 3)
 
-    assert freed == Decision(free=(1, 2))
+    assert freed == Decision(release=(1, 2))
 
 
 def test_one_that_leaves_while_it_waits_is_forgotten():
@@ -105,25 +115,25 @@ def test_one_that_leaves_while_it_waits_is_forgotten():
     ssp = BoundedStaleness(bound=0)
     state, _ = arrivals(ssp, ssp.initial(3), 0)
 
-    state, left = ssp.left(state, 0)
+    state, left = ssp.worker_left(state, 0)
     _, decisions = arrivals(ssp, state, 1, 2)
 
     assert left == Decision()
-    assert [decision.free for decision in decisions] == [(), (1, 2)]
+    assert [decision.release for decision in decisions] == [(), (1, 2)]
 
 
 def test_when_all_have_left_a_bound_frees_nobody():
     """There is no slowest of none."""
     ssp = BoundedStaleness(bound=0)
 
-    assert ssp.left(ssp.left(ssp.initial(2), 0)[0], 1)[1] == Decision()
+    assert ssp.worker_left(ssp.worker_left(ssp.initial(2), 0)[0], 1)[1] == Decision()
 
 
 def test_bounded_clocks_begin_anew_when_a_run_is_resumed():
     """All take part again, nobody is ahead, also with another number of workers."""
     ssp = BoundedStaleness(bound=1)
     state, _ = arrivals(ssp, ssp.initial(2), 0, 0)
-    state, _ = ssp.left(state, 1)
+    state, _ = ssp.worker_left(state, 1)
 
     assert ssp.resumed(state, 3) == ssp.initial(3)
 
@@ -138,10 +148,10 @@ def test_softsync_applies_every_so_many_gradients_and_frees_each_worker_at_once(
     state, decisions = arrivals(soft, soft.initial(4), 3, 1, 0, 2)
 
     assert decisions == [
-        Decision(free=(3,)),
-        Decision(apply=(contribution(3), contribution(1)), free=(1,)),
-        Decision(free=(0,)),
-        Decision(apply=(contribution(0), contribution(2)), free=(2,)),
+        Decision(release=(3,)),
+        Decision(apply=(contribution(3), contribution(1)), release=(1,)),
+        Decision(release=(0,)),
+        Decision(apply=(contribution(0), contribution(2)), release=(2,)),
     ]
     assert state == soft.initial(4)
 
@@ -152,7 +162,7 @@ def test_the_same_worker_may_be_twice_in_a_group_of_softsync():
 
     _, decisions = arrivals(soft, soft.initial(3), 2, 2, 0)
 
-    assert [decision.free for decision in decisions] == [(2,), (2,), (0,)]
+    assert [decision.release for decision in decisions] == [(2,), (2,), (0,)]
     assert [c.rank for decision in decisions for c in decision.apply] == [2, 2, 0]
 
 
@@ -181,7 +191,7 @@ def test_what_softsync_still_holds_is_applied_when_the_last_worker_leaves():
 
     decisions = []
     for rank in (1, 2, 0):
-        state, decision = soft.left(state, rank)
+        state, decision = soft.worker_left(state, rank)
         decisions.append(decision)
 
     assert decisions == [Decision(), Decision(), Decision(apply=(contribution(1), contribution(0)))]
@@ -192,11 +202,11 @@ def test_a_group_of_softsync_is_completed_by_those_who_remain():
     """c stays what it was when workers leave."""
     soft = SoftSync(n=1)
     state, _ = arrivals(soft, soft.initial(2), 0)
-    state, _ = soft.left(state, 0)
+    state, _ = soft.worker_left(state, 0)
 
     _, (decision,) = arrivals(soft, state, 1)
 
-    assert decision == Decision(apply=(contribution(0), contribution(1)), free=(1,))
+    assert decision == Decision(apply=(contribution(0), contribution(1)), release=(1,))
 
 
 def test_softsync_of_more_groups_than_workers_is_refused():
@@ -216,8 +226,8 @@ def test_a_version_is_the_first_gradients_and_the_late_ones_are_dropped():
     state, decisions = arrivals(backup, backup.initial(3), 2, 1)
     state, late = backup.arrived(state, contribution(0, staleness=1))
 
-    assert decisions == [Decision(), Decision(apply=(contribution(1), contribution(2)), free=(1, 2))]
-    assert late == Decision(drop=(contribution(0, staleness=1),), free=(0,))
+    assert decisions == [Decision(), Decision(apply=(contribution(1), contribution(2)), release=(1, 2))]
+    assert late == Decision(drop=(contribution(0, staleness=1),), release=(0,))
     assert state == backup.initial(3)
 
 
@@ -229,7 +239,7 @@ def test_a_late_gradient_does_not_count_for_the_version_it_comes_in():
     state, late = backup.arrived(state, contribution(0, staleness=3))
     _, (decision,) = arrivals(backup, state, 0)
 
-    assert late == Decision(drop=(contribution(0, staleness=3),), free=(0,))
+    assert late == Decision(drop=(contribution(0, staleness=3),), release=(0,))
     assert [c.rank for c in decision.apply] == [0, 2]
 
 
@@ -245,13 +255,13 @@ def test_backup_without_spares_is_a_barrier(num_workers: int, choices: list[int]
 def test_a_member_that_leaves_makes_the_versions_of_a_backup_smaller_only_below_its_size():
     """N = 3, one spare: two still make a version when one is gone; when two are gone the last one makes its own."""
     backup = Backup(spares=1)
-    state, early = backup.left(backup.initial(3), 2)
+    state, early = backup.worker_left(backup.initial(3), 2)
     state, decisions = arrivals(backup, state, 0)
 
-    _, completed = backup.left(state, 1)
+    _, completed = backup.worker_left(state, 1)
 
     assert (early, decisions) == (Decision(), [Decision()])
-    assert completed == Decision(apply=(contribution(0),), free=(0,))
+    assert completed == Decision(apply=(contribution(0),), release=(0,))
 
 
 def test_backup_with_nobody_but_spares_is_refused():
@@ -278,9 +288,9 @@ def test_ringmaster_applies_what_is_less_than_its_delay_and_drops_the_rest(max_d
     decisions = [ring.arrived(ring.initial(2), c)[1] for c in old]
 
     assert decisions == [
-        Decision(apply=(c,), free=(1,)) if yes else Decision(drop=(c,), free=(1,)) for c, yes in zip(old, applied, strict=True)
+        Decision(apply=(c,), release=(1,)) if yes else Decision(drop=(c,), release=(1,)) for c, yes in zip(old, applied, strict=True)
     ]
-    assert ring.left(None, 1) == (None, Decision())
+    assert ring.worker_left(None, 1) == (None, Decision())
 
 
 # What all of them say of themselves
@@ -311,7 +321,7 @@ def test_each_rule_says_how_large_its_groups_are_and_whether_they_may_be_late(
 @pytest.mark.parametrize("admission", [Barrier(), SoftSync(n=1), Backup(spares=1)])
 def test_those_who_had_left_take_part_again_when_a_run_is_resumed(admission: Admission):
     """Resumed with all workers, a state that some have left is the initial one."""
-    state, _ = admission.left(admission.initial(3), 1)
+    state, _ = admission.worker_left(admission.initial(3), 1)
 
     assert state != admission.initial(3)
     assert admission.resumed(state, 3) == admission.initial(3)
@@ -375,14 +385,14 @@ def played(admission: Admission, num_workers: int, choices: list[int], num_range
     """Hand out ranges of one sample to whoever is free, as a server does; they arrive in an order by choice, until all have left."""
     play, computing, done = Play(), {}, dict.fromkeys(range(num_workers), 0)
     state = admission.initial(num_workers)
-    decisions = [Decision(free=tuple(range(num_workers)))]
+    decisions = [Decision(release=tuple(range(num_workers)))]
     choices = [*choices]
     while True:
         while decisions:
             decision = decisions.pop(0)
             play.decisions.append(decision)
             play.version += bool(decision.apply)
-            for rank in decision.free:
+            for rank in decision.release:
                 assert rank not in computing
                 assert rank not in play.left
                 if len(play.sent) < num_ranges:
@@ -391,7 +401,7 @@ def played(admission: Admission, num_workers: int, choices: list[int], num_range
                 else:
                     play.left.add(rank)
                     del done[rank]
-                    state, more = admission.left(state, rank)
+                    state, more = admission.worker_left(state, rank)
                     decisions.append(more)
         if not computing:
             return play
@@ -401,8 +411,8 @@ def played(admission: Admission, num_workers: int, choices: list[int], num_range
         arrival = contribution(rank, start=batch.start, staleness=play.version - version)
         state, decision = admission.arrived(state, arrival)
         decisions.append(decision)
-        now_computing = [done[other] for other in done if other in computing or other in decision.free]
-        now_waiting = [done[other] for other in done if other not in computing and other not in decision.free]
+        now_computing = [done[other] for other in done if other in computing or other in decision.release]
+        now_waiting = [done[other] for other in done if other not in computing and other not in decision.release]
         slowest = min(done.values())
         play.ahead.append((max(now_computing, default=slowest) - slowest, max(now_waiting, default=slowest) - slowest))
 

@@ -10,8 +10,8 @@ from worlds import UNEVEN, experiment, simulate
 
 from hetsim import effects as fx
 from hetsim.sim import gradient_batching
-from hetsim.sim.gradient_batching import Ahead
-from hetsim.sim.rank_process import Performers, Player
+from hetsim.sim.gradient_batching import GradientBatcher
+from hetsim.sim.rank_process import Handlers, RankProcess
 
 FAULTS = {"faults": {"detection_seconds": 1e-3, "schedule": [{"nodes": [1], "crash": 0.05, "repair": 0.1}]}}
 
@@ -31,10 +31,10 @@ class Spy:
         return 10 * batch.start, float(batch.start)
 
 
-def asked(task: Any, ends: list[float]) -> tuple[Ahead, list[Player], list[int]]:
+def asked(task: Any, ends: list[float]) -> tuple[GradientBatcher, list[RankProcess], list[int]]:
     """A gradient of each of some players, which end at these moments, by their numbers; the batch of player i starts at i."""
-    gradients = Ahead(task)
-    players = [Player(rank, (_ for _ in ()), Performers()) for rank in range(len(ends))]
+    gradients = GradientBatcher(task)
+    players = [RankProcess(rank, (_ for _ in ()), Handlers()) for rank in range(len(ends))]
     effects = [fx.Gradient(at=None, batch=fx.Batch(rank, 1)) for rank in range(len(ends))]
     numbers = [gradients.expect(*its) for its in zip(ends, players, effects, strict=True)]
     return gradients, players, numbers

@@ -15,7 +15,7 @@ from hetsim.effects import Batch, Contribution
 from hetsim.policies.allocation.base import Allocation, Even, Fixed
 from hetsim.policies.allocation.gradual_shift import GradualShift
 from hetsim.policies.allocation.optperf import OptPerf
-from hetsim.policies.allocation.periodic import Measured, Periodic, ProportionalController, SpeedProportional, averaged
+from hetsim.policies.allocation.periodic import Periodic, PeriodicState, ProportionalController, SpeedProportional, averaged
 from hetsim.policies.allocation.static import Static
 
 
@@ -263,7 +263,7 @@ def test_a_periodic_rule_refuses_what_makes_no_sense(rule: type[Periodic], optio
 def test_a_periodic_rule_takes_what_makes_sense(rule: type[Periodic]):
     """A number of updates, or epoch; no smoothing and no dead band."""
     assert [rule(reallocate_every=every).reallocate_every for every in (1, 100, "epoch")] == [1, 100, "epoch"]
-    assert rule(smoothing=0.0, dead_band=0).shares(Measured.nothing(2, 8)) == (4, 4)
+    assert rule(smoothing=0.0, dead_band=0).shares(PeriodicState.nothing(2, 8)) == (4, 4)
 
 
 # Gradual shift
@@ -395,7 +395,7 @@ def test_static_rounds_to_the_nearest_and_the_fastest_makes_up_for_it(seconds: t
     static = Static()
     state = static.initial(len(seconds), batch_size)
 
-    assert static.shares(static.profiled(state, timings((batch_size,) * len(seconds), seconds))) == shares
+    assert static.shares(static.observe_profile(state, timings((batch_size,) * len(seconds), seconds))) == shares
 
 
 def test_static_goes_by_the_sum_over_its_repetitions():
@@ -404,13 +404,13 @@ def test_static_goes_by_the_sum_over_its_repetitions():
     profile = [*timings((8, 8), (1.0, 1.0)), *timings((8, 8), (5.0, 1.0))]
 
     assert static.repetitions == 2
-    assert static.shares(static.profiled(static.initial(2, 8), profile)) == (2, 6)
+    assert static.shares(static.observe_profile(static.initial(2, 8), profile)) == (2, 6)
 
 
 def test_static_stays_for_the_run():
     """What is measured later does not matter, and it does not ask."""
     static = Static()
-    state = static.profiled(static.initial(2, 8), timings((8, 8), (3.0, 1.0)))
+    state = static.observe_profile(static.initial(2, 8), timings((8, 8), (3.0, 1.0)))
 
     assert static.observe(state, timings((2, 6), (9.0, 0.1)), 3) == state
     assert static.shares(state) == (2, 6)
@@ -432,7 +432,7 @@ def test_a_static_split_is_the_rounded_one_but_for_the_fastest(seconds: list[flo
     static = Static()
 
     profile = timings((batch_size,) * len(seconds), seconds)
-    shares = static.shares(static.profiled(static.initial(len(seconds), batch_size), profile))
+    shares = static.shares(static.observe_profile(static.initial(len(seconds), batch_size), profile))
 
     assert sum(shares) == batch_size
     assert min(shares) >= 1
@@ -503,4 +503,4 @@ def test_only_a_rule_that_says_so_is_profiled():
     assert [rule.repetitions for rule in rules] == [0] * len(rules)
     for rule in rules:
         state = rule.initial(2, 8)
-        assert rule.profiled(state, timings((8, 8), (1.0, 3.0))) == state
+        assert rule.observe_profile(state, timings((8, 8), (1.0, 3.0))) == state

@@ -214,7 +214,7 @@ def test_the_common_laws_are_drawn_without_scipy():
 @pytest.mark.parametrize("name", LAWS)
 def test_how_many_numbers_are_drawn_at_a_time_changes_none(name: str, monkeypatch: pytest.MonkeyPatch):
     """A block is for speed alone."""
-    law, streams = distributions.Law(name, LAWS[name]), []
+    law, streams = distributions.Distribution(name, LAWS[name]), []
     for block in (64, 1, 37, 1000):
         monkeypatch.setattr(distributions, "BLOCK", block)
         streams.append(list(islice(law.draws(3, 1, 4), 300)))
@@ -409,7 +409,9 @@ def pieces_of(trace: tuple[tuple[float, float], ...], *, spells: bool, seed: int
     """Where the factor changes, and to what, put together anew from the draws."""
     changes, now, slow = {0.0: 1.0}, 0.0, False
     if spells:
-        between, lasting = (distributions.Law("expon", {"scale": mean}).draws(seed, 2, SPELLS, k) for k, mean in ((0, 1.5), (1, 0.75)))
+        between, lasting = (
+            distributions.Distribution("expon", {"scale": mean}).draws(seed, 2, SPELLS, k) for k, mean in ((0, 1.5), (1, 0.75))
+        )
         while now < until:
             now += next(lasting if slow else between)
             slow = not slow
@@ -574,7 +576,7 @@ def test_a_node_without_a_bound_takes_whatever_is_left():
     run = timed("ssgd", workers=workers, updates=2, batch_size=1020)
 
     assert [[c.samples for c in group] for group in run.applied] == [[1000, 20]] * 2
-    assert built(node(1.0, count=3)).most is None
+    assert built(node(1.0, count=3)).max_samples is None
 
 
 @pytest.mark.parametrize("allocation", ALLOCATIONS)
@@ -596,7 +598,7 @@ def test_a_bounded_split_is_whole_and_keeps_to_its_bounds(weights: list[float], 
     total = len(weights) + extra
     most = data.draw(st.lists(st.integers(1, total), min_size=len(weights), max_size=len(weights)).filter(lambda m: sum(m) >= total))
 
-    split = proportional(weights, total, most=most)
+    split = proportional(weights, total, max_samples=most)
 
     assert sum(split) == total
     assert all(1 <= share <= bound for share, bound in zip(split, most, strict=True))
@@ -609,7 +611,7 @@ def test_a_bound_that_does_not_bind_changes_nothing(weights: list[float], extra:
     free = proportional(weights, total)
     room = data.draw(st.lists(st.sampled_from([0, 0, 1, 1000]), min_size=len(weights), max_size=len(weights)))
 
-    assert proportional(weights, total, most=[share + more for share, more in zip(free, room, strict=True)]) == free
+    assert proportional(weights, total, max_samples=[share + more for share, more in zip(free, room, strict=True)]) == free
 
 
 @given(weights=WEIGHTS, extra=st.integers(0, 60), data=st.data())
@@ -618,7 +620,7 @@ def test_who_is_not_full_has_its_part_by_weight(weights: list[float], extra: int
     total = len(weights) + extra
     most = data.draw(st.lists(st.integers(1, total), min_size=len(weights), max_size=len(weights)).filter(lambda m: sum(m) >= total))
 
-    split = proportional(weights, total, most=most)
+    split = proportional(weights, total, max_samples=most)
 
     not_full = [(share, w) for share, bound, w in zip(split, most, weights, strict=True) if share < bound]
     some = [(share, w) for share, w in zip(split, weights, strict=True) if share > 1]
@@ -1150,7 +1152,7 @@ LATENCIES = st.sampled_from([0.0, 0.0, 0.01, 0.3, 2.0])
 
 
 @st.composite
-def clusters(draw: st.DrawFn, *, most: int, algorithm: str, latencies: st.SearchStrategy[float] = LATENCIES) -> Cluster:
+def clusters(draw: st.DrawFn, *, max_nodes: int, algorithm: str, latencies: st.SearchStrategy[float] = LATENCIES) -> Cluster:
     """Nodes of unequal links in racks of unequal links, some in others, in no order."""
     names = ["a", "b", "c"][: draw(st.integers(1, 3))]
     racks = {
@@ -1162,7 +1164,7 @@ def clusters(draw: st.DrawFn, *, most: int, algorithm: str, latencies: st.Search
         }
         for place, name in enumerate(names)
     }
-    stands = [*names, *draw(st.lists(st.sampled_from(names), max_size=most - len(names)))]
+    stands = [*names, *draw(st.lists(st.sampled_from(names), max_size=max_nodes - len(names)))]
     rows = [
         node(1.0, rack=rack, uplink_bytes_per_second=draw(RATES), downlink_bytes_per_second=draw(RATES), latency_seconds=draw(latencies))
         for rack in draw(st.permutations(stands))
@@ -1171,7 +1173,7 @@ def clusters(draw: st.DrawFn, *, most: int, algorithm: str, latencies: st.Search
 
 
 @settings(max_examples=40)
-@given(cluster=clusters(most=9, algorithm="ring"), nbytes=st.integers(1, 10**6))
+@given(cluster=clusters(max_nodes=9, algorithm="ring"), nbytes=st.integers(1, 10**6))
 def test_a_ring_s_transfers_never_take_longer_than_its_closed_form(cluster: Cluster, nbytes: int):
     """As max-min sharing gives each transfer at least what it has in a step in which all are under way."""
     assert Wires(cluster).ring(nbytes) <= Collectives(cluster).all_reduce_seconds(nbytes) * (1 + 1e-12)
@@ -1204,7 +1206,7 @@ def test_a_step_takes_as_long_as_its_transfers_where_latencies_are_equal(algorit
     @settings(max_examples=50)
     @given(data=st.data(), nbytes=st.integers(1, 10**6), equal=st.booleans())
     def check(data: st.DataObject, nbytes: int, equal: bool) -> None:
-        cluster = data.draw(clusters(most=9, algorithm=algorithm, latencies=st.just(0.0) if equal else LATENCIES))
+        cluster = data.draw(clusters(max_nodes=9, algorithm=algorithm, latencies=st.just(0.0) if equal else LATENCIES))
         wires = Wires(cluster)
         taken = sum(wires.step(messages, float(nbytes * part)) for messages, part in steps(cluster))
         said = Collectives(cluster).all_reduce_seconds(nbytes)
@@ -1217,7 +1219,7 @@ def test_a_step_takes_as_long_as_its_transfers_where_latencies_are_equal(algorit
 
 
 @settings(max_examples=40)
-@given(cluster=clusters(most=9, algorithm="two_level", latencies=st.just(0.0)), nbytes=st.integers(1, 10**6))
+@given(cluster=clusters(max_nodes=9, algorithm="two_level", latencies=st.just(0.0)), nbytes=st.integers(1, 10**6))
 def test_two_levels_take_as_long_as_their_transfers(cluster: Cluster, nbytes: int):
     """Each rack's ring for itself, then side by side as many rings around the racks as the smallest has nodes, then back."""
     racks: dict[str | None, list[int]] = {}
@@ -1279,7 +1281,7 @@ class Visit:
 
     source: int
     arrived: float
-    begun: float
+    initial_within: float
     done: float
 
 
@@ -1305,9 +1307,9 @@ def visits(*, load: float, senders: int, until: float, seed: int, noise: dict[st
                 if its.at is None:
                     ended += 1
                     continue
-                begun = yield from now
+                initial_within = yield from now
                 yield from service
-                seen.append(Visit(its.source, its.at, begun, (yield from now)))
+                seen.append(Visit(its.source, its.at, initial_within, (yield from now)))
 
     gaps = node(senders / load, count=senders, noise={"distribution": "expon"})
     play(asks, world(gaps, server={"seconds_per_update": 1.0, "noise": noise}), seed=seed)
@@ -1334,7 +1336,7 @@ def test_gradients_wait_at_the_server_as_queueing_theory_says(queue: str, load: 
     noise, waits = QUEUES[queue]
 
     runs = [visits(load=load, senders=4, until=3000 / load, seed=seed, noise=noise)[200:] for seed in range(8)]
-    means = [fmean(visit.begun - visit.arrived for visit in run) for run in runs]
+    means = [fmean(visit.initial_within - visit.arrived for visit in run) for run in runs]
 
     error = stdev(means) / sqrt(8)
     assert abs(fmean(means) - waits(load)) < 5.41 * error
@@ -1346,10 +1348,10 @@ def test_a_queue_is_first_come_first_served_and_never_rests_while_someone_waits(
     seen = visits(load=0.9, senders=3, until=2000.0, seed=1, noise={"distribution": "lognorm", "s": 1.0})
 
     assert [visit.arrived for visit in seen] == sorted(visit.arrived for visit in seen)
-    assert [visit.begun for visit in seen] == [
+    assert [visit.initial_within for visit in seen] == [
         max(now.arrived, before) for before, now in zip([0.0, *(v.done for v in seen)], seen, strict=False)
     ]
-    assert 0.4 < fmean(now.begun > now.arrived for now in seen) < 1.0
+    assert 0.4 < fmean(now.initial_within > now.arrived for now in seen) < 1.0
     assert {visit.source for visit in seen} == {0, 1, 2}
 
 

@@ -16,11 +16,11 @@ from hetsim.policies.compensation import (
     AdaptiveDelayCompensation,
     Compensation,
     Dana,
+    DanaState,
     DelayCompensation,
     GapAware,
-    Momentum,
+    GapAwareState,
     NoCompensation,
-    Velocities,
 )
 from hetsim.vector import Phantom
 
@@ -104,7 +104,7 @@ def test_a_mean_square_that_remembers_nothing_is_this_gradients():
 def test_a_gap_of_a_usual_step_halves_a_gradient():
     """C = scale · η(√v̂ + ε): 0.5 · (√16 + 0) = 2; gaps of 0, 2 and −6 leave the whole, a half and a quarter."""
     gap_aware = GapAware(learning_rate=0.5, momentum=0.0, decay=0.5, epsilon=1e-300)
-    known = Momentum(vector(0.0, 0.0, 0.0), vector(8.0, 8.0, 8.0), num_steps=1)  # 8 / (1 − 0.5) is 16
+    known = GapAwareState(vector(0.0, 0.0, 0.0), vector(8.0, 8.0, 8.0), num_steps=1)  # 8 / (1 − 0.5) is 16
 
     state, result = gap_aware.correct(known, contribution(vector(4.0, 4.0, -4.0), vector(1.0, 1.0, 1.0)), vector(1.0, 3.0, -5.0))
 
@@ -299,8 +299,8 @@ def test_a_state_begins_with_zeros_of_the_size_of_the_weights():
 
     adaptive, momentum, velocities = (RULES[name].initial(weights, 2) for name in ("dc_adaptive", "gap_aware", "dana"))
 
-    assert isinstance(momentum, Momentum)
-    assert isinstance(velocities, Velocities)
+    assert isinstance(momentum, GapAwareState)
+    assert isinstance(velocities, DanaState)
     vectors: Sequence[torch.Tensor] = [adaptive, momentum.u, momentum.v, *velocities.v, velocities.total]
     assert [(x.tolist(), x.dtype) for x in vectors] == [(zeros, torch.float32)] * 6
     assert momentum.num_steps == 0

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsim.policies.compression import NoCompression, Residual, TwoBit
+from hetsim.policies.compression import NoCompression, TwoBit, TwoBitState
 from hetsim.vector import Phantom, compress, decompress, nbytes
 
 DTYPES = (torch.float32, torch.float64)
@@ -124,7 +124,7 @@ def test_without_compression_the_very_gradient_is_pushed():
 
 def pushes(
     rule: TwoBit, gradients: list[torch.Tensor], num_parameters: int | None = None
-) -> tuple[Residual, list[torch.Tensor], list[int]]:
+) -> tuple[TwoBitState, list[torch.Tensor], list[int]]:
     """The last state, what a server takes the pushes for, and how many bytes each had."""
     state, received, sizes = rule.initial(gradients[0]), [], []
     for gradient in gradients:
@@ -141,7 +141,7 @@ def test_what_is_left_out_is_added_to_the_next_push():
     state, received, sizes = pushes(TwoBit(threshold=1.0), [gradient] * 5)
 
     assert [push.tolist() for push in received] == [[0.0, 0.0, 0.0], *[[1.0, -1.0, 0.0]] * 3, [0.0, 0.0, 0.0]]
-    assert (state.left_out.tolist(), state.num_pushes) == ([0.75, -0.75, 0.0], 5)
+    assert (state.residual.tolist(), state.num_pushes) == ([0.75, -0.75, 0.0], 5)
     assert sizes == [1] * 5
 
 
@@ -156,11 +156,11 @@ def test_what_was_pushed_and_what_is_left_out_sum_to_the_gradients(numbers: list
 
     state, received, _ = pushes(TwoBit(threshold=threshold, full_every=full_every), gradients)
 
-    assert torch.equal(sum(received) + state.left_out, sum(gradients))
+    assert torch.equal(sum(received) + state.residual, sum(gradients))
 
 
 @pytest.mark.parametrize(
-    ("full_every", "pushed", "left_out"),
+    ("full_every", "pushed", "residual"),
     [
         (None, [0.0] * 7, 7 / 8),
         (1, [1 / 8] * 7, 0.0),
@@ -168,7 +168,7 @@ def test_what_was_pushed_and_what_is_left_out_sum_to_the_gradients(numbers: list
         (3, [0.0, 0.0, 3 / 8, 0.0, 0.0, 3 / 8, 0.0], 1 / 8),
     ],
 )
-def test_every_so_many_pushes_one_leaves_nothing_out(full_every: int | None, pushed: list[float], left_out: float):
+def test_every_so_many_pushes_one_leaves_nothing_out(full_every: int | None, pushed: list[float], residual: float):
     """The k-th, the 2k-th and so on carry all that was left out before them, to a number; null: never."""
     gradient = torch.full((8,), 1 / 8, dtype=torch.float64)
 
@@ -176,7 +176,7 @@ def test_every_so_many_pushes_one_leaves_nothing_out(full_every: int | None, pus
 
     assert [push.tolist() for push in received] == [[number] * 8 for number in pushed]
     assert sizes == [64 if number else 2 for number in pushed]
-    assert (state.left_out.tolist(), state.num_pushes) == ([left_out] * 8, 7)
+    assert (state.residual.tolist(), state.num_pushes) == ([residual] * 8, 7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -198,7 +198,7 @@ def test_two_bits_of_a_phantom_take_their_time_and_nothing_else(phantom: Phantom
     small = 64 // phantom.itemsize // 4
     assert sizes == [small, small, 64, small]
     assert all(push is phantom for push in received)
-    assert state == Residual(phantom, 4)
+    assert state == TwoBitState(phantom, 4)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from worlds import Run, cluster, experiment, node, simulate
 
 from hetsim.coordination.state import State
 from hetsim.runtime.experiment import Experiment
-from hetsim.sim.world import Simulation
+from hetsim.sim.world import EventWorld
 
 
 def dbs(*per_sample: float, overhead: float = 0.0, batch_size: int = 256, updates: int = 8, method: str = "ssgd") -> Experiment:
@@ -97,7 +97,7 @@ def test_three_reallocations_leave_little_of_the_gap(share: float, left: float):
 def test_shares_follow_a_speed_that_changes_mid_run(method: str):
     """At version 20 the fast node becomes as slow as the slow one; its share is half of the batch as soon as it was measured."""
 
-    def throttle(simulation: Simulation, state: State) -> None:
+    def throttle(simulation: EventWorld, state: State) -> None:
         if state.version == 20:
             simulation.times[1].node = simulation.times[0].node
 

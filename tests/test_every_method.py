@@ -95,7 +95,7 @@ def test_no_process_is_left_waiting(name: str, budget: dict[str, Any]) -> None:
     """Whatever ends the run, every program ends, and every message that was sent is delivered."""
     run = simulate(short(name, "workload=phantom", budget=budget))
 
-    assert all(player.done for player in run.simulation.players)
+    assert all(player.done for player in run.simulation.processes)
     assert run.simulation.env.peek() == float("inf")
     if "updates" in budget:
         assert [state.version for state in run.states] == list(range(1, 10))

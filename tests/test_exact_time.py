@@ -11,12 +11,12 @@ import pytest
 from pyarrow import parquet
 from worlds import UNEVEN, cluster, experiment, node, simulate
 
-from hetsim.cluster.distributions import Law
+from hetsim.cluster.distributions import Distribution
 from hetsim.cluster.outages import GRADIENTS
 from hetsim.runtime import metrics
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import LIST, Trace
-from hetsim.sim.world import Simulation
+from hetsim.sim.world import EventWorld
 
 LINK = {"latency_seconds": 0.125, "bytes_per_second": 64.0}
 SIZES = {"num_parameters": 8, "num_samples": 60_000}  # 32 bytes
@@ -239,7 +239,7 @@ def test_noise_multiplies_overhead_and_samples_alike():
     run = simulate(phantom("ssgd", updates=5, workers=workers, batch_size=9))
 
     now, commits = 0.0, []
-    for factor in islice(Law("lognorm", {"s": 0.5}).draws(0, 0, GRADIENTS), 5):
+    for factor in islice(Distribution("lognorm", {"s": 0.5}).draws(0, 0, GRADIENTS), 5):
         now += (0.03 + 9 * 0.007) * factor
         commits.append(now)
     assert run.seconds == commits
@@ -258,7 +258,7 @@ def test_factors_follow_scipys_law_of_that_name(name: str, parameters: dict[str,
     """Kolmogorov–Smirnov against scipy.stats, for the law that is drawn without it too; and against that law with another scale."""
     from scipy import stats
 
-    factors = list(islice(Law(name, parameters).draws(0), 4000))
+    factors = list(islice(Distribution(name, parameters).draws(0), 4000))
 
     assert stats.kstest(factors, getattr(stats, name)(**parameters).cdf).pvalue > 0.01
     assert stats.kstest(factors, getattr(stats, name)(**{**parameters, "scale": 1.2}).cdf).pvalue < 1e-6
@@ -266,7 +266,7 @@ def test_factors_follow_scipys_law_of_that_name(name: str, parameters: dict[str,
 
 def test_successive_blocks_of_a_stream_differ():
     """Factors are drawn in blocks, and no block is drawn twice."""
-    factors = np.array(list(islice(Law("lognorm", {"s": 0.5}).draws(0), 5000)))
+    factors = np.array(list(islice(Distribution("lognorm", {"s": 0.5}).draws(0), 5000)))
 
     assert len(np.unique(factors)) == 5000
 
@@ -308,7 +308,7 @@ def test_rows_do_not_pile_up_in_memory(detail: str, tmp_path: Path) -> None:
     task, optimizers = made.load()
     longest = []
     with Trace(tmp_path, detail) as trace:
-        simulation = Simulation(made, task, optimizers, trace, keep=lambda _: longest.append(len(trace.rows)))
+        simulation = EventWorld(made, task, optimizers, trace, keep=lambda _: longest.append(len(trace.rows)))
         simulation.run()
         trace.close()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from methods import METHODS
 from worlds import Run, cluster, experiment, node, simulate, tiles
 
-from hetsim.cluster.distributions import Law
+from hetsim.cluster.distributions import Distribution
 from hetsim.cluster.model import Faults, Outages
 from hetsim.cluster.outages import outages
 from hetsim.cluster.parse.cluster import parse_cluster as described
@@ -228,7 +228,7 @@ def test_the_jitter_between_two_ranks_goes_on_when_one_of_them_comes_back():
 def test_ranges_that_come_back_are_handed_out_in_the_order_of_the_losses():
     """And one that does not fit is handed out to its end before the next is begun."""
     state = State(weights=None, next_sample=20)
-    plan = Plan(num_workers=3, batch_size=12, most=(8, 3, 8))
+    plan = Plan(num_workers=3, batch_size=12, max_samples=(8, 3, 8))
     out = Outstanding(state)
     for rank, batch in ((0, Batch(0, 8)), (1, Batch(8, 4)), (2, Batch(12, 8))):
         out.holding[rank] = (batch, None)
@@ -300,7 +300,7 @@ def test_a_cluster_that_was_dead_for_a_while_goes_on(choices: tuple[str, ...]):
 
 def test_crashes_by_law_are_a_nodes_own_stream():
     """Up, down, up … from the seed and the rank; scheduled absences come first; without a repair there is one."""
-    law = Law("expon", {"scale": 4.0})
+    law = Distribution("expon", {"scale": 4.0})
     both = Outages(scheduled=((0.0, 2.0),), seconds_to_crash=law, seconds_to_repair=law)
     once = Outages(seconds_to_crash=law)
     made = replace(described({**world(nodes=2), "faults": None}), faults=Faults(nodes={0: both, 1: once}))
@@ -372,7 +372,7 @@ def contribution(rank: int) -> Contribution:
 def test_what_a_lost_worker_had_brought_counts_and_does_not_stand_for_another(admission: Barrier | Backup):
     """0 arrives and is lost, 1 arrives: 2 is still waited for."""
     state, _ = admission.arrived(admission.initial(3), contribution(0))
-    state, left = admission.left(state, 0)
+    state, left = admission.worker_left(state, 0)
     state, second = admission.arrived(state, contribution(1))
     state, third = admission.arrived(state, contribution(2))
 
@@ -383,10 +383,10 @@ def test_what_a_lost_worker_had_brought_counts_and_does_not_stand_for_another(ad
 @pytest.mark.parametrize("admission", [Barrier(), Backup(spares=0), SoftSync(n=1)])
 def test_who_joins_again_is_a_member_again(admission: Any):
     """As if it had never left."""
-    left, _ = admission.left(admission.initial(3), 1)
+    left, _ = admission.worker_left(admission.initial(3), 1)
 
     assert left != admission.initial(3)
-    assert admission.joined(left, 1) == admission.initial(3)
+    assert admission.worker_joined(left, 1) == admission.initial(3)
 
 
 def test_who_joins_a_bounded_staleness_stands_with_the_slowest():
@@ -395,6 +395,6 @@ def test_who_joins_a_bounded_staleness_stands_with_the_slowest():
     state = ssp.initial(3)
     for rank in (0, 0, 1):
         state, _ = ssp.arrived(state, contribution(rank))
-    state, _ = ssp.left(state, 2)
+    state, _ = ssp.worker_left(state, 2)
 
-    assert ssp.joined(state, 2).done == {0: 2, 1: 1, 2: 1}
+    assert ssp.worker_joined(state, 2).done == {0: 2, 1: 1, 2: 1}

@@ -228,7 +228,7 @@ def test_every_position_is_applied_once_and_nobody_is_left_waiting(allocation: s
     run = simulate(local_sgd(f"allocation={name}", on=on, allocation=options, cluster=where, budget=BUDGETS[budget]))
 
     last = run.states[-1]
-    assert all(player.done for player in run.simulation.players)
+    assert all(player.done for player in run.simulation.processes)
     assert tiles(applied(run), last.num_samples)
     assert tiles(run.computed, last.num_samples)
     assert [state.version for state in run.states] == list(range(1, len(run.states) + 1))

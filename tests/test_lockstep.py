@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from worlds import Row, cluster, experiment, node, rows_of
 
 from hetsim.cluster.compute_times import StepTimes
-from hetsim.cluster.distributions import Law
+from hetsim.cluster.distributions import Distribution
 from hetsim.cluster.model import SlowSpells
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.plan import Plan
@@ -21,10 +21,10 @@ from hetsim.effects import Commit, Contribution, Gradient, Node, Now, Program, S
 from hetsim.runtime import metrics
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace
-from hetsim.sim.lockstep.plan import EVERYONE
-from hetsim.sim.lockstep.times import BLOCK, EveryonesTimes
-from hetsim.sim.lockstep.world import Lockstep
-from hetsim.sim.world import Simulation
+from hetsim.sim.lockstep.plan import ALL_RANKS
+from hetsim.sim.lockstep.times import BLOCK, VectorizedTimes
+from hetsim.sim.lockstep.world import LockstepWorld
+from hetsim.sim.world import EventWorld
 from hetsim.vector import Phantom
 from hetsim.workloads.phantom import PhantomTask
 
@@ -83,7 +83,7 @@ class Told:
 
     commits: list[tuple[float, State, list[Contribution]]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    busy: list[metrics.Busy] = field(default_factory=list)
+    busy: list[metrics.RankActivity] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     profile_seconds: float = 0.0
 
@@ -96,9 +96,9 @@ class Told:
         return True
 
 
-def told(kind: type[Simulation] | type[Lockstep], described: Experiment, state: State | None = None) -> Told:
+def with_timings(kind: type[EventWorld] | type[LockstepWorld], described: Experiment, state: State | None = None) -> Told:
     """Play it, event by event or in lockstep."""
-    told = Told()
+    with_timings = Told()
     states: list[State] = []
     run = kind(described, *described.load(), Trace(None, "full"), state=state, keep=states.append)
     commit = run.history.commit
@@ -106,16 +106,16 @@ def told(kind: type[Simulation] | type[Lockstep], described: Experiment, state: 
     def committing(seconds: float, state: State, applied: Any, memory: Any) -> bool:
         going = commit(seconds, state, applied, memory)
         assert type(seconds) is float
-        told.commits.append((seconds, replace(states[-1], outstanding=tuple(state.outstanding)), list(applied)))
+        with_timings.commits.append((seconds, replace(states[-1], outstanding=tuple(state.outstanding)), list(applied)))
         return going
 
     run.history.commit = committing  # type: ignore[method-assign]
     run.run()
-    told.rows = sorted(rows_of(run.trace))
-    told.summary = metrics.summary(run.history.applied, run.busy)
-    told.busy = run.busy
-    told.profile_seconds = run.history.profile_seconds
-    return told
+    with_timings.rows = sorted(rows_of(run.trace))
+    with_timings.summary = metrics.summary(run.history.applied, run.busy)
+    with_timings.busy = run.busy
+    with_timings.profile_seconds = run.history.profile_seconds
+    return with_timings
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
@@ -125,13 +125,15 @@ def test_lockstep_is_the_simulation_to_the_last_bit(method: str, nodes: str, bud
     """Every commit with its state and what it is made of, every row of the trace, every worker's sums, the summary."""
     made = described(method, cluster=CLUSTERS[nodes], budget=BUDGETS[budget])
 
-    assert Lockstep.suits(made, made.load()[0])
-    assert told(Lockstep, made) == told(Simulation, made)
+    assert LockstepWorld.suits(made, made.load()[0])
+    assert with_timings(LockstepWorld, made) == with_timings(EventWorld, made)
 
 
 CHANGING: dict[str, dict[str, Any]] = {
     "measured": {"table": ((4, 0.03), (10, 0.05), (30, 0.2))},
-    "disturbed": {"slow_spells": SlowSpells(factor=3.0, seconds_between=Law("expon", {"scale": 0.1}), seconds_lasting=Law("expon"))},
+    "disturbed": {
+        "slow_spells": SlowSpells(factor=3.0, seconds_between=Distribution("expon", {"scale": 0.1}), seconds_lasting=Distribution("expon"))
+    },
     "throttled": {"slowdown": ((0.0, 1.0), (0.1, 2.5), (0.3, 1.0))},
 }
 
@@ -149,17 +151,17 @@ def test_nodes_whose_times_are_not_affine_are_asked_one_by_one(method: str, node
     """Tables, spells and recorded slowdowns beside plain nodes; updates are slowed down too."""
     made = unlike(described(method, cluster=CLUSTERS["noisy"], budget={"epochs": 2.57}), nodes)
 
-    assert told(Lockstep, made) == told(Simulation, made)
+    assert with_timings(LockstepWorld, made) == with_timings(EventWorld, made)
 
 
 @pytest.mark.parametrize("method", ["ssgd", "dbs", "local_sgd", "od_sgd", "abs_sgd"])
 def test_a_run_goes_on_from_any_commit_as_the_simulation_does(method: str):
     """Streams of chance, versions and epochs go on where they were; what was under way is handed out again."""
     made = unlike(described(method, cluster=CLUSTERS["noisy"], budget={"epochs": 5.57}), "measured")
-    whole = told(Lockstep, made)
+    whole = with_timings(LockstepWorld, made)
 
     for _, state, _ in whole.commits[:-1:4]:
-        assert told(Lockstep, made, state) == told(Simulation, made, state)
+        assert with_timings(LockstepWorld, made, state) == with_timings(EventWorld, made, state)
 
 
 @settings(max_examples=40, deadline=None)
@@ -191,13 +193,13 @@ def test_lockstep_is_the_simulation_on_any_small_cluster(data: st.DataObject):
     network = {"latency_seconds": data.draw(st.just(0.0) | numbers), "bytes_per_second": data.draw(st.sampled_from([1e5, 1e300]))}
     made = described(method, cluster=cluster(*nodes, network=network), budget=budget, seed=data.draw(st.integers(0, 3)))
 
-    assert told(Lockstep, made) == told(Simulation, made)
+    assert with_timings(LockstepWorld, made) == with_timings(EventWorld, made)
 
 
 def test_whoever_is_not_asked_keeps_its_next_number():
     """Over many blocks, with ranks left out at random: each node's times are its own stream's, in order."""
     nodes = unlike(described("ssgd", cluster=CLUSTERS["noisy"]), "measured").cluster.nodes
-    times, alone = EveryonesTimes(nodes, seed=5), [StepTimes(one, seed=5, rank=rank) for rank, one in enumerate(nodes)]
+    times, alone = VectorizedTimes(nodes, seed=5), [StepTimes(one, seed=5, rank=rank) for rank, one in enumerate(nodes)]
     rng = np.random.default_rng(0)
 
     for _ in range(3 * BLOCK):
@@ -243,7 +245,7 @@ def test_what_is_started_is_under_way_on_all_ranks():
     """A node computes one gradient at a time, each in its own seconds; the clock shows every rank's own."""
     (one, at_once), (other, one_by_one) = overlapping(), overlapping()
 
-    assert told(Lockstep, one) == told(Simulation, other)
+    assert with_timings(LockstepWorld, one) == with_timings(EventWorld, other)
     ((early, late),) = at_once.values()
     assert sorted(zip(early.tolist(), late.tolist(), strict=True)) == sorted(one_by_one.values())
 
@@ -280,19 +282,19 @@ def test_a_program_says_for_itself_that_it_is_the_same_on_every_rank():
     """What is derived from one that does may well not be; nor may one decide by its rank after all."""
     derived, partial = of(Derived), of(Partial)
 
-    assert not Lockstep.suits(derived, derived.load()[0])
+    assert not LockstepWorld.suits(derived, derived.load()[0])
     with pytest.raises(TypeError, match="not the same on every rank"):
-        told(Lockstep, partial)
+        with_timings(LockstepWorld, partial)
     with pytest.raises(TypeError):
-        [0, 1][EVERYONE]
+        [0, 1][ALL_RANKS]
 
 
 def test_servers_and_vectors_of_numbers_are_played_event_by_event():
     """There each rank has something of its own."""
     server, alone = described("asgd", cluster=CLUSTERS["steady"]), described("ssgd", cluster=CLUSTERS["steady"])
 
-    assert not Lockstep.suits(server, server.load()[0])
-    assert not Lockstep.suits(alone, Numbers(Phantom(4), 100))
+    assert not LockstepWorld.suits(server, server.load()[0])
+    assert not LockstepWorld.suits(alone, Numbers(Phantom(4), 100))
 
 
 class Numbers(PhantomTask):

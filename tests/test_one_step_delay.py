@@ -565,7 +565,7 @@ def test_workers_do_not_wait_between_pulls(k: int, gradient: float):
     slow = [row for row in run.rows("gradient") if row.rank == 0][3 : 3 + 3 * k + 1]
     waited = [later.start - earlier.end - 0.25 for earlier, later in pairwise(slow)]
     at_a_pull = max(0.0, 2 * MESSAGE + 0.125 - gradient - 0.25)
-    assert waited == [at_a_pull if begun > 1 and begun % k == 1 else 0.0 for begun in range(1, 3 * k + 1)]
+    assert waited == [at_a_pull if initial_within > 1 and initial_within % k == 1 else 0.0 for initial_within in range(1, 3 * k + 1)]
 
 
 @pytest.mark.parametrize(("where", "ahead"), [("server", 1), ("server", 3), ("all_reduce", 1)])
@@ -639,7 +639,7 @@ def test_every_position_is_applied_once_and_nobody_is_left_waiting(where: str, k
     run = simulate(uneven(where, k, allocation, workers, on=on, budget=BUDGETS[budget]))
 
     last = run.states[-1]
-    assert all(player.done for player in run.simulation.players)
+    assert all(player.done for player in run.simulation.processes)
     assert tiles(applied(run), last.num_samples)
     positions = [position for batch in run.computed for position in range(batch.start, batch.stop)]
     assert len(set(positions)) == len(positions)
@@ -668,7 +668,7 @@ def test_a_new_start_applies_what_is_left_once(where: str, k: int, allocation: s
         before = [c.batch for group in whole.applied[: stop + 1] for c in group]
         assert tiles(before + applied(rest), 315)
         assert [after.version for after in rest.states] == list(range(stop + 2, 12))
-        assert all(player.done for player in rest.simulation.players)
+        assert all(player.done for player in rest.simulation.processes)
 
 
 @ROWS

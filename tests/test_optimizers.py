@@ -188,7 +188,7 @@ def test_adams_family_does_not_feel_a_gradients_scale(name: str, feels: bool):
     """In the long run twice the gradients make the same steps; of SGD twice as long ones."""
     options = {key: value for key, value in WORKING[name].items() if key != "weight_decay"}
 
-    assert flat(name, **options).feels_scale == feels
+    assert flat(name, **options).scale_sensitive == feels
 
 
 @pytest.mark.parametrize("rate", [1.0, 1e-3, 1e-9])
@@ -196,8 +196,8 @@ def test_sgd_feels_scale_at_any_rate(rate: float):
     """A small step is a step; so is one of a schedule that begins at zero."""
     cyclic = Recipe(f"{SCHEDULE}.CyclicLR", {"base_lr": 0.0, "max_lr": rate})
 
-    assert flat("SGD", lr=rate).feels_scale
-    assert flat("SGD", lr=rate, momentum=0.9, schedule=cyclic).feels_scale
+    assert flat("SGD", lr=rate).scale_sensitive
+    assert flat("SGD", lr=rate, momentum=0.9, schedule=cyclic).scale_sensitive
 
 
 def test_weights_that_would_silently_do_nothing_are_refused():

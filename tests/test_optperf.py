@@ -12,7 +12,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from hetsim.effects import Batch, Contribution
-from hetsim.policies.allocation.optperf import Line, OptPerf, Probing, Sizes, fastest_split, overlapped, seconds
+from hetsim.policies.allocation.optperf import Line, OptPerf, OptPerfState, TimingSums, fastest_split, overlapped, seconds
 
 
 def slowest(nodes: Sequence[Sequence[Line]], shares: Sequence[int]) -> float:
@@ -177,11 +177,11 @@ def test_bound_nodes_of_a_kind_agree_at_the_optimum():
 # The fit
 
 
-def measured(*steps: tuple[int, float]) -> Sizes:
+def measured(*steps: tuple[int, float]) -> TimingSums:
     """What is known after steps of so many samples in so many seconds."""
-    sizes = Sizes()
+    sizes = TimingSums()
     for b, t in steps:
-        sizes = sizes.and_this(b, t)
+        sizes = sizes.appended(b, t)
     return sizes
 
 
@@ -216,7 +216,7 @@ def test_a_fit_never_has_a_negative_part(steps: tuple[tuple[int, float], ...]):
 
 def followed(
     optperf: OptPerf, nodes: Sequence[Sequence[Line]], total: int, num_updates: int, most: Sequence[int] | None = None
-) -> list[Probing]:
+) -> list[OptPerfState]:
     """The state at first and after each update, at which each node took what its lines say."""
     states = [optperf.initial(len(nodes), total, most)]
     for _ in range(num_updates):
@@ -332,7 +332,7 @@ def test_optperf_counts_only_measurements(probes: int):
     for _ in range(probes + 3):
         state = optperf.observe(state, [first, nothing, instant])
 
-    assert (state.shares, state.num_splits, state.sizes[1]) == ((4, 4), 1, Sizes())
+    assert (state.shares, state.num_splits, state.sizes[1]) == ((4, 4), 1, TimingSums())
     assert optperf.asks(state, 0)
 
 

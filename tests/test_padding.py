@@ -10,9 +10,9 @@ import torch
 from worlds import cluster, experiment, node
 
 from hetsim.dist import messages, pace, world
-from hetsim.dist.messages import Mailroom
+from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Lateness, Pace
-from hetsim.dist.world import Driver, Started
+from hetsim.dist.world import ProcessWorld, Started
 from hetsim.effects import AllReduce, Batch, Commit, Gradient, Message, PeerLost, Program, Receive, Send, Start, Update, Wait
 from hetsim.results.figures import _intervals
 from hetsim.runtime.trace import COMMIT, GRADIENT, Trace, as_table
@@ -60,7 +60,7 @@ class Letters:
         self.sent.append((to, at))
 
 
-def driver(clock: Clock, *, rank: int = 0, takes: float = 0.0, pad: bool = True, letters: Any = None, **keys: Any) -> Driver:
+def driver(clock: Clock, *, rank: int = 0, takes: float = 0.0, pad: bool = True, letters: Any = None, **keys: Any) -> ProcessWorld:
     """A rank of two: 0.5 s + 0.25 s a sample, updates of 1 s; the real gradient and step take `takes`."""
     nodes = cluster(*[node(0.25, 0.5, seconds_per_update=1.0)] * 2, seconds_per_update=2.0)
     made = experiment("method=asgd", "workload=phantom", cluster=keys.pop("cluster", nodes), batch_size=8, **keys)
@@ -77,9 +77,9 @@ def driver(clock: Clock, *, rank: int = 0, takes: float = 0.0, pad: bool = True,
 
     task.gradient, optimizers.main.step = working, stepping  # type: ignore[method-assign]
     state = made.coordination.initial(made.plan(task), task.initial())
-    return Driver(
+    return ProcessWorld(
         made, task, optimizers, rank=rank, state=keys.get("state", state), trace=Trace(None, "full"), pace=Pace(pad),
-        history=None, mailroom=letters, background="background", began=BEGAN,
+        history=None, mailbox=letters, background="background", began=BEGAN,
     )  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def test_what_was_started_is_waited_for(clock: Clock) -> None:
     rank, groups = driver(clock), []
     future: Future[Any] = Future()
     future.set_result(("answer", BEGAN + 3))
-    rank.performers[AllReduce] = lambda _, at, group: (groups.append(group), at)
+    rank.handlers[AllReduce] = lambda _, at, group: (groups.append(group), at)
 
     assert rank.perform(Wait(Started(future)), BEGAN + 1, None) == ("answer", BEGAN + 3)
     assert rank.perform(Wait(Started(future)), BEGAN + 4, None) == ("answer", BEGAN + 4)
@@ -179,9 +179,9 @@ def test_epochs_advance_at_a_commit(clock: Clock) -> None:
     assert (rank.epoch, rank.version) == (2, 5)
 
 
-def room(pad: bool = True, *, peers: tuple[int, ...] = ()) -> Mailroom:
+def room(pad: bool = True, *, peers: tuple[int, ...] = ()) -> Mailbox:
     """A mailroom where a byte takes a second."""
-    return Mailroom(peers, lambda _, size: float(size), Pace(pad), began=BEGAN)
+    return Mailbox(peers, lambda _, size: float(size), Pace(pad), began=BEGAN)
 
 
 def test_messages_are_delivered_in_the_order_in_which_they_are_due(clock: Clock) -> None:
@@ -210,13 +210,13 @@ def test_a_late_message_is_due_when_it_came(clock: Clock) -> None:
 
 def test_a_message_is_held_until_it_is_due() -> None:
     """On the real clock."""
-    post = Mailroom((), lambda *_: 0.05, Pace(True), began=pace.clock())
-    begun = pace.clock()
+    post = Mailbox((), lambda *_: 0.05, Pace(True), began=pace.clock())
+    initial_within = pace.clock()
     post._arrive(Message(0, {"sent_at": 0.0}))
 
     message = post.receive(None)
 
-    assert pace.clock() >= message.due_at >= begun + 0.05 - 1e-3
+    assert pace.clock() >= message.due_at >= initial_within + 0.05 - 1e-3
 
 
 def test_a_header_that_cannot_be_sent_is_the_senders_error() -> None:
@@ -258,9 +258,9 @@ def test_a_noisy_node_goes_on_where_its_stream_stood(clock: Clock) -> None:
     assert fresh.times is not None
     behind = [fresh.times.seconds(4) for _ in range(6)][-1]
     state = fresh.experiment.coordination.initial(fresh.experiment.plan(fresh.task), Phantom(8))
-    later = Driver(
+    later = ProcessWorld(
         fresh.experiment, fresh.task, fresh.optimizers, rank=0, state=state.__class__(**{**vars(state), "num_gradients": (5, 3)}),
-        trace=Trace(None, "none"), pace=Pace(True), history=None, mailroom=None, background=None, began=BEGAN,
+        trace=Trace(None, "none"), pace=Pace(True), history=None, mailbox=None, background=None, began=BEGAN,
     )  # fmt: skip
 
     assert later.times is not None

@@ -233,8 +233,8 @@ def test_every_gradient_is_applied_as_it_arrives_and_frees_its_worker():
     every = EveryGradient()
     arrival = contribution(2)
 
-    assert every.arrived(every.initial(4), arrival) == (None, Decision(apply=(arrival,), free=(2,)))
-    assert every.left(None, 2) == (None, Decision())
+    assert every.arrived(every.initial(4), arrival) == (None, Decision(apply=(arrival,), release=(2,)))
+    assert every.worker_left(None, 2) == (None, Decision())
 
 
 def test_a_barrier_waits_for_everyone_and_applies_in_rank_order():
@@ -248,7 +248,7 @@ def test_a_barrier_waits_for_everyone_and_applies_in_rank_order():
         state, decision = barrier.arrived(state, arrivals[rank])
         decisions.append(decision)
 
-    everyone = Decision(apply=tuple(arrivals.values()), free=(0, 1, 2))
+    everyone = Decision(apply=tuple(arrivals.values()), release=(0, 1, 2))
     assert decisions == [Decision(), Decision(), everyone, Decision(), Decision(), everyone]
     assert state == barrier.initial(3)
 
@@ -260,10 +260,10 @@ def test_a_worker_that_leaves_completes_the_round_of_the_others():
     state, _ = barrier.arrived(barrier.initial(3), second)
     state, _ = barrier.arrived(state, first)
 
-    state, decision = barrier.left(state, 2)
+    state, decision = barrier.worker_left(state, 2)
 
-    assert decision == Decision(apply=(first, second), free=(0, 1))
-    assert barrier.arrived(barrier.left(state, 1)[0], first)[1] == Decision(apply=(first,), free=(0,))
+    assert decision == Decision(apply=(first, second), release=(0, 1))
+    assert barrier.arrived(barrier.worker_left(state, 1)[0], first)[1] == Decision(apply=(first,), release=(0,))
 
 
 def test_a_worker_that_leaves_an_empty_barrier_applies_nothing():
@@ -272,7 +272,7 @@ def test_a_worker_that_leaves_an_empty_barrier_applies_nothing():
     state = barrier.initial(2)
 
     for rank in (1, 0):
-        state, decision = barrier.left(state, rank)
+        state, decision = barrier.worker_left(state, rank)
         assert decision == Decision()
 
 

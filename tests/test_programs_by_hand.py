@@ -280,10 +280,10 @@ class Hoarding(EveryGradient):
 
     def arrived(self, state: tuple[Contribution, ...], contribution: Contribution) -> tuple[tuple[Contribution, ...], Decision]:
         if contribution.rank == 0:
-            return (*state, contribution), Decision(free=(0,))
-        return state, Decision(apply=(contribution,), free=(contribution.rank,))
+            return (*state, contribution), Decision(release=(0,))
+        return state, Decision(apply=(contribution,), release=(contribution.rank,))
 
-    def left(self, state: tuple[Contribution, ...], rank: int) -> tuple[tuple[Contribution, ...], Decision]:
+    def worker_left(self, state: tuple[Contribution, ...], rank: int) -> tuple[tuple[Contribution, ...], Decision]:
         return (), Decision(apply=state)
 
 

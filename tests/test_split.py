@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import cluster, experiment, node, simulate
 
-from hetsim.coordination.all_reduce import Spent, contributions, told
-from hetsim.coordination.contributions import Together
+from hetsim.coordination.all_reduce import UnreportedTimings, contributions, with_timings
+from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.plan import Layout, Plan, Split
 from hetsim.effects import Batch, Computed, Contribution
 from hetsim.runtime.metrics import Applied
@@ -79,10 +79,10 @@ def test_a_plan_forgets_splits_that_are_no_longer_in_force():
 def test_a_group_is_its_contributions(shares: tuple[int, ...], starts: list[int], data: st.DataObject):
     """In rounds and in rank order, without those who have nothing; counted as they would be one by one."""
     plan = Plan(len(shares), sum(shares), 50)
-    group, expected = Together(7, staleness=2), []
+    group, expected = SynchronousContributions(7, staleness=2), []
     for start in starts:
         seconds = data.draw(st.floats(0, 9))
-        group = group.and_on(plan.split(start, shares), seconds, seconds / 2)
+        group = group.appended(plan.split(start, shares), seconds, seconds / 2)
         batches = enumerate(written_out(start, shares, 50))
         expected += [Contribution(rank, batch, 7, seconds, seconds / 2, 2) for rank, batch in batches if batch]
 
@@ -104,20 +104,20 @@ def test_what_was_measured_for_a_step_is_told_with_it():
     """Seconds of those who were measured over as many samples; one's own for the others."""
     group = contributions(Plan(3, 6).split(0, (1, 2, 3)), 4, Computed(None, 0.5, 1, 9.0))
 
-    measured = told(group, [Contribution(0, Batch(0, 1), 4, 1.5, 0.0), Contribution(2, Batch(0, 2), 4, 2.5, 0.0)])
+    measured = with_timings(group, [Contribution(0, Batch(0, 1), 4, 1.5, 0.0), Contribution(2, Batch(0, 2), 4, 2.5, 0.0)])
 
     assert [(c.rank, c.seconds, c.loss) for c in measured] == [(0, 1.5, 0.5), (1, 9.0, 0.5), (2, 9.0, 0.5)]
     assert measured[1:] == (measured[1], measured[2])
-    assert told(group, ()) == group
+    assert with_timings(group, ()) == group
 
 
 @given(st.lists(st.tuples(st.sampled_from([(1, 2), (2, 1)]), st.integers(0, 7), st.floats(0, 9)), min_size=1, max_size=8))
 def test_what_was_spent_is_added_up_rank_by_rank(steps: list[tuple[tuple[int, ...], int, float]]):
     """Whatever the order of splits, shorter last ones among them; a measurement is a mean gradient of each."""
     plan = Plan(2, 3, 8)
-    spent, samples = Spent(), [0, 0]
+    spent, samples = UnreportedTimings(), [0, 0]
     for shares, start, seconds in steps:
-        spent = spent.and_on(plan.split(start, shares), seconds)
+        spent = spent.appended(plan.split(start, shares), seconds)
         samples = [b + batch.samples for b, batch in zip(samples, written_out(start, shares, 8), strict=True)]
 
     timings = spent.timings(5, (10.0, 20.0))
@@ -169,7 +169,7 @@ def test_an_iteration_takes_a_rank_no_time_in_the_number_of_ranks(choices: str, 
     keys: dict[str, Any] = {"cluster": cluster(node(1e-3, count=8)), "batch_size": 32, "budget": {"updates": 25}}
     made = experiment(*choices.split(), "workload=phantom", workload={"num_samples": 10**6, "num_parameters": 4}, **keys)
     made = replace(made, coordination=replace(made.coordination, weighting=Guarded()))
-    ranges, parts = counted(monkeypatch, Split, "__getitem__"), counted(monkeypatch, Together, "_part")
+    ranges, parts = counted(monkeypatch, Split, "__getitem__"), counted(monkeypatch, SynchronousContributions, "_part")
     layouts = counted(monkeypatch, Layout, "of")
 
     computed = simulate(made).computed

@@ -18,7 +18,7 @@ from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import COLUMNS, KINDS, Trace
-from hetsim.sim.world import Simulation
+from hetsim.sim.world import EventWorld
 
 NO_NETWORK = {"latency_seconds": 0.0, "bytes_per_second": 1e300}
 """Bytes that take so little time that adding it changes no float."""
@@ -99,7 +99,7 @@ def rows_of(trace: Trace) -> list[Row]:
 class Run:
     """A finished simulation, and what went on in it."""
 
-    simulation: Simulation = field(init=False)
+    simulation: EventWorld = field(init=False)
     states: list[State] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     applied: list[tuple[Contribution, ...]] = field(default_factory=list)
@@ -123,7 +123,7 @@ def simulate(
     *,
     state: State | None = None,
     trace: str = "none",
-    at_commit: Callable[[Simulation, State], None] | None = None,
+    at_commit: Callable[[EventWorld, State], None] | None = None,
 ) -> Run:
     """Run it in virtual time, from a committed state if one is given, and remember every commit and every gradient."""
     task, optimizers = experiment.load()
@@ -134,7 +134,7 @@ def simulate(
         if at_commit is not None:
             at_commit(simulation, state)
 
-    simulation = run.simulation = Simulation(experiment, task, optimizers, Trace(None, trace), state=state, keep=keep)
+    simulation = run.simulation = EventWorld(experiment, task, optimizers, Trace(None, trace), state=state, keep=keep)
     gradient, step, commit = task.gradient, optimizers.main.step, simulation.history.commit
 
     def computing(at: Any, batch: Batch) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hetsim import checks
-from hetsim.coordination.all_reduce import Spent, SynchronousAllReduce, contributions, measured
+from hetsim.coordination.all_reduce import UnreportedTimings, SynchronousAllReduce, contributions, gather_timings
 from hetsim.coordination.contributions import part
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
@@ -40,7 +40,7 @@ class EverySecond(Admission):
     def arrived(self, state: int, contribution: Contribution) -> tuple[int, Decision]:
         """Apply or drop, and free its worker."""
         only, free = (contribution,), (contribution.rank,)
-        return state + 1, Decision(apply=only, free=free) if state % 2 else Decision(drop=only, free=free)
+        return state + 1, Decision(apply=only, release=free) if state % 2 else Decision(drop=only, release=free)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Accumulate(SynchronousAllReduce):
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """Compute k gradients at the same weights, then add up, step and commit; the same on every rank."""
-        spent = Spent()
+        unreported = UnreportedTimings()
         going = True
         while going and state.next_sample != plan.num_positions:
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
@@ -67,12 +67,12 @@ class Accumulate(SynchronousAllReduce):
                 everyone = contributions(batches, state.version, computed)
                 factor = part(everyone, self.factors(everyone, plan), node.rank)
                 total = total + computed.gradient * (factor / len(rounds))
-                spent = spent.and_on(batches, computed.seconds)
+                unreported = unreported.appended(batches, computed.seconds)
                 group += everyone
             gradient = yield from AllReduce(total)
             state = replace(state, next_sample=rounds[-1][-1].stop, num_samples=rounds[-1][-1].stop)
             epoch = plan.epoch(state.num_samples)
-            timings, spent = yield from measured(spent, state.version, asked=self.allocation.asks(state.allocation, epoch))
+            timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
             weights = yield from Update(at=state.weights, gradient=gradient)
             allocation = self.allocation.observe(state.allocation, timings, epoch)
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)

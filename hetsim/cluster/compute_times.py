@@ -68,10 +68,10 @@ class Jitter:
     """What is added to the latency of the messages from one rank to another, in order."""
 
     def __init__(self, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
-        law = cluster.network.jitter_seconds
-        assert law is not None
+        distribution = cluster.network.jitter_seconds
+        assert distribution is not None
         one, other = ((end + 1) % (cluster.num_workers + 1) for end in (sender, receiver))  # the server is 0, however many workers
-        self._draws = law.draws(seed, one, JITTER, other)
+        self._draws = distribution.draws(seed, one, JITTER, other)
 
     def next(self) -> float:
         """For the next message."""

@@ -31,7 +31,7 @@ COMMON: dict[str, tuple[tuple[str, ...], Standard]] = {
 
 
 @dataclass(frozen=True)
-class Law:
+class Distribution:
     """A distribution of scipy.stats on numbers of at least zero: its name and its parameters (shapes, loc, scale)."""
 
     distribution: str
@@ -61,11 +61,11 @@ class Law:
             return lambda rng, size: loc + scale * standard(rng, size, *shapes)
         from scipy import stats
 
-        law = getattr(stats, self.distribution)(**self.parameters)
-        return lambda rng, size: np.asarray(law.rvs(size=size, random_state=rng), dtype=np.float64)
+        distribution = getattr(stats, self.distribution)(**self.parameters)
+        return lambda rng, size: np.asarray(distribution.rvs(size=size, random_state=rng), dtype=np.float64)
 
 
-def law(key: str, config: Any) -> Law:
+def parse_distribution(key: str, config: Any) -> Distribution:
     """The law that a config describes, such as {distribution: lognorm, s: 0.1}; ValueError with one sentence if it describes none."""
     if not isinstance(config, Mapping) or not isinstance(config.get("distribution"), str):
         raise ValueError(f"{key} must be null or a mapping such as {{distribution: lognorm, s: 0.1}}, not {config!r}")
@@ -84,20 +84,20 @@ def law(key: str, config: Any) -> Law:
         checks.number(f"{key}.loc", parameters.get("loc", 0.0), zero=True)
     else:
         _check_support(key, name, parameters)
-    return Law(name, parameters)
+    return Distribution(name, parameters)
 
 
 def _shapes(key: str, name: str) -> tuple[str, ...]:
     """The shape parameters of SciPy's distribution of this name."""
     from scipy import stats
 
-    law = getattr(stats, name, None)
-    if not isinstance(law, stats.rv_continuous):
-        laws = [law for law in dir(stats) if isinstance(getattr(stats, law), stats.rv_continuous)]
+    distribution = getattr(stats, name, None)
+    if not isinstance(distribution, stats.rv_continuous):
+        distributions = [distribution for distribution in dir(stats) if isinstance(getattr(stats, distribution), stats.rv_continuous)]
         raise ValueError(
-            f"{key}.distribution must be a continuous distribution of scipy.stats, not {name!r}{checks.suggestion(name, laws)}"
+            f"{key}.distribution must be a continuous distribution of scipy.stats, not {name!r}{checks.suggestion(name, distributions)}"
         )
-    return tuple(law.shapes.split(", ")) if law.shapes else ()
+    return tuple(distribution.shapes.split(", ")) if distribution.shapes else ()
 
 
 def _check_support(key: str, name: str, parameters: Mapping[str, float]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from hetsim.cluster.distributions import Law
+from hetsim.cluster.distributions import Distribution
 
 Capacity = float | None
 """What a link carries, in bytes per second; None: it is never the narrowest."""
@@ -21,8 +21,8 @@ class SlowSpells:
     """A node shared with others: work takes `factor` times as long in spells that come and go, the first one behind a fast time."""
 
     factor: float
-    seconds_between: Law
-    seconds_lasting: Law
+    seconds_between: Distribution
+    seconds_lasting: Distribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Node:
     overhead_seconds: float = 0.0
     table: tuple[tuple[int, float], ...] = ()
     seconds_per_update: float = 0.0
-    noise: Law | None = None
+    noise: Distribution | None = None
     slow_spells: SlowSpells | None = None
     slowdown: tuple[tuple[float, float], ...] = ()
     max_samples: int | None = None
@@ -70,7 +70,7 @@ class Network:
     latency_seconds: float
     bytes_per_second: float
     """The most that one message gets."""
-    jitter_seconds: Law | None = None
+    jitter_seconds: Distribution | None = None
     """On top of each message's latency; collectives know none."""
     all_reduce: str = "ring"
     """ring, halving_doubling or two_level."""
@@ -87,7 +87,7 @@ class Server:
 
     seconds_per_update: float = 0.0
     seconds_per_byte: float = 0.0
-    noise: Law | None = None
+    noise: Distribution | None = None
     shards: int = 1
     latency_seconds: float = 0.0
     uplink_bytes_per_second: Capacity = None
@@ -104,8 +104,8 @@ class Outages:
     """When a node is not there: `scheduled` (from, until) in seconds, in order, and behind them crashes by law, again and again."""
 
     scheduled: tuple[tuple[float, float], ...] = ()
-    seconds_to_crash: Law | None = None
-    seconds_to_repair: Law | None = None
+    seconds_to_crash: Distribution | None = None
+    seconds_to_repair: Distribution | None = None
     """None: it stays away."""
 
 
@@ -146,7 +146,7 @@ class Cluster:
         return len(self.nodes)
 
     @property
-    def most(self) -> tuple[int, ...] | None:
+    def max_samples(self) -> tuple[int, ...] | None:
         """What fits into each node's memory, in samples; None where no node has a bound."""
         if all(node.max_samples is None for node in self.nodes):
             return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hetsim.coordination.base import Coordination
-from hetsim.coordination.contributions import Together
+from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.plan import Plan, Split
 from hetsim.coordination.state import State
 from hetsim.effects import AllReduce, Batch, Commit, Computed, Contribution, Gather, Gradient, Node, Program, Update
@@ -25,24 +25,24 @@ UNCOMPRESSED = "only what is pushed to a server is compressed: take compression=
 
 
 @dataclass(frozen=True)
-class Spent:
+class UnreportedTimings:
     """What everyone has computed since the last measurement, and this rank's own seconds in it."""
 
     splits: tuple[tuple[Split, int], ...] = ()
     """Each with how many gradients in a row were over as many samples."""
     seconds: float = 0.0
 
-    def and_on(self, batches: Split, seconds: float) -> Spent:
+    def appended(self, batches: Split, seconds: float) -> UnreportedTimings:
         """With one more gradient of everyone."""
-        return self + Spent(((batches, 1),), seconds)
+        return self + UnreportedTimings(((batches, 1),), seconds)
 
-    def __add__(self, other: Spent) -> Spent:
+    def __add__(self, other: UnreportedTimings) -> UnreportedTimings:
         """One after the other."""
         before, after = self.splits, other.splits
-        if before and after and alike(before[-1][0], after[0][0]):
+        if before and after and same_shares(before[-1][0], after[0][0]):
             after = ((after[0][0], before[-1][1] + after[0][1]), *after[1:])
             before = before[:-1]
-        return Spent(before + after, self.seconds + other.seconds)
+        return UnreportedTimings(before + after, self.seconds + other.seconds)
 
     def timings(self, version: int, everyones: Sequence[float]) -> tuple[Contribution, ...]:
         """What was measured, for an allocation: a mean gradient of each rank, in samples and in its gathered seconds."""
@@ -57,7 +57,7 @@ class Spent:
         )
 
 
-def alike(one: Split, other: Split) -> bool:
+def same_shares(one: Split, other: Split) -> bool:
     """Whether all ranks have as many samples in the one as in the other, told without a look at the ranks."""
     return one.layout is other.layout and one.num_samples == other.num_samples
 
@@ -78,9 +78,11 @@ class SynchronousAllReduce(Coordination):
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
         yield from self.synchronous(node, plan, state)
 
-    def synchronous(self, node: Node, plan: Plan, state: State, *, until: int | None = None) -> Program[tuple[State, Spent, bool]]:
+    def synchronous(
+        self, node: Node, plan: Plan, state: State, *, until: int | None = None
+    ) -> Program[tuple[State, UnreportedTimings, bool]]:
         """Compute one's share, add up, step; the same on every rank. The last state, what is not measured yet, and whether to go on."""
-        spent = Spent()
+        unreported = UnreportedTimings()
         going = True
         while going and state.version != until and state.next_sample != plan.num_positions:
             batches = plan.split(state.next_sample, self.allocation.shares(state.allocation))
@@ -88,15 +90,15 @@ class SynchronousAllReduce(Coordination):
             group = contributions(batches, state.version, computed)
             gradient = yield from AllReduce(self.term(computed.gradient, group, plan, node.rank))
             state = replace(state, next_sample=batches.stop, num_samples=batches.stop)
-            spent = spent.and_on(batches, computed.seconds)
+            unreported = unreported.appended(batches, computed.seconds)
             epoch = plan.epoch(state.num_samples)
-            timings, spent = yield from measured(spent, state.version, asked=self.allocation.asks(state.allocation, epoch))
-            group = told(group, timings)
+            timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
+            group = with_timings(group, timings)
             weights = yield from Update(at=state.weights, gradient=gradient)
             allocation = self.allocation.observe(state.allocation, timings, epoch)
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
             going = yield from Commit(state.version, state, group)
-        return state, spent, going and state.next_sample != plan.num_positions
+        return state, unreported, going and state.next_sample != plan.num_positions
 
     def compute(self, at: Vector, batch: Batch) -> Program[Computed]:
         """The mean gradient of one's range; behind the end of the last epoch a range is empty, and its gradient zero."""
@@ -105,19 +107,21 @@ class SynchronousAllReduce(Coordination):
         return (yield from Gradient(at=at, batch=batch))
 
 
-def measured(spent: Spent, version: int, *, asked: bool) -> Program[tuple[tuple[Contribution, ...], Spent]]:
+def gather_timings(
+    unreported: UnreportedTimings, version: int, *, asked: bool
+) -> Program[tuple[tuple[Contribution, ...], UnreportedTimings]]:
     """If the allocation asked, what everyone has spent since the last measurement; and what is spent since this one."""
     if not asked:
-        return (), spent
-    everyones = yield from Gather(spent.seconds)
-    return spent.timings(version, everyones), Spent()
+        return (), unreported
+    everyones = yield from Gather(unreported.seconds)
+    return unreported.timings(version, everyones), UnreportedTimings()
 
 
-def told(group: Together, timings: Sequence[Contribution]) -> Together:
+def with_timings(group: SynchronousContributions, timings: Sequence[Contribution]) -> SynchronousContributions:
     """A group with everyone's seconds, where they were measured for just this step."""
     return replace(group, timings=timings)
 
 
-def contributions(batches: Split, version: int, computed: Computed, staleness: int = 0) -> Together:
+def contributions(batches: Split, version: int, computed: Computed, staleness: int = 0) -> SynchronousContributions:
     """Everyone's part in an update; seconds and loss are one's own, a rank does not know the others'."""
-    return Together(version, staleness=staleness).and_on(batches, computed.seconds, computed.loss)
+    return SynchronousContributions(version, staleness=staleness).appended(batches, computed.seconds, computed.loss)

@@ -66,22 +66,22 @@ class Coordination(ABC):
 
     def initial(self, plan: Plan, weights: Vector, profile: Sequence[Contribution] = ()) -> State:
         """The state before the first step; `profile` is what each worker's gradients before the run took, if there were any."""
-        allocation = self.allocation.begun(plan.num_workers, plan.batch_size, plan.most)
+        allocation = self.allocation.initial_within(plan.num_workers, plan.batch_size, plan.max_samples)
         return State(
             weights=weights,
-            allocation=self.allocation.profiled(allocation, profile) if profile else allocation,
+            allocation=self.allocation.observe_profile(allocation, profile) if profile else allocation,
             compensation=self.compensation.initial(weights, plan.num_workers),
             admission=self.admission.initial(plan.num_workers),
         )
 
-    def resilient(self, node: Node, plan: Plan, state: State | None, last: State) -> Program[State | None]:
+    def with_recovery(self, node: Node, plan: Plan, state: State | None, last: State) -> Program[State | None]:
         """This rank's program; where who takes part changes, anew from the last commit among those who are there.
 
         Without a `state` it joins others who are at work: it begins with the regroup, or, where none is needed, at `last`.
         """
-        return self.regrouping(node, plan, state) if self.regroups else self.program(node, plan, last if state is None else state)
+        return self.restart_on_change(node, plan, state) if self.regroups else self.program(node, plan, last if state is None else state)
 
-    def regrouping(self, node: Node, plan: Plan, state: State | None) -> Program[State | None]:
+    def restart_on_change(self, node: Node, plan: Plan, state: State | None) -> Program[State | None]:
         """The program from this state on, and from that of the last commit as often as who takes part changes."""
         if len(plan.absent) == plan.num_workers:  # a server waits for the first worker
             state = None

@@ -19,7 +19,7 @@ class Round(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Together(Sequence[Contribution]):
+class SynchronousContributions(Sequence[Contribution]):
     """Everyone's part in a version, round by round and in rank order, made into contributions where they are looked at.
 
     A rank does not know the others' seconds and loss, so they are its own, but for whom `timings` tells of as many samples.
@@ -30,7 +30,7 @@ class Together(Sequence[Contribution]):
     staleness: int = 0
     timings: Sequence[Contribution] = field(default=(), repr=False)
 
-    def and_on(self, batches: Split, seconds: float, loss: float) -> Together:
+    def appended(self, batches: Split, seconds: float, loss: float) -> SynchronousContributions:
         """With one more gradient of everyone."""
         return replace(self, rounds=(*self.rounds, Round(batches, seconds, loss)))
 
@@ -49,10 +49,10 @@ class Together(Sequence[Contribution]):
         return sum(len(its.batches.ranks) for its in self.rounds)
 
     def __iter__(self) -> Iterator[Contribution]:
-        measured = {(timing.rank, timing.samples): timing.seconds for timing in self.timings}
+        gather_timings = {(timing.rank, timing.samples): timing.seconds for timing in self.timings}
         for its in self.rounds:
             for rank in its.batches.ranks:
-                yield self._part(its, rank, measured)
+                yield self._part(its, rank, gather_timings)
 
     @overload
     def __getitem__(self, index: int) -> Contribution: ...
@@ -71,9 +71,9 @@ class Together(Sequence[Contribution]):
             its = next(rounds)
         return self._part(its, its.batches.ranks[place], {})
 
-    def _part(self, its: Round, rank: int, measured: Mapping[tuple[int, int], float]) -> Contribution:
+    def _part(self, its: Round, rank: int, gather_timings: Mapping[tuple[int, int], float]) -> Contribution:
         batch = its.batches[rank]
-        seconds = measured.get((rank, batch.samples), its.seconds)
+        seconds = gather_timings.get((rank, batch.samples), its.seconds)
         return Contribution(rank, batch, self.version, seconds, its.loss, self.staleness)
 
 

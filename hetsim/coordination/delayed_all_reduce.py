@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hetsim.coordination.all_reduce import UNCOMPRESSED, Spent, SynchronousAllReduce, contributions
-from hetsim.coordination.contributions import Together
+from hetsim.coordination.all_reduce import UNCOMPRESSED, SynchronousAllReduce, UnreportedTimings, contributions
+from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.one_step_delay import OneStepDelay
 from hetsim.coordination.plan import Plan, Split
 from hetsim.coordination.state import State
@@ -32,9 +32,9 @@ class Reducing:
 
     gradient: Pending[Vector]
     seconds: Pending[tuple[float, ...]] | None
-    spent: Spent
+    unreported: UnreportedTimings
     batches: Split
-    group: Together
+    group: SynchronousContributions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +55,11 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
         return 2
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        state, spent, going = yield from self.synchronous(node, plan, state.rewound(), until=max(self.warm_up, state.version))
+        state, unreported, going = yield from self.synchronous(node, plan, state.rewound(), until=max(self.warm_up, state.version))
         if going:
-            yield from self.delayed(node, plan, state, spent)
+            yield from self.delayed(node, plan, state, unreported)
 
-    def delayed(self, node: Node, plan: Plan, state: State, spent: Spent) -> Program[None]:
+    def delayed(self, node: Node, plan: Plan, state: State, unreported: UnreportedTimings) -> Program[None]:
         """Have the last reduction, begin this one, step globally and locally, compute."""
         at = previous = state.weights
         version = state.version
@@ -69,7 +69,7 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
             batches = plan.split(state.next_sample, self.allocation.shares(state.allocation))
             computed = yield from self.compute(at, batches[node.rank])
             group = contributions(batches, version, computed, staleness=state.version + (before is not None) - version)
-            spent = spent.and_on(batches, computed.seconds)
+            unreported = unreported.appended(batches, computed.seconds)
             gradient: Vector = None
             if before is not None:
                 gradient = yield from Wait(before.gradient)
@@ -78,11 +78,11 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
             if batches.num_samples:
                 seconds = None
                 if self.allocation.asks(state.allocation, plan.epoch(state.num_samples + batches.num_samples)):
-                    seconds = yield from Start(Gather(spent.seconds))
+                    seconds = yield from Start(Gather(unreported.seconds))
                 term = self.term(computed.gradient, group, plan, node.rank)
                 pending = yield from Start(AllReduce(term))
-                now = Reducing(pending, seconds, spent, batches, group)
-                spent = spent if seconds is None else Spent()
+                now = Reducing(pending, seconds, unreported, batches, group)
+                unreported = unreported if seconds is None else UnreportedTimings()
             if before is not None:
                 weights = yield from Update(at=state.weights, gradient=gradient)
                 previous = state.weights
@@ -107,6 +107,6 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
         timings: tuple[Contribution, ...] = ()
         if done.seconds is not None:
             everyones = yield from Wait(done.seconds)
-            timings = done.spent.timings(state.version, everyones)
+            timings = done.unreported.timings(state.version, everyones)
         epoch = plan.epoch(state.num_samples)
         return replace(state, allocation=self.allocation.observe(state.allocation, timings, epoch))

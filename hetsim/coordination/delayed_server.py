@@ -90,11 +90,11 @@ class DelayedParameterServer(OneStepDelay):
 
     def server(self, plan: Plan, state: State) -> Program[None]:
         """Average one gradient of each, step, commit; send the weights to those who pull, and ranges ahead of them."""
-        for rank in plan.here:
+        for rank in plan.active_ranks:
             yield from Receive(rank)
         delayed_from = max(self.warm_up, state.version)
         dealt: deque[list[Batch]] = deque()
-        asking = plan.here
+        asking = plan.active_ranks
         going = True
         while True:
             rounds = self.rounds(state.version, delayed_from) if going else 0
@@ -151,7 +151,7 @@ class DelayedParameterServer(OneStepDelay):
 def own_ranges(plan: Plan, message: Message) -> Iterator[Batch]:
     """A worker's ranges in the global batches that a reply hands out: each one batch behind the last."""
     for round_ in range(message.rounds if message.batch else 0):
-        batch = plan.left(message.batch.start + round_ * plan.batch_size, message.batch.samples)
+        batch = plan.clip(message.batch.start + round_ * plan.batch_size, message.batch.samples)
         if not batch:
             return
         yield batch

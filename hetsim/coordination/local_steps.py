@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hetsim import checks
-from hetsim.coordination.all_reduce import UNCOMPRESSED, Spent, measured
+from hetsim.coordination.all_reduce import UNCOMPRESSED, UnreportedTimings, gather_timings
 from hetsim.coordination.base import Coordination
-from hetsim.coordination.contributions import Together
+from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import AllReduce, Commit, Contribution, Gradient, LocalUpdate, Node, Program, Update
@@ -51,27 +51,27 @@ class LocalSteps(Coordination):
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """The same on every rank: go H steps from the common weights, add up how far everyone went, step."""
-        spent = Spent()
+        unreported = UnreportedTimings()
         going = True
         while going and state.next_sample != plan.num_positions:
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
             x = state.weights
-            own = Spent()
-            group = Together(state.version)
+            own = UnreportedTimings()
+            group = SynchronousContributions(state.version)
             for batches in rounds:
                 loss = seconds = 0.0
                 if batches[node.rank]:
                     computed = yield from Gradient(at=x, batch=batches[node.rank])
                     x = yield from LocalUpdate(at=x, gradient=computed.gradient)
                     loss, seconds = computed.loss, computed.seconds
-                own = own.and_on(batches, seconds)
-                group = group.and_on(batches, seconds, loss)
+                own = own.appended(batches, seconds)
+                group = group.appended(batches, seconds, loss)
             went = with_tail(state.weights - x, x, plan.num_parameters)
             delta = yield from AllReduce(self.term(went, group, plan, node.rank))
             state = replace(state, next_sample=rounds[-1].stop, num_samples=rounds[-1].stop)
-            spent = spent + own
+            unreported = unreported + own
             epoch = plan.epoch(state.num_samples)
-            timings, spent = yield from measured(spent, state.version, asked=self.allocation.asks(state.allocation, epoch))
+            timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
             weights = yield from Update(at=state.weights, gradient=delta)
             allocation = self.allocation.observe(state.allocation, timings, epoch)
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
@@ -79,4 +79,4 @@ class LocalSteps(Coordination):
 
     def factor(self, group: Sequence[Contribution], plan: Plan, rank: int) -> float:
         """By the samples of all its steps."""
-        return super().factor(group.by_rank() if isinstance(group, Together) else group, plan, rank)
+        return super().factor(group.by_rank() if isinstance(group, SynchronousContributions) else group, plan, rank)

@@ -31,16 +31,16 @@ class Outstanding(Collection[Batch]):
 
     def is_left(self, plan: Plan) -> bool:
         """Whether anything is to be handed out, if only somebody came."""
-        return bool(self.returned or plan.left(self.next_sample, 1))
+        return bool(self.returned or plan.clip(self.next_sample, 1))
 
     def take(self, plan: Plan, rank: int, share: int) -> Batch:
         """A worker's next range: one that was never brought back, as far as it fits, or its share of what nobody has taken."""
         if not self.returned:
-            batch = plan.left(self.next_sample, share)
+            batch = plan.clip(self.next_sample, share)
             self.next_sample = batch.stop
             return batch
         batch = self.returned.popleft()
-        fits = batch.samples if plan.most is None else min(batch.samples, plan.most[rank])
+        fits = batch.samples if plan.max_samples is None else min(batch.samples, plan.max_samples[rank])
         if fits < batch.samples:
             self.returned.appendleft(Batch(batch.start + fits, batch.samples - fits))
         return Batch(batch.start, fits)
@@ -76,7 +76,7 @@ class ParameterServer(Coordination):
             self.only("compensation", NoCompensation, why)
 
     def check(self, num_workers: int) -> None:
-        if self.compensation.reckons_with_momentum:
+        if self.compensation.requires_plain_sgd:
             name = type(self.compensation).__name__
             why = f"compensation is {name}, which reckons with the very steps that are taken: take per_worker, none and single gradients"
             self.only("weighting", PerWorker, why)
@@ -111,10 +111,10 @@ class ParameterServer(Coordination):
         """
         waiting: set[int] = set()
         idle: set[int] = set()
-        here = set(plan.here)
+        here = set(plan.active_ranks)
         outstanding = Outstanding(state)
         holding, returned = outstanding.holding, outstanding.returned
-        state = state.but(admission=self.admission.resumed(state.admission, plan.num_workers), outstanding=outstanding)
+        state = state.evolve(admission=self.admission.resumed(state.admission, plan.num_workers), outstanding=outstanding)
         for rank in plan.absent:
             state, _ = self.left(state, rank)
         going = True
@@ -136,27 +136,27 @@ class ParameterServer(Coordination):
                     del holding[rank]
                     admission, decision = self.admission.arrived(state.admission, self.contribution(message, held, plan, state))
                     if admission is not state.admission:
-                        state = state.but(admission=admission)
+                        state = state.evolve(admission=admission)
                 else:  # it is ready, or too late
                     if rank not in here:
                         here.add(rank)
-                        state = state.but(admission=self.admission.joined(state.admission, rank))
+                        state = state.evolve(admission=self.admission.worker_joined(state.admission, rank))
                     if message.payload is None:  # gone, and back before it was missed
                         outstanding.lose(rank)
                     holding.pop(rank, None)
-                    decision = Decision(free=(rank,))
+                    decision = Decision(release=(rank,))
             decisions = [decision]
             for rank in sorted(idle)[: len(returned)] if returned else ():
                 idle.discard(rank)
                 waiting.add(rank)
-                state = state.but(admission=self.admission.joined(state.admission, rank))
-                decisions.append(Decision(free=(rank,)))
+                state = state.evolve(admission=self.admission.worker_joined(state.admission, rank))
+                decisions.append(Decision(release=(rank,)))
             for decision in decisions:  # and those that it leads to
                 applied: Sequence[Contribution] = ()
                 if decision.apply and going:
                     compensation, applied = self.corrected(plan, state, decision.apply)
                     weights = yield from Update(at=state.weights, gradient=self.total(applied, plan))
-                    state = state.but(
+                    state = state.evolve(
                         version=state.version + 1,
                         weights=weights,
                         compensation=compensation,
@@ -167,7 +167,7 @@ class ParameterServer(Coordination):
                     state = self.observed(plan, state, decision)
                 if applied:
                     going = yield from Commit(state.version, state, applied)
-                for rank in decision.free if going else sorted(waiting):
+                for rank in decision.release if going else sorted(waiting):
                     if rank not in waiting:  # lost while it was held back
                         continue
                     waiting.discard(rank)
@@ -185,12 +185,12 @@ class ParameterServer(Coordination):
                     yield from Send(rank, version=state.version, batch=Batch(outstanding.next_sample, 0))
                 here -= idle
                 idle.clear()
-        return state.but(outstanding=()) if going else None
+        return state.evolve(outstanding=()) if going else None
 
     def left(self, state: State, rank: int) -> tuple[State, Decision]:
         """Tell admission that a worker will send no more."""
-        admission, decision = self.admission.left(state.admission, rank)
-        return state.but(admission=admission), decision
+        admission, decision = self.admission.worker_left(state.admission, rank)
+        return state.evolve(admission=admission), decision
 
     def observed(self, plan: Plan, state: State, decision: Decision) -> State:
         """Learn the workers' speeds from what was decided on: shares do not change while a barrier fills."""
@@ -199,7 +199,7 @@ class ParameterServer(Coordination):
         if allocation is state.allocation and not decision.drop:
             return state
         num_samples_discarded = state.num_samples_discarded + sum(c.samples for c in decision.drop)
-        return state.but(allocation=allocation, num_samples_discarded=num_samples_discarded)
+        return state.evolve(allocation=allocation, num_samples_discarded=num_samples_discarded)
 
     def corrected(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
         """The g_i of W ← W − η (1/c) Σ w_i d(τ_i) g_i, each corrected for its delay, and the compensation's state behind them."""

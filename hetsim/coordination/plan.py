@@ -84,7 +84,7 @@ class Plan:
     num_positions: int | None = None
     samples_per_epoch: int | None = None
     num_parameters: int | None = None
-    most: tuple[int, ...] | None = None
+    max_samples: tuple[int, ...] | None = None
     """What fits into each worker's memory, in samples (None: everything)."""
     absent: frozenset[int] = frozenset()
     """Workers that are not there: the others take their shares too."""
@@ -92,7 +92,7 @@ class Plan:
     _by_value: dict[tuple[int, ...], Layout] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
-    def here(self) -> list[int]:
+    def active_ranks(self) -> list[int]:
         """Workers that are there."""
         return [rank for rank in range(self.num_workers) if rank not in self.absent]
 
@@ -100,7 +100,7 @@ class Plan:
         """Whole passes over the data in so many samples."""
         return 0 if self.samples_per_epoch is None else num_samples // self.samples_per_epoch
 
-    def left(self, start: int, samples: int) -> Batch:
+    def clip(self, start: int, samples: int) -> Batch:
         """The range of at most `samples` positions from `start`: shorter at the end, and empty behind it."""
         if samples < 1:
             raise ValueError(f"the allocation gave a worker {samples} samples: shares must be whole numbers of at least 1")
@@ -113,10 +113,10 @@ class Plan:
         stop = start + self.batch_size if self.num_positions is None else min(start + self.batch_size, self.num_positions)
         return Split(start, max(start, stop), self._layout(shares))
 
-    def rounds(self, start: int, shares: Sequence[int], most: int) -> list[Split]:
-        """The ranges of each of the next `most` global batches; fewer where the last epoch ends."""
+    def rounds(self, start: int, shares: Sequence[int], max_rounds: int) -> list[Split]:
+        """The ranges of each of the next `max_rounds` global batches; fewer where the last epoch ends."""
         rounds: list[Split] = []
-        while len(rounds) < most and start != self.num_positions:
+        while len(rounds) < max_rounds and start != self.num_positions:
             rounds.append(self.split(start, shares))
             start = rounds[-1].stop
         return rounds
@@ -132,7 +132,7 @@ class Plan:
         samples = tuple(shares)
         layout = self._by_value.get(samples)
         if layout is None:
-            layout = self._by_value[samples] = Layout.of(self._of_those_here(self._checked(samples)))
+            layout = self._by_value[samples] = Layout.of(self._redistribute(self._checked(samples)))
         if samples is shares:  # any other sequence might change; as long as it is held here, nothing else has its id
             self._by_identity[id(shares)] = (shares, layout)
         return layout
@@ -140,22 +140,24 @@ class Plan:
     def _checked(self, shares: tuple[int, ...]) -> tuple[int, ...]:
         if len(shares) != self.num_workers or sum(shares) != self.batch_size:
             raise ValueError(f"the allocation gave shares {shares}: {self.num_workers} whole numbers with sum {self.batch_size} are needed")
-        for share, most in zip(shares, self.most or shares, strict=True):
-            self.left(0, share)
-            if share > most:
-                raise ValueError(f"the allocation gave a worker {share} samples, but {most} fit into its memory: let it heed `most`")
+        for share, max_samples in zip(shares, self.max_samples or shares, strict=True):
+            self.clip(0, share)
+            if share > max_samples:
+                raise ValueError(
+                    f"the allocation gave a worker {share} samples, but {max_samples} fit into its memory: let it heed `max_samples`"
+                )
         return shares
 
-    def _of_those_here(self, shares: tuple[int, ...]) -> tuple[int, ...]:
+    def _redistribute(self, shares: tuple[int, ...]) -> tuple[int, ...]:
         """Whoever is here takes the shares of those who are not, in proportion to one's own, as far as memory allows."""
         if not self.absent:
             return shares
-        here = self.here
-        most = None if self.most is None else [self.most[rank] for rank in here]
-        if most is not None and sum(most) < self.batch_size:
+        here = self.active_ranks
+        max_samples = None if self.max_samples is None else [self.max_samples[rank] for rank in here]
+        if max_samples is not None and sum(max_samples) < self.batch_size:
             raise ValueError(
-                f"with {len(self.absent)} nodes gone the others' max_samples hold {sum(most)} samples in all, but "
+                f"with {len(self.absent)} nodes gone the others' max_samples hold {sum(max_samples)} samples in all, but "
                 f"batch_size={self.batch_size}: lower it, or raise them"
             )
-        taken = dict(zip(here, proportional([shares[rank] for rank in here], self.batch_size, most=most), strict=True))
+        taken = dict(zip(here, proportional([shares[rank] for rank in here], self.batch_size, max_samples=max_samples), strict=True))
         return tuple(taken.get(rank, 0) for rank in range(self.num_workers))

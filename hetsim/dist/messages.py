@@ -24,7 +24,7 @@ from hetsim.vector import Phantom, nbytes
 HEADER_BYTES = 512
 
 
-class Mailroom:
+class Mailbox:
     """This rank's messages from and to its peers. `seconds(peer, nbytes)` is how long the described network takes from there."""
 
     def __init__(self, peers: Iterable[int], seconds: Callable[[int, int], float], pace: Pace, *, began: float) -> None:
@@ -114,7 +114,7 @@ class Mailroom:
             due = self._latest[message.source] = max(due, self._latest.get(message.source, due))  # none overtakes another
         with self._arrived:
             if self._pace.pad:
-                self._pace.note("message", now - due)
+                self._pace.record("message", now - due)
             message.header["due_at"] = max(now, due)
             self._inbox.append((due, next(self._serial), message))
             self._arrived.notify_all()

@@ -43,13 +43,13 @@ class Pace:
         if not self.pad:
             return now
         moment = since + seconds
-        self.note(kind, now - moment)
+        self.record(kind, now - moment)
         if now > moment:
             return now
         sleep_until(moment)
         return moment
 
-    def note(self, kind: str, late: float) -> None:
+    def record(self, kind: str, late: float) -> None:
         """Count a result that came so many seconds later than described (earlier, if below zero)."""
         lateness = self.kinds.setdefault(kind, Lateness())
         lateness.count += 1

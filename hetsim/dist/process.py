@@ -26,16 +26,16 @@ from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import Jitter, StepTimes
 from hetsim.cluster.outages import PROFILING
 from hetsim.coordination.state import State
-from hetsim.dist.messages import Mailroom, peers_may_leave
+from hetsim.dist.messages import Mailbox, peers_may_leave
 from hetsim.dist.pace import Lateness, Pace, clock, emulation, one_host, prompt, sleep_until, wake_on_time, warnings
-from hetsim.dist.world import Driver
+from hetsim.dist.world import ProcessWorld
 from hetsim.effects import Batch, Contribution, Node, PeerLost
 from hetsim.errors import RunFailed
 from hetsim.results.folder import run_folder
 from hetsim.results.summary import write_summary
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import History
-from hetsim.runtime.metrics import Busy
+from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.trace import PROFILE, Trace
 from hetsim.workloads.task import Task
 
@@ -137,7 +137,7 @@ def measure(experiment: Experiment, task: Task, *, rank: int, trace: Trace, pace
     repetitions = experiment.coordination.allocation.repetitions
     if not repetitions:
         return (), 0.0
-    batches = experiment.profiled
+    batches = experiment.profile_batches
     batch = batches[min(rank, experiment.num_workers - 1)]
     weights = task.initial()
     times = None
@@ -174,27 +174,27 @@ def measure(experiment: Experiment, task: Task, *, rank: int, trace: Trace, pace
 def perform(
     experiment: Experiment, task: Task, optimizers: Optimizers, *, rank: int, state: State, trace: Trace, history: History | None,
     pace: Pace, background: Any,
-) -> Busy:  # fmt: skip
+) -> RankActivity:  # fmt: skip
     """Run this rank's program among its peers, from this state; what it did."""
     coordination, num_workers = experiment.coordination, experiment.num_workers
     _warm_up(task, optimizers, state, samples=-(-experiment.batch_size // num_workers))
     began = _began(experiment.leader)
-    mailroom = None
+    mailbox = None
     if coordination.needs_server:
         peers = range(num_workers) if rank == num_workers else [num_workers]
-        mailroom = Mailroom(peers, described(experiment, rank), pace, began=began)
-    driver = Driver(
+        mailbox = Mailbox(peers, described(experiment, rank), pace, began=began)
+    driver = ProcessWorld(
         experiment, task, optimizers, rank=rank, state=state, trace=trace, pace=pace,
-        history=history, mailroom=mailroom, background=background, began=began,
+        history=history, mailbox=mailbox, background=background, began=began,
     )  # fmt: skip
     sleep_until(began)
     gc.freeze()
     result = driver.run(coordination.program(Node(rank, num_workers), experiment.plan(task), state))
     gc.unfreeze()
     if history is not None:
-        history.drained(result)
-    if mailroom is not None:
-        mailroom.close()
+        history.record_discarded(result)
+    if mailbox is not None:
+        mailbox.close()
     return driver.busy
 
 

@@ -13,11 +13,11 @@ from hetsim import effects as fx
 from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import ServiceTimes, StepTimes
 from hetsim.coordination.state import State
-from hetsim.dist.messages import Mailroom, peers_may_leave, wire
+from hetsim.dist.messages import Mailbox, peers_may_leave, wire
 from hetsim.dist.pace import Pace, clock
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import History
-from hetsim.runtime.metrics import Busy
+from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.trace import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Trace
 from hetsim.vector import Phantom, Vector, nbytes
 from hetsim.workloads.task import Task
@@ -32,12 +32,12 @@ class Started(fx.Pending[Any]):
         self.future = future
 
 
-class Driver:
+class ProcessWorld:
     """One rank of a run. After `run`, `busy`, `trace` and `pace` hold what it did; times are since `began`."""
 
     def __init__(
         self, experiment: Experiment, task: Task, optimizers: Optimizers, *, rank: int, state: State, trace: Trace, pace: Pace,
-        history: History | None, mailroom: Mailroom | None, background: Any, began: float,
+        history: History | None, mailbox: Mailbox | None, background: Any, began: float,
     ) -> None:  # fmt: skip
         self.experiment = experiment
         self.cluster = experiment.cluster
@@ -47,10 +47,10 @@ class Driver:
         self.trace = trace
         self.pace = pace
         self.history = history
-        self.mailroom = mailroom
+        self.mailbox = mailbox
         self.background = background
         self.began = began
-        self.busy = Busy(num_ahead=experiment.coordination.num_ahead)
+        self.busy = RankActivity(num_ahead=experiment.coordination.num_ahead)
         self.times = StepTimes(self.cluster.nodes[rank], seed=experiment.seed, rank=rank) if rank < experiment.num_workers else None
         self.service = ServiceTimes(self.cluster, seed=experiment.seed)
         self.service.skip(state.version)
@@ -62,7 +62,7 @@ class Driver:
         self.version = state.version
         self.epoch = state.num_samples // task.num_samples
         self._second = ThreadPoolExecutor(max_workers=1)
-        self.performers: dict[type, Callable[..., Any]] = {
+        self.handlers: dict[type, Callable[..., Any]] = {
             fx.Gradient: self.gradient,
             fx.Update: self.update,
             fx.LocalUpdate: self.local_update,
@@ -97,11 +97,11 @@ class Driver:
 
         Collectives go through `group`, so that two threads do not mix theirs.
         """
-        performer = self.performers.get(type(effect))
-        assert performer is not None, f"rank {self.rank} yields {effect!r}, which is no effect: is a 'yield from' forgotten?"
+        handler = self.handlers.get(type(effect))
+        assert handler is not None, f"rank {self.rank} yields {effect!r}, which is no effect: is a 'yield from' forgotten?"
         if not self.pace.pad:
             at = clock()
-        answer: tuple[Any, float] = performer(effect, at, group)
+        answer: tuple[Any, float] = handler(effect, at, group)
         return answer
 
     def gradient(self, effect: fx.Gradient, at: float, group: Any) -> tuple[fx.Computed, float]:
@@ -139,14 +139,14 @@ class Driver:
 
     def send(self, effect: fx.Send, at: float, group: Any) -> tuple[None, float]:
         """Handed to the thread that sends to this peer."""
-        assert self.mailroom is not None
-        self.mailroom.send(effect.to, effect.header, effect.payload, at=at)
+        assert self.mailbox is not None
+        self.mailbox.send(effect.to, effect.header, effect.payload, at=at)
         return None, at
 
     def receive(self, effect: fx.Receive, at: float, group: Any) -> tuple[fx.Message, float]:
         """The message due first, not before it is due."""
-        assert self.mailroom is not None
-        message = self.mailroom.receive(effect.source)
+        assert self.mailbox is not None
+        message = self.mailbox.receive(effect.source)
         if self.times is not None:  # a server's version is its last commit's
             self.version = message.header.get("version", self.version)
             self.epoch = message.header.get("epoch", self.epoch)

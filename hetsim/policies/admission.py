@@ -17,7 +17,7 @@ class Decision:
 
     apply: tuple[Contribution, ...] = ()
     drop: tuple[Contribution, ...] = ()
-    free: tuple[int, ...] = ()
+    release: tuple[int, ...] = ()
 
 
 class Admission(ABC):
@@ -38,11 +38,11 @@ class Admission(ABC):
     def arrived(self, state: Any, contribution: Contribution) -> tuple[Any, Decision]:
         """What to do now that this gradient is here."""
 
-    def left(self, state: Any, rank: int) -> tuple[Any, Decision]:
+    def worker_left(self, state: Any, rank: int) -> tuple[Any, Decision]:
         """What to do now that this worker will send no more (at the end, whatever is still held is to be applied)."""
         return state, Decision()
 
-    def joined(self, state: Any, rank: int) -> Any:
+    def worker_joined(self, state: Any, rank: int) -> Any:
         """The state now that this worker takes part, which had left or was lost."""
         return state
 
@@ -63,11 +63,11 @@ class EveryGradient(Admission):
         return None
 
     def arrived(self, state: None, contribution: Contribution) -> tuple[None, Decision]:
-        return None, Decision(apply=(contribution,), free=(contribution.rank,))
+        return None, Decision(apply=(contribution,), release=(contribution.rank,))
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class ArrivalState:
     """What is held back: who takes part, how many gradients make a round, and what has arrived of this one."""
 
     members: frozenset[int]
@@ -84,19 +84,19 @@ class Barrier(Admission):
     def group_size(self, num_workers: int) -> int:
         return num_workers
 
-    def initial(self, num_workers: int) -> Arrivals:
-        return Arrivals(frozenset(range(num_workers)), size=num_workers)
+    def initial(self, num_workers: int) -> ArrivalState:
+        return ArrivalState(frozenset(range(num_workers)), size=num_workers)
 
-    def arrived(self, state: Arrivals, contribution: Contribution) -> tuple[Arrivals, Decision]:
+    def arrived(self, state: ArrivalState, contribution: Contribution) -> tuple[ArrivalState, Decision]:
         return _completed(replace(state, waiting=(*state.waiting, contribution)))
 
-    def joined(self, state: Arrivals, rank: int) -> Arrivals:
+    def worker_joined(self, state: ArrivalState, rank: int) -> ArrivalState:
         return replace(state, members=state.members | {rank})
 
-    def resumed(self, state: Arrivals, num_workers: int) -> Arrivals:
+    def resumed(self, state: ArrivalState, num_workers: int) -> ArrivalState:
         return replace(state, members=frozenset(range(num_workers)))
 
-    def left(self, state: Arrivals, rank: int) -> tuple[Arrivals, Decision]:
+    def worker_left(self, state: ArrivalState, rank: int) -> tuple[ArrivalState, Decision]:
         return _completed(replace(state, members=state.members - {rank}))
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
@@ -104,17 +104,17 @@ class Barrier(Admission):
         return sum(contribution.samples for contribution in group) / len(group)
 
 
-def _completed(state: Arrivals) -> tuple[Arrivals, Decision]:
+def _completed(state: ArrivalState) -> tuple[ArrivalState, Decision]:
     """Apply a round, in rank order, and free those who made it, if enough of it is here or nobody is left to wait for."""
     count = len(state.waiting)
     if not count or (count < state.size and (count < len(state.members) or not state.members <= {c.rank for c in state.waiting})):
         return state, Decision()
     group = tuple(sorted(state.waiting, key=lambda contribution: contribution.rank))
-    return replace(state, waiting=()), Decision(apply=group, free=tuple(c.rank for c in group))
+    return replace(state, waiting=()), Decision(apply=group, release=tuple(c.rank for c in group))
 
 
 @dataclass(frozen=True)
-class Clocks:
+class ClockState:
     """How many steps each worker has done, and who waits for the slowest."""
 
     done: Mapping[int, int]
@@ -135,28 +135,28 @@ class BoundedStaleness(Admission):
         if self.bound is not None:
             checks.whole("admission.bound", self.bound, least=0)
 
-    def initial(self, num_workers: int) -> Clocks:
-        return Clocks(dict.fromkeys(range(num_workers), 0))
+    def initial(self, num_workers: int) -> ClockState:
+        return ClockState(dict.fromkeys(range(num_workers), 0))
 
-    def arrived(self, state: Clocks, contribution: Contribution) -> tuple[Clocks, Decision]:
+    def arrived(self, state: ClockState, contribution: Contribution) -> tuple[ClockState, Decision]:
         rank = contribution.rank
         done = {**state.done, rank: state.done[rank] + 1}
-        return self._go_on(Clocks(done, state.waiting | {rank}), apply=(contribution,))
+        return self._go_on(ClockState(done, state.waiting | {rank}), apply=(contribution,))
 
-    def left(self, state: Clocks, rank: int) -> tuple[Clocks, Decision]:
-        return self._go_on(Clocks({other: c for other, c in state.done.items() if other != rank}, state.waiting - {rank}))
+    def worker_left(self, state: ClockState, rank: int) -> tuple[ClockState, Decision]:
+        return self._go_on(ClockState({other: c for other, c in state.done.items() if other != rank}, state.waiting - {rank}))
 
-    def joined(self, state: Clocks, rank: int) -> Clocks:
+    def worker_joined(self, state: ClockState, rank: int) -> ClockState:
         """With the slowest of the others."""
-        return Clocks({**state.done, rank: min(state.done.values(), default=0)}, state.waiting)
+        return ClockState({**state.done, rank: min(state.done.values(), default=0)}, state.waiting)
 
-    def resumed(self, state: Clocks, num_workers: int) -> Clocks:
+    def resumed(self, state: ClockState, num_workers: int) -> ClockState:
         return self.initial(num_workers)
 
-    def _go_on(self, state: Clocks, *, apply: tuple[Contribution, ...] = ()) -> tuple[Clocks, Decision]:
+    def _go_on(self, state: ClockState, *, apply: tuple[Contribution, ...] = ()) -> tuple[ClockState, Decision]:
         slowest = min(state.done.values(), default=0)
         free = tuple(rank for rank in sorted(state.waiting) if self.bound is None or state.done[rank] - slowest <= self.bound)
-        return Clocks(state.done, state.waiting.difference(free)), Decision(apply, free=free)
+        return ClockState(state.done, state.waiting.difference(free)), Decision(apply, release=free)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,27 +174,27 @@ class SoftSync(Admission):
     def group_size(self, num_workers: int) -> int:
         return num_workers // self.n
 
-    def initial(self, num_workers: int) -> Arrivals:
+    def initial(self, num_workers: int) -> ArrivalState:
         if self.n > num_workers:
             raise ValueError(f"admission.n={self.n} is more than the cluster's {num_workers} workers: give at most so many")
-        return Arrivals(frozenset(range(num_workers)), size=self.group_size(num_workers))
+        return ArrivalState(frozenset(range(num_workers)), size=self.group_size(num_workers))
 
-    def arrived(self, state: Arrivals, contribution: Contribution) -> tuple[Arrivals, Decision]:
+    def arrived(self, state: ArrivalState, contribution: Contribution) -> tuple[ArrivalState, Decision]:
         waiting = (*state.waiting, contribution)
         if len(waiting) < state.size:
-            return replace(state, waiting=waiting), Decision(free=(contribution.rank,))
-        return replace(state, waiting=()), Decision(apply=waiting, free=(contribution.rank,))
+            return replace(state, waiting=waiting), Decision(release=(contribution.rank,))
+        return replace(state, waiting=()), Decision(apply=waiting, release=(contribution.rank,))
 
-    def left(self, state: Arrivals, rank: int) -> tuple[Arrivals, Decision]:
+    def worker_left(self, state: ArrivalState, rank: int) -> tuple[ArrivalState, Decision]:
         members = state.members - {rank}
         if members:
             return replace(state, members=members), Decision()
         return replace(state, members=members, waiting=()), Decision(apply=state.waiting)
 
-    def joined(self, state: Arrivals, rank: int) -> Arrivals:
+    def worker_joined(self, state: ArrivalState, rank: int) -> ArrivalState:
         return replace(state, members=state.members | {rank})
 
-    def resumed(self, state: Arrivals, num_workers: int) -> Arrivals:
+    def resumed(self, state: ArrivalState, num_workers: int) -> ArrivalState:
         return replace(state, members=frozenset(range(num_workers)))
 
 
@@ -215,23 +215,23 @@ class Backup(Admission):
     def group_size(self, num_workers: int) -> int:
         return num_workers - self.spares
 
-    def initial(self, num_workers: int) -> Arrivals:
+    def initial(self, num_workers: int) -> ArrivalState:
         if self.spares >= num_workers:
             raise ValueError(f"admission.spares={self.spares} leaves none of the cluster's {num_workers} workers: give fewer")
-        return Arrivals(frozenset(range(num_workers)), size=self.group_size(num_workers))
+        return ArrivalState(frozenset(range(num_workers)), size=self.group_size(num_workers))
 
-    def arrived(self, state: Arrivals, contribution: Contribution) -> tuple[Arrivals, Decision]:
+    def arrived(self, state: ArrivalState, contribution: Contribution) -> tuple[ArrivalState, Decision]:
         if contribution.staleness:
-            return state, Decision(drop=(contribution,), free=(contribution.rank,))
+            return state, Decision(drop=(contribution,), release=(contribution.rank,))
         return _completed(replace(state, waiting=(*state.waiting, contribution)))
 
-    def left(self, state: Arrivals, rank: int) -> tuple[Arrivals, Decision]:
+    def worker_left(self, state: ArrivalState, rank: int) -> tuple[ArrivalState, Decision]:
         return _completed(replace(state, members=state.members - {rank}))
 
-    def joined(self, state: Arrivals, rank: int) -> Arrivals:
+    def worker_joined(self, state: ArrivalState, rank: int) -> ArrivalState:
         return replace(state, members=state.members | {rank})
 
-    def resumed(self, state: Arrivals, num_workers: int) -> Arrivals:
+    def resumed(self, state: ArrivalState, num_workers: int) -> ArrivalState:
         return replace(state, members=frozenset(range(num_workers)))
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
@@ -256,4 +256,4 @@ class Ringmaster(Admission):
 
     def arrived(self, state: None, contribution: Contribution) -> tuple[None, Decision]:
         only, free = (contribution,), (contribution.rank,)
-        return None, Decision(apply=only, free=free) if contribution.staleness < self.max_delay else Decision(drop=only, free=free)
+        return None, Decision(apply=only, release=free) if contribution.staleness < self.max_delay else Decision(drop=only, release=free)

@@ -17,7 +17,7 @@ class Compensation(ABC):
 
     corrects_locally: ClassVar[bool] = True
     """Whether a worker can correct its own step by it; not so where the server has to send something for it."""
-    reckons_with_momentum: ClassVar[bool] = False
+    requires_plain_sgd: ClassVar[bool] = False
     """Whether it must know the very steps that are taken: of single gradients, neither weighted nor discounted."""
 
     def suits(self, optimizer: str, options: Mapping[str, Any], schedule: str | None) -> None:  # noqa: B027
@@ -100,7 +100,7 @@ class AdaptiveDelayCompensation(Compensation):
 
 
 @dataclass(frozen=True)
-class Momentum:
+class GapAwareState:
     """The momentum buffer u that the server's optimizer has, the moving average v of its square, and how many steps are in it."""
 
     u: Vector
@@ -117,7 +117,7 @@ class GapAware(Compensation):
     """
 
     corrects_locally: ClassVar[bool] = False
-    reckons_with_momentum: ClassVar[bool] = True
+    requires_plain_sgd: ClassVar[bool] = True
 
     learning_rate: float
     momentum: float
@@ -143,19 +143,19 @@ class GapAware(Compensation):
 
         _plain(options)
 
-    def initial(self, weights: Vector, num_workers: int) -> Momentum:
-        return Momentum(zeros_like(weights), zeros_like(weights))
+    def initial(self, weights: Vector, num_workers: int) -> GapAwareState:
+        return GapAwareState(zeros_like(weights), zeros_like(weights))
 
-    def correct(self, state: Momentum, contribution: Contribution, now: Vector) -> tuple[Momentum, Vector]:
+    def correct(self, state: GapAwareState, contribution: Contribution, now: Vector) -> tuple[GapAwareState, Vector]:
         seen = 1 - self.decay ** max(1, state.num_steps)
         step = self.scale * self.learning_rate * (sqrt(state.v / seen) + self.epsilon)
         g = contribution.gradient / (1 + abs(now - contribution.used) / step)
         u = self.momentum * state.u + g
-        return Momentum(u, self.decay * state.v + (1 - self.decay) * u * u, state.num_steps + 1), g
+        return GapAwareState(u, self.decay * state.v + (1 - self.decay) * u * u, state.num_steps + 1), g
 
 
 @dataclass(frozen=True)
-class Velocities:
+class DanaState:
     """Each worker's momentum v_i, and their sum."""
 
     v: tuple[Vector, ...]
@@ -170,7 +170,7 @@ class Dana(Compensation):
     """
 
     corrects_locally: ClassVar[bool] = False
-    reckons_with_momentum: ClassVar[bool] = True
+    requires_plain_sgd: ClassVar[bool] = True
 
     momentum: float
     learning_rate: float
@@ -194,14 +194,14 @@ class Dana(Compensation):
         if schedule is not None:
             raise ValueError("compensation=dana looks ahead by steps of one learning rate: leave learning_rate_schedule out")
 
-    def initial(self, weights: Vector, num_workers: int) -> Velocities:
-        return Velocities((zeros_like(weights),) * num_workers, zeros_like(weights))
+    def initial(self, weights: Vector, num_workers: int) -> DanaState:
+        return DanaState((zeros_like(weights),) * num_workers, zeros_like(weights))
 
-    def correct(self, state: Velocities, contribution: Contribution, now: Vector) -> tuple[Velocities, Vector]:
+    def correct(self, state: DanaState, contribution: Contribution, now: Vector) -> tuple[DanaState, Vector]:
         before = state.v[contribution.rank]
         v_i = self.momentum * before + contribution.gradient
         v = (*state.v[: contribution.rank], v_i, *state.v[contribution.rank + 1 :])
-        return Velocities(v, state.total + (v_i - before)), v_i
+        return DanaState(v, state.total + (v_i - before)), v_i
 
-    def outgoing(self, state: Velocities, weights: Vector) -> Vector:
+    def outgoing(self, state: DanaState, weights: Vector) -> Vector:
         return weights - self.learning_rate * self.momentum * state.total

@@ -41,10 +41,10 @@ class NoCompression(Compression):
 
 
 @dataclass(frozen=True)
-class Residual:
+class TwoBitState:
     """What a worker's pushes have left out so far, and how many there were."""
 
-    left_out: Vector
+    residual: Vector
     num_pushes: int = 0
 
 
@@ -64,16 +64,16 @@ class TwoBit(Compression):
         if self.full_every is not None:
             checks.whole("compression.full_every", self.full_every)
 
-    def initial(self, weights: Vector) -> Residual:
-        return Residual(zeros_like(weights))
+    def initial(self, weights: Vector) -> TwoBitState:
+        return TwoBitState(zeros_like(weights))
 
-    def pack(self, state: Residual, gradient: Vector, num_parameters: int | None) -> tuple[Residual, Vector]:
+    def pack(self, state: TwoBitState, gradient: Vector, num_parameters: int | None) -> tuple[TwoBitState, Vector]:
         count = state.num_pushes + 1
-        wanted = with_tail(gradient + state.left_out, gradient, num_parameters)
+        wanted = with_tail(gradient + state.residual, gradient, num_parameters)
         if self.full_every is not None and count % self.full_every == 0:
-            return Residual(zeros_like(wanted), count), wanted
+            return TwoBitState(zeros_like(wanted), count), wanted
         payload = compress(wanted, self.threshold, num_parameters)
-        return Residual(wanted - decompress(payload, self.threshold, gradient, num_parameters), count), payload
+        return TwoBitState(wanted - decompress(payload, self.threshold, gradient, num_parameters), count), payload
 
     def unpack(self, payload: Vector, like: Vector, num_parameters: int | None) -> Vector:
         whole = nbytes(payload) == nbytes(like)

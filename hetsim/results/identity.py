@@ -32,11 +32,11 @@ def folder_name(entries: Mapping[str, Any]) -> str:
     """What the folder of a run is called: a legal file name of at most 120 letters, its method, cluster, seed and identity."""
     cluster = entries.get("cluster")
     place = cluster.get("name") if isinstance(cluster, Mapping) else cluster
-    return f"{_legal(entries.get('method'))}-{_legal(place)}-s{_legal(entries.get('seed'), most=20)}-{identity_of(entries)}"
+    return f"{_legal(entries.get('method'))}-{_legal(place)}-s{_legal(entries.get('seed'), max_letters=20)}-{identity_of(entries)}"
 
 
-def _legal(part: Any, *, most: int = 40) -> str:
-    return re.sub(r"[^A-Za-z0-9_.+-]+", "_", str(part))[:most].strip("-._") or "x"
+def _legal(part: Any, *, max_letters: int = 40) -> str:
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "_", str(part))[:max_letters].strip("-._") or "x"
 
 
 def config_header(identity: str, typed: Sequence[str]) -> str:

@@ -15,10 +15,10 @@ from hetsim.results.figures import _pictures
 from hetsim.results.folder import unfinished, write_text
 from hetsim.runtime import metrics
 from hetsim.runtime.history import History, Point
-from hetsim.runtime.metrics import Busy
+from hetsim.runtime.metrics import RankActivity
 
 
-def check_finite(history: History, busy: Sequence[Busy]) -> None:
+def check_finite(history: History, busy: Sequence[RankActivity]) -> None:
     """RunFailed if times were so large that there are no numbers for them."""
     if not all(math.isfinite(seconds) for seconds in (history.applied.seconds, *(worker.compute_seconds for worker in busy))):
         raise RunFailed("the run's clock went beyond all numbers: lower the largest times of the cluster, or the spread of its noise")
@@ -27,7 +27,7 @@ def check_finite(history: History, busy: Sequence[Busy]) -> None:
 def write_summary(
     folder: Path,
     history: History,
-    busy: Sequence[Busy],
+    busy: Sequence[RankActivity],
     *,
     backend: str,
     wall_seconds: float,

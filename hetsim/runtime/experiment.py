@@ -48,7 +48,7 @@ class Experiment:
         checks.flag("pictures", self.pictures)
         if self.batch_size < self.num_workers:
             raise ValueError(f"batch_size={self.batch_size} is less than one sample for each of {self.num_workers} workers: raise it")
-        self.coordination.allocation.begun(self.num_workers, self.batch_size, self.cluster.most)
+        self.coordination.allocation.initial_within(self.num_workers, self.batch_size, self.cluster.max_samples)
         self.coordination.admission.initial(self.num_workers)
         self.coordination.check(self.num_workers)
         self._check_optimizers()
@@ -70,15 +70,15 @@ class Experiment:
         return self.num_workers if self.coordination.needs_server else 0
 
     @property
-    def profiled(self) -> tuple[Batch, ...]:
+    def profile_batches(self) -> tuple[Batch, ...]:
         """What each worker computes to be measured before the run: B samples, or what fits into its memory."""
-        most = self.cluster.most or (self.batch_size,) * self.num_workers
-        return tuple(Batch(0, min(self.batch_size, bound)) for bound in most)
+        max_samples = self.cluster.max_samples or (self.batch_size,) * self.num_workers
+        return tuple(Batch(0, min(self.batch_size, bound)) for bound in max_samples)
 
     def plan(self, task: Task) -> Plan:
         """What is to be handed out of this task's samples."""
         positions = self.budget.num_positions(task.num_samples)
-        return Plan(self.num_workers, self.batch_size, positions, task.num_samples, task.num_parameters, self.cluster.most)
+        return Plan(self.num_workers, self.batch_size, positions, task.num_samples, task.num_parameters, self.cluster.max_samples)
 
     def load(self) -> tuple[Task, Optimizers]:
         """The workload's data, model and optimizers, refusing what would silently do nothing."""
@@ -91,7 +91,7 @@ class Experiment:
             for one in (optimizer, local):
                 if one is not None:
                     one.foresee(math.ceil(self.budget.epochs))
-        if self.coordination.relies_on_scale(self.num_workers) and not optimizer.feels_scale:
+        if self.coordination.relies_on_scale(self.num_workers) and not optimizer.scale_sensitive:
             raise ValueError(
                 f"optimizer._target_={self.optimizer.optimizer.target} does not feel a gradient's scale, so weighting or discounting "
                 "single gradients would do nothing: use torch.optim.SGD, or weighting=per_worker discount=none"

@@ -60,18 +60,18 @@ class History:
         trace, version, num_samples = self.trace, state.version, state.num_samples
         staleness = self.applied.commit(seconds, applied)
         if trace.commits:
-            note = trace.note
+            record = trace.record
             if trace.full:
                 for c in applied:
-                    note((seconds, seconds, c.rank, APPLY, version, c.batch.samples, c.staleness, 0))
-            note((seconds, seconds, self.leader, COMMIT, version, num_samples - self.last.num_samples, staleness, 0))
+                    record((seconds, seconds, c.rank, APPLY, version, c.batch.samples, c.staleness, 0))
+            record((seconds, seconds, self.leader, COMMIT, version, num_samples - self.last.num_samples, staleness, 0))
             if len(trace.rows) >= LIST:
                 trace.spill()
         if num_samples // self._every > self._evaluated:
             self._note(seconds, state)
         going = self._allows(version, seconds)
         if not going or self.keep is not None:
-            state = state.but(outstanding=tuple(state.outstanding))  # which a server goes on changing
+            state = state.evolve(outstanding=tuple(state.outstanding))  # which a server goes on changing
         self.last = state
         if self.keep is not None:
             before = self.start.num_gradients or (0,) * self.experiment.num_workers
@@ -81,7 +81,7 @@ class History:
             self._bar.move(seconds, state, applied)
         return going
 
-    def drained(self, state: State | None) -> None:
+    def record_discarded(self, state: State | None) -> None:
         """What the leader dropped behind the last commit counts as discarded."""
         if state is not None:
             self.last = replace(self.last, num_samples_discarded=state.num_samples_discarded, outstanding=state.outstanding)

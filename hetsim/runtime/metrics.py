@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetsim.coordination.contributions import Together
+from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.effects import Contribution
 
 RECENT = 8  # intervals remembered per worker, and as many more for each further gradient that may lie beyond the last commit
 
 
 @dataclass(slots=True)
-class Busy:
+class RankActivity:
     """What one rank did: intervals in seconds of the run's clock, added up, the latest kept to be cut at the run's end."""
 
     iterations: int = 0
@@ -98,7 +98,7 @@ class Applied:
         self.num_updates += 1
         self.seconds = seconds
         latest = 0
-        if type(applied) is Together:
+        if type(applied) is SynchronousContributions:
             for its in applied.rounds:
                 key = (its.batches.ranks, applied.staleness)
                 self._rounds[key] = self._rounds.get(key, 0) + 1
@@ -125,7 +125,7 @@ def added(numbers: Sequence[int], more: Iterable[tuple[Sequence[int], int]]) -> 
     return result
 
 
-def summary(applied: Applied, busy: Sequence[Busy]) -> dict[str, Any]:
+def summary(applied: Applied, busy: Sequence[RankActivity]) -> dict[str, Any]:
     """Rates, staleness and idleness. Waiting is everything that is neither compute nor update."""
     seconds, count, staleness = applied.seconds, applied.count, applied.staleness
     for worker in busy:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hetsim.coordination.contributions import Together
+from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
 from hetsim.runtime.experiment import Experiment
@@ -31,7 +31,7 @@ class Bar:
     def move(self, seconds: float, state: State, applied: Sequence[Contribution]) -> None:
         """Show a commit."""
         if applied:
-            loss = applied.mean_loss if isinstance(applied, Together) else sum(c.loss for c in applied) / len(applied)
+            loss = applied.mean_loss if isinstance(applied, SynchronousContributions) else sum(c.loss for c in applied) / len(applied)
             self._loss = loss if self._loss is None else 0.9 * self._loss + 0.1 * loss
         done = {"samples": state.num_samples, "updates": state.version, "s": seconds}[self._unit]
         if done - self._tqdm.n >= self._tqdm.total / 1000 or done >= self._tqdm.total:

@@ -46,7 +46,7 @@ class Trace:
         self.commits = detail != "none"
         self.rows: list[float] = []
         """The numbers of all rows, or of those that are not on their way to the file yet."""
-        self.note = self.rows.extend
+        self.record = self.rows.extend
         """What `add` does, for the numbers of one row in order; the next `add` or `spill` sees to the file."""
         self._path = folder / "trace.parquet" if folder is not None and self.commits else None
         self._packed = array("d")

@@ -12,8 +12,8 @@ from hetsim.results.summary import check_finite, write_summary
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace
-from hetsim.sim.lockstep.world import Lockstep
-from hetsim.sim.world import Simulation
+from hetsim.sim.lockstep.world import LockstepWorld
+from hetsim.sim.world import EventWorld
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Simulator(Backend):
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         begun = perf_counter()
         task, optimizers = experiment.load()
-        driver = Lockstep if Lockstep.suits(experiment, task) else Simulation
+        driver = LockstepWorld if LockstepWorld.suits(experiment, task) else EventWorld
         with run_folder(folder, config), Trace(folder, experiment.trace) as trace:
             simulation = driver(experiment, task, optimizers, trace)
             simulation.run()

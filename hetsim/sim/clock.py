@@ -10,20 +10,20 @@ from simpy import Environment
 from simpy.core import EmptySchedule
 from simpy.events import NORMAL, Event
 
-Then = Callable[[Any], None]
+Callback = Callable[[Any], None]
 
 
-class Later:
-    """A performer's word that the answer comes later, through `then`."""
+class Suspended:
+    """A performer's word that the answer comes later, through `callback`."""
 
 
-LATER: Final = Later()
+SUSPENDED: Final = Suspended()
 
 
 class Clock(Environment):
     """SimPy's environment: events of any kind happen in order of time, and at the same time in order of their scheduling.
 
-    An entry of its queue is (time, priority, serial, then, answer): `then(answer)` is to be called. That is all it takes to be
+    An entry of its queue is (time, priority, serial, then, answer): `callback(answer)` is to be called. That is all it takes to be
     called later; a Timeout with one callback would cost three times as much. Of an event, what is called is its callbacks.
     """
 
@@ -44,20 +44,20 @@ class Clock(Environment):
     def _now(self, now: float) -> None:
         self.now = now
 
-    def after(self, seconds: float, then: Then, answer: Any = None) -> Any:
-        """Call `then(answer)` so many virtual seconds from now."""
-        heappush(self._queue, (self.now + seconds, NORMAL, next(self._eid), then, answer))
-        return LATER
+    def after(self, seconds: float, callback: Callback, answer: Any = None) -> Any:
+        """Call `callback(answer)` so many virtual seconds from now."""
+        heappush(self._queue, (self.now + seconds, NORMAL, next(self._eid), callback, answer))
+        return SUSPENDED
 
-    def at(self, moment: float, then: Then, answer: Any = None, priority: int = NORMAL) -> Any:
-        """Call `then(answer)` at this moment, of SimPy's priority: NORMAL, or URGENT, before what is NORMAL."""
-        heappush(self._queue, (moment, priority, next(self._eid), then, answer))
-        return LATER
+    def at(self, moment: float, callback: Callback, answer: Any = None, priority: int = NORMAL) -> Any:
+        """Call `callback(answer)` at this moment, of SimPy's priority: NORMAL, or URGENT, before what is NORMAL."""
+        heappush(self._queue, (moment, priority, next(self._eid), callback, answer))
+        return SUSPENDED
 
-    def next_too(self, then: Then) -> Any:
-        """What `then` would be called with next, taken out of the queue, if that is what happens next in this moment; or None."""
+    def next_too(self, callback: Callback) -> Any:
+        """What `callback` would be called with next, taken out of the queue, if that is what happens next in this moment; or None."""
         queue = self._queue
-        if queue and queue[0][3] is then and queue[0][0] == self.now:
+        if queue and queue[0][3] is callback and queue[0][0] == self.now:
             return heappop(queue)[4]
         return None
 
@@ -69,8 +69,8 @@ class Clock(Environment):
         """What is next in the queue happens."""
         if not self._queue:
             raise EmptySchedule
-        self.now, _, _, then, answer = heappop(self._queue)
-        then(answer)
+        self.now, _, _, callback, answer = heappop(self._queue)
+        callback(answer)
 
     def play(self) -> None:
         """Everything happens, until nothing is under way any more: `run()` at half the price."""
@@ -78,8 +78,8 @@ class Clock(Environment):
         while True:  # "while queue" would be a loop that Python 3.11 never specialises, as it jumps back on a condition
             if not queue:
                 return
-            self.now, _, _, then, answer = heappop(queue)
-            then(answer)
+            self.now, _, _, callback, answer = heappop(queue)
+            callback(answer)
 
 
 def _happen(event: Event) -> None:

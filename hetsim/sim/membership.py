@@ -15,12 +15,12 @@ from hetsim import effects as fx
 from hetsim.cluster.outages import outages
 from hetsim.errors import RunFailed
 from hetsim.runtime.trace import DOWN
-from hetsim.sim.clock import Then
-from hetsim.sim.rank_process import Performers, Player
+from hetsim.sim.clock import Callback
+from hetsim.sim.rank_process import Handlers, RankProcess
 from hetsim.vector import nbytes
 
 if TYPE_CHECKING:
-    from hetsim.sim.world import Simulation
+    from hetsim.sim.world import EventWorld
 
 
 PATIENCE = 1000
@@ -31,10 +31,10 @@ BY_ITSELF = (fx.Gradient, fx.Update, fx.LocalUpdate)
 """What a rank does without the others, and ends before it learns of a loss."""
 
 
-class Presence:
+class Membership:
     """Makes a simulation's nodes go and come back."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: EventWorld) -> None:
         self.simulation = simulation
         self.faults = simulation.cluster.faults
         self.env = simulation.env
@@ -56,15 +56,15 @@ class Presence:
     @property
     def over(self) -> bool:
         """Whether the run has come to its end, rather than to a standstill."""
-        players = self.simulation.players
-        return players[self.simulation.leader].done and (bool(self.faults.nodes) or all(player.done for player in players))
+        processes = self.simulation.processes
+        return processes[self.simulation.leader].done and (bool(self.faults.nodes) or all(process.done for process in processes))
 
     def begin(self) -> None:
         """At 0 seconds."""
         for rank in self._next:
             start, until = self._next[rank]
             if rank in self.absent:
-                self.simulation.players[rank].lost = True
+                self.simulation.processes[rank].lost = True
                 self.down[rank] = 0.0
                 self._return_at(rank, until)
             else:
@@ -85,48 +85,50 @@ class Presence:
             "give cluster.faults a repair, or the run a smaller budget"
         )
 
-    def noted(self, row: tuple[float, ...], then: Then) -> Then:
-        """Let a row be written when `then` is called, or up to where its rank goes, if that comes before."""
+    def record_when_done(self, row: tuple[float, ...], callback: Callback) -> Callback:
+        """Let a row be written when `callback` is called, or up to where its rank goes, if that comes before."""
         rows = self._under_way[int(row[2])]
         rows[row] = None
 
         def done(answer: Any) -> None:
             if row in rows:
                 del rows[row]
-                self.simulation.trace.note(row)
-            then(answer)
+                self.simulation.trace.record(row)
+            callback(answer)
 
         return done
 
-    def performers(self, lost: bool) -> Performers:
+    def handlers(self, lost: bool) -> Handlers:
         """What a rank is answered; once somebody is lost or has come back, it can only compute, and regroup."""
-        performers = self.simulation.performers
+        handlers = self.simulation.handlers
         if not lost:
-            return performers
+            return handlers
         alone = (*BY_ITSELF, fx.Commit, fx.Now, fx.Regroup)
-        return Performers({kind: performer if kind in alone else self._refuse for kind, performer in performers.items()})
+        return Handlers({kind: handler if kind in alone else self._refuse for kind, handler in handlers.items()})
 
-    def regroup(self, player: Player, effect: fx.Regroup, then: Then) -> Any:
+    def regroup(self, process: RankProcess, effect: fx.Regroup, callback: Callback) -> Any:
         """From the last entry, regroup_seconds, and where somebody comes back, the time that the weights take to it."""
         simulation = self.simulation
-        there = [player for player in simulation.players if not player.lost and not player.done]
+        there = [process for process in simulation.processes if not process.lost and not process.done]
         least = 1 + simulation.experiment.coordination.needs_server  # a server alone waits for the first worker
         seconds = self.faults.regroup_seconds + max([self._weights_take(rank) for rank in self._newcomers], default=0.0)
-        return simulation.meetings.regroup(player, then, num_players=max(least, len(there)), seconds=seconds, answer=self._regrouped)
+        return simulation.collective_ops.regroup(
+            process, callback, num_players=max(least, len(there)), seconds=seconds, answer=self._regrouped
+        )
 
     def _regrouped(self) -> fx.Regrouped:
         """Everyone who is there stands at the last commit."""
         simulation = self.simulation
-        there = [player for player in simulation.players if not player.lost and not player.done]
-        members = {player.rank for player in there if player.rank < simulation.experiment.num_workers}
-        simulation.meetings.join(members)
+        there = [process for process in simulation.processes if not process.lost and not process.done]
+        members = {process.rank for process in there if process.rank < simulation.experiment.num_workers}
+        simulation.collective_ops.join(members)
         if not simulation.experiment.coordination.needs_server:
             simulation.leader = simulation.history.leader = min(members)
         self._newcomers.clear()
         state = simulation.history.last
-        for player in there:
-            simulation.stand_at(player, state)
-            player.performers = self.performers(lost=False)
+        for process in there:
+            simulation.stand_at(process, state)
+            process.handlers = self.handlers(lost=False)
         return fx.Regrouped(frozenset(range(simulation.experiment.num_workers)) - members, state)
 
     def _weights_take(self, newcomer: int) -> float:
@@ -135,7 +137,7 @@ class Presence:
         if simulation.experiment.coordination.needs_server:
             source = simulation.leader
         else:
-            source = min(simulation.meetings.members - self._newcomers - self.down.keys(), default=newcomer)
+            source = min(simulation.collective_ops.members - self._newcomers - self.down.keys(), default=newcomer)
         if source == newcomer:
             return 0.0
         return simulation.cluster.message_seconds(source, newcomer, nbytes(simulation.history.last.weights))
@@ -145,21 +147,21 @@ class Presence:
 
     def _go(self, rank: int) -> None:
         """A node goes, with all that it was doing."""
-        simulation, player, until = self.simulation, self.simulation.players[rank], self._next[rank][1]
+        simulation, process, until = self.simulation, self.simulation.processes[rank], self._next[rank][1]
         if self.over:
             return
         self._check_progress()
-        player.lost = True
-        player.program.close()
+        process.lost = True
+        process.program.close()
         self.down[rank] = self.env.now
         simulation.busy[rank].cut(self.env.now)
         for start, _, *row in self._under_way[rank]:
             if start < self.env.now:
-                simulation.trace.note((start, self.env.now, *row))
+                simulation.trace.record((start, self.env.now, *row))
         self._under_way[rank].clear()
-        simulation.post.lose(rank)
-        simulation.meetings.leave(rank)
-        self.env.after(self.faults.detection_seconds, self._noticed, player)
+        simulation.messaging.lose(rank)
+        simulation.collective_ops.leave(rank)
+        self.env.after(self.faults.detection_seconds, self._noticed, process)
         self._return_at(rank, until)
 
     def _check_progress(self) -> None:
@@ -178,16 +180,16 @@ class Presence:
         if until < math.inf:
             self.env.after(until - self.env.now, self._come, rank)
 
-    def _noticed(self, gone: Player) -> None:
+    def _noticed(self, gone: RankProcess) -> None:
         """The others know, unless it has come back before, they know it from a regroup already, or it had done its part."""
         simulation = self.simulation
-        if self.over or gone.done or simulation.players[gone.rank] is not gone:
+        if self.over or gone.done or simulation.processes[gone.rank] is not gone:
             return
         if simulation.experiment.coordination.regroups:
-            if gone.rank in simulation.meetings.members or simulation.meetings.regrouping:
+            if gone.rank in simulation.collective_ops.members or simulation.collective_ops.is_regrouping:
                 self._anew()
         else:
-            simulation.post.tell(simulation.players[simulation.leader], gone.rank)
+            simulation.messaging.tell(simulation.processes[simulation.leader], gone.rank)
 
     def _come(self, rank: int) -> None:
         """A node is there again, or for the first time, and begins."""
@@ -199,12 +201,12 @@ class Presence:
         if self._next[rank][0] < math.inf:
             self.env.after(self._next[rank][0] - self.env.now, self._go, rank)
         simulation.computes_from(rank, self.env.now)
-        player = simulation.players[rank] = simulation.player(rank, None)
+        process = simulation.processes[rank] = simulation.process(rank, None)
         if simulation.experiment.coordination.regroups:
             self._newcomers.add(rank)
-            player.performers = self.performers(lost=True)
+            process.handlers = self.handlers(lost=True)
             self._anew()
-        player.go()
+        process.go()
 
     def _was_down(self, rank: int, until: float) -> None:
         start = self.down.pop(rank)
@@ -216,20 +218,20 @@ class Presence:
     def _anew(self) -> None:
         """What was under way among the others is void; each learns it where it waits for another, or when it next asks for one."""
         simulation = self.simulation
-        simulation.meetings.dissolve()
-        simulation.post.dissolve()
+        simulation.collective_ops.dissolve()
+        simulation.messaging.dissolve()
         simulation.begin_anew()
-        for rank, player in enumerate(list(simulation.players)):
-            if player.lost or player.waits_for is None:
+        for rank, process in enumerate(list(simulation.processes)):
+            if process.lost or process.waits_for is None:
                 continue
-            if player.done:  # it is needed again
-                simulation.players[rank] = again = simulation.player(rank, None)
-                again.performers = self.performers(lost=True)
+            if process.done:  # it is needed again
+                simulation.processes[rank] = again = simulation.process(rank, None)
+                again.handlers = self.handlers(lost=True)
                 again.go()
                 continue
-            player.performers = self.performers(lost=True)
-            if not isinstance(player.waits_for, BY_ITSELF):
-                player.fail(fx.PeerLost("who takes part has changed"))
+            process.handlers = self.handlers(lost=True)
+            if not isinstance(process.waits_for, BY_ITSELF):
+                process.fail(fx.PeerLost("who takes part has changed"))
 
-    def _refuse(self, player: Player, effect: fx.Effect[Any], then: Then) -> Any:
-        return player.refuse(effect, fx.PeerLost("who takes part has changed"), self.env)
+    def _refuse(self, process: RankProcess, effect: fx.Effect[Any], callback: Callback) -> Any:
+        return process.refuse(effect, fx.PeerLost("who takes part has changed"), self.env)

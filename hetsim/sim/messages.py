@@ -10,14 +10,14 @@ from hetsim import effects as fx
 from hetsim.cluster.compute_times import Jitter
 from hetsim.cluster.model import Cluster
 from hetsim.runtime.trace import MESSAGE, Trace
-from hetsim.sim.clock import LATER, Clock, Then
+from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Flow, Link, Route
-from hetsim.sim.rank_process import Player
+from hetsim.sim.rank_process import RankProcess
 from hetsim.vector import Vector
 
 
-class Line:
+class Channel:
     """From one rank to another: messages arrive in the order in which they are sent.
 
     Where no link is shared, a message takes latency + nbytes / bytes_per_second, whatever else is under way. Where links are
@@ -26,7 +26,7 @@ class Line:
 
     __slots__ = ("arrival", "behind", "bytes_per_second", "closed", "flow", "jitter", "latency", "receiver", "route")
 
-    def __init__(self, receiver: Player, latency: float, bytes_per_second: float, route: Route | None, jitter: Jitter | None) -> None:
+    def __init__(self, receiver: RankProcess, latency: float, bytes_per_second: float, route: Route | None, jitter: Jitter | None) -> None:
         self.receiver = receiver
         self.latency = latency
         self.bytes_per_second = bytes_per_second
@@ -34,7 +34,7 @@ class Line:
         self.jitter = jitter
         self.flow: Flow | None = None
         """What is being transferred."""
-        self.behind: deque[Letter] | None = None
+        self.behind: deque[Envelope] | None = None
         """What is to be transferred behind it, if there ever was anything: a thousand empty queues would fill a cache."""
         self.arrival = 0.0
         """Of the last message: none overtakes it."""
@@ -42,7 +42,7 @@ class Line:
         """What is on it is lost."""
 
 
-class Gone:
+class PeerLostNotice:
     """In the place of a message: its source is gone."""
 
     __slots__ = ("source",)
@@ -51,26 +51,26 @@ class Gone:
         self.source = source
 
 
-class Letter:
+class Envelope:
     """A message under way, and what a program gets of it. It is read as any Message is, but one with `__getattr__` costs more to read."""
 
-    __slots__ = ("__dict__", "header", "line", "payload", "size", "source", "start")
+    __slots__ = ("__dict__", "channel", "header", "payload", "size", "source", "start")
 
     header: dict[str, Any]
-    line: Line
+    channel: Channel
     payload: Vector
     size: int
     source: int
     start: float
 
 
-class Post:
+class Messaging:
     """Performs Send and Receive among these players."""
 
-    def __init__(self, env: Clock, cluster: Cluster, players: Sequence[Player], trace: Trace, *, seed: int) -> None:
+    def __init__(self, env: Clock, cluster: Cluster, processes: Sequence[RankProcess], trace: Trace, *, seed: int) -> None:
         self.env = env
         self.cluster = cluster
-        self.players = players
+        self.processes = processes
         self.trace = trace
         self.seed = seed
         self._server = cluster.num_workers
@@ -80,114 +80,114 @@ class Post:
         self._end_transfer = self._transferred  # made once: a bound method is dear to make for every message
         self._hand_over = self._deliver
 
-    def send(self, player: Player, effect: fx.Send, then: Then) -> None:
+    def send(self, process: RankProcess, effect: fx.Send, callback: Callback) -> None:
         """On its way at once; the sender goes on."""
-        line = player.lines.get(effect.to)
-        if line is None or line.receiver.lost:
-            line = player.lines[effect.to] = self._line(player.rank, effect.to)
-        letter = Letter()
-        letter.source = player.rank
-        letter.payload = payload = effect.payload
-        letter.__dict__ = letter.header = effect.header
-        letter.line = line
-        letter.size = size = 0 if payload is None else payload.nbytes
-        letter.start = self.env.now
-        if line.route is None:
-            self._arrive(letter, line, letter.start + (line.latency + size / line.bytes_per_second))
-        elif line.flow is None:
-            line.flow = self._flows.start(line.route, size, self._end_transfer, letter)
+        channel = process.channels.get(effect.to)
+        if channel is None or channel.receiver.lost:
+            channel = process.channels[effect.to] = self._channel(process.rank, effect.to)
+        envelope = Envelope()
+        envelope.source = process.rank
+        envelope.payload = payload = effect.payload
+        envelope.__dict__ = envelope.header = effect.header
+        envelope.channel = channel
+        envelope.size = size = 0 if payload is None else payload.nbytes
+        envelope.start = self.env.now
+        if channel.route is None:
+            self._arrive(envelope, channel, envelope.start + (channel.latency + size / channel.bytes_per_second))
+        elif channel.flow is None:
+            channel.flow = self._flows.start(channel.route, size, self._end_transfer, envelope)
         else:
-            if line.behind is None:
-                line.behind = deque()
-            line.behind.append(letter)
+            if channel.behind is None:
+                channel.behind = deque()
+            channel.behind.append(envelope)
 
-    def receive(self, player: Player, effect: fx.Receive, then: Then) -> Any:
+    def receive(self, process: RankProcess, effect: fx.Receive, callback: Callback) -> Any:
         """The message delivered first of those asked for."""
         source = effect.source
-        if player.messages:
-            for message in player.messages:
+        if process.messages:
+            for message in process.messages:
                 if source is None or source == message.source:
-                    player.messages.remove(message)
-                    if type(message) is Gone:
-                        return player.refuse(effect, fx.PeerLost.of(message.source), self.env)
-                    return self._opened(player, message)
-        assert player.then is None, f"rank {player.rank} waits for two messages at once"
-        player.source, player.then = source, then
-        return LATER
+                    process.messages.remove(message)
+                    if type(message) is PeerLostNotice:
+                        return process.refuse(effect, fx.PeerLost.of(message.source), self.env)
+                    return self._opened(process, message)
+        assert process.callback is None, f"rank {process.rank} waits for two messages at once"
+        process.source, process.callback = source, callback
+        return SUSPENDED
 
     def lose(self, rank: int) -> None:
         """Nothing is under way to or from this rank any more."""
-        for player in self.players:
-            for to in list(player.lines) if player.rank == rank else [rank]:
-                self._close(player.lines.pop(to, None))
+        for process in self.processes:
+            for to in list(process.channels) if process.rank == rank else [rank]:
+                self._close(process.channels.pop(to, None))
 
     def dissolve(self) -> None:
         """Nothing is under way any more, and what was delivered will not be read."""
-        for player in self.players:
-            for line in player.lines.values():
-                self._close(line)
-            player.lines.clear()
-            player.messages.clear()
+        for process in self.processes:
+            for channel in process.channels.values():
+                self._close(channel)
+            process.channels.clear()
+            process.messages.clear()
 
-    def tell(self, player: Player, rank: int) -> None:
+    def tell(self, process: RankProcess, rank: int) -> None:
         """Let this player know that a rank is gone, where it waits for a message or when it next does."""
-        if player.then is not None and player.source in (None, rank):
-            player.fail(fx.PeerLost.of(rank))
+        if process.callback is not None and process.source in (None, rank):
+            process.fail(fx.PeerLost.of(rank))
         else:
-            player.messages.append(Gone(rank))
+            process.messages.append(PeerLostNotice(rank))
 
-    def _transferred(self, letter: Letter) -> None:
+    def _transferred(self, envelope: Envelope) -> None:
         """The last byte is through; the next message of the line begins."""
-        line = letter.line
-        line.flow = None
-        if line.behind:
-            assert line.route is not None
-            following = line.behind.popleft()
-            line.flow = self._flows.start(line.route, following.size, self._end_transfer, following)
-        self._arrive(letter, line, self.env.now + line.latency)
+        channel = envelope.channel
+        channel.flow = None
+        if channel.behind:
+            assert channel.route is not None
+            following = channel.behind.popleft()
+            channel.flow = self._flows.start(channel.route, following.size, self._end_transfer, following)
+        self._arrive(envelope, channel, self.env.now + channel.latency)
 
-    def _arrive(self, letter: Letter, line: Line, arrival: float) -> None:
+    def _arrive(self, envelope: Envelope, channel: Channel, arrival: float) -> None:
         """Deliver it at this moment, later by the jitter if there is any, and not before the message before it."""
-        if line.jitter is not None:
-            arrival += line.jitter.next()
-        if arrival < line.arrival:
-            arrival = line.arrival
-        line.arrival = arrival
+        if channel.jitter is not None:
+            arrival += channel.jitter.next()
+        if arrival < channel.arrival:
+            arrival = channel.arrival
+        channel.arrival = arrival
         if self.trace.full:
-            self.trace.note((letter.start, arrival, letter.source, MESSAGE, letter.header.get("version", 0), 0, 0, letter.size))
-        self.env.at(arrival, self._hand_over, letter)
+            self.trace.record((envelope.start, arrival, envelope.source, MESSAGE, envelope.header.get("version", 0), 0, 0, envelope.size))
+        self.env.at(arrival, self._hand_over, envelope)
 
-    def _deliver(self, letter: Letter) -> None:
-        line = letter.line
-        player = line.receiver
-        if line.closed or player.lost:
+    def _deliver(self, envelope: Envelope) -> None:
+        channel = envelope.channel
+        process = channel.receiver
+        if channel.closed or process.lost:
             return
-        then = player.then
-        if then is not None and (player.source is None or player.source == letter.source):
-            player.then = None
-            if player.rank != self._server:
-                self._opened(player, letter)
-            then(letter)
+        callback = process.callback
+        if callback is not None and (process.source is None or process.source == envelope.source):
+            process.callback = None
+            if process.rank != self._server:
+                self._opened(process, envelope)
+            callback(envelope)
         else:
-            player.messages.append(letter)
+            process.messages.append(envelope)
 
-    def _close(self, line: Line | None) -> None:
+    def _close(self, channel: Channel | None) -> None:
         """What is on this line is lost."""
-        if line is not None:
-            line.closed = True
-            if line.flow is not None:
-                self._flows.cancel(line.flow)
+        if channel is not None:
+            channel.closed = True
+            if channel.flow is not None:
+                self._flows.cancel(channel.flow)
 
-    def _opened(self, player: Player, message: Letter) -> Letter:
-        if player.rank != self._server:  # whose version is its last commit's
+    def _opened(self, process: RankProcess, message: Envelope) -> Envelope:
+        if process.rank != self._server:  # whose version is its last commit's
             header = message.header
             if "version" in header:
-                player.version = header["version"]
+                process.version = header["version"]
             if "epoch" in header:
-                player.epoch = header["epoch"]
+                process.epoch = header["epoch"]
         return message
 
-    def _line(self, sender: int, receiver: int) -> Line:
+    def _channel(self, sender: int, receiver: int) -> Channel:
         path = self.cluster.path(sender, receiver)
         route = None
         if path.links:
@@ -197,7 +197,7 @@ class Post:
         jitter = self._jitters.get((sender, receiver))
         if jitter is None and self.cluster.network.jitter_seconds:
             jitter = self._jitters[sender, receiver] = Jitter(self.cluster, sender, receiver, seed=self.seed)
-        return Line(self.players[receiver], path.latency_seconds, path.bytes_per_second, route, jitter)
+        return Channel(self.processes[receiver], path.latency_seconds, path.bytes_per_second, route, jitter)
 
     def _link(self, link: tuple[str, int | str]) -> Link:
         if link not in self._links:

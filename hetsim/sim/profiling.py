@@ -12,12 +12,12 @@ from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import PROFILE, Trace
 
 
-def profiled(experiment: Experiment, trace: Trace) -> tuple[tuple[fx.Contribution, ...], float]:
+def run_profiling(experiment: Experiment, trace: Trace) -> tuple[tuple[fx.Contribution, ...], float]:
     """What each worker's gradients take before the run, if the allocation wants to know; and how long all of it took.
 
     They are thrown away, so they are not computed. Everyone measures at once and gathers the times; that ends at 0 s.
     """
-    repetitions, batches = experiment.coordination.allocation.repetitions, experiment.profiled
+    repetitions, batches = experiment.coordination.allocation.repetitions, experiment.profile_batches
     if not repetitions:
         return (), 0.0
     everyones = []

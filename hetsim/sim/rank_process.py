@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from hetsim.effects import Effect, PeerLost, Pending, Program
-from hetsim.sim.clock import LATER, Clock, Then
+from hetsim.sim.clock import SUSPENDED, Callback, Clock
 
 
-class Player:
+class RankProcess:
     """One rank's program in one life, and what the world remembers of it: optimizers' memories, messages that it has not read."""
 
     __slots__ = (
@@ -19,34 +19,34 @@ class Player:
             "_send",
             "done",
             "epoch",
-            "lines",
+            "channels",
             "local_memory",
             "lost",
             "memory",
             "messages",
-            "performers",
+            "handlers",
             "program",
             "rank",
             "result",
         ),
-        *("source", "then", "version", "waits_for"),
+        *("source", "callback", "version", "waits_for"),
     )
 
-    def __init__(self, rank: int, program: Program[Any], performers: Performers) -> None:
+    def __init__(self, rank: int, program: Program[Any], handlers: Handlers) -> None:
         self.rank = rank
         self.program = program
         self._send = program.send  # made once: a bound method is dear to make at every turn
         self._go = self.go
-        self.performers = performers
+        self.handlers = handlers
         self.memory: Any = None  # the optimizer's
         self.local_memory: Any = None  # of its own steps
         self.version = 0  # of the weights it was given last
         self.epoch = 0
         self.waits_for: Effect[Any] | None = None
         self.messages: deque[Any] = deque()
-        self.lines: dict[int, Any] = {}  # to whom it has sent
-        self.source: int | None = None  # of the message that `then` waits for
-        self.then: Then | None = None
+        self.channels: dict[int, Any] = {}  # to whom it has sent
+        self.source: int | None = None  # of the message that `callback` waits for
+        self.callback: Callback | None = None
         self.done = False
         self.lost = False  # its node is gone, and nothing reaches or leaves it any more
         self.result: Any = None
@@ -55,12 +55,12 @@ class Player:
         """Hand an answer over and perform what is asked next, until an answer takes time."""
         if self.lost:
             return
-        send, go, performers = self._send, self._go, self.performers
+        send, go, handlers = self._send, self._go, self.handlers
         try:
-            while answer is not LATER:
+            while answer is not SUSPENDED:
                 effect = send(answer)
                 self.waits_for = effect
-                answer = performers[effect.__class__](self, effect, go)
+                answer = handlers[effect.__class__](self, effect, go)
         except StopIteration as ended:
             self.done, self.result = True, ended.value
 
@@ -77,25 +77,25 @@ class Player:
         """Throw an error of the world into the program, at the line where it waits."""
         if self.lost:
             return
-        self.then = None
+        self.callback = None
         try:
             effect = self.program.throw(error)
         except StopIteration as ended:
             self.done, self.result = True, ended.value
             return
         self.waits_for = effect
-        self.go(self.performers[effect.__class__](self, effect, self.go))
+        self.go(self.handlers[effect.__class__](self, effect, self.go))
 
 
-class Performers(dict[type, Callable[..., Any]]):
-    """By the type of an effect, who performs it: (player, effect, then) → its answer, or LATER and then `then(answer)` in time."""
+class Handlers(dict[type, Callable[..., Any]]):
+    """By the type of an effect, who performs it: (player, effect, then) → its answer, or LATER and then `callback(answer)` in time."""
 
     def __missing__(self, kind: type) -> Callable[..., Any]:
         return _no_effect
 
 
-def _no_effect(player: Player, effect: Any, _then: Then) -> Any:
-    raise AssertionError(f"rank {player.rank} yields {effect!r}, which is no effect: is a 'yield from' forgotten?")
+def _no_effect(process: RankProcess, effect: Any, _then: Callback) -> Any:
+    raise AssertionError(f"rank {process.rank} yields {effect!r}, which is no effect: is a 'yield from' forgotten?")
 
 
 class Started(Pending[Any]):
@@ -105,11 +105,11 @@ class Started(Pending[Any]):
 
     def __init__(self, effect: Effect[Any]) -> None:
         self.effect = effect
-        self.answer: Any = LATER
-        self.then: Then | None = None
+        self.answer: Any = SUSPENDED
+        self.callback: Callback | None = None
 
     def resolve(self, answer: Any) -> None:
         """The answer is here."""
         self.answer = answer
-        if self.then is not None:
-            self.then(answer)
+        if self.callback is not None:
+            self.callback(answer)

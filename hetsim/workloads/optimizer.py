@@ -45,7 +45,7 @@ class FlatOptimizer(Optimizer):
         return float(self._setting(epoch)["lr"])
 
     @cached_property
-    def feels_scale(self) -> bool:  # type: ignore[override]
+    def scale_sensitive(self) -> bool:  # type: ignore[override]
         """Whether, at rate 1 and once warmed up (RAdam takes six steps to), twice the gradient makes another step."""
         target, options = self.recipe.optimizer.target, dict(self.recipe.optimizer.options)
         if "lr" in options:

@@ -42,7 +42,7 @@ class OptimizerRecipe:
 class Optimizer(ABC):
     """A pure step: the optimizer's own memory goes in and comes out."""
 
-    feels_scale: bool = True
+    scale_sensitive: bool = True
     """Whether twice the gradient makes another step; not so in Adam's family."""
 
     @abstractmethod

@@ -30,7 +30,7 @@ try:
     from hetsim.cli.build import build_experiment as built
     from hetsim.cli.methods import configs
     from hetsim.runtime.experiment import Experiment
-    from hetsim.sim.lockstep import LockstepWorld as Lockstep
+    from hetsim.sim.lockstep import Lockstep
 except ImportError:  # before the layout of 0.2
     from hetsim.experiment import Experiment
     from hetsim.run import configs

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from hetsim import checks
-from hetsim.cluster.distributions import Law, law
+from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.model import Faults, Outages
-from hetsim.cluster.parse.values import _law, _list, _number
+from hetsim.cluster.parse.values import _distribution, _list, _number
 
 SCHEDULED, BY_LAW = ("join", "crash", "repair", "leave"), ("seconds_to_crash", "seconds_to_repair")
 
@@ -21,7 +21,7 @@ def _faults(config: Any, num_nodes: int) -> Faults:
         return Faults()
     entry = checks.mapping(key, config, optional=("detection_seconds", "regroup_seconds", "schedule"))
     absent: dict[int, list[tuple[float, float]]] = {}
-    by_law: dict[int, tuple[Law, Law | None]] = {}
+    by_law: dict[int, tuple[Distribution, Distribution | None]] = {}
     for index, row in enumerate(_list(f"{key}.schedule", entry.get("schedule") or [], "faults")):
         where = f"{key}.schedule[{index}]"
         fault = checks.mapping(where, row, required=("nodes",), optional=(*SCHEDULED, *BY_LAW))
@@ -29,8 +29,8 @@ def _faults(config: Any, num_nodes: int) -> Faults:
             if fault.get("seconds_to_crash") is not None:
                 if rank in by_law:
                     raise ValueError(f"{where}: node {rank} crashes by a law already: give it one")
-                to_repair = _law(where, fault, "seconds_to_repair")
-                by_law[rank] = law(f"{where}.seconds_to_crash", fault["seconds_to_crash"]), to_repair
+                to_repair = _distribution(where, fault, "seconds_to_repair")
+                by_law[rank] = parse_distribution(f"{where}.seconds_to_crash", fault["seconds_to_crash"]), to_repair
             absent.setdefault(rank, []).extend(_absences(where, fault))
     for rank, times in absent.items():
         times.sort()
@@ -47,7 +47,7 @@ def _faults(config: Any, num_nodes: int) -> Faults:
     )
 
 
-def _laws(both: tuple[Law, Law | None] | None) -> dict[str, Law | None]:
+def _laws(both: tuple[Distribution, Distribution | None] | None) -> dict[str, Distribution | None]:
     return {} if both is None else dict(zip(BY_LAW, both, strict=True))
 
 

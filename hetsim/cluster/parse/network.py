@@ -8,7 +8,7 @@ from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.model import Network, Node, Rack, Server
-from hetsim.cluster.parse.values import LINKS, _law, _number
+from hetsim.cluster.parse.values import LINKS, _distribution, _number
 
 
 def _network(config: Any) -> Network:
@@ -18,7 +18,7 @@ def _network(config: Any) -> Network:
     return Network(
         latency_seconds=checks.number("cluster.network.latency_seconds", entry["latency_seconds"], zero=True),
         bytes_per_second=checks.number("cluster.network.bytes_per_second", entry["bytes_per_second"]),
-        jitter_seconds=_law("cluster.network", entry, "jitter_seconds"),
+        jitter_seconds=_distribution("cluster.network", entry, "jitter_seconds"),
         all_reduce=checks.choice("cluster.network.all_reduce", algorithm, ("ring", "halving_doubling", "two_level")),
     )
 
@@ -30,7 +30,7 @@ def _server(config: Any) -> Server:
     return Server(
         seconds_per_update=checks.number(f"{key}.seconds_per_update", entry["seconds_per_update"], zero=True),
         seconds_per_byte=_number(key, entry, "seconds_per_byte"),
-        noise=_law(key, entry, "noise"),
+        noise=_distribution(key, entry, "noise"),
         shards=checks.whole(f"{key}.shards", 1 if entry.get("shards") is None else entry["shards"]),
         latency_seconds=_number(key, entry, "latency_seconds"),
         uplink_bytes_per_second=_number(key, entry, LINKS[0], None),

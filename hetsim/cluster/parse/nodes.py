@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hetsim import checks
-from hetsim.cluster.distributions import Law, law
+from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.model import Node, SlowSpells
-from hetsim.cluster.parse.values import LINKS, POSITIVE, _law, _list, _number
+from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _list, _number
 
 DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
 """What a row of nodes may give as a law instead of a number: drawn for each of its nodes."""
@@ -42,14 +42,14 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     drawn: dict[str, list[float]] = {}
     for place, name in enumerate(DRAWN):
         if isinstance(entry.get(name), Mapping):
-            drawn[name] = law(f"{key}.{name}", entry[name]).some(count, seed, index, ROW, place)
+            drawn[name] = parse_distribution(f"{key}.{name}", entry[name]).some(count, seed, index, ROW, place)
             if name in POSITIVE and min(drawn[name]) <= 0:
                 raise ValueError(f"{key}.{name} must be above zero, but its law drew {min(drawn[name])}: give it a loc above zero")
     given = {name: _number(key, entry, name, None if name in LINKS else 0.0) for name in DRAWN if name not in drawn}
     node = Node(
         **given,
         table=table,
-        noise=_law(key, entry, "noise"),
+        noise=_distribution(key, entry, "noise"),
         slow_spells=_spells(f"{key}.slow_spells", entry.get("slow_spells")),
         slowdown=_slowdown(f"{key}.slowdown", entry.get("slowdown")),
         max_samples=None if entry.get("max_samples") is None else checks.whole(f"{key}.max_samples", entry["max_samples"]),
@@ -84,12 +84,12 @@ def _spells(key: str, config: Any) -> SlowSpells | None:
     if config is None:
         return None
     entry = checks.mapping(key, config, required=("factor", "seconds_between", "seconds_lasting"))
-    laws = {}
+    distributions = {}
     for name in ("seconds_between", "seconds_lasting"):
         value = entry[name]
         mean = None if isinstance(value, Mapping) else checks.number(f"{key}.{name}", value)
-        laws[name] = law(f"{key}.{name}", value) if mean is None else Law("expon", {"scale": mean})
-    return SlowSpells(factor=checks.number(f"{key}.factor", entry["factor"]), **laws)
+        distributions[name] = parse_distribution(f"{key}.{name}", value) if mean is None else Distribution("expon", {"scale": mean})
+    return SlowSpells(factor=checks.number(f"{key}.factor", entry["factor"]), **distributions)
 
 
 def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetsim import checks
-from hetsim.cluster.distributions import Law, law
+from hetsim.cluster.distributions import Distribution, parse_distribution
 
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
 POSITIVE = ("seconds_per_sample", *LINKS)
@@ -25,5 +25,5 @@ def _number(key: str, entry: Mapping[str, Any], name: str, default: float | None
     return default if value is None else checks.number(f"{key}.{name}", value, zero=name not in POSITIVE)
 
 
-def _law(key: str, entry: Mapping[str, Any], name: str) -> Law | None:
-    return None if entry.get(name) is None else law(f"{key}.{name}", entry[name])
+def _distribution(key: str, entry: Mapping[str, Any], name: str) -> Distribution | None:
+    return None if entry.get(name) is None else parse_distribution(f"{key}.{name}", entry[name])

@@ -12,22 +12,26 @@ from typing import Any
 from hetsim.effects import Contribution
 
 
-def proportional(weights: Sequence[float], total: int, *, least: int = 1, most: Sequence[int] | None = None) -> tuple[int, ...]:
+def proportional(weights: Sequence[float], total: int, *, least: int = 1, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
     """Split `total` in proportion to `weights` by largest remainder, at least `least` each; ties go to the lower rank.
 
-    Nobody gets more than `most` allows; what would be more goes to the others in the same proportion.
+    Nobody gets more than `max_samples` allows; what would be more goes to the others in the same proportion.
     """
     shares = _by_remainder(weights, total, least)
-    if most is None:
+    if max_samples is None:
         return shares
-    if sum(most) < total:
-        raise ValueError(f"the nodes' max_samples hold {sum(most)} samples in all, but batch_size={total}: raise them, or lower it")
-    if all(share <= bound for share, bound in zip(shares, most, strict=True)):
+    if sum(max_samples) < total:
+        raise ValueError(f"the nodes' max_samples hold {sum(max_samples)} samples in all, but batch_size={total}: raise them, or lower it")
+    if all(share <= bound for share, bound in zip(shares, max_samples, strict=True)):
         return shares
-    others = [rank for rank, (share, bound) in enumerate(zip(shares, most, strict=True)) if share < bound]
-    split = list(most)
-    left = total - sum(most) + sum(most[rank] for rank in others)
-    rest = proportional([weights[rank] for rank in others], left, least=least, most=[most[rank] for rank in others]) if others else ()
+    others = [rank for rank, (share, bound) in enumerate(zip(shares, max_samples, strict=True)) if share < bound]
+    split = list(max_samples)
+    left = total - sum(max_samples) + sum(max_samples[rank] for rank in others)
+    rest = (
+        proportional([weights[rank] for rank in others], left, least=least, max_samples=[max_samples[rank] for rank in others])
+        if others
+        else ()
+    )
     for rank, share in zip(others, rest, strict=True):
         split[rank] = share
     return tuple(split)
@@ -61,24 +65,25 @@ class Allocation(ABC):
     """Gradients of B samples that each worker computes before the run begins, thrown away but for their times (see `profiled`)."""
 
     @abstractmethod
-    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Any:
-        """The state before anything was observed; no worker may ever take more samples than `most` says (None: no bounds)."""
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> Any:
+        """The state before anything was observed; no worker may ever take more samples than `max_samples` says (None: no bounds)."""
 
-    def begun(self, num_workers: int, batch_size: int, most: Sequence[int] | None) -> Any:
+    def initial_within(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None) -> Any:
         """`initial`, for rules that heed memory and, where no node has a bound, for those that do not know of it."""
-        if most is None:
+        if max_samples is None:
             return self.initial(num_workers, batch_size)
-        if "most" not in inspect.signature(self.initial).parameters:
+        if "max_samples" not in inspect.signature(self.initial).parameters:
             raise ValueError(
-                f"the nodes have max_samples, but {type(self).__name__}.initial takes no `most`: let it heed that, or leave max_samples out"
+                f"the nodes have max_samples, but {type(self).__name__}.initial takes no argument of this name: "
+                "add it and respect it, or leave max_samples out"
             )
-        return self.initial(num_workers, batch_size, most)
+        return self.initial(num_workers, batch_size, max_samples)
 
     @abstractmethod
     def shares(self, state: Any) -> tuple[int, ...]:
         """Samples for each worker, in rank order."""
 
-    def profiled(self, state: Any, timings: Sequence[Contribution]) -> Any:
+    def observe_profile(self, state: Any, timings: Sequence[Contribution]) -> Any:
         """The state at the beginning of the run, after `repetitions` gradients of everyone."""
         return state
 
@@ -98,8 +103,8 @@ class Allocation(ABC):
 class Even(Allocation):
     """Everyone takes B/N."""
 
-    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> tuple[int, ...]:
-        return proportional([1.0] * num_workers, batch_size, most=most)
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
+        return proportional([1.0] * num_workers, batch_size, max_samples=max_samples)
 
     def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
         return state
@@ -120,12 +125,12 @@ class Fixed(Allocation):
             if isinstance(part, bool) or not isinstance(part, int | float) or not 0 < part < math.inf:
                 raise ValueError(f"allocation.parts must be positive numbers, one for each worker, not {part!r}")
 
-    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> tuple[int, ...]:
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
         if len(self.parts) != num_workers:
             raise ValueError(
                 f"allocation.parts has {len(self.parts)} numbers, but the cluster has {num_workers} workers: give one for each"
             )
-        return proportional(self.parts, batch_size, most=most)
+        return proportional(self.parts, batch_size, max_samples=max_samples)
 
     def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
         return state

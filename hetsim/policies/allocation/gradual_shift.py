@@ -11,14 +11,14 @@ from hetsim.policies.allocation.base import Allocation, proportional
 
 
 @dataclass(frozen=True)
-class Shifting:
+class GradualShiftState:
     """The split of a gradual shift, the last step times (None: not since the last shift), Δ, and who received last."""
 
     shares: tuple[int, ...]
     t: tuple[float | None, ...]
     step: int
     receiver: int | None = None
-    most: Sequence[int] | None = None
+    max_samples: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +35,21 @@ class GradualShift(Allocation):
     def __post_init__(self) -> None:
         checks.whole("allocation.step", self.step)
 
-    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Shifting:
-        return Shifting(proportional([1.0] * num_workers, batch_size, most=most), (None,) * num_workers, self.step, most=most)
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> GradualShiftState:
+        return GradualShiftState(
+            proportional([1.0] * num_workers, batch_size, max_samples=max_samples),
+            (None,) * num_workers,
+            self.step,
+            max_samples=max_samples,
+        )
 
-    def shares(self, state: Shifting) -> tuple[int, ...]:
+    def shares(self, state: GradualShiftState) -> tuple[int, ...]:
         return state.shares
 
-    def asks(self, state: Shifting, epoch: int) -> bool:
+    def asks(self, state: GradualShiftState, epoch: int) -> bool:
         return True
 
-    def observe(self, state: Shifting, timings: Sequence[Contribution], epoch: int = 0) -> Shifting:
+    def observe(self, state: GradualShiftState, timings: Sequence[Contribution], epoch: int = 0) -> GradualShiftState:
         if not timings:
             return state
         t = list(state.t)
@@ -54,7 +59,7 @@ class GradualShift(Allocation):
         times = [seconds for seconds in t if seconds is not None]
         if len(times) < len(t):
             return replace(state, t=tuple(t))
-        with_room = [rank for rank, b in enumerate(state.shares) if state.most is None or b < state.most[rank]]
+        with_room = [rank for rank, b in enumerate(state.shares) if state.max_samples is None or b < state.max_samples[rank]]
         slowest, fastest = times.index(max(times)), min(with_room, key=times.__getitem__, default=0)
         if not with_room or times[slowest] == times[fastest]:
             return replace(state, t=(None,) * len(t))
@@ -64,9 +69,9 @@ class GradualShift(Allocation):
         if goes_back and state.step == 1 and with_one_more >= times[slowest]:
             return replace(state, t=(None,) * len(t))
         moved = min(step, state.shares[slowest] - 1)
-        if state.most is not None:
-            moved = min(moved, state.most[fastest] - state.shares[fastest])
+        if state.max_samples is not None:
+            moved = min(moved, state.max_samples[fastest] - state.shares[fastest])
         shares = list(state.shares)
         shares[slowest] -= moved
         shares[fastest] += moved
-        return Shifting(tuple(shares), (None,) * len(t), step, fastest, state.most)
+        return GradualShiftState(tuple(shares), (None,) * len(t), step, fastest, state.max_samples)

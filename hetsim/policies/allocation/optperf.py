@@ -25,7 +25,7 @@ def seconds(lines: Sequence[Line], samples: int) -> float:
     return max(overhead + samples * per_sample for overhead, per_sample in lines)
 
 
-def fastest_split(nodes: Sequence[Sequence[Line]], total: int, most: Sequence[int] | None = None) -> tuple[int, ...]:
+def fastest_split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
     """The integers b_i with Σ b_i = total and 1 ≤ b_i ≤ most_i that minimise max_i seconds(node_i, b_i).
 
     Each sample goes where it ends first: of all (node, b) the `total` earliest are taken. The continuous solution, found
@@ -36,7 +36,7 @@ def fastest_split(nodes: Sequence[Sequence[Line]], total: int, most: Sequence[in
         raise ValueError(f"batch_size={total} is less than one sample for each of {len(nodes)} workers: raise it")
     if not all(any(line.per_sample > 0 for line in lines) for lines in nodes):
         raise ValueError("a node that takes no time for a sample has no fastest share: give each a per_sample above zero")
-    bounds = [total] * len(nodes) if most is None else [min(bound, total) for bound in most]
+    bounds = [total] * len(nodes) if max_samples is None else [min(bound, total) for bound in max_samples]
     if min(bounds) < 1:
         raise ValueError(f"a node's max_samples must be at least 1, not {min(bounds)}")
     if sum(bounds) < total:
@@ -87,7 +87,7 @@ def overlapped(*, forward: Line, backward: Line, first_bucket: float, reduction_
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TimingSums:
     """One worker's measured steps: how many, and sums of b, t, b², b·t."""
 
     count: int = 0
@@ -96,9 +96,9 @@ class Sizes:
     bb: float = 0.0
     bt: float = 0.0
 
-    def and_this(self, samples: int, seconds: float) -> Sizes:
+    def appended(self, samples: int, seconds: float) -> TimingSums:
         """With one more step."""
-        return Sizes(self.count + 1, self.b + samples, self.t + seconds, self.bb + samples * samples, self.bt + samples * seconds)
+        return TimingSums(self.count + 1, self.b + samples, self.t + seconds, self.bb + samples * samples, self.bt + samples * seconds)
 
     @property
     def distinct(self) -> bool:
@@ -116,15 +116,15 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Probing:
+class OptPerfState:
     """What OptPerf has measured, how often under the present split, and whether it needs more."""
 
     shares: tuple[int, ...]
-    sizes: tuple[Sizes, ...] = field(repr=False)
+    sizes: tuple[TimingSums, ...] = field(repr=False)
     num_updates: int = 0
     num_splits: int = 1
     settled: bool = False
-    most: Sequence[int] | None = None
+    max_samples: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,40 +141,40 @@ class OptPerf(Allocation):
     def __post_init__(self) -> None:
         checks.whole("allocation.probes", self.probes)
 
-    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Probing:
-        even = fastest_split([[Line(0.0, 1.0)]] * num_workers, batch_size, most)
-        return Probing(even, (Sizes(),) * num_workers, most=most)
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> OptPerfState:
+        even = fastest_split([[Line(0.0, 1.0)]] * num_workers, batch_size, max_samples)
+        return OptPerfState(even, (TimingSums(),) * num_workers, max_samples=max_samples)
 
-    def shares(self, state: Probing) -> tuple[int, ...]:
+    def shares(self, state: OptPerfState) -> tuple[int, ...]:
         return state.shares
 
-    def asks(self, state: Probing, epoch: int) -> bool:
+    def asks(self, state: OptPerfState, epoch: int) -> bool:
         return not state.settled
 
-    def observe(self, state: Probing, timings: Sequence[Contribution], epoch: int = 0) -> Probing:
+    def observe(self, state: OptPerfState, timings: Sequence[Contribution], epoch: int = 0) -> OptPerfState:
         if state.settled:
             return state
         sizes = list(state.sizes)
         for timing in timings:
             if timing.samples and timing.seconds > 0:
-                sizes[timing.rank] = sizes[timing.rank].and_this(timing.samples, timing.seconds)
+                sizes[timing.rank] = sizes[timing.rank].appended(timing.samples, timing.seconds)
         state = replace(state, sizes=tuple(sizes), num_updates=state.num_updates + 1)
         if state.num_updates < self.probes or not all(size.count for size in sizes):
             return state
         return self._decided(state)
 
-    def _decided(self, state: Probing) -> Probing:
+    def _decided(self, state: OptPerfState) -> OptPerfState:
         """The next probing split, or the solution."""
         total = sum(state.shares)
         by_speed = [[Line(0.0, size.t / size.b)] for size in state.sizes]
         if state.num_splits == 1:
-            return replace(state, shares=_split(by_speed, total, state.most), num_updates=0, num_splits=2)
-        shares = _split([[size.line()] for size in state.sizes], total, state.most)
+            return replace(state, shares=_split(by_speed, total, state.max_samples), num_updates=0, num_splits=2)
+        shares = _split([[size.line()] for size in state.sizes], total, state.max_samples)
         known = all(size.distinct for size in state.sizes)
         return replace(state, shares=shares, num_updates=0, num_splits=state.num_splits + 1, settled=known or shares == state.shares)
 
 
-def _split(nodes: Sequence[Sequence[Line]], total: int, most: Sequence[int] | None) -> tuple[int, ...]:
-    if most is None and all(len(lines) == 1 and lines[0].overhead == 0 for lines in nodes):
+def _split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequence[int] | None) -> tuple[int, ...]:
+    if max_samples is None and all(len(lines) == 1 and lines[0].overhead == 0 for lines in nodes):
         return proportional([1 / lines[0].per_sample for lines in nodes], total)
-    return fastest_split(nodes, total, most)
+    return fastest_split(nodes, total, max_samples)

@@ -12,7 +12,7 @@ from hetsim.policies.allocation.base import Allocation, proportional
 
 
 @dataclass(frozen=True)
-class Measured:
+class PeriodicState:
     """What a rule knows: the split in force, v_i as it holds them (None: not yet), and what was measured since it last decided."""
 
     batch_size: int
@@ -22,15 +22,15 @@ class Measured:
     seconds: tuple[float, ...]
     num_updates: int = 0
     epoch: int = 0
-    most: Sequence[int] | None = None
+    max_samples: Sequence[int] | None = None
 
     @classmethod
-    def nothing(cls, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Measured:
+    def nothing(cls, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> PeriodicState:
         """Before the first update: even."""
-        zeros, even = (0,) * num_workers, proportional([1.0] * num_workers, batch_size, most=most)
-        return cls(batch_size, even, (None,) * num_workers, zeros, zeros, most=most)
+        zeros, even = (0,) * num_workers, proportional([1.0] * num_workers, batch_size, max_samples=max_samples)
+        return cls(batch_size, even, (None,) * num_workers, zeros, zeros, max_samples=max_samples)
 
-    def and_these(self, timings: Sequence[Contribution]) -> Measured:
+    def appended(self, timings: Sequence[Contribution]) -> PeriodicState:
         """With these gradients; an update at which nothing was measured is counted."""
         if not timings:
             return replace(self, num_updates=self.num_updates + 1)
@@ -41,7 +41,7 @@ class Measured:
                 seconds[timing.rank] += timing.seconds
         return replace(self, samples=tuple(samples), seconds=tuple(seconds), num_updates=self.num_updates + 1)
 
-    def decided(self, shares: tuple[int, ...], v: Sequence[float | None], epoch: int) -> Measured:
+    def decided(self, shares: tuple[int, ...], v: Sequence[float | None], epoch: int) -> PeriodicState:
         """With this split, and a new beginning."""
         zeros = (0,) * len(shares)
         return replace(self, shares=shares, v=tuple(v), samples=zeros, seconds=zeros, num_updates=0, epoch=epoch)
@@ -66,24 +66,24 @@ class Periodic(Allocation):
         checks.fraction("allocation.smoothing", self.smoothing)
         checks.number("allocation.dead_band", self.dead_band, zero=True)
 
-    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Measured:
-        return Measured.nothing(num_workers, batch_size, most)
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> PeriodicState:
+        return PeriodicState.nothing(num_workers, batch_size, max_samples)
 
-    def shares(self, state: Measured) -> tuple[int, ...]:
+    def shares(self, state: PeriodicState) -> tuple[int, ...]:
         return state.shares
 
-    def asks(self, state: Measured, epoch: int) -> bool:
+    def asks(self, state: PeriodicState, epoch: int) -> bool:
         return self._due(state.num_updates + 1, epoch != state.epoch)
 
-    def observe(self, state: Measured, timings: Sequence[Contribution], epoch: int = 0) -> Measured:
-        state = state.and_these(timings)
+    def observe(self, state: PeriodicState, timings: Sequence[Contribution], epoch: int = 0) -> PeriodicState:
+        state = state.appended(timings)
         if not self._due(state.num_updates, epoch != state.epoch):
             return state
         shares, v = self.decide(state)
         return state.decided(shares, v, epoch)
 
     @abstractmethod
-    def decide(self, state: Measured) -> tuple[tuple[int, ...], Sequence[float | None]]:
+    def decide(self, state: PeriodicState) -> tuple[tuple[int, ...], Sequence[float | None]]:
         """The next split, and v_i to remember."""
 
     def _due(self, num_updates: int, epoch_passed: bool) -> bool:
@@ -105,13 +105,13 @@ class SpeedProportional(Periodic):
     than the part `dead_band` of it.
     """
 
-    def decide(self, state: Measured) -> tuple[tuple[int, ...], Sequence[float | None]]:
+    def decide(self, state: PeriodicState) -> tuple[tuple[int, ...], Sequence[float | None]]:
         measured = zip(state.v, state.samples, state.seconds, strict=True)
         v = [averaged(old, b / t, self.smoothing) if b else old for old, b, t in measured]
         speeds = [speed for speed in v if speed is not None]
         if len(speeds) < len(v):
             return state.shares, v
-        shares = proportional(speeds, state.batch_size, most=state.most)
+        shares = proportional(speeds, state.batch_size, max_samples=state.max_samples)
         change = max(abs(new - old) / old for new, old in zip(shares, state.shares, strict=True))
         return (shares if change > self.dead_band else state.shares), v
 
@@ -126,7 +126,7 @@ class ProportionalController(Periodic):
     smoothing: float = 0.5
     dead_band: float = 0.05
 
-    def decide(self, state: Measured) -> tuple[tuple[int, ...], Sequence[float | None]]:
+    def decide(self, state: PeriodicState) -> tuple[tuple[int, ...], Sequence[float | None]]:
         """Remembers seconds per sample in place of v_i."""
         measured = zip(state.v, state.samples, state.seconds, strict=True)
         per_sample = [averaged(old, t / b, self.smoothing) if b else old for old, b, t in measured]
@@ -137,4 +137,4 @@ class ProportionalController(Periodic):
         if max(abs(t_i - mean) for t_i in t) <= self.dead_band * mean:
             return state.shares, per_sample
         wanted = [b * mean / t_i for b, t_i in zip(state.shares, t, strict=True)]
-        return proportional(wanted, state.batch_size, most=state.most), per_sample
+        return proportional(wanted, state.batch_size, max_samples=state.max_samples), per_sample

@@ -11,11 +11,11 @@ from hetsim.policies.allocation.base import Allocation, proportional
 
 
 @dataclass(frozen=True)
-class Settled:
+class StaticState:
     """A split that stays, and what fits into each worker's memory."""
 
     shares: tuple[int, ...]
-    most: Sequence[int] | None = None
+    max_samples: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,13 @@ class Static(Allocation):
     def __post_init__(self) -> None:
         checks.whole("allocation.repetitions", self.repetitions)
 
-    def initial(self, num_workers: int, batch_size: int, most: Sequence[int] | None = None) -> Settled:
-        return Settled(proportional([1.0] * num_workers, batch_size, most=most), most)
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> StaticState:
+        return StaticState(proportional([1.0] * num_workers, batch_size, max_samples=max_samples), max_samples)
 
-    def shares(self, state: Settled) -> tuple[int, ...]:
+    def shares(self, state: StaticState) -> tuple[int, ...]:
         return state.shares
 
-    def profiled(self, state: Settled, timings: Sequence[Contribution]) -> Settled:
+    def observe_profile(self, state: StaticState, timings: Sequence[Contribution]) -> StaticState:
         """Where a bound binds, the split is the one in proportion to the speeds that memory allows."""
         samples, seconds = [0] * len(state.shares), [0.0] * len(state.shares)
         for timing in timings:
@@ -50,6 +50,6 @@ class Static(Allocation):
         shares[by_speed[0]] += max(0, batch_size - sum(shares))
         while sum(shares) > batch_size:
             shares[next(rank for rank in by_speed if shares[rank] > 1)] -= 1
-        if state.most is not None and any(share > bound for share, bound in zip(shares, state.most, strict=True)):
-            return replace(state, shares=proportional(speeds, batch_size, most=state.most))
+        if state.max_samples is not None and any(share > bound for share, bound in zip(shares, state.max_samples, strict=True)):
+            return replace(state, shares=proportional(speeds, batch_size, max_samples=state.max_samples))
         return replace(state, shares=tuple(shares))

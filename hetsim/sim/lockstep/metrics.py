@@ -6,12 +6,12 @@ from collections import deque
 
 import numpy as np
 
-from hetsim.runtime.metrics import RECENT, Busy
+from hetsim.runtime.metrics import RECENT, RankActivity
 from hetsim.sim.lockstep.times import Counts, Seconds
 
 
-class EveryonesBusy:
-    """What all ranks did, added up, and the latest intervals: the numbers of N `Busy`."""
+class VectorizedActivity:
+    """What all ranks did, added up, and the latest intervals: the numbers of N `RankActivity`."""
 
     def __init__(self, num_workers: int, num_ahead: int) -> None:
         self.num_ahead = num_ahead
@@ -33,9 +33,9 @@ class EveryonesBusy:
         self.update_seconds += end - start
         self._recent.append((False, start, end, np.zeros_like(self.samples)))
 
-    def each(self) -> list[Busy]:
+    def each(self) -> list[RankActivity]:
         """By rank."""
-        everyone = [Busy(num_ahead=self.num_ahead) for _ in self.samples]
+        everyone = [RankActivity(num_ahead=self.num_ahead) for _ in self.samples]
         for name in ("iterations", "samples", "compute_seconds", "update_seconds"):
             for busy, number in zip(everyone, getattr(self, name).tolist(), strict=True):
                 setattr(busy, name, number)

@@ -13,7 +13,7 @@ from hetsim.coordination.plan import Layout, Plan, Split
 from hetsim.sim.lockstep.times import Counts
 
 
-class Everyone:
+class AllRanks:
     """In the place of a rank: it picks all ranges at once, and nothing can be decided by it."""
 
     __slots__ = ()
@@ -26,10 +26,10 @@ class Everyone:
         return "everyone"
 
 
-EVERYONE: Final[Any] = Everyone()
+ALL_RANKS: Final[Any] = AllRanks()
 
 
-class Batches(fx.Batch):
+class VectorizedBatch(fx.Batch):
     """Everyone's range of a split: `start` and `samples` are arrays; true where anyone has any."""
 
     __slots__ = ()
@@ -41,27 +41,27 @@ class Batches(fx.Batch):
 
 
 @dataclass(frozen=True, slots=True)
-class EveryonesSplit(Split):
+class VectorizedSplit(Split):
     """A split that can be asked for all ranges at once; `arrays` has the samples and offsets of its layout."""
 
     arrays: tuple[Counts, Counts] = field(repr=False, compare=False)
 
     def __getitem__(self, rank: Any) -> Any:
-        if rank is not EVERYONE:
+        if rank is not ALL_RANKS:
             return Split.__getitem__(self, rank)
         samples, offsets = self.arrays
         start: Any = np.minimum(self.start + offsets, self.stop)
-        return Batches(start, np.minimum(samples, self.stop - start))
+        return VectorizedBatch(start, np.minimum(samples, self.stop - start))
 
 
 @dataclass(frozen=True, slots=True)
-class EveryonesPlan(Plan):
+class VectorizedPlan(Plan):
     """A plan whose splits can be asked for all ranges at once."""
 
     _latest: list[tuple[Layout, tuple[Counts, Counts]]] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    def split(self, start: int, shares: Sequence[int]) -> EveryonesSplit:
+    def split(self, start: int, shares: Sequence[int]) -> VectorizedSplit:
         split = Plan.split(self, start, shares)
         if not self._latest or self._latest[0][0] is not split.layout:
             self._latest[:] = [(split.layout, (np.array(split.layout.samples, np.int64), np.array(split.layout.offsets, np.int64)))]
-        return EveryonesSplit(split.start, split.stop, split.layout, self._latest[0][1])
+        return VectorizedSplit(split.start, split.stop, split.layout, self._latest[0][1])

@@ -47,7 +47,7 @@ class Draws:
         return numbers
 
 
-class EveryonesTimes:
+class VectorizedTimes:
     """What the next gradients and updates of all nodes take: what StepTimes says of each, of all plain nodes in one go.
 
     A node is plain if its time is affine in its samples, times noise. The others are asked one by one.

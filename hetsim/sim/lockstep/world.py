@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 
 from hetsim import effects as fx
 from hetsim.cluster.collectives import Collectives
-from hetsim.coordination.contributions import Together
+from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.state import State
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import History
-from hetsim.runtime.metrics import Busy
+from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.trace import ALL_REDUCE, GATHER, GRADIENT, UPDATE, Trace
-from hetsim.sim.lockstep.metrics import EveryonesBusy
-from hetsim.sim.lockstep.plan import EVERYONE, Batches, EveryonesPlan
-from hetsim.sim.lockstep.times import Counts, EveryonesTimes, Seconds
-from hetsim.sim.profiling import profiled
+from hetsim.sim.lockstep.metrics import VectorizedActivity
+from hetsim.sim.lockstep.plan import ALL_RANKS, VectorizedBatch, VectorizedPlan
+from hetsim.sim.lockstep.times import Counts, Seconds, VectorizedTimes
+from hetsim.sim.profiling import run_profiling
 from hetsim.vector import Phantom, nbytes
 from hetsim.workloads.task import Task
 
-Performed = tuple[Any, Seconds]
+Answered = tuple[Any, Seconds]
 """An effect's answer, and when each rank has it."""
 
 
@@ -42,7 +42,7 @@ class Started(fx.Pending[Any]):
         self.end = end
 
 
-class Lockstep:
+class LockstepWorld:
     """One run, as Simulation makes it. After `run`, `history` has the versions and `busy` what each worker did."""
 
     def __init__(
@@ -61,26 +61,26 @@ class Lockstep:
         self.optimizers = optimizers
         self.trace = Trace(None, "none") if trace is None else trace
         plan = experiment.plan(task)
-        plan = EveryonesPlan(**{its.name: getattr(plan, its.name) for its in fields(plan) if its.init})
+        plan = VectorizedPlan(**{its.name: getattr(plan, its.name) for its in fields(plan) if its.init})
         coordination, num_workers = experiment.coordination, experiment.num_workers
-        profile, profile_seconds = profiled(experiment, self.trace) if state is None else ((), 0.0)
+        profile, profile_seconds = run_profiling(experiment, self.trace) if state is None else ((), 0.0)
         state = coordination.initial(plan, task.initial(), profile) if state is None else state
         self.history = History(experiment, task, self.trace, state, keep=keep, profile_seconds=profile_seconds)
-        self.busy: list[Busy] = []
-        self.program = coordination.program(fx.Node(EVERYONE, num_workers), plan, state)
+        self.busy: list[RankActivity] = []
+        self.program = coordination.program(fx.Node(ALL_RANKS, num_workers), plan, state)
         self.clock: Seconds = np.zeros(num_workers)
         """Where each rank is."""
         self.version = state.version
         self.epoch = state.num_samples // task.num_samples
         self.memory = optimizers.main.initial() if state.optimizer is None else state.optimizer
         self.local_memory = None if optimizers.local is None else optimizers.local.initial()
-        self._times = EveryonesTimes(experiment.cluster.nodes, seed=experiment.seed, num_gradients=state.num_gradients)
+        self._times = VectorizedTimes(experiment.cluster.nodes, seed=experiment.seed, num_gradients=state.num_gradients)
         self._collectives = Collectives(experiment.cluster)
-        self._everyones = EveryonesBusy(num_workers, coordination.num_ahead)
+        self._everyones = VectorizedActivity(num_workers, coordination.num_ahead)
         self._computes_until: Seconds = np.zeros(num_workers)
         self._computed: NDArray[np.bool_] = np.zeros(num_workers, np.bool_)
         """Who had a part in the last gradient, and so in the local step that follows it."""
-        self._performers: Mapping[type, Callable[[Any], Performed]] = {
+        self._performers: Mapping[type, Callable[[Any], Answered]] = {
             fx.Gradient: self.gradient,
             fx.Update: self.update,
             fx.LocalUpdate: self.local_update,
@@ -107,20 +107,20 @@ class Lockstep:
                 effect = self.program.send(answer)
             except StopIteration as ended:
                 self.busy = self._everyones.each()
-                self.history.drained(ended.value)
+                self.history.record_discarded(ended.value)
                 self.history.close()
                 return
             answer, self.clock = self.perform(effect)
 
-    def perform(self, effect: fx.Effect[Any]) -> Performed:
+    def perform(self, effect: fx.Effect[Any]) -> Answered:
         """What is answered, and when, if everyone asks now."""
-        performer = self._performers.get(type(effect))
-        assert performer is not None, f"the program yields {effect!r}, which is none of the effects that all ranks can ask for at once"
-        return performer(effect)
+        handler = self._performers.get(type(effect))
+        assert handler is not None, f"the program yields {effect!r}, which is none of the effects that all ranks can ask for at once"
+        return handler(effect)
 
-    def gradient(self, effect: fx.Gradient) -> Performed:
+    def gradient(self, effect: fx.Gradient) -> Answered:
         """Takes what each node's model says; nothing where a range is empty."""
-        assert isinstance(effect.batch, Batches), f"everyone computes {effect.batch!r}: a program takes its range by its rank"
+        assert isinstance(effect.batch, VectorizedBatch), f"everyone computes {effect.batch!r}: a program takes its range by its rank"
         gradient, loss = self.task.gradient(effect.at, effect.batch)
         now, samples = self.clock, effect.batch.samples
         start = np.maximum(now, self._computes_until)  # one gradient at a time, if more than one was started
@@ -133,12 +133,12 @@ class Lockstep:
         answered = now + np.where(start == now, seconds, end - now)
         return fx.Computed(gradient, loss, samples, seconds), np.where(self._computed, answered, now)  # type: ignore[arg-type]
 
-    def update(self, effect: fx.Update) -> Performed:
+    def update(self, effect: fx.Update) -> Answered:
         """Costs each node's seconds_per_update."""
         self.memory, weights = self.optimizers.main.step(self.memory, effect.at, effect.gradient, self.epoch)
         return weights, self._updated()
 
-    def local_update(self, effect: fx.LocalUpdate) -> Performed:
+    def local_update(self, effect: fx.LocalUpdate) -> Answered:
         """The same, of those who have a gradient to step along; without a local optimizer there is no step."""
         if self.optimizers.local is None:
             return effect.at, self.clock
@@ -154,12 +154,12 @@ class Lockstep:
         self._rows(UPDATE, self.clock, end, of=seconds > 0)
         return end
 
-    def all_reduce(self, effect: fx.AllReduce) -> Performed:
+    def all_reduce(self, effect: fx.AllReduce) -> Answered:
         """From the last entry, what the network's algorithm takes; a phantom is its own sum."""
         size = nbytes(effect.value)
         return effect.value, self._met(ALL_REDUCE, self._collectives.all_reduce_seconds(size), size)
 
-    def gather(self, effect: fx.Gather) -> Performed:
+    def gather(self, effect: fx.Gather) -> Answered:
         """From the last entry, a number of eight bytes from everyone to everyone."""
         numbers = np.broadcast_to(effect.number, self.clock.shape)
         return tuple(numbers.tolist()), self._met(GATHER, self._collectives.gather_seconds(), 8)
@@ -169,16 +169,16 @@ class Lockstep:
         self._rows(kind, self.clock, end, size=size)
         return end
 
-    def start(self, effect: fx.Start[Any]) -> Performed:
+    def start(self, effect: fx.Start[Any]) -> Answered:
         """Goes on at once; the effect takes its own time."""
         return Started(*self.perform(effect.effect)), self.clock
 
-    def wait(self, effect: fx.Wait[Any]) -> Performed:
+    def wait(self, effect: fx.Wait[Any]) -> Answered:
         """Until the started effect is answered."""
         assert isinstance(effect.pending, Started)
         return effect.pending.answer, np.maximum(self.clock, effect.pending.end)
 
-    def commit(self, effect: fx.Commit) -> Performed:
+    def commit(self, effect: fx.Commit) -> Answered:
         """Costs no time. The leader judges; where seconds are limited, the others wait for its verdict."""
         state: State = effect.state
         self.version = effect.version
@@ -188,13 +188,13 @@ class Lockstep:
         self.history.evaluate()
         return going, self.clock if self.experiment.budget.seconds is None else np.maximum(self.clock, at)
 
-    def now(self, effect: fx.Now) -> Performed:
+    def now(self, effect: fx.Now) -> Answered:
         """Each rank's seconds since the run began."""
         return self.clock, self.clock
 
     def _as_the_leader_saw(self, applied: Sequence[fx.Contribution]) -> Sequence[fx.Contribution]:
         """With its own seconds, as a rank does not know the others'."""
-        if not isinstance(applied, Together):
+        if not isinstance(applied, SynchronousContributions):
             return applied
         of_leader = (float(np.broadcast_to(its.seconds, self.clock.shape)[self.experiment.leader]) for its in applied.rounds)
         return replace(applied, rounds=tuple(its._replace(seconds=s) for its, s in zip(applied.rounds, of_leader, strict=True)))

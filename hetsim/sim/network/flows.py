@@ -13,7 +13,7 @@ from typing import Any, Final
 from simpy.events import URGENT
 
 from hetsim.cluster.fairness import connected, max_min_fair
-from hetsim.sim.clock import Clock, Then
+from hetsim.sim.clock import Callback, Clock
 from hetsim.sim.network.links import INF, NOWHERE, Flow, Group, Link, Route
 
 FINEST: Final = 2.0**24
@@ -25,9 +25,9 @@ SPARE: Final = 64
 
 
 class Flows:
-    """All transfers under way on one clock. A flow ends, and `then(answer)` is called, at the moment its last byte is there.
+    """All transfers under way on one clock. A flow ends, and `callback(answer)` is called, at the moment its last byte is there.
 
-    Flows that end at the same moment are over before the first `then` is called, and before anything else happens in this moment;
+    Flows that end at the same moment are over before the first `callback` is called, and before anything else happens in this moment;
     they are called in the order of the starts. A flow without bytes ends in the moment of its start.
     """
 
@@ -41,15 +41,15 @@ class Flows:
         self._unfair: dict[Group, None] = {}  # their rates, and their neighbours', are filled before time goes on
         self._num_started = 0
 
-    def start(self, route: Route, nbytes: float, then: Then, answer: Any = None) -> Flow:
-        """Begin to carry so many bytes; `then(answer)` is called at their end, never within this call."""
+    def start(self, route: Route, nbytes: float, callback: Callback, answer: Any = None) -> Flow:
+        """Begin to carry so many bytes; `callback(answer)` is called at their end, never within this call."""
         self._num_started = serial = self._num_started + 1
         if not nbytes:
             route = NOWHERE
         flow = Flow()
         flow.serial = serial
         flow.route = route
-        flow.then = then
+        flow.callback = callback
         flow.answer = answer
         if route.flows is not self:
             route.group = self._group(route.shared, route.cap)
@@ -64,8 +64,8 @@ class Flows:
         return flow
 
     def cancel(self, flow: Flow) -> None:
-        """End it now, without its `then`; the others share what it had. Of a flow that has ended it does nothing."""
-        flow.then = None
+        """End it now, without its `callback`; the others share what it had. Of a flow that has ended it does nothing."""
+        flow.callback = None
         group = flow.group
         if group is not None:
             flow.group = None
@@ -258,9 +258,9 @@ class Flows:
         if len(ended) > 1:
             ended.sort()
         for _, flow in ended:
-            then = flow.then
-            if then is not None:  # one who was called before it may have cancelled it
-                then(flow.answer)
+            callback = flow.callback
+            if callback is not None:  # one who was called before it may have cancelled it
+                callback(flow.answer)
 
     def _end(self, group: Group, now: float, ended: list[tuple[int, Flow]]) -> float:
         """Take the flows that are due out of the group, whose alarm rings; when the next would be, at the same rate."""

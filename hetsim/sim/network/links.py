@@ -6,7 +6,7 @@ import math
 from heapq import heapify
 from typing import Any, Final
 
-from hetsim.sim.clock import Then
+from hetsim.sim.clock import Callback
 
 INF: Final = math.inf
 
@@ -63,14 +63,14 @@ NOWHERE: Final = Route()
 class Flow:
     """A transfer under way: who is called when its last byte is there, and where it stands meanwhile."""
 
-    __slots__ = ("answer", "group", "mark", "route", "serial", "then")
+    __slots__ = ("answer", "callback", "group", "mark", "route", "serial")
 
     answer: Any
     group: Group | None  # None when it is over
     mark: float
     route: Route
     serial: int
-    then: Then | None  # None when it was cancelled
+    callback: Callback | None  # None when it was cancelled
 
 
 class Group:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hetsim.sim.clock import Clock, Then
+from hetsim.sim.clock import Callback, Clock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Route
 
 
 class Ring:
-    """Node i sends 1/N of `nbytes` to node i+1 in each of 2(N−1) steps; `then(None)` is called when everyone has everything.
+    """Node i sends 1/N of `nbytes` to node i+1 in each of 2(N−1) steps; `callback(None)` is called when everyone has everything.
 
     A node begins a step when its own chunk of the step before is out and its predecessor's is here. `routes[i]` leads from node i
     to its successor, and what left it arrives `latencies[i]` seconds later.
@@ -18,12 +18,12 @@ class Ring:
 
     __slots__ = ("_chunk", "_flows", "_latencies", "_missing", "_num_begun", "_num_here", "_num_out", "_num_steps", "_routes", "_then")
 
-    def __init__(self, flows: Flows, routes: Sequence[Route], latencies: Sequence[float], nbytes: float, then: Then) -> None:
+    def __init__(self, flows: Flows, routes: Sequence[Route], latencies: Sequence[float], nbytes: float, callback: Callback) -> None:
         num_nodes = len(routes)
         self._flows = flows
         self._routes = routes
         self._latencies = latencies
-        self._then = then
+        self._then = callback
         self._chunk = nbytes / num_nodes
         self._num_steps = 2 * (num_nodes - 1)
         self._num_begun = [0] * num_nodes
