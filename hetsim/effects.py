@@ -13,9 +13,10 @@ the method's own line.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from hetsim.errors import PeerLost as PeerLost  # programs catch it
 from hetsim.vector import Vector
 
 T = TypeVar("T")
@@ -24,25 +25,17 @@ Program = Generator["Effect[Any]", Any, T]
 """What a rank does, from its first question to its result."""
 
 
-class PeerLost(Exception):
-    """A rank that was waited for, or that takes part, is gone: `rank`, where that is known."""
-
-    rank: int | None = None
-
-    @classmethod
-    def of(cls, rank: int) -> PeerLost:
-        """This one."""
-        lost = cls(f"rank {rank} is gone")
-        lost.rank = rank
-        return lost
-
-
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where a program runs: ranks 0 … N−1 work, rank N serves where a method has a server."""
+    """Where a program runs: ranks 0 … N−1 work, rank N serves where a method has a server.
+
+    `own` holds by name what the program keeps on its rank from one version to the next, such as what a compression left out.
+    A checkpoint saves it, so its values are immutable, as vectors are; after a crash or a regroup it is empty.
+    """
 
     rank: int
     num_workers: int
+    own: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def server(self) -> int:
@@ -96,7 +89,10 @@ class Contribution:
 
 
 class Message:
-    """What arrived: its `source`, its `payload` (a vector or None), and its header's values as attributes."""
+    """What arrived: its `source`, its `payload` (a vector or None), and its header's values as attributes.
+
+    The worlds do not read a header to steer anything. Reading a value that was not sent ends the run with a ProgramError.
+    """
 
     __slots__ = ("__dict__", "payload", "source")
 
@@ -110,8 +106,9 @@ class Message:
         """Its values by name."""
         return self.__dict__
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"this message's header has no {name!r}")
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class Effect(Generic[T]):
@@ -126,10 +123,14 @@ class Effect(Generic[T]):
 
 @dataclass(slots=True)
 class Gradient(Effect[Computed]):
-    """The mean gradient of these samples at these weights; takes what the node's model says, or what its device takes."""
+    """The mean gradient of these samples at these weights; takes what the node's model says, or what its device takes.
+
+    `version` is that of the global weights which `at` was made from, for the trace.
+    """
 
     at: Vector
     batch: Batch
+    version: int
 
 
 @dataclass(slots=True)
@@ -144,11 +145,14 @@ class Update(Effect[Vector]):
 class LocalUpdate(Effect[Vector]):
     """One step of this worker's own optimizer: its next weights. Costs the node's `seconds_per_update`.
 
+    `version` and `epoch` are those of the newest global weights that this worker has: the local schedule goes by the epoch.
     Without a local optimizer the answer is `at` itself, at once.
     """
 
     at: Vector
     gradient: Vector
+    version: int
+    epoch: int
 
 
 class Send(Effect[None]):

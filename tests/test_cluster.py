@@ -24,8 +24,9 @@ from worlds import NO_NETWORK, Run, experiment, node, simulate
 from hetsim.cluster import distributions
 from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import Jitter, Slowdown, StepTimes
+from hetsim.cluster.distributions import SPELLS
 from hetsim.cluster.model import Cluster
-from hetsim.cluster.outages import SPELLS, outages
+from hetsim.cluster.outages import outages
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan

@@ -11,8 +11,7 @@ import pytest
 from pyarrow import parquet
 from worlds import UNEVEN, cluster, experiment, node, simulate
 
-from hetsim.cluster.distributions import Distribution
-from hetsim.cluster.outages import GRADIENTS
+from hetsim.cluster.distributions import GRADIENTS, Distribution
 from hetsim.runtime import metrics
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import LIST, Trace

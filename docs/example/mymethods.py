@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hetsim import checks
-from hetsim.coordination.all_reduce import UnreportedTimings, SynchronousAllReduce, contributions, gather_timings
+from hetsim.coordination.all_reduce import SynchronousAllReduce, UnreportedTimings, contributions, gather_timings
 from hetsim.coordination.contributions import part
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
+from hetsim.coordination.timings import UnreportedTimings, gather_timings
 from hetsim.effects import AllReduce, Commit, Contribution, Node, Program, Update
 from hetsim.policies.admission import Admission, Decision
 from hetsim.policies.weighting import Discount
@@ -56,14 +57,14 @@ class Accumulate(SynchronousAllReduce):
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """Compute k gradients at the same weights, then add up, step and commit; the same on every rank."""
-        unreported = UnreportedTimings()
+        unreported = node.own.get("unreported") or UnreportedTimings()
         going = True
         while going and state.next_sample != plan.num_positions:
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
             total = zeros_like(state.weights)
             group: list[Contribution] = []
             for batches in rounds:
-                computed = yield from self.compute(state.weights, batches[node.rank])
+                computed = yield from self.compute(state.weights, batches[node.rank], state.version)
                 everyone = contributions(batches, state.version, computed)
                 factor = part(everyone, self.factors(everyone, plan), node.rank)
                 total = total + computed.gradient * (factor / len(rounds))
@@ -76,4 +77,5 @@ class Accumulate(SynchronousAllReduce):
             weights = yield from Update(at=state.weights, gradient=gradient)
             allocation = self.allocation.observe(state.allocation, timings, epoch)
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
+            node.own["unreported"] = unreported
             going = yield from Commit(state.version, state, tuple(group))

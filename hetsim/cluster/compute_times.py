@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice
 
+from hetsim.cluster.distributions import GRADIENTS, JITTER, SERVICE, SPELLS
 from hetsim.cluster.model import Cluster, Node, SlowSpells
-from hetsim.cluster.outages import GRADIENTS, JITTER, SERVICE, SPELLS
 from hetsim.errors import RunFailed
 from hetsim.vector import Vector, nbytes
 
@@ -30,6 +30,20 @@ class StepTimes:
         if self._factors is not None:
             next(islice(self._factors, num_gradients, num_gradients), None)
 
+    @property
+    def affine(self) -> tuple[float, float] | None:
+        """(overhead, seconds per sample), if the next gradient takes (overhead + b · seconds per sample) · `noise()`; None: ask `seconds`.
+
+        A class whose `seconds` is another one than here is to be asked.
+        """
+        node = self.node
+        known = type(self).seconds is _SECONDS and type(self).update_seconds is _UPDATE_SECONDS
+        return (node.overhead_seconds, node.seconds_per_sample) if known and not node.table and self.slowdown is None else None
+
+    def noise(self) -> Iterator[float] | None:
+        """The factors of its next gradients, where they are affine; None: always 1."""
+        return self._factors
+
     def seconds(self, samples: int, start: float = 0.0) -> float:
         """What the next gradient takes, over this many samples, begun at this second of the run."""
         node = self.node
@@ -42,6 +56,9 @@ class StepTimes:
         """What an optimizer step of the node's own takes, begun at this second of the run."""
         seconds = self.node.seconds_per_update
         return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
+
+
+_SECONDS, _UPDATE_SECONDS = StepTimes.seconds, StepTimes.update_seconds
 
 
 class ServiceTimes:
@@ -72,9 +89,16 @@ class Jitter:
         assert distribution is not None
         one, other = ((end + 1) % (cluster.num_workers + 1) for end in (sender, receiver))  # the server is 0, however many workers
         self._draws = distribution.draws(seed, one, JITTER, other)
+        self.num_drawn = 0
+
+    def skip(self, num_messages: int) -> None:
+        """Go on after so many messages of an earlier run."""
+        next(islice(self._draws, num_messages, num_messages), None)
+        self.num_drawn += num_messages
 
     def next(self) -> float:
         """For the next message."""
+        self.num_drawn += 1
         return next(self._draws)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hetsim.cluster.distributions import OUTAGES
 from hetsim.cluster.model import Cluster
-
-GRADIENTS, PROFILING, SPELLS, SERVICE, JITTER, OUTAGES = 1, 4, 6, 7, 8, 9  # set a run's streams of chance apart from each other
 
 
 def outages(cluster: Cluster, rank: int, *, seed: int) -> Iterator[tuple[float, float]]:

@@ -49,10 +49,10 @@ class SynchronousContributions(Sequence[Contribution]):
         return sum(len(its.batches.ranks) for its in self.rounds)
 
     def __iter__(self) -> Iterator[Contribution]:
-        gather_timings = {(timing.rank, timing.samples): timing.seconds for timing in self.timings}
+        measured = {(timing.rank, timing.samples): timing.seconds for timing in self.timings}
         for its in self.rounds:
             for rank in its.batches.ranks:
-                yield self._part(its, rank, gather_timings)
+                yield self._part(its, rank, measured)
 
     @overload
     def __getitem__(self, index: int) -> Contribution: ...
@@ -71,12 +71,19 @@ class SynchronousContributions(Sequence[Contribution]):
             its = next(rounds)
         return self._part(its, its.batches.ranks[place], {})
 
-    def _part(self, its: Round, rank: int, gather_timings: Mapping[tuple[int, int], float]) -> Contribution:
+    def _part(self, its: Round, rank: int, measured: Mapping[tuple[int, int], float]) -> Contribution:
         batch = its.batches[rank]
-        seconds = gather_timings.get((rank, batch.samples), its.seconds)
+        seconds = measured.get((rank, batch.samples), its.seconds)
         return Contribution(rank, batch, self.version, seconds, its.loss, self.staleness)
 
 
 def part(group: Sequence[Contribution], factors: Sequence[float], rank: int) -> float:
     """This rank's factor in a group; a rank with an empty range has no part in it."""
     return sum(factor for c, factor in zip(group, factors, strict=True) if c.rank == rank)
+
+
+def latest(applied: Sequence[Contribution]) -> int:
+    """The largest staleness among these contributions; 0 where there are none."""
+    if isinstance(applied, SynchronousContributions):
+        return applied.staleness
+    return max([c.staleness for c in applied], default=0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hetsim.coordination.all_reduce import UNCOMPRESSED, SynchronousAllReduce, UnreportedTimings, contributions
+from hetsim.coordination.all_reduce import UNCOMPRESSED, SynchronousAllReduce, contributions
 from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.one_step_delay import OneStepDelay
 from hetsim.coordination.plan import Plan, Split
 from hetsim.coordination.state import State
+from hetsim.coordination.timings import UnreportedTimings
 from hetsim.effects import (
     AllReduce,
     Commit,
@@ -61,13 +62,14 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
 
     def delayed(self, node: Node, plan: Plan, state: State, unreported: UnreportedTimings) -> Program[None]:
         """Have the last reduction, begin this one, step globally and locally, compute."""
+        node.own.pop("unreported", None)  # what is under way is measured again after a resume
         at = previous = state.weights
         version = state.version
         memory = self.compensation.initial(state.weights, 1)
         before: Reducing | None = None
         while True:
             batches = plan.split(state.next_sample, self.allocation.shares(state.allocation))
-            computed = yield from self.compute(at, batches[node.rank])
+            computed = yield from self.compute(at, batches[node.rank], version)
             group = contributions(batches, version, computed, staleness=state.version + (before is not None) - version)
             unreported = unreported.appended(batches, computed.seconds)
             gradient: Vector = None
@@ -98,7 +100,9 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
             version = state.version
             if batches[node.rank]:
                 own = Contribution(node.rank, batches[node.rank], version, computed.seconds, computed.loss, gradient=computed.gradient)
-                memory, at = yield from self.step(plan, memory, g=own, base=state.weights, previous=previous, at=at)
+                memory, at = yield from self.step(
+                    plan, memory, g=own, base=state.weights, previous=previous, at=at, version=version, epoch=plan.epoch(state.num_samples)
+                )
             before = now
 
     def learned(self, plan: Plan, state: State, done: Reducing) -> Program[State]:

@@ -11,6 +11,7 @@ from typing import ClassVar
 from hetsim import checks
 from hetsim.coordination.one_step_delay import OneStepDelay
 from hetsim.coordination.plan import Plan
+from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.effects import (
     Batch,
@@ -59,18 +60,20 @@ class DelayedParameterServer(OneStepDelay):
         yield from Send(node.server)
         message = yield from Receive(node.server)
         while message.batch and message.rounds == 1:
-            computed = yield from Gradient(at=message.payload, batch=message.batch)
+            computed = yield from Gradient(at=message.payload, batch=message.batch, version=message.version)
             yield from Send(node.server, computed.gradient, version=message.version, seconds=computed.seconds, loss=computed.loss)
             message = yield from Receive(node.server)
         ranges = deque(own_ranges(plan, message))
         newest = at = message.payload
         memory = self.compensation.initial(state.weights, 1)
-        packing = self.compression.initial(state.weights)
+        pushes = node.own.get("compression") or Pushes(self.compression.initial(state.weights))
+        packing = pushes.resumed(state.outstanding)
         pull: Pending[Message] | None = None
         for step in count(1):
             if not ranges:
                 break
-            computed = yield from Gradient(at=at, batch=ranges.popleft())
+            batch = ranges.popleft()
+            computed = yield from Gradient(at=at, batch=batch, version=message.version)
             base, version, before = at, message.version, at
             if pull is not None:
                 message, pull = (yield from Wait(pull)), None
@@ -80,11 +83,14 @@ class DelayedParameterServer(OneStepDelay):
                 before, newest = newest, message.payload
                 base = newest
             packing, payload = self.compression.pack(packing, computed.gradient, plan.num_parameters)
+            node.own["compression"] = pushes = pushes.pushed(batch, packing, num_outstanding=self.num_ahead)
             yield from Send(node.server, payload, version=version, seconds=computed.seconds, loss=computed.loss)
             if step % self.pull_every == 0:
                 pull = yield from Start(Receive(node.server))
             own = Contribution(node.rank, Batch(0, computed.samples), version, computed.seconds, computed.loss, gradient=computed.gradient)
-            memory, at = yield from self.step(plan, memory, g=own, base=base, previous=before, at=at)
+            memory, at = yield from self.step(
+                plan, memory, g=own, base=base, previous=before, at=at, version=message.version, epoch=message.epoch
+            )
         if pull is not None:
             yield from Wait(pull)
 

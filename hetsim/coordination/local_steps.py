@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hetsim import checks
-from hetsim.coordination.all_reduce import UNCOMPRESSED, UnreportedTimings, gather_timings
+from hetsim.coordination.all_reduce import UNCOMPRESSED
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
+from hetsim.coordination.timings import UnreportedTimings, gather_timings
 from hetsim.effects import AllReduce, Commit, Contribution, Gradient, LocalUpdate, Node, Program, Update
 from hetsim.policies.admission import Barrier
 from hetsim.policies.compensation import NoCompensation
@@ -51,18 +52,19 @@ class LocalSteps(Coordination):
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """The same on every rank: go H steps from the common weights, add up how far everyone went, step."""
-        unreported = UnreportedTimings()
+        unreported = node.own.get("unreported") or UnreportedTimings()
         going = True
         while going and state.next_sample != plan.num_positions:
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
+            epoch = plan.epoch(state.num_samples)
             x = state.weights
             own = UnreportedTimings()
             group = SynchronousContributions(state.version)
             for batches in rounds:
                 loss = seconds = 0.0
                 if batches[node.rank]:
-                    computed = yield from Gradient(at=x, batch=batches[node.rank])
-                    x = yield from LocalUpdate(at=x, gradient=computed.gradient)
+                    computed = yield from Gradient(at=x, batch=batches[node.rank], version=state.version)
+                    x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=state.version, epoch=epoch)
                     loss, seconds = computed.loss, computed.seconds
                 own = own.appended(batches, seconds)
                 group = group.appended(batches, seconds, loss)
@@ -75,6 +77,7 @@ class LocalSteps(Coordination):
             weights = yield from Update(at=state.weights, gradient=delta)
             allocation = self.allocation.observe(state.allocation, timings, epoch)
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
+            node.own["unreported"] = unreported
             going = yield from Commit(state.version, state, group)
 
     def factor(self, group: Sequence[Contribution], plan: Plan, rank: int) -> float:

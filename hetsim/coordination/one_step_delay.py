@@ -59,10 +59,11 @@ class OneStepDelay(Coordination):
         return f"all {last.version} updates were warm-up, so the delay never began: raise the budget, or lower coordination.warm_up"
 
     def step(
-        self, plan: Plan, memory: object, *, g: Contribution, base: Vector, previous: Vector, at: Vector
+        self, plan: Plan, memory: object, *, g: Contribution, base: Vector, previous: Vector, at: Vector, version: int, epoch: int
     ) -> Program[tuple[object, Vector]]:
-        """u: from `base`, along one's own gradient, computed at `at`; and the compensation's state after it."""
+        """u: from `base`, along this worker's own gradient, computed at `at`; and the compensation's state after it."""
         used = previous if self.against == "previous" else at
         memory, gradient = self.compensation.correct(memory, replace(g, used=used), base)
-        weights = yield from LocalUpdate(at=base, gradient=with_tail(gradient, g.gradient, plan.num_parameters))
+        gradient = with_tail(gradient, g.gradient, plan.num_parameters)
+        weights = yield from LocalUpdate(at=base, gradient=gradient, version=version, epoch=epoch)
         return memory, weights

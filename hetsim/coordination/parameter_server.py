@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
+from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Commit, Contribution, Gradient, Message, Node, PeerLost, Program, Receive, Send, Update
 from hetsim.policies.admission import Decision
@@ -93,12 +94,16 @@ class ParameterServer(Coordination):
 
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """Ask for work, compute where the server's weights are, send back what it cost."""
-        packing, server = self.compression.initial(state.weights), node.server
+        own, server = node.own, node.server
+        pushes = own.get("compression") or Pushes(self.compression.initial(state.weights))
+        packing = pushes.resumed(state.outstanding)
         yield from Send(server)
         message = yield from Receive(server)
         while message.batch.samples:
-            computed = yield from Gradient(at=message.payload, batch=message.batch)
+            computed = yield from Gradient(at=message.payload, batch=message.batch, version=message.version)
             packing, payload = self.compression.pack(packing, computed.gradient, plan.num_parameters)
+            if packing is not None:
+                own["compression"] = pushes = pushes.pushed(message.batch, packing, num_outstanding=1)
             yield from Send(server, payload, version=message.version, seconds=computed.seconds, loss=computed.loss)
             del computed, payload  # a thousand workers that wait would keep a thousand gradients
             message = yield from Receive(server)

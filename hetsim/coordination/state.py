@@ -14,10 +14,10 @@ _new, _set = object.__new__, object.__setattr__
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A run at a commit: all that is needed to go on from here.
+    """A run at a commit: what all ranks agree on, and every program can start from.
 
-    A synchronous run goes on as if it had never stopped. What belongs to a rank and to no version begins afresh: gradients
-    under way, a local optimizer's memory, what a compression left out, what was measured since the last re-allocation.
+    What belongs to one rank is not in it: the optimizer's memory, and what the program keeps in `Node.own`. A checkpoint
+    (`hetsim.runtime.rank.Checkpoint`) is a State together with the state of each rank.
     """
 
     version: int = 0
@@ -29,11 +29,7 @@ class State:
     compensation: Any = None
     admission: Any = None
     outstanding: Collection[Batch] = ()
-    """Ranges that were taken and not brought back: handed out again on a new start."""
-    num_gradients: tuple[int, ...] = ()
-    """Filled in by the backend: by rank, gradients applied so far, which is where the rank's stream of chance stands."""
-    optimizer: Any = None
-    """Filled in by the backend, which owns the optimizer."""
+    """Ranges that were handed out and not applied yet: they are handed out again on a new start."""
 
     def evolve(self, **changes: Any) -> State:
         """A copy with these changes: `dataclasses.replace`, several times as fast, for what happens at every gradient."""
@@ -42,7 +38,7 @@ class State:
         return other
 
     def rewound(self) -> State:
-        """Before the ranges that were handed out and not applied: they are handed out again, to whoever is there now."""
+        """Before the ranges that were handed out and not applied, so that they are handed out again."""
         return replace(self, next_sample=min([self.next_sample, *(batch.start for batch in self.outstanding)]), outstanding=())
 
     @property

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 import sys
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hetsim import checks
-from hetsim.dist.launch import PRELOAD, _child, _end, _without_interrupts, listen, outcome
+from hetsim.dist.launch import launch
 from hetsim.dist.pace import one_host
-from hetsim.results.folder import abandon
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.experiment import Experiment
 
@@ -81,38 +78,7 @@ class Processes(Backend):
             from hetsim.dist.process import join
 
             return join(experiment, folder, config, rank=int(os.environ["RANK"]), interface=self.link, pad=self.pad)
-        return self.launch(experiment, folder, config)
-
-    def launch(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
-        """One process a rank; whatever happens, all of them are gone afterwards."""
-        listening = listen(self.port)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([*PRELOAD, *experiment.workload.imports])
-        pipes = [context.Pipe(duplex=False) for _ in range(experiment.num_ranks)]
-        processes = [
-            context.Process(
-                target=_child,
-                args=(experiment, folder, config, rank, self.link, self.pad, listening, listening.getsockname()[1], telling),
-                name=f"hetsim rank {rank}",
-                daemon=True,
-            )
-            for rank, (_, telling) in enumerate(pipes)
-        ]
-        _without_interrupts(forkserver.ensure_running)
-        try:
-            for process in processes:
-                process.start()
-            listening.close()
-            for _, telling in pipes:
-                telling.close()
-            return outcome([heard for heard, _ in pipes], processes)
-        except BaseException:
-            _end(processes)
-            abandon(folder)
-            raise
-        finally:
-            listening.close()
-            _end(processes)
+        return launch(experiment, folder, config, interface=self.link, pad=self.pad, port=self.port)
 
 
 def under_torchrun() -> bool:

@@ -1,26 +1,62 @@
-"""Start one process for each rank on this machine, and leave none behind; or join those that torchrun started."""
+"""Start one process for each rank on this machine, and leave none behind."""
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from hetsim.errors import RunFailed
+from hetsim.results.folder import abandon
 from hetsim.runtime.experiment import Experiment
 
-PRELOAD = ["torch", "torch._dynamo", "hetsim.cli.build", "hetsim.dist.process"]  # what each process would spend seconds to import
+PRELOAD = ["torch", "torch._dynamo", "hetsim.cli.build", "hetsim.dist.process"]
+"""What each process would spend seconds to import."""
 
 
-PATIENCE = 3.0  # seconds that others get to tell what went wrong, after the first one did
+PATIENCE = 3.0
+"""Seconds that other processes get to report what went wrong, after the first one has."""
+
+
+def launch(experiment: Experiment, folder: Path, config: str, *, interface: str, pad: bool, port: int | None) -> dict[str, Any]:
+    """Run one process for each rank; whatever happens, all of them are gone afterwards. The summary."""
+    listening = listen(port)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*PRELOAD, *experiment.workload.imports])
+    pipes = [context.Pipe(duplex=False) for _ in range(experiment.num_ranks)]
+    processes = [
+        context.Process(
+            target=_child,
+            args=(experiment, folder, config, rank, interface, pad, listening, listening.getsockname()[1], telling),
+            name=f"hetsim rank {rank}",
+            daemon=True,
+        )
+        for rank, (_, telling) in enumerate(pipes)
+    ]
+    _without_interrupts(forkserver.ensure_running)
+    try:
+        for process in processes:
+            process.start()
+        listening.close()
+        for _, telling in pipes:
+            telling.close()
+        return outcome([heard for heard, _ in pipes], processes)
+    except BaseException:
+        _end(processes)
+        abandon(folder)
+        raise
+    finally:
+        listening.close()
+        _end(processes)
 
 
 def _end(processes: Sequence[Any]) -> None:
-    """Gently, and then not."""
+    """Terminate them; kill those that do not end."""
     for process in processes:
         if process.is_alive():
             process.terminate()
@@ -56,7 +92,7 @@ def listen(port: int | None) -> socket.socket:
 
 
 def outcome(pipes: Sequence[Connection], processes: Sequence[Any]) -> dict[str, Any]:
-    """The summary, or the reason why there is none: what a user can mend before what follows from it."""
+    """The summary, or the reason why there is none: what a user can fix before what follows from it."""
     summary: dict[str, Any] | None = None
     reasons: list[tuple[int, Exception]] = []
     heard: dict[int, bool] = {}

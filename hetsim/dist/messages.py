@@ -6,38 +6,55 @@ report completion: so each peer has its own blocking receive, in a thread of its
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from threading import Condition, Thread
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from hetsim.dist.pace import Pace, clock, prompt, wake_on_time
+from hetsim.dist.transport import Transport, wire
 from hetsim.effects import Batch, Message, PeerLost
+from hetsim.errors import RunFailed
 from hetsim.vector import Phantom, nbytes
 
 HEADER_BYTES = 512
 
 
+class Arrival(Message):
+    """A message that has arrived, with when it was sent and when it is due, in seconds of the host's clock."""
+
+    __slots__ = ("due_at", "sent_at")
+
+    due_at: float
+    sent_at: float
+
+
 class Mailbox:
     """This rank's messages from and to its peers. `seconds(peer, nbytes)` is how long the described network takes from there."""
 
-    def __init__(self, peers: Iterable[int], seconds: Callable[[int, int], float], pace: Pace, *, began: float) -> None:
+    def __init__(
+        self, transport: Transport, peers: Iterable[int], seconds: Callable[[int, int], float], pace: Pace, *, began: float
+    ) -> None:
+        self._transport = transport
         self._seconds = seconds
         self._began = began
         self._broken: Exception | None = None
         self._pace = pace
         self._arrived = Condition()
-        self._inbox: list[tuple[float, int, Message]] = []
+        self._inbox: list[tuple[float, int, Arrival]] = []
         self._latest: dict[int, float] = {}
         self._lost: set[int] = set()
+        self._ended: set[int] = set()
         self._serial = itertools.count()
         self._outbox: dict[int, SimpleQueue[tuple[torch.Tensor, Any] | None]] = {peer: SimpleQueue() for peer in peers}
+        self.num_sent = dict.fromkeys(self._outbox, 0)
+        """Messages handed over, by receiver."""
+        self.num_arrived = dict.fromkeys(self._outbox, 0)
+        """Messages that have arrived, by sender."""
         self._listeners = [Thread(target=self._listen, args=(peer,), daemon=True) for peer in self._outbox]
         self._senders = [Thread(target=self._deliver, args=(peer,), daemon=True) for peer in self._outbox]
         with prompt():
@@ -47,18 +64,17 @@ class Mailbox:
     def send(self, to: int, header: dict[str, Any], payload: Any, *, at: float) -> None:
         """Hand over a message; it is on its way from `at` on."""
         self._outbox[to].put((encoded({**header, "sent_at": at - self._began}, payload), payload))
+        self.num_sent[to] += 1
 
-    def receive(self, source: int | None) -> Message:
+    def receive(self, source: int | None) -> Arrival:
         """The message due first, from anyone or from `source`, once it is due; PeerLost if a peer asked for is gone."""
         with self._arrived:
             while True:
                 if self._broken is not None:
                     raise self._broken
-                waiting = [item for item in self._inbox if source in (None, item[2].source)]
+                waiting = self._waiting(source)
                 if not waiting:
-                    gone = self._lost if source is None else self._lost & {source}
-                    if gone:
-                        raise PeerLost(f"rank {min(gone)} is gone: its process ended or its connection broke")
+                    self._check(source)
                     self._arrived.wait()
                     continue
                 first = min(waiting)
@@ -68,22 +84,40 @@ class Mailbox:
                     return first[2]
                 self._arrived.wait(ahead)
 
+    def has_message(self, source: int | None) -> bool:
+        """Whether a message for this `receive` has arrived, due or not."""
+        with self._arrived:
+            return bool(self._waiting(source))
+
     def close(self) -> None:
-        """Say goodbye to every peer, and wait until every peer has said it."""
+        """Tell every peer that this program has ended, and wait until each has said so."""
         for queue in self._outbox.values():
             queue.put(None)
         for thread in (*self._senders, *self._listeners):
             thread.join()
 
+    def _waiting(self, source: int | None) -> list[tuple[float, int, Arrival]]:
+        return [item for item in self._inbox if source in (None, item[2].source)]
+
+    def _check(self, source: int | None) -> None:
+        """Nothing has arrived: can anything come?"""
+        gone = self._lost if source is None else self._lost & {source}
+        if gone:
+            raise PeerLost(f"rank {min(gone)} is gone: its process ended or its connection broke")
+        peers = self._outbox.keys() if source is None else {source}
+        if peers and self._ended.issuperset(peers):
+            whose = "all other programs have" if source is None else f"the program of rank {source} has"
+            raise RunFailed(f"rank {self._transport.rank} waits for a message, but {whose} ended: no message can come")
+
     def _deliver(self, peer: int) -> None:
         try:
             while (letter := self._outbox[peer].get()) is not None:
                 header, payload = letter
-                dist.send(header, peer)
+                self._transport.send(header, peer)
                 if payload is not None:
-                    dist.send(wire(payload), peer)
-            dist.send(encoded({"goodbye": 1}, None), peer)
-        except (RuntimeError, ValueError):  # ValueError: this process is leaving the group
+                    self._transport.send(wire(payload), peer)
+            self._transport.send(encoded({"goodbye": 1}, None), peer)
+        except PeerLost:
             self._lose(peer)
         except Exception as error:
             self._break(error)
@@ -93,35 +127,43 @@ class Mailbox:
         packed = torch.empty(HEADER_BYTES, dtype=torch.uint8)
         try:
             while True:
-                dist.recv(packed, peer)
+                self._transport.receive(packed, peer)
                 header, payload = decoded(packed)
                 if "goodbye" in header:
+                    self._end(peer)
                     return
                 if payload is not None:
-                    dist.recv(wire(payload), peer)
-                self._arrive(Message(peer, header, payload))
-        except (RuntimeError, ValueError):  # ValueError: this process is leaving the group
+                    self._transport.receive(wire(payload), peer)
+                self._arrive(peer, header, payload)
+        except PeerLost:
             self._lose(peer)
         except Exception as error:
             self._break(error)
 
-    def _arrive(self, message: Message) -> None:
+    def _arrive(self, source: int, header: dict[str, Any], payload: Any = None) -> None:
         now = clock()
-        message.header["sent_at"] += self._began
+        message = Arrival(source, header, payload)
+        message.sent_at = header.pop("sent_at") + self._began
         due = now
         if self._pace.pad:
-            due = message.sent_at + self._seconds(message.source, nbytes(message.payload))
-            due = self._latest[message.source] = max(due, self._latest.get(message.source, due))  # none overtakes another
+            due = message.sent_at + self._seconds(source, nbytes(payload))
+            due = self._latest[source] = max(due, self._latest.get(source, due))  # none overtakes another
         with self._arrived:
             if self._pace.pad:
                 self._pace.record("message", now - due)
-            message.header["due_at"] = max(now, due)
+            message.due_at = max(now, due)
             self._inbox.append((due, next(self._serial), message))
+            self.num_arrived[source] = self.num_arrived.get(source, 0) + 1
             self._arrived.notify_all()
 
     def _lose(self, peer: int) -> None:
         with self._arrived:
             self._lost.add(peer)
+            self._arrived.notify_all()
+
+    def _end(self, peer: int) -> None:
+        with self._arrived:
+            self._ended.add(peer)
             self._arrived.notify_all()
 
     def _break(self, error: Exception) -> None:
@@ -130,22 +172,8 @@ class Mailbox:
             self._arrived.notify_all()
 
 
-@contextlib.contextmanager
-def peers_may_leave() -> Iterator[None]:
-    """Gloo's error for a peer that is gone, as PeerLost."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise PeerLost("a rank is gone: its process ended or its connection broke") from error
-
-
-def wire(payload: Any) -> torch.Tensor:
-    """What goes through the wire: a phantom is as many bytes of nothing."""
-    return torch.zeros(payload.nbytes, dtype=torch.uint8) if isinstance(payload, Phantom) else payload
-
-
 def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
-    """A header of fixed size: numbers and ranges as JSON, and what payload to expect behind it."""
+    """A header of fixed size: numbers and ranges as JSON, and what payload follows it."""
     fields = {name: [value.start, value.samples] if isinstance(value, Batch) else value for name, value in header.items()}
     if isinstance(payload, torch.Tensor):
         fields["payload"] = [str(payload.dtype).removeprefix("torch."), payload.numel()]

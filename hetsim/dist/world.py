@@ -1,26 +1,43 @@
-"""Drive one program in real time: what each effect does on this process, and how long it is held."""
+"""The real world of one rank: what each effect does on this process, and how long its answer is held."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
-
-import torch
-import torch.distributed as dist
+from typing import Any, ClassVar, NamedTuple
 
 from hetsim import effects as fx
 from hetsim.cluster.collectives import Collectives
-from hetsim.cluster.compute_times import ServiceTimes, StepTimes
 from hetsim.coordination.state import State
-from hetsim.dist.messages import Mailbox, peers_may_leave, wire
+from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Pace, clock
-from hetsim.runtime.experiment import Experiment, Optimizers
+from hetsim.dist.standstill import Waiting
+from hetsim.dist.transport import Transport, wire
 from hetsim.runtime.history import History
-from hetsim.runtime.metrics import RankActivity
-from hetsim.runtime.trace import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Trace
-from hetsim.vector import Phantom, Vector, nbytes
-from hetsim.workloads.task import Task
+from hetsim.runtime.preparation import Preparation
+from hetsim.runtime.rank import RankState
+from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Recorder, ignore, interval_recorder
+from hetsim.runtime.world import explained, handlers, unsupported
+from hetsim.vector import Phantom, nbytes
+
+MAIN, SECOND = 0, 1
+"""The thread that runs the program, and the one that performs what the program starts."""
+
+
+class Turn(NamedTuple):
+    """When an effect is asked for, and how it reaches the others."""
+
+    at: float
+    """The moment, in seconds of the host's clock: the end of the effect before, not when the system woke this thread up."""
+    transport: Transport
+    """Each thread has its own collectives."""
+    version: int
+    """That the rank had committed when the effect was asked for, or started."""
+    thread: int = MAIN
+
+
+Answered = tuple[Any, float]
+"""An effect's answer, and the moment that it is then."""
 
 
 class Started(fx.Pending[Any]):
@@ -33,206 +50,213 @@ class Started(fx.Pending[Any]):
 
 
 class ProcessWorld:
-    """One rank of a run. After `run`, `busy`, `trace` and `pace` hold what it did; times are since `began`."""
+    """One rank of a run in real time; `began` is the moment of the host's clock at which the run began.
+
+    The program runs in one thread, and what it starts in a second one, one effect after another. Only the first thread
+    writes the rank's state.
+    """
+
+    name: ClassVar[str] = "backend=dist"
+    regroup = unsupported
 
     def __init__(
-        self, experiment: Experiment, task: Task, optimizers: Optimizers, *, rank: int, state: State, trace: Trace, pace: Pace,
-        history: History | None, mailbox: Mailbox | None, background: Any, began: float,
-    ) -> None:  # fmt: skip
+        self,
+        prepared: Preparation,
+        state: RankState,
+        *,
+        transport: Transport,
+        mailbox: Mailbox | None,
+        pace: Pace,
+        recorders: list[Recorder],
+        history: History | None = None,
+        keep: Callable[[RankState], None] | None = None,
+        began: float,
+    ) -> None:
+        experiment = prepared.experiment
+        self.prepared = prepared
         self.experiment = experiment
-        self.cluster = experiment.cluster
-        self.task = task
-        self.optimizers = optimizers
-        self.rank = rank
-        self.trace = trace
+        self.task = prepared.task
+        self.optimizers = prepared.optimizers
+        self.rank: int = state.rank
+        self.state = state
+        self.transport = transport
+        self.mailbox = mailbox
         self.pace = pace
         self.history = history
-        self.mailbox = mailbox
-        self.background = background
+        """Of the leader."""
         self.began = began
-        self.busy = RankActivity(num_ahead=experiment.coordination.num_ahead)
-        self.times = StepTimes(self.cluster.nodes[rank], seed=experiment.seed, rank=rank) if rank < experiment.num_workers else None
-        self.service = ServiceTimes(self.cluster, seed=experiment.seed)
-        self.service.skip(state.version)
-        self.collectives = Collectives(self.cluster)
-        if self.times is not None and state.num_gradients:
-            self.times.skip(state.num_gradients[rank])
-        self.memory = optimizers.main.initial() if state.optimizer is None else state.optimizer
-        self.local_memory = None if optimizers.local is None else optimizers.local.initial()
-        self.version = state.version
-        self.epoch = state.num_samples // task.num_samples
+        self._keep = keep
+        works = self.rank < experiment.num_workers
+        self.times = prepared.step_times(state) if works else None
+        self.service = None if works else prepared.service_times(state)
+        self.collectives = Collectives(experiment.cluster)
+        kinds = (GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER)
+        self._record = {kind: interval_recorder(recorders, kind) or ignore for kind in kinds}
         self._second = ThreadPoolExecutor(max_workers=1)
-        self.handlers: dict[type, Callable[..., Any]] = {
-            fx.Gradient: self.gradient,
-            fx.Update: self.update,
-            fx.LocalUpdate: self.local_update,
-            fx.Send: self.send,
-            fx.Receive: self.receive,
-            fx.AllReduce: self.all_reduce,
-            fx.Gather: self.gather,
-            fx.Start: self.start,
-            fx.Wait: self.wait,
-            fx.Commit: self.commit,
-            fx.Now: self.now,
-        }
+        self._asked: list[fx.Effect[Any] | None] = [None, None]
+        self._num_asked = 0
+        self._num_collectives = [0, 0]
+        self.ended = False
+        """Whether the program has ended."""
+        self.handlers = handlers(self)
 
     def run(self, program: fx.Program[Any]) -> Any:
-        """Play the program to its end, which is its result; an error of the world is thrown into it."""
+        """Run the program to its end, which is its result; an error of the world is thrown into it."""
         at = self.began
         give: Callable[[Any], fx.Effect[Any]] = program.send
         answer: Any = None
-        while True:
-            try:
-                effect = give(answer)
-            except StopIteration as ended:
-                return ended.value
-            try:
-                answer, at = self.perform(effect, at, None)
-                give = program.send
-            except fx.PeerLost as error:
-                give, answer = program.throw, error
+        try:
+            while True:
+                try:
+                    effect = give(answer)
+                except StopIteration as ended:
+                    self.ended = True
+                    return ended.value
+                except AttributeError as error:
+                    raise explained(error, self.rank) from None
+                try:
+                    answer, at = self.perform(effect, Turn(at, self.transport, self.state.version))
+                    give = program.send
+                except fx.PeerLost as error:
+                    give, answer = program.throw, error
+        finally:
+            program.close()
+            self._second.shutdown(wait=False, cancel_futures=True)
 
-    def perform(self, effect: fx.Effect[Any], at: float, group: Any) -> tuple[Any, float]:
-        """The answer to what is asked `at` this moment, once its time has come, and the moment that it is then.
-
-        Collectives go through `group`, so that two threads do not mix theirs.
-        """
-        handler = self.handlers.get(type(effect))
-        assert handler is not None, f"rank {self.rank} yields {effect!r}, which is no effect: is a 'yield from' forgotten?"
+    def perform(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
+        """The answer to an effect, once its time has come, and the moment that it is then."""
         if not self.pace.pad:
-            at = clock()
-        answer: tuple[Any, float] = handler(effect, at, group)
-        return answer
+            turn = turn._replace(at=clock())
+        self._asked[turn.thread] = effect
+        self._num_asked += 1
+        try:
+            answered: Answered = self.handlers[type(effect)](self.state, effect, turn)
+        finally:
+            self._asked[turn.thread] = None
+        return answered
 
-    def gradient(self, effect: fx.Gradient, at: float, group: Any) -> tuple[fx.Computed, float]:
+    def gradient(self, state: RankState, effect: fx.Gradient, turn: Turn) -> Answered:
         """Really computed; held until its described time."""
         assert self.times is not None
-        samples = effect.batch.samples
+        samples, at = effect.batch.samples, turn.at
+        if turn.thread == MAIN:
+            state.version = effect.version
         described = self.times.seconds(samples, at - self.began)
         gradient, loss = self.task.gradient(effect.at, effect.batch)
+        self.task.device.synchronise()
         end = self.pace.due("gradient", at, described)
-        self.busy.gradient(at - self.began, end - self.began, samples)
-        if self.trace.full:
-            self.trace.add(at - self.began, end - self.began, self.rank, GRADIENT, self.version, samples)
+        self._record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
         return fx.Computed(gradient, loss, samples, end - at), end
 
-    def update(self, effect: fx.Update, at: float, group: Any) -> tuple[Vector, float]:
-        """Really stepped; held for seconds_per_update."""
-        self.memory, weights = self.optimizers.main.step(self.memory, effect.at, effect.gradient, self.epoch)
-        return weights, self._updated(at, effect)
+    def update(self, state: RankState, effect: fx.Update, turn: Turn) -> Answered:
+        """Really stepped; held for seconds_per_update of the server or the node."""
+        weights = state.update(self.optimizers.main, effect.at, effect.gradient)
+        self.task.device.synchronise()
+        if self.service is not None:
+            seconds = self.service.update_seconds(effect.gradient)
+        else:
+            assert self.times is not None
+            seconds = self.times.update_seconds(turn.at - self.began)
+        return weights, self._updated(seconds, turn.version, turn)
 
-    def local_update(self, effect: fx.LocalUpdate, at: float, group: Any) -> tuple[Vector, float]:
-        """Really stepped, if there is a local optimizer; held for seconds_per_update."""
+    def local_update(self, state: RankState, effect: fx.LocalUpdate, turn: Turn) -> Answered:
+        """Really stepped, if there is a local optimizer; held for the node's seconds_per_update."""
         if self.optimizers.local is None:
-            return effect.at, at
-        self.local_memory, weights = self.optimizers.local.step(self.local_memory, effect.at, effect.gradient, self.epoch)
-        return weights, self._updated(at, effect)
+            return effect.at, turn.at
+        assert self.times is not None
+        weights = state.local_update(self.optimizers.local, effect.at, effect.gradient, effect.epoch)
+        self.task.device.synchronise()
+        return weights, self._updated(self.times.update_seconds(turn.at - self.began), effect.version, turn)
 
-    def _updated(self, at: float, effect: fx.Update | fx.LocalUpdate) -> float:
-        times = self.times
-        seconds = self.service.update_seconds(effect.gradient) if times is None else times.update_seconds(at - self.began)
-        end = self.pace.due("update", at, seconds)
-        self.busy.update(at - self.began, end - self.began)
-        if self.trace.full:
-            self.trace.add(at - self.began, end - self.began, self.rank, UPDATE, self.version)
+    def _updated(self, seconds: float, version: int, turn: Turn) -> float:
+        end = self.pace.due("update", turn.at, seconds)
+        self._record[UPDATE]((turn.at - self.began, end - self.began, self.rank, UPDATE, version, 0, 0, 0))
         return end
 
-    def send(self, effect: fx.Send, at: float, group: Any) -> tuple[None, float]:
+    def send(self, state: RankState, effect: fx.Send, turn: Turn) -> Answered:
         """Handed to the thread that sends to this peer."""
         assert self.mailbox is not None
-        self.mailbox.send(effect.to, effect.header, effect.payload, at=at)
-        return None, at
+        self.mailbox.send(effect.to, effect.header, effect.payload, at=turn.at)
+        return None, turn.at
 
-    def receive(self, effect: fx.Receive, at: float, group: Any) -> tuple[fx.Message, float]:
+    def receive(self, state: RankState, effect: fx.Receive, turn: Turn) -> Answered:
         """The message due first, not before it is due."""
         assert self.mailbox is not None
         message = self.mailbox.receive(effect.source)
-        if self.times is not None:  # a server's version is its last commit's
-            self.version = message.header.get("version", self.version)
-            self.epoch = message.header.get("epoch", self.epoch)
-        if self.trace.full:
-            start, end = message.sent_at - self.began, message.due_at - self.began
-            self.trace.add(start, end, message.source, MESSAGE, message.header.get("version", 0), 0, 0, nbytes(message.payload))
-        return message, max(at, message.due_at)
+        start, end = message.sent_at - self.began, message.due_at - self.began
+        version = message.header.get("version", 0)
+        self._record[MESSAGE]((start, end, message.source, MESSAGE, version, 0, 0, nbytes(message.payload)))
+        return message, max(turn.at, message.due_at)
 
-    def all_reduce(self, effect: fx.AllReduce, at: float, group: Any) -> tuple[Vector, float]:
+    def all_reduce(self, state: RankState, effect: fx.AllReduce, turn: Turn) -> Answered:
         """Really sent and added up, in rank order; held since the last entry, which one scalar reduction more finds out."""
+        self._num_collectives[turn.thread] += 1
         value = effect.value
-        total = self._summed(value, group)
+        total = turn.transport.sum_in_rank_order(wire(value))
+        last = turn.transport.maximum(turn.at) if self.pace.pad else turn.at
         size = nbytes(value)
-        described = self.collectives.all_reduce_seconds(size)
-        return total, self._held("all_reduce", ALL_REDUCE, at, self._last(at, group), described, size)
+        end = self._held("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size), size)
+        return value if isinstance(value, Phantom) else total, end
 
-    def gather(self, effect: fx.Gather, at: float, group: Any) -> tuple[tuple[float, ...], float]:
+    def gather(self, state: RankState, effect: fx.Gather, turn: Turn) -> Answered:
         """Really gathered; held since the last entry."""
-        mine = torch.tensor([effect.number, at], dtype=torch.float64)
-        everyones = [torch.empty_like(mine) for _ in range(self.experiment.num_workers)]
-        with peers_may_leave():
-            dist.all_gather(everyones, mine, group=group)
-        last = max(float(one[1]) for one in everyones)
-        end = self._held("gather", GATHER, at, last, self.collectives.gather_seconds(), 8)
-        return tuple(float(one[0]) for one in everyones), end
+        self._num_collectives[turn.thread] += 1
+        ranks = turn.transport.gather_numbers(effect.number, turn.at)
+        last = max(entered for _, entered in ranks)
+        end = self._held("gather", GATHER, turn, last, self.collectives.gather_seconds(), 8)
+        return tuple(number for number, _ in ranks), end
 
-    def start(self, effect: fx.Start[Any], at: float, group: Any) -> tuple[Started, float]:
+    def _held(self, kind: str, row_kind: int, turn: Turn, last: float, seconds: float, size: int) -> float:
+        end = self.pace.due(kind, last, seconds)
+        self._record[row_kind]((turn.at - self.began, end - self.began, self.rank, row_kind, turn.version, 0, 0, size))
+        return end
+
+    def start(self, state: RankState, effect: fx.Start[Any], turn: Turn) -> Answered:
         """A second thread performs what is started, one after another."""
-        return Started(self._second.submit(self.perform, effect.effect, at, self.background)), at
+        started = Turn(turn.at, self.transport.background, turn.version, SECOND)
+        return Started(self._second.submit(self.perform, effect.effect, started)), turn.at
 
-    def wait(self, effect: fx.Wait[Any], at: float, group: Any) -> tuple[Any, float]:
+    def wait(self, state: RankState, effect: fx.Wait[Any], turn: Turn) -> Answered:
         """Until that thread has the answer."""
         assert isinstance(effect.pending, Started)
         answer, end = effect.pending.future.result()
-        return answer, max(at, end)
+        return answer, max(turn.at, end)
 
-    def commit(self, effect: fx.Commit, at: float, group: Any) -> tuple[bool, float]:
-        """The leader records and judges; where seconds are limited and there is no server, it tells the others."""
-        state: State = effect.state
-        self.version = effect.version
-        self.epoch = state.num_samples // self.task.num_samples
-        budget = self.experiment.budget
+    def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
+        """The leader records and decides; where seconds are limited and there is no server, it tells the others."""
+        committed: State = effect.state
+        state.committed(effect.version, self.prepared.epoch(committed))
+        stop = self.prepared.stop
         if self.history is not None:
-            going = self.history.commit(at - self.began, state, effect.applied, self.memory)
+            going = self.history.commit(turn.at - self.began, self.rank, committed, effect.applied)
         else:
-            going = budget.allows(effect.version, 0.0)
-        if budget.seconds is not None and not self.experiment.coordination.needs_server:
-            verdict = torch.tensor([going], dtype=torch.uint8)
-            with peers_may_leave():
-                dist.broadcast(verdict, self.experiment.leader, group=group)
-            going = bool(verdict.item())
-        return going, at
+            going = stop.others_go_on(effect.version)
+        if stop.waits:
+            self._num_collectives[turn.thread] += 1
+            going = bool(turn.transport.broadcast(float(going), self.experiment.leader))
+        if self._keep is not None:
+            self._keep(state.snapshot())
+        return going, turn.at
 
-    def now(self, effect: fx.Now, at: float, group: Any) -> tuple[float, float]:
+    def now(self, state: RankState, effect: fx.Now, turn: Turn) -> Answered:
         """Seconds since the run began, on this host's clock."""
-        return at - self.began, at
+        return turn.at - self.began, turn.at
 
-    def _summed(self, value: Vector, group: Any) -> Vector:
-        """Σ in rank order, so that it is the simulator's to the last bit: everyone adds up one part, and all gather the parts.
-
-        As many bytes as a ring all-reduce, 2(N−1)/N of the vector a rank; a phantom sends as many bytes of nothing.
-        """
-        num_workers = self.experiment.num_workers
-        flat = wire(value)
-        size = -(-len(flat) // num_workers)
-        mine = torch.nn.functional.pad(flat, (0, size * num_workers - len(flat)))
-        parts = torch.empty_like(mine)
-        with peers_may_leave():
-            dist.all_to_all_single(parts, mine, group=group)
-        first, *others = parts.view(num_workers, size)
-        total = torch.empty_like(mine)
-        with peers_may_leave():
-            dist.all_gather_into_tensor(total, sum(others, start=first), group=group)
-        return value if isinstance(value, Phantom) else total[: len(flat)]
-
-    def _last(self, entered: float, group: Any) -> float:
-        """When the last rank entered; nobody asks where nothing is held."""
-        if not self.pace.pad:
-            return entered
-        last = torch.tensor([entered], dtype=torch.float64)
-        with peers_may_leave():
-            dist.all_reduce(last, op=dist.ReduceOp.MAX, group=group)
-        return float(last.item())
-
-    def _held(self, kind: str, row: int, entered: float, last: float, seconds: float, size: int) -> float:
-        end = self.pace.due(kind, last, seconds)
-        if self.trace.full:
-            self.trace.add(entered - self.began, end - self.began, self.rank, row, self.version, 0, 0, size)
-        return end
+    def waiting(self) -> Waiting | None:
+        """What this rank waits for at this moment; None if it may go on by itself."""
+        sent, arrived = ({}, {}) if self.mailbox is None else (dict(self.mailbox.num_sent), dict(self.mailbox.num_arrived))
+        thread, effect = MAIN, self._asked[MAIN]
+        if isinstance(effect, fx.Wait):
+            thread, effect = SECOND, self._asked[SECOND]
+        if self.ended:
+            return Waiting(self._num_asked, "has ended", ended=True, sent=sent, arrived=arrived)
+        if isinstance(effect, fx.Receive):
+            assert self.mailbox is not None
+            if self.mailbox.has_message(effect.source):
+                return None
+            who = "anyone" if effect.source is None else f"rank {effect.source}"
+            return Waiting(self._num_asked, f"waits for a message from {who}", sent=sent, arrived=arrived)
+        if isinstance(effect, fx.AllReduce | fx.Gather) or (isinstance(effect, fx.Commit) and self.prepared.stop.waits):
+            collective = f"{thread} {self._num_collectives[thread]} {type(effect).__name__}"
+            return Waiting(self._num_asked, f"waits in a {type(effect).__name__}", collective=collective, sent=sent, arrived=arrived)
+        return None

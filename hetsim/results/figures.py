@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.results.folder import unfinished
-from hetsim.runtime.history import Point
+from hetsim.runtime.curve import Point
 
 COMPUTE, STEP, WAIT, INK = "#4878a8", "#e49444", "#e9ecef", "#333333"
 

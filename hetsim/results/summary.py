@@ -10,24 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetsim.errors import RunFailed
 from hetsim.results.figures import _pictures
 from hetsim.results.folder import unfinished, write_text
 from hetsim.runtime import metrics
-from hetsim.runtime.history import History, Point
-from hetsim.runtime.metrics import RankActivity
-
-
-def check_finite(history: History, busy: Sequence[RankActivity]) -> None:
-    """RunFailed if times were so large that there are no numbers for them."""
-    if not all(math.isfinite(seconds) for seconds in (history.applied.seconds, *(worker.compute_seconds for worker in busy))):
-        raise RunFailed("the run's clock went beyond all numbers: lower the largest times of the cluster, or the spread of its noise")
+from hetsim.runtime.curve import Point
+from hetsim.runtime.outcome import Outcome
 
 
 def write_summary(
     folder: Path,
-    history: History,
-    busy: Sequence[RankActivity],
+    outcome: Outcome,
     *,
     backend: str,
     wall_seconds: float,
@@ -35,15 +27,15 @@ def write_summary(
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write summary.json, curve.csv and, if asked for, the pictures; the summary."""
-    experiment, last = history.experiment, history.last
-    final = history.points[-1].evaluation
+    experiment, last, applied = outcome.experiment, outcome.last, outcome.applied
+    final = outcome.points[-1].evaluation
     warned = list(warnings)
     if final.train_loss is not None and not math.isfinite(final.train_loss):
         warned.append("the training diverged: its loss is not finite; try a lower learning_rate")
     remark = experiment.coordination.remark(last)
     if remark is not None:
         warned.append(remark)
-    numbers = metrics.summary(history.applied, busy)
+    numbers = metrics.summary(applied, outcome.activity)
     summary = {
         "method": experiment.method,
         "backend": backend,
@@ -51,14 +43,14 @@ def write_summary(
         "workload": experiment.workload.name,
         "seed": experiment.seed,
         "num_workers": experiment.num_workers,
-        "num_updates": history.applied.num_updates,
+        "num_updates": applied.num_updates,
         "num_samples": last.num_samples,
         "num_samples_discarded": last.num_samples_discarded,
         "num_samples_in_flight": last.num_samples_in_flight,
         "seconds": numbers["seconds"],
-        "profile_seconds": history.profile_seconds,
+        "profile_seconds": outcome.profile_seconds,
         "updates_per_second": numbers["updates_per_second"],
-        "samples_per_second": metrics.ratio(last.num_samples - history.start.num_samples, numbers["seconds"]),
+        "samples_per_second": metrics.ratio(last.num_samples - outcome.start.num_samples, numbers["seconds"]),
         "staleness_mean": numbers["staleness_mean"],
         "staleness_max": numbers["staleness_max"],
         "idle_share": numbers["idle_share"],
@@ -69,11 +61,11 @@ def write_summary(
         "emulation": None if emulation is None else dict(emulation),
         "warnings": warned,
     }
-    write_text(folder / "curve.csv", curve_csv(history.points))
-    for stale in ("timeline.png", "curve.png", *([] if history.trace.commits else ["trace.parquet"])):
+    write_text(folder / "curve.csv", curve_csv(outcome.points))
+    for stale in ("timeline.png", "curve.png", *([] if experiment.trace != "none" else ["trace.parquet"])):
         (folder / stale).unlink(missing_ok=True)  # of an earlier run in the same folder
     if experiment.pictures:
-        _pictures(folder, history.points, summary)
+        _pictures(folder, outcome.points, summary)
     os.replace(unfinished(folder / "config.yaml"), folder / "config.yaml")
     write_text(folder / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
     return summary

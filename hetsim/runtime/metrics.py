@@ -2,62 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hetsim.coordination.contributions import SynchronousContributions
+from hetsim.coordination.state import State
 from hetsim.effects import Contribution
+from hetsim.errors import RunFailed
+from hetsim.runtime.recorder import DOWN, GRADIENT, UPDATE, Recorder, RecordInterval, Row
 
-RECENT = 8  # intervals remembered per worker, and as many more for each further gradient that may lie beyond the last commit
+RECENT = 8
+"""Intervals remembered per worker, and as many more for each further gradient that may lie after the last commit."""
+SUMS = ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds")
 
 
 @dataclass(slots=True)
 class RankActivity:
-    """What one rank did: intervals in seconds of the run's clock, added up, the latest kept to be cut at the run's end."""
+    """What one rank did: its intervals in seconds of the run's clock, added up; the latest are kept, to be cut at the run's end."""
 
     iterations: int = 0
     samples: int = 0
     compute_seconds: float = 0.0
     update_seconds: float = 0.0
     down_seconds: float = 0.0
-    """In which its node was not there."""
+    """In which its node was absent."""
     num_ahead: int = 1
-    """Gradients that may still be computed behind the last commit."""
-    _recent: deque[tuple[str, float, float, int, int]] = field(init=False, compare=False)
-    """The sum that an interval counts in, its start and end, and the iterations and samples that count with it."""
+    """Gradients that may still be computed after the last commit."""
+    recent: deque[tuple[str, float, float, int, int]] = field(init=False, compare=False)
+    """Of each: the sum that it counts in, its start and end, and the iterations and samples that count with it."""
 
     def __post_init__(self) -> None:
-        self._recent = deque(maxlen=RECENT * self.num_ahead)
-
-    def gradient(self, start: float, end: float, samples: int) -> None:
-        """A gradient was computed."""
-        self.iterations += 1
-        self.samples += samples
-        self.compute_seconds += end - start
-        self._recent.append(("compute_seconds", start, end, 1, samples))
-
-    def update(self, start: float, end: float) -> None:
-        """An optimizer step was taken; one that takes no time leaves nothing to tell."""
-        if start == end:
-            return
-        self.update_seconds += end - start
-        self._recent.append(("update_seconds", start, end, 0, 0))
-
-    def down(self, start: float, end: float) -> None:
-        """Its node was not there."""
-        self.down_seconds += end - start
-        self._recent.append(("down_seconds", start, end, 0, 0))
-
-    def recall(self, is_gradient: bool, start: float, end: float, samples: int) -> None:
-        """One of the latest intervals, which is added up already."""
-        self._recent.append(("compute_seconds", start, end, 1, samples) if is_gradient else ("update_seconds", start, end, 0, 0))
+        self.recent = deque(maxlen=RECENT * self.num_ahead)
 
     def cut(self, seconds: float) -> None:
-        """Take back what lies behind this moment: a gradient that was not finished then does not count."""
-        recent = list(self._recent)
-        self._recent.clear()
+        """Take back what lies after this moment: a gradient that was not finished then does not count."""
+        recent = list(self.recent)
+        self.recent.clear()
         for name, start, end, iterations, samples in recent:
             beyond = end - max(start, seconds)
             if beyond > 0:
@@ -65,8 +48,19 @@ class RankActivity:
                 self.samples -= samples
                 setattr(self, name, getattr(self, name) - beyond)
                 end, iterations, samples = seconds, 0, 0
-            if end > start:  # what is left may be cut again, at an earlier moment
-                self._recent.append((name, start, end, iterations, samples))
+            if end > start:  # what remains may be cut again, at an earlier moment
+                self.recent.append((name, start, end, iterations, samples))
+
+    def as_numbers(self) -> dict[str, Any]:
+        """All of it, as JSON takes it."""
+        return {**{name: getattr(self, name) for name in SUMS}, "recent": list(self.recent)}
+
+    @classmethod
+    def of_numbers(cls, numbers: Mapping[str, Any], num_ahead: int) -> RankActivity:
+        """What `as_numbers` gave."""
+        activity = cls(**{name: numbers[name] for name in SUMS}, num_ahead=num_ahead)
+        activity.recent.extend((str(name), *rest) for name, *rest in numbers["recent"])
+        return activity
 
 
 @dataclass
@@ -81,7 +75,7 @@ class Applied:
     def __post_init__(self) -> None:
         self._count = [0] * self.num_workers
         self._staleness = [0] * self.num_workers
-        self._rounds: dict[tuple[Sequence[int], int], int] = {}  # of these ranks together, so late: how many
+        self._rounds: dict[tuple[Sequence[int], int], int] = {}  # (ranks, staleness) of a synchronous round: how many
 
     @property
     def count(self) -> list[int]:
@@ -90,30 +84,85 @@ class Applied:
 
     @property
     def staleness(self) -> list[int]:
-        """How late each worker's contributions were, added up."""
+        """The staleness of each worker's contributions, added up."""
         return added(self._staleness, ((ranks, count * staleness) for (ranks, staleness), count in self._rounds.items()))
 
-    def commit(self, seconds: float, applied: Sequence[Contribution]) -> int:
-        """A version was made of these contributions: how late the latest of them was."""
+    def commit(self, seconds: float, applied: Sequence[Contribution]) -> None:
+        """A version was made of these contributions."""
         self.num_updates += 1
         self.seconds = seconds
-        latest = 0
+        late = 0
         if type(applied) is SynchronousContributions:
             for its in applied.rounds:
                 key = (its.batches.ranks, applied.staleness)
                 self._rounds[key] = self._rounds.get(key, 0) + 1
-            latest = applied.staleness
+            late = applied.staleness
         else:
             count, total = self._count, self._staleness
             for contribution in applied:
                 rank, staleness = contribution.rank, contribution.staleness
                 count[rank] += 1
                 total[rank] += staleness
-                if staleness > latest:
-                    latest = staleness
-        if latest > self.staleness_max:
-            self.staleness_max = latest
-        return latest
+                if staleness > late:
+                    late = staleness
+        if late > self.staleness_max:
+            self.staleness_max = late
+
+
+class Metrics(Recorder):
+    """What each worker did, and what the versions were made of."""
+
+    takes_back = True
+
+    def __init__(self, num_workers: int, *, num_ahead: int) -> None:
+        self.num_workers = num_workers
+        self.activity = [RankActivity(num_ahead=num_ahead) for _ in range(num_workers)]
+        """By rank."""
+        self.applied = Applied(num_workers)
+
+    def on(self, kind: int) -> RecordInterval | None:
+        return {GRADIENT: self._gradient, UPDATE: self._update, DOWN: self._down}.get(kind)
+
+    def _gradient(self, row: Row) -> None:
+        start, end, rank, _, _, samples, _, _ = row
+        activity = self.activity[rank]
+        activity.iterations += 1
+        activity.samples += samples
+        activity.compute_seconds += end - start
+        activity.recent.append(("compute_seconds", start, end, 1, samples))
+
+    def _update(self, row: Row) -> None:
+        """Of a worker; one that takes no time leaves nothing to cut."""
+        start, end, rank = row[:3]
+        if rank < self.num_workers and start != end:
+            activity = self.activity[rank]
+            activity.update_seconds += end - start
+            activity.recent.append(("update_seconds", start, end, 0, 0))
+
+    def _down(self, row: Row) -> None:
+        start, end, rank = row[:3]
+        activity = self.activity[rank]
+        activity.down_seconds += end - start
+        activity.recent.append(("down_seconds", start, end, 0, 0))
+
+    def take_back(self, rank: int, seconds: float) -> None:
+        self.activity[rank].cut(seconds)
+
+    def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
+        self.applied.commit(seconds, applied)
+
+    def close(self, last: State) -> None:
+        check_finite(self.applied, self.activity)
+
+    def summary(self) -> dict[str, Any]:
+        """Rates, staleness and idleness, up to the last commit."""
+        return summary(self.applied, self.activity)
+
+
+def check_finite(applied: Applied, activity: Sequence[RankActivity]) -> None:
+    """RunFailed if times were so large that there are no numbers for them."""
+    if not all(math.isfinite(seconds) for seconds in (applied.seconds, *(worker.compute_seconds for worker in activity))):
+        raise RunFailed("the run's clock went beyond all numbers: lower the largest times of the cluster, or the spread of its noise")
 
 
 def added(numbers: Sequence[int], more: Iterable[tuple[Sequence[int], int]]) -> list[int]:
@@ -125,12 +174,12 @@ def added(numbers: Sequence[int], more: Iterable[tuple[Sequence[int], int]]) -> 
     return result
 
 
-def summary(applied: Applied, busy: Sequence[RankActivity]) -> dict[str, Any]:
-    """Rates, staleness and idleness. Waiting is everything that is neither compute nor update."""
+def summary(applied: Applied, activity: Sequence[RankActivity]) -> dict[str, Any]:
+    """Rates, staleness and idleness. Waiting is everything that is neither computing nor an update, on a node that is there."""
     seconds, count, staleness = applied.seconds, applied.count, applied.staleness
-    for worker in busy:
+    for worker in activity:
         worker.cut(seconds)
-    waits = [max(0.0, seconds - worker.compute_seconds - worker.update_seconds - worker.down_seconds) for worker in busy]
+    waits = [max(0.0, seconds - worker.compute_seconds - worker.update_seconds - worker.down_seconds) for worker in activity]
     return {
         "seconds": seconds,
         "updates_per_second": ratio(applied.num_updates, seconds),
@@ -148,7 +197,7 @@ def summary(applied: Applied, busy: Sequence[RankActivity]) -> dict[str, Any]:
                 "down_seconds": worker.down_seconds,
                 "staleness_mean": ratio(staleness[rank], count[rank]),
             }
-            for rank, (worker, wait) in enumerate(zip(busy, waits, strict=True))
+            for rank, (worker, wait) in enumerate(zip(activity, waits, strict=True))
         ],
     }
 

@@ -10,15 +10,13 @@ from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.recorder import Recorder
 
 
-class Bar:
-    """A progress bar on standard error: the run's clock, loss and updates/s. Quiet when that is no terminal."""
+class ProgressBar(Recorder):
+    """The run's clock, its loss and its updates per second."""
 
     def __init__(self, experiment: Experiment, num_positions: int | None) -> None:
-        self.shown = sys.stderr.isatty()
-        if not self.shown:
-            return
         from tqdm import tqdm
 
         budget = experiment.budget
@@ -28,8 +26,7 @@ class Bar:
         layout = "{l_bar}{bar}| {n:.0f}/{total:.0f} {unit} [{elapsed}<{remaining}{postfix}]"
         self._tqdm: Any = tqdm(total=total, unit=self._unit, desc=experiment.method, leave=False, bar_format=layout)
 
-    def move(self, seconds: float, state: State, applied: Sequence[Contribution]) -> None:
-        """Show a commit."""
+    def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
         if applied:
             loss = applied.mean_loss if isinstance(applied, SynchronousContributions) else sum(c.loss for c in applied) / len(applied)
             self._loss = loss if self._loss is None else 0.9 * self._loss + 0.1 * loss
@@ -40,7 +37,10 @@ class Bar:
             self._tqdm.set_postfix_str(f"t = {seconds:.2f} s{loss_text}, {rate:.1f} updates/s", refresh=False)
             self._tqdm.update(min(done, self._tqdm.total) - self._tqdm.n)
 
-    def close(self) -> None:
-        """Leave the line clean."""
-        if self.shown:
-            self._tqdm.close()
+    def close(self, last: State) -> None:
+        self._tqdm.close()
+
+
+def progress_bars(experiment: Experiment, num_positions: int | None) -> list[Recorder]:
+    """One bar; none where standard error is no terminal."""
+    return [ProgressBar(experiment, num_positions)] if sys.stderr.isatty() else []

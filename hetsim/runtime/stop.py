@@ -5,6 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hetsim.runtime.budget import Budget
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """Epochs and updates are counted alike on every rank; seconds are judged by the leader alone.
+
+    Where there is a server, it leads and the others never ask. Where there is none and seconds are limited, the others wait
+    at each commit for the leader's decision (`waits`).
+    """
+
+    budget: Budget
+    waits: bool
+
+    @classmethod
+    def of(cls, budget: Budget, *, needs_server: bool) -> StopRule:
+        """The rule for a method with a server, or without one."""
+        return cls(budget, waits=budget.seconds is not None and not needs_server)
+
+    def leader_goes_on(self, version: int, seconds: float) -> bool:
+        """What the leader decides, which has just committed this version."""
+        return self.budget.allows(version, seconds)
+
+    def others_go_on(self, version: int) -> bool:
+        """What another rank knows by itself; where it `waits`, the leader's decision counts."""
+        return self.budget.allows(version, 0.0)
+
 
 @dataclass(slots=True)
 class StopDecision:

@@ -1,110 +1,191 @@
-"""The record of a run: one row per interval or event, in columns, written as it grows."""
+"""The trace of a run: one row for each interval or event, in columns, written as it grows."""
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import pack
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import numpy as np
 
-KINDS = ("gradient", "update", "message", "all_reduce", "gather", "apply", "commit", "profile", "down", "regroup")
-
-
-GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER, APPLY, COMMIT, PROFILE, DOWN, REGROUP = range(len(KINDS))
-
+from hetsim.coordination.contributions import latest
+from hetsim.coordination.state import State
+from hetsim.effects import Contribution
+from hetsim.errors import RunFailed
+from hetsim.runtime.files import unfinished
+from hetsim.runtime.recorder import APPLY, COMMIT, KINDS, Recorder, RecordInterval
 
 COLUMNS = ("start", "end", "rank", "kind", "version", "samples", "staleness", "nbytes")
-
-
 DETAILS = ("full", "commits", "none")
+LIST = len(COLUMNS) * 1024
+"""Numbers in the list before they are packed: few enough to stay in a cache."""
+CHUNK = len(COLUMNS) * 65536
+"""Numbers in the buffer before they are written."""
+MEMORY_BYTES = 2**24
+"""Of a rank's part of a trace, before it goes to a file."""
+PIECE_BYTES = 2**22
+"""Of a part that is sent at once."""
+REPEATED = ("rank", "kind", "samples", "staleness", "nbytes")
+"""Columns of few values; the others would be larger as a dictionary."""
 
 
-LIST = len(COLUMNS) * 1024  # numbers that stand in the list before they are packed: few enough to stay in a cache,
-
-
-CHUNK = len(COLUMNS) * 65536  # and in the buffer before it is written
-
-
-REPEATED = ("rank", "kind", "samples", "staleness", "nbytes")  # columns of few values: the others, as a dictionary, would be larger
-
-
-class Trace:
+class Trace(Recorder):
     """Rows of (start end rank kind version samples staleness nbytes), seconds and bytes; `trace.parquet` when closed.
 
     gradient: a worker computes at `version` · update: an optimizer step on `rank` · message: from hand-over to delivery,
-    `rank` the sender · all_reduce, gather: from one's own entry to the end · apply: a contribution of `rank` goes into
+    `rank` the sender · all_reduce, gather: from this rank's entry to the end · apply: a contribution of `rank` goes into
     `version`, `staleness` versions old · commit: `version` exists, made of `samples` samples · profile: a gradient to measure
-    by, before the run began, so at negative seconds · down: a node is not there · regroup: from one's own entry to a new beginning.
+    by, before the run began, so at negative seconds · down: a node is absent · regroup: from this rank's entry to the restart.
+    Two threads may record intervals at the same time; one of them commits.
     """
 
     def __init__(self, folder: Path | None, detail: str) -> None:
         self.full = detail == "full"
         self.commits = detail != "none"
         self.rows: list[float] = []
-        """The numbers of all rows, or of those that are not on their way to the file yet."""
+        """The numbers of all rows, or of those that are not packed yet where rows are written to a file."""
         self.record = self.rows.extend
-        """What `add` does, for the numbers of one row in order; the next `add` or `spill` sees to the file."""
+        """Adds the numbers of one row; the next commit writes them to the file, if there are many."""
         self._path = folder / "trace.parquet" if folder is not None and self.commits else None
         self._packed = array("d")
         self._writer: Any = None
+        self._num_samples = 0
+        self._closed = False
 
-    def add(
-        self, start: float, end: float, rank: int, kind: int, version: int = 0, samples: int = 0, staleness: int = 0, nbytes: int = 0
-    ) -> None:
-        """Note one row."""
-        self.rows += (start, end, rank, kind, version, samples, staleness, nbytes)
+    def begin(self, start: State) -> None:
+        self._num_samples = start.num_samples
+
+    def on(self, kind: int) -> RecordInterval | None:
+        return self.record if self.full else None
+
+    def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
+        if not self.commits:
+            return
+        record, version = self.record, state.version
+        if self.full:
+            for c in applied:
+                record((seconds, seconds, c.rank, APPLY, version, c.batch.samples, c.staleness, 0))
+        record((seconds, seconds, rank, COMMIT, version, state.num_samples - self._num_samples, latest(applied), 0))
+        self._num_samples = state.num_samples
         if len(self.rows) >= LIST:
             self.spill()
 
     def spill(self) -> None:
-        """Pack the rows that stand in the list, and write those that are packed, if they are many."""
-        if self._path is not None:
+        """Pack the rows in the list, and write the packed ones if they are many."""
+        if self.stores:
             self._pack()
             if len(self._packed) >= CHUNK:
                 self.flush()
 
     def flush(self) -> None:
-        """Write what there is behind what is written already."""
-        if self._path is None:
-            return
+        """Write all rows that are not written yet."""
+        if self.stores:
+            self._pack()
+            if self._packed or self._writer is None:
+                self.write(as_table(self._packed))
+                self._packed = array("d")
+
+    def write(self, table: Any) -> None:
+        """Append the rows of an Arrow table to the file."""
         from pyarrow import parquet
 
-        self._pack()
-        table = as_table(self._packed)
+        assert self._path is not None
         if self._writer is None:
-            self._writer = parquet.ParquetWriter(_unfinished(self._path), table.schema, use_dictionary=REPEATED)
+            self._writer = parquet.ParquetWriter(unfinished(self._path), table.schema, use_dictionary=REPEATED)
         self._writer.write_table(table)
-        self._packed = array("d")
+
+    @property
+    def stores(self) -> bool:
+        """Whether rows go to a file."""
+        return self._path is not None
 
     def _pack(self) -> None:
-        self._packed.frombytes(pack(f"{len(self.rows)}d", *self.rows))  # half the time of array.fromlist
-        self.rows.clear()
+        """Of the rows that are there now: another thread may add some meanwhile."""
+        numbers = self.rows[:]
+        self._packed.frombytes(pack(f"{len(numbers)}d", *numbers))  # half the time of array.fromlist
+        del self.rows[: len(numbers)]
 
-    def close(self) -> None:
-        """Finish the file; only now does it stand under its name."""
-        if self._path is not None:
+    def close(self, last: State | None = None) -> None:
+        """Finish the file; only now it has its name."""
+        if self._path is not None and not self._closed:
+            self._closed = True
             self.flush()
             self._writer.close()
             self._writer = None
-            os.replace(_unfinished(self._path), self._path)
+            os.replace(unfinished(self._path), self._path)
 
     def __enter__(self) -> Trace:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing unfinished behind; a closed trace stays."""
+        """Remove a file that is not finished."""
         if self._writer is not None and self._path is not None:
             self._writer.close()
             self._writer = None
-            _unfinished(self._path).unlink(missing_ok=True)
+            unfinished(self._path).unlink(missing_ok=True)
 
 
-def _unfinished(path: Path) -> Path:
-    return path.with_name(f".{path.name}.unfinished")
+class TracePart(Trace):
+    """One rank's part of a trace, to be sent to the leader: an Arrow stream, in memory and then in a file without a name."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(None, detail)
+        self._file = SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115  (closed in __exit__)
+
+    @property
+    def stores(self) -> bool:
+        return True
+
+    def write(self, table: Any) -> None:
+        import pyarrow as pa
+
+        if self._writer is None:
+            self._writer = pa.ipc.new_stream(self._file, table.schema)
+        self._writer.write_table(table)
+
+    def close(self, last: State | None = None) -> None:
+        """Finish the stream."""
+        if not self._closed:
+            self._closed = True
+            self.flush()
+            self._writer.close()
+            self._writer = None
+
+    def pieces(self) -> Iterator[bytes]:
+        """The finished stream, piece by piece."""
+        self._file.seek(0)
+        while piece := self._file.read(PIECE_BYTES):
+            yield piece
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def received(trace: Trace, pieces: Iterator[bytes], *, rank: int) -> None:
+    """Append a part that `rank` sent to a trace; RunFailed if it is no such part."""
+    import pyarrow as pa
+
+    with SpooledTemporaryFile(max_size=MEMORY_BYTES) as file:
+        for piece in pieces:
+            file.write(piece)
+        file.seek(0)
+        if not trace.stores:
+            return
+        trace.flush()
+        try:
+            with pa.ipc.open_stream(file) as reader:
+                if not reader.schema.equals(as_table([]).schema):
+                    raise pa.ArrowInvalid("its columns are not those of a trace")
+                for batch in reader:
+                    trace.write(pa.Table.from_batches([batch]))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise RunFailed(
+                f"rank {rank} sent a trace that cannot be read ({error}): run the same version of hetsim on all hosts"
+            ) from None
 
 
 def as_table(rows: Sequence[float]) -> Any:

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 from hetsim.results.folder import run_folder
-from hetsim.results.summary import check_finite, write_summary
+from hetsim.results.summary import write_summary
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace
@@ -28,10 +28,8 @@ class Simulator(Backend):
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         begun = perf_counter()
         task, optimizers = experiment.load()
-        driver = LockstepWorld if LockstepWorld.suits(experiment, task) else EventWorld
+        kind = LockstepWorld if LockstepWorld.suits(experiment, task) else EventWorld
         with run_folder(folder, config), Trace(folder, experiment.trace) as trace:
-            simulation = driver(experiment, task, optimizers, trace)
-            simulation.run()
-            check_finite(simulation.history, simulation.busy)
-            trace.close()
-            return write_summary(folder, simulation.history, simulation.busy, backend=self.name, wall_seconds=perf_counter() - begun)
+            world = kind(experiment, task, optimizers, [trace])
+            world.run()
+            return write_summary(folder, world.outcome, backend=self.name, wall_seconds=perf_counter() - begun)

@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from simpy import Environment
-from simpy.core import EmptySchedule
-from simpy.events import NORMAL, Event
+from simpy.core import EmptySchedule, StopSimulation
+from simpy.events import NORMAL, Event, EventPriority
 
 Callback = Callable[[Any], None]
 
@@ -83,7 +83,17 @@ class Clock(Environment):
 
 
 def _happen(event: Event) -> None:
-    """An event of SimPy's is here: whoever waits for it is called."""
+    """An event of SimPy's is due: call whoever waits for it. If it has failed and nobody handles that, its exception ends the run."""
     callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-    for callback in callbacks:
-        callback(event)
+    try:
+        for callback in callbacks:
+            callback(event)
+    except StopSimulation:  # of run(until=event): the other callbacks are called when the simulation is resumed
+        event.callbacks = callbacks[callbacks.index(callback) + 1 :]
+        event.env.schedule(event, EventPriority(-1))
+        raise
+    if not event.ok and not event.defused:
+        error: Any = event.value
+        copy = type(error)(*error.args)
+        copy.__cause__ = error
+        raise copy

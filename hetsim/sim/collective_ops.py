@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from hetsim import effects as fx
 from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.model import Cluster
-from hetsim.runtime.trace import ALL_REDUCE, GATHER, REGROUP, Trace
+from hetsim.runtime.recorder import ALL_REDUCE, GATHER, REGROUP, Recorder, interval_recorder
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.rank_process import RankProcess
 from hetsim.vector import Vector, nbytes
@@ -18,50 +18,54 @@ from hetsim.vector import Vector, nbytes
 
 @dataclass(slots=True)
 class PendingCollective:
-    """A collective that not everyone has entered yet: what each rank brings, since when, at which version, and how to answer it."""
+    """A collective that not all ranks have entered yet: by rank, its value, when it entered, at which version, and its callback."""
 
     entered: dict[int, tuple[Any, float, int, Callback]] = field(default_factory=dict)
 
 
 class PendingCollectives:
-    """Performs AllReduce and Gather among the workers, and Regroup among all programs of a run."""
+    """Answers AllReduce and Gather among the workers, and Regroup among all programs of a run."""
 
-    def __init__(self, env: Clock, cluster: Cluster, processes: Sequence[RankProcess], trace: Trace) -> None:
+    def __init__(self, env: Clock, cluster: Cluster, recorders: Collection[Recorder]) -> None:
         self.env = env
         self.cluster = cluster
-        self.processes = processes
-        self.trace = trace
+        self._record = {kind: interval_recorder(recorders, kind) for kind in (ALL_REDUCE, GATHER, REGROUP)}
         self.join(set(range(cluster.num_workers)))
-        self._meetings: dict[type, deque[PendingCollective]] = {fx.AllReduce: deque(), fx.Gather: deque(), fx.Regroup: deque()}
-        self._round = 0  # begun anew so many times
+        self._pending: dict[type, deque[PendingCollective]] = {fx.AllReduce: deque(), fx.Gather: deque(), fx.Regroup: deque()}
+        self._num_dissolved = 0
 
     def all_reduce(self, process: RankProcess, effect: fx.AllReduce, callback: Callback) -> Any:
         """From the last entry, what the network's algorithm takes; the sum is in rank order."""
-        met = self._meet(process, fx.AllReduce, effect.value, callback, len(self.members))
-        if met:
-            values = iter(met.values())
+        brought = self._enter(process, fx.AllReduce, effect.value, callback, len(self.members))
+        if brought:
+            values = iter(brought.values())
             total: Vector = next(values)
             for value in values:
                 total = total + value
             size = nbytes(total)
-            self._part(fx.AllReduce, self._collectives.all_reduce_seconds(size), total, ALL_REDUCE, size)
+            self._answer(fx.AllReduce, self._collectives.all_reduce_seconds(size), total, ALL_REDUCE, size)
         return SUSPENDED
 
     def gather(self, process: RankProcess, effect: fx.Gather, callback: Callback) -> Any:
-        """From the last entry, a number of eight bytes from everyone to everyone; nothing, 0, from those who are not there."""
-        met = self._meet(process, fx.Gather, effect.number, callback, len(self.members))
-        if met:
-            numbers = tuple(met.get(rank, 0.0) for rank in range(self.cluster.num_workers))
-            self._part(fx.Gather, self._collectives.gather_seconds(), numbers, GATHER, 8)
+        """From the last entry, a number of eight bytes from each rank to each rank; 0 stands for absent ranks."""
+        brought = self._enter(process, fx.Gather, effect.number, callback, len(self.members))
+        if brought:
+            numbers = tuple(brought.get(rank, 0.0) for rank in range(self.cluster.num_workers))
+            self._answer(fx.Gather, self._collectives.gather_seconds(), numbers, GATHER, 8)
         return SUSPENDED
 
     def regroup(
-        self, process: RankProcess, callback: Callback, *, num_players: int, seconds: float, answer: Callable[[], fx.Regrouped]
+        self,
+        process: RankProcess,
+        callback: Callback,
+        *,
+        num_processes: int,
+        seconds: float,
+        answer: Callable[[], fx.Regrouped],
     ) -> Any:
         """From the last entry, so many seconds."""
-        met = self._meet(process, fx.Regroup, None, callback, num_players)
-        if met:
-            self._part(fx.Regroup, seconds, answer(), REGROUP, 0)
+        if self._enter(process, fx.Regroup, None, callback, num_processes):
+            self._answer(fx.Regroup, seconds, answer(), REGROUP, 0)
         return SUSPENDED
 
     def join(self, members: set[int]) -> None:
@@ -71,49 +75,49 @@ class PendingCollectives:
 
     @property
     def is_regrouping(self) -> bool:
-        """Whether anyone waits for others to begin anew with."""
-        return bool(self._meetings[fx.Regroup])
+        """Whether a rank waits for others to regroup with."""
+        return bool(self._pending[fx.Regroup])
 
     def leave(self, rank: int) -> None:
-        """A rank is not in any collective any more."""
-        for collective_ops in self._meetings.values():
-            for collective in collective_ops:
+        """Take a rank out of all collectives."""
+        for pending in self._pending.values():
+            for collective in pending:
                 collective.entered.pop(rank, None)
 
     def dissolve(self) -> None:
-        """Nobody is in a collective any more: who takes part has changed."""
-        self._round += 1
-        for collective_ops in self._meetings.values():
-            collective_ops.clear()
+        """Drop all collectives: who takes part has changed."""
+        self._num_dissolved += 1
+        for pending in self._pending.values():
+            pending.clear()
 
     def missing(self, kind: type, rank: int) -> list[int]:
-        """Whom a rank waits for in a collective."""
-        collective = next((collective for collective in self._meetings[kind] if rank in collective.entered), None)
-        return [] if collective is None else sorted(self.members - collective.entered.keys())
+        """The ranks that a rank waits for in a collective."""
+        found = next((collective for collective in self._pending[kind] if rank in collective.entered), None)
+        return [] if found is None else sorted(self.members - found.entered.keys())
 
-    def _meet(self, process: RankProcess, kind: type, brought: Any, callback: Callback, num_players: int) -> dict[int, Any] | None:
-        """Enter the first collective of this kind that the rank is not in yet; everyone's values, in rank order, once all are there."""
-        collective_ops = self._meetings[kind]
-        collective = next((collective for collective in collective_ops if process.rank not in collective.entered), None)
+    def _enter(self, process: RankProcess, kind: type, value: Any, callback: Callback, num_processes: int) -> dict[int, Any] | None:
+        """Enter the first collective of this kind that the rank is not in yet; all values in rank order, once all ranks are in it."""
+        pending = self._pending[kind]
+        collective = next((collective for collective in pending if process.rank not in collective.entered), None)
         if collective is None:
             collective = PendingCollective()
-            collective_ops.append(collective)
-        collective.entered[process.rank] = (brought, self.env.now, process.version, callback)
-        if len(collective.entered) < num_players:
+            pending.append(collective)
+        collective.entered[process.rank] = (value, self.env.now, process.state.version, callback)
+        if len(collective.entered) < num_processes:
             return None
         return {rank: collective.entered[rank][0] for rank in sorted(collective.entered)}
 
-    def _part(self, kind: type, seconds: float, answer: Any, row: int, size: int) -> None:
-        """Answer everyone, in rank order, when the collective's time has passed, unless it is dissolved before."""
-        entered = sorted(self._meetings[kind].popleft().entered.items())
-        begun = self._round
+    def _answer(self, kind: type, seconds: float, answer: Any, row_kind: int, size: int) -> None:
+        """Answer all ranks, in rank order, when the collective's time has passed, unless it is dissolved before."""
+        entered = sorted(self._pending[kind].popleft().entered.items())
+        num_dissolved, record = self._num_dissolved, self._record[row_kind]
 
         def release(answer: Any) -> None:
-            if begun != self._round:
+            if num_dissolved != self._num_dissolved:
                 return
-            if self.trace.full:
+            if record is not None:
                 for rank, (_, since, version, _) in entered:
-                    self.trace.add(since, self.env.now, rank, row, version, 0, 0, size)
+                    record((since, self.env.now, rank, row_kind, version, 0, 0, size))
             for _, (_, _, _, callback) in entered:
                 callback(answer)
 

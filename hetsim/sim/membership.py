@@ -1,48 +1,74 @@
-"""Which nodes are there: they go and come back as the cluster's faults say, and the programs learn of it as real ones would.
+"""Who takes part: nodes go and come back as the cluster's faults say, and the programs learn of it as real ones would.
 
-What a node was computing, and every message to and from it, is lost with it. `detection_seconds` later the others know. Where a
-coordination goes on without a worker, its server is told (PeerLost where it receives); otherwise everyone is: PeerLost where
-it communicates, or when it next does, and then a `Regroup` among all who are there.
+What a node was computing, and every message to and from it, is lost with it. `detection_seconds` later the others learn of it.
+Where a coordination goes on without a worker, its server gets PeerLost where it receives; otherwise all ranks do, where they
+communicate or when they next do, and then a `Regroup` among all who are there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 from hetsim import effects as fx
 from hetsim.cluster.outages import outages
+from hetsim.coordination.state import State
 from hetsim.errors import RunFailed
-from hetsim.runtime.trace import DOWN
-from hetsim.sim.clock import Callback
-from hetsim.sim.rank_process import Handlers, RankProcess
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.recorder import DOWN, Recorder, RecordInterval, Row, ignore, interval_recorder
+from hetsim.sim.clock import Callback, Clock
+from hetsim.sim.collective_ops import PendingCollectives
+from hetsim.sim.messages import Messaging
+from hetsim.sim.rank_process import ACTIVE, BY_ITSELF, CHANGED, LOST, OUTDATED, RankProcess
 from hetsim.vector import nbytes
 
-if TYPE_CHECKING:
-    from hetsim.sim.world import EventWorld
-
-
-PATIENCE = 1000
+MAX_CRASHES = 1000
 """How often each node may go on average before another version is made."""
 
 
-BY_ITSELF = (fx.Gradient, fx.Update, fx.LocalUpdate)
-"""What a rank does without the others, and ends before it learns of a loss."""
+class Members(Protocol):
+    """What a membership needs of the world whose nodes go and come."""
+
+    env: Clock
+    processes: list[RankProcess]
+    """By rank, the process of its present life."""
+    messaging: Messaging
+    collectives: PendingCollectives
+
+    @property
+    def last(self) -> State:
+        """The state of the last commit."""
+
+    def spawn(self, rank: int) -> RankProcess:
+        """A process that joins others, at the last commit."""
+
+    def restart(self, process: RankProcess) -> None:
+        """Let a process begin afresh at the last commit."""
+
+    def computes_from(self, rank: int, now: float) -> None:
+        """What a node was computing is lost."""
+
+    def forget_decisions(self) -> None:
+        """Nobody waits for the leader's decision on going on any more."""
 
 
 class Membership:
-    """Makes a simulation's nodes go and come back."""
+    """Makes nodes go and come back, and knows who is there, who leads, and which generation of the group this is."""
 
-    def __init__(self, simulation: EventWorld) -> None:
-        self.simulation = simulation
-        self.faults = simulation.cluster.faults
-        self.env = simulation.env
-        seed = simulation.experiment.seed
+    def __init__(self, experiment: Experiment, recorders: Sequence[Recorder]) -> None:
+        self.cluster = experiment.cluster
+        self.coordination = experiment.coordination
+        self.faults = self.cluster.faults
+        self.num_workers = experiment.num_workers
+        self.leader = experiment.leader
+        """The rank whose commits count."""
+        self.generation = 0
+        """How often the group has changed."""
         self._coming: dict[int, Iterator[tuple[float, float]]] = {}
         self._next: dict[int, tuple[float, float]] = {}
         for rank in self.faults.nodes:
-            self._coming[rank] = outages(simulation.cluster, rank, seed=seed)
+            self._coming[rank] = outages(self.cluster, rank, seed=experiment.seed)
             self._draw(rank)
         self.absent = frozenset(rank for rank, (start, _) in self._next.items() if start == 0)
         """Workers that are not there when the run begins."""
@@ -51,187 +77,204 @@ class Membership:
         self._newcomers: set[int] = set()
         self._last_version = -1
         self._num_gone = 0  # since that version
-        self._under_way: dict[int, dict[tuple[float, ...], None]] = {rank: {} for rank in self.faults.nodes}
+        self._under_way: dict[int, dict[Row, RecordInterval]] = {rank: {} for rank in self.faults.nodes}
+        self._recorders = recorders
+        self._taking_back = [recorder for recorder in recorders if recorder.takes_back]
+        self._record_down = interval_recorder(recorders, DOWN)
+        self._world: Members | None = None
 
     @property
-    def over(self) -> bool:
-        """Whether the run has come to its end, rather than to a standstill."""
-        processes = self.simulation.processes
-        return processes[self.simulation.leader].done and (bool(self.faults.nodes) or all(process.done for process in processes))
+    def world(self) -> Members:
+        """The world whose nodes go and come, once it has begun."""
+        assert self._world is not None
+        return self._world
 
-    def begin(self) -> None:
+    def over(self, world: Members) -> bool:
+        """Whether the run has come to its end, rather than to a standstill."""
+        processes = world.processes
+        return processes[self.leader].done and (bool(self.faults.nodes) or all(process.done for process in processes))
+
+    def begin(self, world: Members) -> None:
         """At 0 seconds."""
+        self._world = world
+        world.collectives.join(set(range(self.num_workers)) - self.absent)
         for rank in self._next:
             start, until = self._next[rank]
             if rank in self.absent:
-                self.simulation.processes[rank].lost = True
+                world.processes[rank].status = LOST
                 self.down[rank] = 0.0
                 self._return_at(rank, until)
             else:
-                self.env.after(start, self._go, rank)
+                world.env.after(start, self._go, rank)
 
-    def end(self) -> None:
-        """The run is over: who is away now was so until its last commit."""
+    def end(self, seconds: float) -> None:
+        """The run is over, and this was its last commit: whoever is down now was down until then."""
         for rank in list(self.down):
-            self._was_down(rank, self.simulation.history.applied.seconds)
+            self._was_down(rank, seconds)
 
-    def died(self) -> str | None:
+    def died(self, num_updates: int) -> str | None:
         """What happened, if nobody is left who could go on."""
-        if len(self.down) < self.simulation.experiment.num_workers:
+        if len(self.down) < self.num_workers:
             return None
-        last, updates = max(self.down.values()), self.simulation.history.applied.num_updates
+        last = max(self.down.values())
         return (
-            f"every node of the cluster is gone at {last:g} s and none comes back, after {updates} updates: "
+            f"every node of the cluster is gone at {last:g} s and none comes back, after {num_updates} updates: "
             "give cluster.faults a repair, or the run a smaller budget"
         )
 
-    def record_when_done(self, row: tuple[float, ...], callback: Callback) -> Callback:
-        """Let a row be written when `callback` is called, or up to where its rank goes, if that comes before."""
-        rows = self._under_way[int(row[2])]
-        rows[row] = None
+    def recorders(self, kind: int) -> tuple[RecordInterval, Callable[[Row, Callback], Callback]]:
+        """For intervals on nodes that may crash: what to call when one begins, and how to report it when it is over.
 
-        def done(answer: Any) -> None:
-            if row in rows:
-                del rows[row]
-                self.simulation.trace.record(row)
-            callback(answer)
+        Recorders that can take an interval back get it at its beginning; the others when it is over, cut where its node crashes.
+        """
+        at_once = interval_recorder(self._taking_back, kind) or ignore
+        later = interval_recorder([recorder for recorder in self._recorders if not recorder.takes_back], kind)
 
-        return done
+        def record_when_done(row: Row, callback: Callback) -> Callback:
+            if later is None:
+                return callback
+            rows = self._under_way[row[2]]
+            rows[row] = later
 
-    def handlers(self, lost: bool) -> Handlers:
-        """What a rank is answered; once somebody is lost or has come back, it can only compute, and regroup."""
-        handlers = self.simulation.handlers
-        if not lost:
-            return handlers
-        alone = (*BY_ITSELF, fx.Commit, fx.Now, fx.Regroup)
-        return Handlers({kind: handler if kind in alone else self._refuse for kind, handler in handlers.items()})
+            def done(answer: Any) -> None:
+                if row in rows:
+                    del rows[row]
+                    later(row)
+                callback(answer)
+
+            return done
+
+        return at_once, record_when_done
 
     def regroup(self, process: RankProcess, effect: fx.Regroup, callback: Callback) -> Any:
         """From the last entry, regroup_seconds, and where somebody comes back, the time that the weights take to it."""
-        simulation = self.simulation
-        there = [process for process in simulation.processes if not process.lost and not process.done]
-        least = 1 + simulation.experiment.coordination.needs_server  # a server alone waits for the first worker
+        present = self._present()
+        least = 1 + self.coordination.needs_server  # a server alone waits for the first worker
         seconds = self.faults.regroup_seconds + max([self._weights_take(rank) for rank in self._newcomers], default=0.0)
-        return simulation.collective_ops.regroup(
-            process, callback, num_players=max(least, len(there)), seconds=seconds, answer=self._regrouped
+        return self.world.collectives.regroup(
+            process,
+            callback,
+            num_processes=max(least, len(present)),
+            seconds=seconds,
+            answer=self._regrouped,
         )
 
+    def _present(self) -> list[RankProcess]:
+        return [process for process in self.world.processes if process.status != LOST and not process.done]
+
     def _regrouped(self) -> fx.Regrouped:
-        """Everyone who is there stands at the last commit."""
-        simulation = self.simulation
-        there = [process for process in simulation.processes if not process.lost and not process.done]
-        members = {process.rank for process in there if process.rank < simulation.experiment.num_workers}
-        simulation.collective_ops.join(members)
-        if not simulation.experiment.coordination.needs_server:
-            simulation.leader = simulation.history.leader = min(members)
+        """All who are there stand at the last commit."""
+        world, present = self.world, self._present()
+        members = {process.rank for process in present if process.rank < self.num_workers}
+        world.collectives.join(members)
+        if not self.coordination.needs_server:
+            self.leader = min(members)
         self._newcomers.clear()
-        state = simulation.history.last
-        for process in there:
-            simulation.stand_at(process, state)
-            process.handlers = self.handlers(lost=False)
-        return fx.Regrouped(frozenset(range(simulation.experiment.num_workers)) - members, state)
+        for process in present:
+            world.restart(process)
+            process.status = ACTIVE
+        return fx.Regrouped(frozenset(range(self.num_workers)) - members, world.last)
 
     def _weights_take(self, newcomer: int) -> float:
         """From the server, or from the lowest rank that stayed."""
-        simulation = self.simulation
-        if simulation.experiment.coordination.needs_server:
-            source = simulation.leader
+        world = self.world
+        if self.coordination.needs_server:
+            source = self.leader
         else:
-            source = min(simulation.collective_ops.members - self._newcomers - self.down.keys(), default=newcomer)
+            source = min(world.collectives.members - self._newcomers - self.down.keys(), default=newcomer)
         if source == newcomer:
             return 0.0
-        return simulation.cluster.message_seconds(source, newcomer, nbytes(simulation.history.last.weights))
+        return self.cluster.message_seconds(source, newcomer, nbytes(world.last.weights))
 
     def _draw(self, rank: int) -> None:
         self._next[rank] = next(self._coming[rank], (math.inf, math.inf))
 
     def _go(self, rank: int) -> None:
         """A node goes, with all that it was doing."""
-        simulation, process, until = self.simulation, self.simulation.processes[rank], self._next[rank][1]
-        if self.over:
+        world, until = self.world, self._next[rank][1]
+        process, now = world.processes[rank], world.env.now
+        if self.over(world):
             return
-        self._check_progress()
-        process.lost = True
+        self._check_progress(now)
+        process.status = LOST
         process.program.close()
-        self.down[rank] = self.env.now
-        simulation.busy[rank].cut(self.env.now)
-        for start, _, *row in self._under_way[rank]:
-            if start < self.env.now:
-                simulation.trace.record((start, self.env.now, *row))
+        self.down[rank] = now
+        for recorder in self._taking_back:
+            recorder.take_back(rank, now)
+        for (start, _, *row), record in self._under_way[rank].items():
+            if start < now:
+                record((start, now, *row))  # type: ignore[arg-type]
         self._under_way[rank].clear()
-        simulation.messaging.lose(rank)
-        simulation.collective_ops.leave(rank)
-        self.env.after(self.faults.detection_seconds, self._noticed, process)
+        world.messaging.lose(rank)
+        world.collectives.leave(rank)
+        world.env.after(self.faults.detection_seconds, self._noticed, process)
         self._return_at(rank, until)
 
-    def _check_progress(self) -> None:
+    def _check_progress(self, now: float) -> None:
         """Nodes may come and go too fast for any version to be made: then they would do so for ever."""
-        version = self.simulation.history.last.version
+        version = self.world.last.version
         if version != self._last_version:
             self._last_version, self._num_gone = version, 0
         self._num_gone += 1
-        if self._num_gone > PATIENCE * len(self.faults.nodes):
+        if self._num_gone > MAX_CRASHES * len(self.faults.nodes):
             raise RunFailed(
-                f"nodes went {self._num_gone - 1} times since version {version} and no other version was made until {self.env.now:g} s: "
+                f"nodes went {self._num_gone - 1} times since version {version} and no other version was made until {now:g} s: "
                 "let cluster.faults crash them less often, or give them smaller steps"
             )
 
     def _return_at(self, rank: int, until: float) -> None:
         if until < math.inf:
-            self.env.after(until - self.env.now, self._come, rank)
+            self.world.env.after(until - self.world.env.now, self._come, rank)
 
     def _noticed(self, gone: RankProcess) -> None:
-        """The others know, unless it has come back before, they know it from a regroup already, or it had done its part."""
-        simulation = self.simulation
-        if self.over or gone.done or simulation.processes[gone.rank] is not gone:
+        """The others learn of a loss, unless the node came back before, a regroup has told them already, or it had done its part."""
+        world = self.world
+        if self.over(world) or gone.done or world.processes[gone.rank] is not gone:
             return
-        if simulation.experiment.coordination.regroups:
-            if gone.rank in simulation.collective_ops.members or simulation.collective_ops.is_regrouping:
-                self._anew()
+        if self.coordination.regroups:
+            if gone.rank in world.collectives.members or world.collectives.is_regrouping:
+                self._change()
         else:
-            simulation.messaging.tell(simulation.processes[simulation.leader], gone.rank)
+            world.messaging.report_loss(world.processes[self.leader], gone.rank)
 
     def _come(self, rank: int) -> None:
         """A node is there again, or for the first time, and begins."""
-        simulation = self.simulation
-        if self.over:
+        world = self.world
+        if self.over(world):
             return
-        self._was_down(rank, self.env.now)
+        now = world.env.now
+        self._was_down(rank, now)
         self._draw(rank)
         if self._next[rank][0] < math.inf:
-            self.env.after(self._next[rank][0] - self.env.now, self._go, rank)
-        simulation.computes_from(rank, self.env.now)
-        process = simulation.processes[rank] = simulation.process(rank, None)
-        if simulation.experiment.coordination.regroups:
+            world.env.after(self._next[rank][0] - now, self._go, rank)
+        world.computes_from(rank, now)
+        process = world.processes[rank] = world.spawn(rank)
+        if self.coordination.regroups:
             self._newcomers.add(rank)
-            process.handlers = self.handlers(lost=True)
-            self._anew()
+            process.status = OUTDATED
+            self._change()
         process.go()
 
     def _was_down(self, rank: int, until: float) -> None:
         start = self.down.pop(rank)
-        if until > start:
-            self.simulation.busy[rank].down(start, until)
-            if self.simulation.trace.full:
-                self.simulation.trace.add(start, until, rank, DOWN)
+        if until > start and self._record_down is not None:
+            self._record_down((start, until, rank, DOWN, 0, 0, 0, 0))
 
-    def _anew(self) -> None:
-        """What was under way among the others is void; each learns it where it waits for another, or when it next asks for one."""
-        simulation = self.simulation
-        simulation.collective_ops.dissolve()
-        simulation.messaging.dissolve()
-        simulation.begin_anew()
-        for rank, process in enumerate(list(simulation.processes)):
-            if process.lost or process.waits_for is None:
+    def _change(self) -> None:
+        """A new generation: what was under way among the others is void, and each learns it when it communicates."""
+        world = self.world
+        self.generation += 1
+        world.collectives.dissolve()
+        world.messaging.dissolve()
+        world.forget_decisions()
+        for rank, process in enumerate(list(world.processes)):
+            if process.status == LOST or process.waits_for is None:
                 continue
             if process.done:  # it is needed again
-                simulation.processes[rank] = again = simulation.process(rank, None)
-                again.handlers = self.handlers(lost=True)
+                world.processes[rank] = again = world.spawn(rank)
+                again.status = OUTDATED
                 again.go()
                 continue
-            process.handlers = self.handlers(lost=True)
+            process.status = OUTDATED
             if not isinstance(process.waits_for, BY_ITSELF):
-                process.fail(fx.PeerLost("who takes part has changed"))
-
-    def _refuse(self, process: RankProcess, effect: fx.Effect[Any], callback: Callback) -> Any:
-        return process.refuse(effect, fx.PeerLost("who takes part has changed"), self.env)
+                process.fail(fx.PeerLost(CHANGED))

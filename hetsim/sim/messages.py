@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hetsim import effects as fx
 from hetsim.cluster.compute_times import Jitter
 from hetsim.cluster.model import Cluster
-from hetsim.runtime.trace import MESSAGE, Trace
+from hetsim.runtime.recorder import MESSAGE, Recorder, interval_recorder
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Flow, Link, Route
 from hetsim.sim.rank_process import RankProcess
-from hetsim.vector import Vector
 
 
 class Channel:
@@ -43,7 +42,7 @@ class Channel:
 
 
 class PeerLostNotice:
-    """In the place of a message: its source is gone."""
+    """Stands in the place of a message: its source is gone."""
 
     __slots__ = ("source",)
 
@@ -51,29 +50,28 @@ class PeerLostNotice:
         self.source = source
 
 
-class Envelope:
-    """A message under way, and what a program gets of it. It is read as any Message is, but one with `__getattr__` costs more to read."""
+class Envelope(fx.Message):
+    """A message under way, and what a program gets of it."""
 
-    __slots__ = ("__dict__", "channel", "header", "payload", "size", "source", "start")
+    __slots__ = ("channel", "size", "start")
+    __init__ = object.__init__  # its slots are set one by one: that is faster than a call with arguments
 
-    header: dict[str, Any]
     channel: Channel
-    payload: Vector
     size: int
-    source: int
     start: float
 
 
 class Messaging:
     """Performs Send and Receive among these players."""
 
-    def __init__(self, env: Clock, cluster: Cluster, processes: Sequence[RankProcess], trace: Trace, *, seed: int) -> None:
+    def __init__(
+        self, env: Clock, cluster: Cluster, processes: Sequence[RankProcess], recorders: Collection[Recorder], *, seed: int
+    ) -> None:
         self.env = env
         self.cluster = cluster
         self.processes = processes
-        self.trace = trace
+        self._record = interval_recorder(recorders, MESSAGE)
         self.seed = seed
-        self._server = cluster.num_workers
         self._flows = Flows(env)
         self._links: dict[tuple[str, int | str], Link] = {}
         self._jitters: dict[tuple[int, int], Jitter] = {}
@@ -88,7 +86,7 @@ class Messaging:
         envelope = Envelope()
         envelope.source = process.rank
         envelope.payload = payload = effect.payload
-        envelope.__dict__ = envelope.header = effect.header
+        envelope.__dict__ = effect.header
         envelope.channel = channel
         envelope.size = size = 0 if payload is None else payload.nbytes
         envelope.start = self.env.now
@@ -109,11 +107,21 @@ class Messaging:
                 if source is None or source == message.source:
                     process.messages.remove(message)
                     if type(message) is PeerLostNotice:
-                        return process.refuse(effect, fx.PeerLost.of(message.source), self.env)
-                    return self._opened(process, message)
+                        return process.refuse(effect, fx.PeerLost.of(message.source))
+                    return message
         assert process.callback is None, f"rank {process.rank} waits for two messages at once"
         process.source, process.callback = source, callback
         return SUSPENDED
+
+    def skip(self, sender: int, num_messages: Mapping[int, int]) -> None:
+        """Let the jitter of a sender's messages go on after so many to each receiver."""
+        if self.cluster.network.jitter_seconds is not None:
+            for receiver, count in num_messages.items():
+                self._jitter(sender, receiver).skip(count)
+
+    def num_messages(self, sender: int) -> dict[int, int]:
+        """By receiver, the messages of a sender that have drawn a jitter so far."""
+        return {receiver: jitter.num_drawn for (rank, receiver), jitter in self._jitters.items() if rank == sender}
 
     def lose(self, rank: int) -> None:
         """Nothing is under way to or from this rank any more."""
@@ -129,7 +137,7 @@ class Messaging:
             process.channels.clear()
             process.messages.clear()
 
-    def tell(self, process: RankProcess, rank: int) -> None:
+    def report_loss(self, process: RankProcess, rank: int) -> None:
         """Let this player know that a rank is gone, where it waits for a message or when it next does."""
         if process.callback is not None and process.source in (None, rank):
             process.fail(fx.PeerLost.of(rank))
@@ -153,8 +161,9 @@ class Messaging:
         if arrival < channel.arrival:
             arrival = channel.arrival
         channel.arrival = arrival
-        if self.trace.full:
-            self.trace.record((envelope.start, arrival, envelope.source, MESSAGE, envelope.header.get("version", 0), 0, 0, envelope.size))
+        if self._record is not None:
+            header = envelope.__dict__
+            self._record((envelope.start, arrival, envelope.source, MESSAGE, header.get("version", 0), 0, 0, envelope.size))
         self.env.at(arrival, self._hand_over, envelope)
 
     def _deliver(self, envelope: Envelope) -> None:
@@ -165,8 +174,6 @@ class Messaging:
         callback = process.callback
         if callback is not None and (process.source is None or process.source == envelope.source):
             process.callback = None
-            if process.rank != self._server:
-                self._opened(process, envelope)
             callback(envelope)
         else:
             process.messages.append(envelope)
@@ -178,15 +185,6 @@ class Messaging:
             if channel.flow is not None:
                 self._flows.cancel(channel.flow)
 
-    def _opened(self, process: RankProcess, message: Envelope) -> Envelope:
-        if process.rank != self._server:  # whose version is its last commit's
-            header = message.header
-            if "version" in header:
-                process.version = header["version"]
-            if "epoch" in header:
-                process.epoch = header["epoch"]
-        return message
-
     def _channel(self, sender: int, receiver: int) -> Channel:
         path = self.cluster.path(sender, receiver)
         route = None
@@ -194,10 +192,14 @@ class Messaging:
             of_racks = tuple(self._link(link) for link in path.links if isinstance(link[1], str))
             of_nodes = tuple(self._link(link) for link in path.links if isinstance(link[1], int))
             route = Route(shared=of_racks, own=of_nodes, limit=path.bytes_per_second)
-        jitter = self._jitters.get((sender, receiver))
-        if jitter is None and self.cluster.network.jitter_seconds:
-            jitter = self._jitters[sender, receiver] = Jitter(self.cluster, sender, receiver, seed=self.seed)
+        jitter = self._jitter(sender, receiver) if self.cluster.network.jitter_seconds is not None else None
         return Channel(self.processes[receiver], path.latency_seconds, path.bytes_per_second, route, jitter)
+
+    def _jitter(self, sender: int, receiver: int) -> Jitter:
+        jitter = self._jitters.get((sender, receiver))
+        if jitter is None:
+            jitter = self._jitters[sender, receiver] = Jitter(self.cluster, sender, receiver, seed=self.seed)
+        return jitter
 
     def _link(self, link: tuple[str, int | str]) -> Link:
         if link not in self._links:

@@ -1,59 +1,62 @@
-"""Drive one program in virtual time: ten lines, and a table of performers."""
+"""One rank's program in virtual time: asks its world, and goes on with each answer."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from hetsim import effects as fx
 from hetsim.effects import Effect, PeerLost, Pending, Program
+from hetsim.runtime.rank import RankState
+from hetsim.runtime.world import Handlers, explained
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
+
+ACTIVE: Final = 0
+OUTDATED: Final = 1
+"""Who takes part has changed: it can only do what a rank does by itself, until it has regrouped."""
+LOST: Final = 2
+"""Its node is gone, and nothing reaches or leaves it any more."""
+
+BY_ITSELF = (fx.Gradient, fx.Update, fx.LocalUpdate)
+"""What a rank does without the others, and ends before it learns of a change of membership."""
+WHEN_OUTDATED = (*BY_ITSELF, fx.Commit, fx.Now, fx.Regroup)
+CHANGED = "who takes part has changed"
 
 
 class RankProcess:
-    """One rank's program in one life, and what the world remembers of it: optimizers' memories, messages that it has not read."""
+    """One rank's program in one life of its node, the rank's state, and the messages that it has not read."""
 
     __slots__ = (
-        *(
-            "_go",
-            "_send",
-            "done",
-            "epoch",
-            "channels",
-            "local_memory",
-            "lost",
-            "memory",
-            "messages",
-            "handlers",
-            "program",
-            "rank",
-            "result",
-        ),
-        *("source", "callback", "version", "waits_for"),
+        *("_go", "_send", "callback", "channels", "done", "env", "handlers", "messages", "program"),
+        *("rank", "result", "source", "state", "status", "waits_for"),
     )
 
-    def __init__(self, rank: int, program: Program[Any], handlers: Handlers) -> None:
-        self.rank = rank
+    def __init__(self, env: Clock, state: RankState, program: Program[Any], handlers: Handlers) -> None:
+        self.env = env
+        self.rank: int = state.rank
+        self.state = state
         self.program = program
-        self._send = program.send  # made once: a bound method is dear to make at every turn
-        self._go = self.go
         self.handlers = handlers
-        self.memory: Any = None  # the optimizer's
-        self.local_memory: Any = None  # of its own steps
-        self.version = 0  # of the weights it was given last
-        self.epoch = 0
+        self.status = ACTIVE
+        self._send = program.send  # bound once: binding a method at every turn is costly
+        self._go = self.go
         self.waits_for: Effect[Any] | None = None
         self.messages: deque[Any] = deque()
-        self.channels: dict[int, Any] = {}  # to whom it has sent
+        self.channels: dict[int, Any] = {}  # by receiver
         self.source: int | None = None  # of the message that `callback` waits for
         self.callback: Callback | None = None
         self.done = False
-        self.lost = False  # its node is gone, and nothing reaches or leaves it any more
         self.result: Any = None
 
+    @property
+    def lost(self) -> bool:
+        """Whether its node is gone."""
+        return self.status == LOST
+
     def go(self, answer: Any = None) -> None:
-        """Hand an answer over and perform what is asked next, until an answer takes time."""
-        if self.lost:
+        """Hand over an answer and ask the world what the program asks next, until an answer takes time."""
+        if self.status:
+            self._go_restricted(answer)
             return
         send, go, handlers = self._send, self._go, self.handlers
         try:
@@ -63,19 +66,35 @@ class RankProcess:
                 answer = handlers[effect.__class__](self, effect, go)
         except StopIteration as ended:
             self.done, self.result = True, ended.value
+        except AttributeError as error:
+            raise explained(error, self.rank) from None
 
-    def refuse(self, effect: Effect[Any], error: PeerLost, env: Clock) -> Any:
-        """Throw it in this moment, but when the program waits for the answer, if it still does then."""
+    def _go_restricted(self, answer: Any) -> None:
+        """The same for a process that is lost or outdated."""
+        try:
+            while self.status != LOST and answer is not SUSPENDED:
+                answer = self._ask(self._send(answer))
+        except StopIteration as ended:
+            self.done, self.result = True, ended.value
+
+    def _ask(self, effect: Effect[Any]) -> Any:
+        self.waits_for = effect
+        if self.status == OUTDATED and not isinstance(effect, WHEN_OUTDATED):
+            return self.refuse(effect, PeerLost(CHANGED))
+        return self.handlers[effect.__class__](self, effect, self._go)
+
+    def refuse(self, effect: Effect[Any], error: PeerLost) -> Any:
+        """Throw the error at this moment, but once the program waits for the answer, and only if it still does then."""
 
         def fail(_: Any) -> None:
             if self.waits_for is effect:
                 self.fail(error)
 
-        return env.after(0.0, fail)
+        return self.env.after(0.0, fail)
 
     def fail(self, error: PeerLost) -> None:
         """Throw an error of the world into the program, at the line where it waits."""
-        if self.lost:
+        if self.status == LOST:
             return
         self.callback = None
         try:
@@ -83,23 +102,11 @@ class RankProcess:
         except StopIteration as ended:
             self.done, self.result = True, ended.value
             return
-        self.waits_for = effect
-        self.go(self.handlers[effect.__class__](self, effect, self.go))
-
-
-class Handlers(dict[type, Callable[..., Any]]):
-    """By the type of an effect, who performs it: (player, effect, then) → its answer, or LATER and then `callback(answer)` in time."""
-
-    def __missing__(self, kind: type) -> Callable[..., Any]:
-        return _no_effect
-
-
-def _no_effect(process: RankProcess, effect: Any, _then: Callback) -> Any:
-    raise AssertionError(f"rank {process.rank} yields {effect!r}, which is no effect: is a 'yield from' forgotten?")
+        self.go(self._ask(effect))
 
 
 class Started(Pending[Any]):
-    """An effect under way: whoever comes first, the answer or the one who waits for it, finds the other."""
+    """An effect under way: whichever comes first, the answer or the one who waits for it, finds the other."""
 
     __slots__ = ("effect",)
 

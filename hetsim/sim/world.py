@@ -1,116 +1,106 @@
-"""A cluster in virtual time: what each effect costs, and what it answers. Gradients and updates are really computed."""
+"""The simulator's world, event by event: what each effect costs in virtual time, and what it answers."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from hetsim import effects as fx
-from hetsim.cluster.compute_times import ServiceTimes, StepTimes
 from hetsim.coordination.state import State
 from hetsim.errors import RunFailed
+from hetsim.runtime.curve import LearningCurve
 from hetsim.runtime.experiment import Experiment, Optimizers
-from hetsim.runtime.history import History
-from hetsim.runtime.metrics import RankActivity
+from hetsim.runtime.history import Checkpoints, History
+from hetsim.runtime.metrics import Metrics
+from hetsim.runtime.outcome import Outcome
+from hetsim.runtime.preparation import prepare
+from hetsim.runtime.progress import progress_bars
+from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, Row, ignore, interval_recorder
 from hetsim.runtime.stop import StopDecision
-from hetsim.runtime.trace import GRADIENT, UPDATE, Trace
+from hetsim.runtime.world import handlers
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.gradient_batching import GradientBatcher
 from hetsim.sim.membership import Membership
 from hetsim.sim.messages import Messaging
 from hetsim.sim.profiling import run_profiling
-from hetsim.sim.rank_process import Handlers, RankProcess, Started
+from hetsim.sim.rank_process import RankProcess, Started
 from hetsim.vector import Phantom, Vector
-from hetsim.workloads.task import Task
+from hetsim.workloads.task import Optimizer, Task
 
 GC_THRESHOLD = 50_000
-"""So many objects come into being in a run before Python looks for cycles among them: ten thousand nodes bring ten times as many."""
+"""So many objects are made in a run before Python looks for cycles among them: ten thousand nodes make ten times as many."""
 
 
 class EventWorld:
-    """One run. After `run`, `history` has the versions and `busy` what each worker did."""
+    """One run in virtual time. After `run`, `metrics`, `curve` and `history` have what it did; gradients are really computed."""
+
+    name: ClassVar[str] = "backend=sim"
 
     def __init__(
         self,
         experiment: Experiment,
         task: Task,
         optimizers: Optimizers,
-        trace: Trace | None = None,
+        recorders: Sequence[Recorder] = (),
         *,
-        state: State | None = None,
-        keep: Callable[[State], None] | None = None,
+        checkpoint: Checkpoint | None = None,
+        keep: Callable[[Checkpoint], None] | None = None,
     ) -> None:
         self.experiment = experiment
-        self.cluster = experiment.cluster
         self.task = task
-        self.optimizers = optimizers
-        self.trace = Trace(None, "none") if trace is None else trace
+        num_workers, coordination = experiment.num_workers, experiment.coordination
         self.env = Clock()
-        self.membership = Membership(self)
-        self.plan = replace(experiment.plan(task), absent=self.membership.absent)
-        num_workers = experiment.num_workers
-        profile, profile_seconds = run_profiling(experiment, self.trace) if state is None else ((), 0.0)
-        state = experiment.coordination.initial(self.plan, task.initial(), profile) if state is None else state
-        self.history = History(experiment, task, self.trace, state, keep=keep, profile_seconds=profile_seconds, at_once=True)
-        self.busy = [RankActivity(num_ahead=experiment.coordination.num_ahead) for _ in range(num_workers)]
-        self.times = [StepTimes(node, seed=experiment.seed, rank=rank) for rank, node in enumerate(self.cluster.nodes)]
-        for times, num_gradients in zip(self.times, state.num_gradients, strict=False):
-            times.skip(num_gradients)
+        self.metrics = Metrics(num_workers, num_ahead=coordination.num_ahead)
+        every_samples = experiment.evaluate_every_epochs * task.num_samples
+        self.curve = LearningCurve(task, every_samples=every_samples, at_once=True)
+        positions = experiment.plan(task).num_positions
+        watching = [self.metrics, self.curve, *recorders, *progress_bars(experiment, positions)]
+        self.membership = Membership(experiment, watching)
+        self.prepared = prepare(
+            experiment, task, optimizers,
+            profile=lambda: run_profiling(experiment), checkpoint=checkpoint, absent=self.membership.absent,
+        )  # fmt: skip
+        self.profile_seconds = self.prepared.profile.total_seconds
+        self.prepared.profile.record(watching, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
+        self.history = History(self.prepared.start, self.prepared.stop, watching, keeps=keep is not None)
+        self._checkpoints = None if keep is None else Checkpoints(keep)
+        self._optimizer, self._local_optimizer = SharedSteps(optimizers.main), optimizers.local
+        states = [self.prepared.rank_state(rank) for rank in range(experiment.num_ranks)]
+        self._optimizer_at_commit: Any = states[experiment.leader].optimizer
+        self._num_gradients_before = [state.num_gradients for state in states[:num_workers]]
+        self._times = [self.prepared.step_times(state) for state in states[:num_workers]]
+        self._service = self.prepared.service_times(states[-1])
         self._num_workers = num_workers
-        self._may_go = self.cluster.faults.nodes
-        self.service = ServiceTimes(self.cluster, seed=experiment.seed)
-        self.service.skip(state.version)
-        self.memory = optimizers.main.initial() if state.optimizer is None else state.optimizer
-        """The optimizer's, at the last commit."""
-        self.leader = experiment.leader
-        self.processes: list[RankProcess] = []
-        self.collective_ops = PendingCollectives(self.env, self.cluster, self.processes, self.trace)
-        self.messaging = Messaging(self.env, self.cluster, self.processes, self.trace, seed=experiment.seed)
-        self.handlers = Handlers(
-            {
-                fx.Gradient: self.gradient,
-                fx.Update: self.update,
-                fx.LocalUpdate: self.local_update,
-                fx.Send: self.messaging.send,
-                fx.Receive: self.messaging.receive,
-                fx.AllReduce: self.collective_ops.all_reduce,
-                fx.Gather: self.collective_ops.gather,
-                fx.Start: self.start,
-                fx.Wait: self.wait,
-                fx.Commit: self.commit,
-                fx.Regroup: self.membership.regroup,
-                fx.Now: self.now,
-            }
-        )
-        self.collective_ops.join(set(range(num_workers)) - self.membership.absent)
-        self.processes += [self.process(rank, state) for rank in range(experiment.num_ranks)]
-        self._last_step: tuple[Any, Any, Any, int | None, tuple[Any, Any]] = (None, None, None, None, (None, None))
-        self._waits_for_verdicts = experiment.budget.seconds is not None and not experiment.coordination.needs_server
-        self._decisions: dict[int, StopDecision] = {}
+        self._may_go = self.membership.faults.nodes
+        self._record_gradient = interval_recorder(watching, GRADIENT) or ignore
+        self._record_update = interval_recorder(watching, UPDATE) or ignore
+        self._under_way = {kind: self.membership.recorders(kind) for kind in (GRADIENT, UPDATE)}
         self._computes_until = [0.0] * num_workers
-        self._ahead = None if isinstance(state.weights, Phantom) else GradientBatcher(task)
-        self._end_gradient = self._computed  # made once: a bound method is dear to make for every gradient
+        self._batcher = None if isinstance(self.prepared.start.weights, Phantom) else GradientBatcher(task)
+        self._end_gradient = self._computed  # bound once: binding a method for every gradient is costly
+        self._decisions: dict[int, StopDecision] = {}
+        self.processes: list[RankProcess] = []
+        self.collectives = PendingCollectives(self.env, experiment.cluster, watching)
+        self.messaging = Messaging(self.env, experiment.cluster, self.processes, watching, seed=experiment.seed)
+        self.all_reduce, self.gather = self.collectives.all_reduce, self.collectives.gather
+        self.send, self.receive = self.messaging.send, self.messaging.receive
+        self.regroup = self.membership.regroup
+        self.handlers = handlers(self)
+        for state in states:
+            self.messaging.skip(state.rank, state.num_messages)
+            self.processes.append(self._process(state, self.prepared.start))
 
-    def process(self, rank: int, state: State | None) -> RankProcess:
-        """A rank that begins at a state; None: at that of the last commit, when the others begin anew with it."""
-        coordination, node = self.experiment.coordination, fx.Node(rank, self.experiment.num_workers)
-        process = RankProcess(rank, coordination.with_recovery(node, self.plan, state, self.history.last), self.handlers)
-        self.stand_at(process, self.history.last if state is None else state)
-        return process
-
-    def stand_at(self, process: RankProcess, state: State) -> None:
-        """Give a player what belongs to a commit; what belongs to a rank alone begins afresh."""
-        process.memory = self.memory
-        process.local_memory = None if self.optimizers.local is None else self.optimizers.local.initial()
-        process.version = state.version
-        process.epoch = state.num_samples // self.task.num_samples
+    @property
+    def last(self) -> State:
+        """The state of the last commit."""
+        return self.history.last
 
     def run(self) -> None:
-        """Play every program to its end."""
-        self.membership.begin()
+        """Run every program to its end."""
+        self.membership.begin(self)
         for process in [process for process in self.processes if not process.lost]:
             process.go()
         thresholds = gc.get_threshold()
@@ -121,11 +111,38 @@ class EventWorld:
         finally:
             gc.set_threshold(*thresholds)
             gc.unfreeze()
-        if not self.membership.over:
-            raise RunFailed(self.membership.died() or f"the simulation can make no progress: {self._who_waits()}")
-        self.membership.end()
-        self.history.record_discarded(self.processes[self.leader].result)
+        if not self.membership.over(self):
+            died = self.membership.died(self.metrics.applied.num_updates)
+            raise RunFailed(died or f"the simulation can make no progress: {self._who_waits()}")
+        self.membership.end(self.metrics.applied.seconds)
+        self.history.record_discarded(self.processes[self.membership.leader].result)
         self.history.close()
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the finished run has to report."""
+        return Outcome(
+            experiment=self.experiment, start=self.history.start, last=self.history.last, applied=self.metrics.applied,
+            activity=self.metrics.activity, points=self.curve.points, profile_seconds=self.profile_seconds,
+        )  # fmt: skip
+
+    def spawn(self, rank: int) -> RankProcess:
+        """A process that joins others, at the last commit."""
+        state = RankState(rank=rank)
+        self._restart(state)
+        return self._process(state, None)
+
+    def restart(self, process: RankProcess) -> None:
+        """Let a process begin afresh at the last commit; it keeps the positions of its streams."""
+        self._restart(process.state)
+
+    def _process(self, state: RankState, start: State | None) -> RankProcess:
+        node = fx.Node(state.rank, self._num_workers, state.own)
+        program = self.experiment.coordination.with_recovery(node, self.prepared.plan, start, self.history.last)
+        return RankProcess(self.env, state, program, self.handlers)
+
+    def _restart(self, state: RankState) -> None:
+        self.prepared.restart(state, self.history.last, optimizer=self._optimizer_at_commit)
 
     def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback) -> Any:
         """Takes what the node's model says."""
@@ -133,65 +150,65 @@ class EventWorld:
         start = self._computes_until[rank]
         if start < now:  # one gradient at a time, if more than one was started
             start = now
-        seconds = self.times[rank].seconds(samples, start)
+        seconds = self._times[rank].seconds(samples, start)
         self._computes_until[rank] = end = start + seconds
-        self.busy[rank].gradient(start, end, samples)
-        if self.trace.full:
-            callback = self._recorded((start, end, rank, GRADIENT, process.version, samples, 0, 0), callback)
-        asked = -1 if self._ahead is None else self._ahead.expect(end, process, effect)
-        return self.env.at(end, self._end_gradient, (process, effect, seconds, callback, asked))
+        process.state.version = effect.version
+        row = (start, end, rank, GRADIENT, effect.version, samples, 0, 0)
+        if rank in self._may_go:
+            callback = self._record_under_way(row, callback)
+        else:
+            self._record_gradient(row)
+        due = -1 if self._batcher is None else self._batcher.expect(end, process, effect)
+        return self.env.at(end, self._end_gradient, (process, effect, seconds, callback, due))
 
-    def _computed(self, due: tuple[RankProcess, fx.Gradient, float, Callback, int]) -> None:
-        """It is really computed about when it is due: until then it takes no memory, and on a node that is gone it never is."""
-        process, effect, seconds, callback, asked = due
+    def _computed(self, ended: tuple[RankProcess, fx.Gradient, float, Callback, int]) -> None:
+        """It is computed about when it is due: until then it takes no memory, and on a node that is gone it never is."""
+        process, effect, seconds, callback, due = ended
         if not process.lost:
-            ahead = self._ahead
-            gradient, loss = self.task.gradient(effect.at, effect.batch) if ahead is None else ahead.gradient(asked)
+            batcher = self._batcher
+            gradient, loss = self.task.gradient(effect.at, effect.batch) if batcher is None else batcher.gradient(due)
             callback(fx.Computed(gradient, loss, effect.batch.samples, seconds))
 
-    def update(self, process: RankProcess, effect: fx.Update, callback: Callback) -> Any:
-        """Costs seconds_per_update; ranks that take the very same step compute it once."""
-        at, gradient = effect.at, effect.gradient
-        last_memory, last_at, last_gradient, last_epoch, done = self._last_step
-        if gradient is not last_gradient or at is not last_at or process.memory is not last_memory or process.epoch != last_epoch:
-            asked = (process.memory, at, gradient, process.epoch)
-            done = self.optimizers.main.step(*asked)
-            self._last_step = (*asked, done)
-        process.memory, weights = done
-        return self._updated(process, effect, weights, callback)
+    def _record_under_way(self, row: Row, callback: Callback) -> Callback:
+        """Record what begins on a node that may go before it is over."""
+        at_once, when_done = self._under_way[row[3]]
+        at_once(row)
+        return when_done(row, callback)
 
-    def _recorded(self, row: tuple[float, ...], callback: Callback) -> Callback:
-        """Note what a rank does now; on a node that may go meanwhile, when it is done."""
-        if row[2] in self._may_go:
-            return self.membership.record_when_done(row, callback)
-        record = self.trace.record
-        record(row)
-        return callback
+    def update(self, process: RankProcess, effect: fx.Update, callback: Callback) -> Any:
+        """Costs seconds_per_update of the server or the node."""
+        state, rank = process.state, process.rank
+        weights = state.update(self._optimizer, effect.at, effect.gradient)
+        if rank < self._num_workers:
+            seconds = self._times[rank].update_seconds(self.env.now)
+        else:
+            seconds = self._service.update_seconds(effect.gradient)
+        return self._updated(rank, seconds, state.version, weights, callback)
 
     def local_update(self, process: RankProcess, effect: fx.LocalUpdate, callback: Callback) -> Any:
         """Costs the node's seconds_per_update; without a local optimizer there is no step."""
-        if self.optimizers.local is None:
+        if self._local_optimizer is None:
             return effect.at
-        process.local_memory, weights = self.optimizers.local.step(process.local_memory, effect.at, effect.gradient, process.epoch)
-        return self._updated(process, effect, weights, callback)
+        process.state.version = effect.version
+        weights = process.state.local_update(self._local_optimizer, effect.at, effect.gradient, effect.epoch)
+        seconds = self._times[process.rank].update_seconds(self.env.now)
+        return self._updated(process.rank, seconds, effect.version, weights, callback)
 
-    def _updated(self, process: RankProcess, effect: fx.Update | fx.LocalUpdate, weights: Vector, callback: Callback) -> Any:
-        now, rank = self.env.now, process.rank
-        if rank < self._num_workers:
-            seconds = self.times[rank].update_seconds(now)
-            self.busy[rank].update(now, now + seconds)
-        else:
-            seconds = self.service.update_seconds(effect.gradient)
+    def _updated(self, rank: int, seconds: float, version: int, weights: Vector, callback: Callback) -> Any:
         if not seconds:
             return weights
-        if self.trace.full:
-            callback = self._recorded((now, now + seconds, rank, UPDATE, process.version, 0, 0, 0), callback)
+        now = self.env.now
+        row = (now, now + seconds, rank, UPDATE, version, 0, 0, 0)
+        if rank in self._may_go:
+            callback = self._record_under_way(row, callback)
+        else:
+            self._record_update(row)
         return self.env.after(seconds, callback, weights)
 
     def start(self, process: RankProcess, effect: fx.Start[Any], callback: Callback) -> Started:
         """Goes on at once; the effect takes its own time."""
         started = Started(effect.effect)
-        answer = process.handlers[type(effect.effect)](process, effect.effect, started.resolve)
+        answer = self.handlers[effect.effect.__class__](process, effect.effect, started.resolve)
         if answer is not SUSPENDED:
             started.resolve(answer)
         return started
@@ -204,24 +221,40 @@ class EventWorld:
         return started.answer
 
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
-        """Costs no time. The leader judges; where seconds are limited, the others wait for its verdict."""
+        """Costs no time. The leader decides; where seconds are limited, the others wait for its decision."""
         state: State = effect.state
-        process.version = effect.version
-        process.epoch = state.num_samples // self.task.num_samples
-        if process.rank == self.leader:
-            self.memory = process.memory
-            going = self.history.commit(self.env.now, state, effect.applied, process.memory)
-            if self._waits_for_verdicts:
-                self._decision(effect.version).publish(going)
-                self._forget(effect.version)
+        process.state.committed(effect.version, self.prepared.epoch(state))
+        leads = process.rank == self.membership.leader
+        stop = self.prepared.stop
+        if leads:
+            self._optimizer_at_commit = process.state.optimizer
+            going = self.history.commit(self.env.now, process.rank, state, effect.applied)
+        if self._checkpoints is not None:
+            self._checkpoint(self._checkpoints, process, leads=leads)
+        if not stop.waits:
+            return going if leads else stop.others_go_on(effect.version)
+        decision = self._decisions.setdefault(effect.version, StopDecision())
+        if leads:
+            decision.publish(going)
+            self._forget(effect.version, decision)
             return going
-        if not self._waits_for_verdicts:
-            return self.experiment.budget.allows(effect.version, 0.0)
-        decision = self._decision(effect.version)
         decision.num_asked += 1
-        self._forget(effect.version)
+        self._forget(effect.version, decision)
         decided = decision.wait(callback)
         return SUSPENDED if decided is None else decided
+
+    def _checkpoint(self, checkpoints: Checkpoints, process: RankProcess, *, leads: bool) -> None:
+        """Each rank's state at its own commit; the workers of a server, which do not commit, at the server's."""
+        version = process.state.version
+        with_server = self.experiment.coordination.needs_server
+        standing = [one for one in self.processes if not one.lost] if with_server else [process]
+        for one in standing:
+            one.state.num_messages = self.messaging.num_messages(one.rank)
+            checkpoints.add(one.state, version)
+        if leads:
+            count = zip(self._num_gradients_before, self.metrics.applied.count, strict=True)
+            checkpoints.add_state(self.history.last, [before + now for before, now in count])
+        checkpoints.complete(version, {one.rank for one in standing} | self.collectives.members)
 
     def now(self, process: RankProcess, effect: fx.Now, callback: Callback) -> float:
         """Virtual seconds since the run began."""
@@ -231,17 +264,15 @@ class EventWorld:
         """What a node was computing is lost."""
         self._computes_until[rank] = now
 
-    def begin_anew(self) -> None:
-        """Nobody waits for a verdict any more."""
+    def forget_decisions(self) -> None:
+        """Nobody waits for the leader's decision any more, and what is not complete never will be a checkpoint."""
         self._decisions.clear()
+        if self._checkpoints is not None:
+            self._checkpoints.forget()
 
-    def _decision(self, version: int) -> StopDecision:
-        return self._decisions.setdefault(version, StopDecision())
-
-    def _forget(self, version: int) -> None:
-        """A verdict that was spoken and that everyone has asked for is not asked for again."""
-        decision = self._decisions[version]
-        if decision.going is not None and decision.num_asked == len(self.collective_ops.members) - 1:
+    def _forget(self, version: int, decision: StopDecision) -> None:
+        """A decision that is made and that everyone has asked for is not asked for again."""
+        if decision.going is not None and decision.num_asked == len(self.collectives.members) - 1:
             del self._decisions[version]
 
     def _who_waits(self) -> str:
@@ -250,14 +281,33 @@ class EventWorld:
         return "; ".join([*some, *([f"and {len(waiting) - 8} more"] if len(waiting) > 8 else [])])
 
     def _for(self, process: RankProcess, effect: fx.Effect[Any] | None) -> str:
-        """What a player waits for, and for whom."""
+        """What a process waits for, and from which ranks."""
         if isinstance(effect, fx.Wait):
             assert isinstance(effect.pending, Started)
             return self._for(process, effect.pending.effect)
         if isinstance(effect, fx.Receive):
             return "for a message from " + ("anyone" if effect.source is None else f"rank {effect.source}")
         if isinstance(effect, fx.Commit):
-            return f"for the verdict of rank {self.leader}"
-        missing = self.collective_ops.missing(type(effect), process.rank)
+            return f"for the decision of rank {self.membership.leader}"
+        missing = self.collectives.missing(type(effect), process.rank)
         names = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
         return f"in a {type(effect).__name__} for rank{'s' if len(missing) > 1 else ''} {names}"
+
+
+class SharedSteps(Optimizer):
+    """An optimizer whose very same step, taken by rank after rank, is computed once."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self._asked: tuple[Any, Vector, Vector, int | None] = (None, None, None, None)
+        self._done: tuple[Any, Vector] = (None, None)
+
+    def initial(self) -> Any:
+        return self.optimizer.initial()
+
+    def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int) -> tuple[Any, Vector]:
+        last_memory, last_weights, last_gradient, last_epoch = self._asked
+        if gradient is not last_gradient or weights is not last_weights or memory is not last_memory or epoch != last_epoch:
+            self._asked = (memory, weights, gradient, epoch)
+            self._done = self.optimizer.step(memory, weights, gradient, epoch)
+        return self._done

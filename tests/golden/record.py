@@ -30,12 +30,11 @@ try:
     from hetsim.cli.build import build_experiment as built
     from hetsim.cli.methods import configs
     from hetsim.runtime.experiment import Experiment
-    from hetsim.sim.lockstep import Lockstep
+    from hetsim.sim.lockstep import LockstepWorld as Lockstep
 except ImportError:  # before the layout of 0.2
     from hetsim.experiment import Experiment
     from hetsim.run import configs
     from hetsim.run import experiment as built
-
     from hetsim.sim.lockstep import Lockstep
 
 PHANTOMS = Path(__file__).parent / "phantom.json"

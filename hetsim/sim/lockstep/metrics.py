@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from hetsim.runtime.metrics import RECENT, RankActivity
+from hetsim.coordination.state import State
+from hetsim.effects import Contribution
+from hetsim.runtime.metrics import RECENT, Applied, RankActivity, check_finite, summary
+from hetsim.runtime.recorder import Recorder
 from hetsim.sim.lockstep.times import Counts, Seconds
 
 
-class VectorizedActivity:
-    """What all ranks did, added up, and the latest intervals: the numbers of N `RankActivity`."""
+class VectorizedMetrics(Recorder):
+    """The numbers that `Metrics` has: the world hands it the intervals of all ranks at once, as arrays."""
 
-    def __init__(self, num_workers: int, num_ahead: int) -> None:
+    def __init__(self, num_workers: int, *, num_ahead: int) -> None:
         self.num_ahead = num_ahead
+        self.applied = Applied(num_workers)
         self.iterations = np.zeros(num_workers, np.int64)
         self.samples = np.zeros(num_workers, np.int64)
         self.compute_seconds = np.zeros(num_workers)
         self.update_seconds = np.zeros(num_workers)
         self._recent: deque[tuple[bool, Seconds, Seconds, Counts]] = deque(maxlen=RECENT * num_ahead)
+        self._activity: list[RankActivity] | None = None
 
     def gradient(self, start: Seconds, end: Seconds, samples: Counts) -> None:
-        """Those who have samples computed a gradient; of the others the interval is empty."""
+        """Those who have samples computed a gradient; the interval of the others is empty."""
         self.iterations += samples > 0
         self.samples += samples
         self.compute_seconds += end - start
@@ -33,14 +40,31 @@ class VectorizedActivity:
         self.update_seconds += end - start
         self._recent.append((False, start, end, np.zeros_like(self.samples)))
 
-    def each(self) -> list[RankActivity]:
-        """By rank."""
-        everyone = [RankActivity(num_ahead=self.num_ahead) for _ in self.samples]
+    def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
+        self.applied.commit(seconds, applied)
+
+    def close(self, last: State) -> None:
+        check_finite(self.applied, self.activity)
+
+    @property
+    def activity(self) -> list[RankActivity]:
+        """By rank, once the run is over."""
+        if self._activity is None:
+            self._activity = self._by_rank()
+        return self._activity
+
+    def summary(self) -> dict[str, Any]:
+        """Rates, staleness and idleness, up to the last commit."""
+        return summary(self.applied, self.activity)
+
+    def _by_rank(self) -> list[RankActivity]:
+        ranks = [RankActivity(num_ahead=self.num_ahead) for _ in self.samples]
         for name in ("iterations", "samples", "compute_seconds", "update_seconds"):
-            for busy, number in zip(everyone, getattr(self, name).tolist(), strict=True):
-                setattr(busy, name, number)
+            for activity, number in zip(ranks, getattr(self, name).tolist(), strict=True):
+                setattr(activity, name, number)
         for is_gradient, *arrays in self._recent:
-            for busy, start, end, count in zip(everyone, *(array.tolist() for array in arrays), strict=True):
+            name, iterations = ("compute_seconds", 1) if is_gradient else ("update_seconds", 0)
+            for activity, start, end, samples in zip(ranks, *(array.tolist() for array in arrays), strict=True):
                 if end > start:
-                    busy.recall(is_gradient, start, end, count)
-        return everyone
+                    activity.recent.append((name, start, end, iterations, samples))
+        return ranks

@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsim.cluster.compute_times import StepTimes
-from hetsim.cluster.model import Node
-from hetsim.cluster.outages import GRADIENTS
 
 BLOCK = 64  # numbers taken from each stream of chance at a time
 
@@ -48,30 +46,22 @@ class Draws:
 
 
 class VectorizedTimes:
-    """What the next gradients and updates of all nodes take: what StepTimes says of each, of all plain nodes in one go.
+    """What the next gradients and updates of all nodes take, as their `StepTimes` say.
 
-    A node is plain if its time is affine in its samples, times noise. The others are asked one by one.
+    Nodes whose times are affine in their samples, times noise, are worked out in one go; the others are asked one by one.
     """
 
-    def __init__(self, nodes: Sequence[Node], *, seed: int, num_gradients: Sequence[int] = ()) -> None:
-        self._overhead = np.array([node.overhead_seconds for node in nodes])
-        self._per_sample = np.array([node.seconds_per_sample for node in nodes])
-        self._update = np.array([node.seconds_per_update for node in nodes])
-        plain = [not (node.table or node.slow_spells or node.slowdown) for node in nodes]
-        before = num_gradients or repeat(0)
-        self._draws: Draws | None = None
-        if any(node.noise for node in nodes):
-            streams = [
-                islice(node.noise.draws(seed, rank, GRADIENTS), skipped, None) if node.noise and its else repeat(1.0)
-                for rank, (node, its, skipped) in enumerate(zip(nodes, plain, before, strict=False))
-            ]
-            self._draws = Draws(streams)
-        self._one_by_one = {rank: StepTimes(nodes[rank], seed=seed, rank=rank) for rank, its in enumerate(plain) if not its}
-        for rank, times in self._one_by_one.items():
-            times.skip(num_gradients[rank] if num_gradients else 0)
+    def __init__(self, times: Sequence[StepTimes]) -> None:
+        affine = [one.affine for one in times]
+        self._one_by_one = {rank: one for rank, one in enumerate(times) if affine[rank] is None}
+        self._overhead = np.array([0.0 if its is None else its[0] for its in affine])
+        self._per_sample = np.array([0.0 if its is None else its[1] for its in affine])
+        self._update = np.array([0.0 if its is None else one.update_seconds(0.0) for one, its in zip(times, affine, strict=True)])
+        noise = [None if its is None else one.noise() for one, its in zip(times, affine, strict=True)]
+        self._draws = Draws([repeat(1.0) if its is None else its for its in noise]) if any(its is not None for its in noise) else None
 
     def seconds(self, samples: Counts, start: Seconds) -> Seconds:
-        """Of each rank's gradient over so many samples, begun then; nothing, and nothing drawn, where there are none."""
+        """Of each rank's gradient over so many samples, begun then; 0, and nothing drawn, where there are none."""
         asked = samples > 0
         seconds: Seconds = self._overhead + samples * self._per_sample
         if self._draws is not None:

@@ -1,14 +1,14 @@
-"""All ranks of a program that is the same on each of them, played as one: where a rank has a number, here is an array by rank.
+"""The simulator's world in lockstep: one program runs for all ranks; where a rank has a number, here is an array by rank.
 
-What the simulation does rank by rank and event by event is here one addition, one draw and one maximum, of the same
-numbers in the same order: commits and times are equal to the last bit, and what an iteration costs hardly grows with the ranks.
+What the event-by-event world does rank by rank is here one addition, one draw and one maximum, of the same numbers in the
+same order: commits and times are equal to the last bit, and what an iteration costs hardly grows with the ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,17 @@ from hetsim import effects as fx
 from hetsim.cluster.collectives import Collectives
 from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.state import State
+from hetsim.coordination.timings import UnreportedTimings
+from hetsim.runtime.curve import LearningCurve
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import History
-from hetsim.runtime.metrics import RankActivity
-from hetsim.runtime.trace import ALL_REDUCE, GATHER, GRADIENT, UPDATE, Trace
-from hetsim.sim.lockstep.metrics import VectorizedActivity
+from hetsim.runtime.outcome import Outcome
+from hetsim.runtime.preparation import prepare
+from hetsim.runtime.progress import progress_bars
+from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, UPDATE, Recorder, interval_recorder
+from hetsim.runtime.world import handlers, unsupported
+from hetsim.sim.lockstep.metrics import VectorizedMetrics
 from hetsim.sim.lockstep.plan import ALL_RANKS, VectorizedBatch, VectorizedPlan
 from hetsim.sim.lockstep.times import Counts, Seconds, VectorizedTimes
 from hetsim.sim.profiling import run_profiling
@@ -43,54 +49,52 @@ class Started(fx.Pending[Any]):
 
 
 class LockstepWorld:
-    """One run, as Simulation makes it. After `run`, `history` has the versions and `busy` what each worker did."""
+    """One run, as `EventWorld` makes it. After `run`, `metrics`, `curve` and `history` have what it did."""
+
+    name: ClassVar[str] = "backend=sim in lockstep"
+    send = receive = regroup = unsupported
 
     def __init__(
         self,
         experiment: Experiment,
         task: Task,
         optimizers: Optimizers,
-        trace: Trace | None = None,
+        recorders: Sequence[Recorder] = (),
         *,
-        state: State | None = None,
-        keep: Callable[[State], None] | None = None,
+        checkpoint: Checkpoint | None = None,
+        keep: Callable[[Checkpoint], None] | None = None,
     ) -> None:
         assert self.suits(experiment, task)
         self.experiment = experiment
         self.task = task
         self.optimizers = optimizers
-        self.trace = Trace(None, "none") if trace is None else trace
-        plan = experiment.plan(task)
-        plan = VectorizedPlan(**{its.name: getattr(plan, its.name) for its in fields(plan) if its.init})
-        coordination, num_workers = experiment.coordination, experiment.num_workers
-        profile, profile_seconds = run_profiling(experiment, self.trace) if state is None else ((), 0.0)
-        state = coordination.initial(plan, task.initial(), profile) if state is None else state
-        self.history = History(experiment, task, self.trace, state, keep=keep, profile_seconds=profile_seconds)
-        self.busy: list[RankActivity] = []
-        self.program = coordination.program(fx.Node(ALL_RANKS, num_workers), plan, state)
+        num_workers, coordination = experiment.num_workers, experiment.coordination
+        self.metrics = VectorizedMetrics(num_workers, num_ahead=coordination.num_ahead)
+        every_samples = experiment.evaluate_every_epochs * task.num_samples
+        self.curve = LearningCurve(task, every_samples=every_samples, at_once=True)
+        positions = experiment.plan(task).num_positions
+        watching = [self.metrics, self.curve, *recorders, *progress_bars(experiment, positions)]
+        self.prepared = prepare(experiment, task, optimizers, profile=lambda: run_profiling(experiment), checkpoint=checkpoint)
+        self.profile_seconds = self.prepared.profile.total_seconds
+        self.prepared.profile.record(watching, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
+        self.history = History(self.prepared.start, self.prepared.stop, watching, keeps=keep is not None)
+        self._keep = keep
+        states = [self.prepared.rank_state(rank) for rank in range(num_workers)]
+        self._num_gradients_before = [state.num_gradients for state in states]
+        self.state = _joined(states)
+        """The state of all ranks: in its `own`, a number of each rank is an array."""
+        plan = self.prepared.plan
+        vectorized = VectorizedPlan(**{its.name: getattr(plan, its.name) for its in fields(plan) if its.init})
+        self.program = coordination.program(fx.Node(ALL_RANKS, num_workers, self.state.own), vectorized, self.prepared.start)
         self.clock: Seconds = np.zeros(num_workers)
         """Where each rank is."""
-        self.version = state.version
-        self.epoch = state.num_samples // task.num_samples
-        self.memory = optimizers.main.initial() if state.optimizer is None else state.optimizer
-        self.local_memory = None if optimizers.local is None else optimizers.local.initial()
-        self._times = VectorizedTimes(experiment.cluster.nodes, seed=experiment.seed, num_gradients=state.num_gradients)
+        self._times = VectorizedTimes([self.prepared.step_times(state) for state in states])
         self._collectives = Collectives(experiment.cluster)
-        self._everyones = VectorizedActivity(num_workers, coordination.num_ahead)
         self._computes_until: Seconds = np.zeros(num_workers)
         self._computed: NDArray[np.bool_] = np.zeros(num_workers, np.bool_)
         """Who had a part in the last gradient, and so in the local step that follows it."""
-        self._performers: Mapping[type, Callable[[Any], Answered]] = {
-            fx.Gradient: self.gradient,
-            fx.Update: self.update,
-            fx.LocalUpdate: self.local_update,
-            fx.AllReduce: self.all_reduce,
-            fx.Gather: self.gather,
-            fx.Start: self.start,
-            fx.Wait: self.wait,
-            fx.Commit: self.commit,
-            fx.Now: self.now,
-        }
+        self._record = {kind: interval_recorder(watching, kind) for kind in (GRADIENT, UPDATE, ALL_REDUCE, GATHER)}
+        self.handlers = handlers(self)
 
     @staticmethod
     def suits(experiment: Experiment, task: Task) -> bool:
@@ -98,29 +102,30 @@ class LockstepWorld:
         same = vars(type(experiment.coordination)).get("same_on_every_rank", False)
         return bool(same) and not experiment.cluster.faults.nodes and isinstance(task.initial(), Phantom)
 
-    @np.errstate(over="ignore", invalid="ignore")  # who asks for such times is told when the run is over
+    @property
+    def outcome(self) -> Outcome:
+        """What the finished run has to report."""
+        return Outcome(
+            experiment=self.experiment, start=self.history.start, last=self.history.last, applied=self.metrics.applied,
+            activity=self.metrics.activity, points=self.curve.points, profile_seconds=self.profile_seconds,
+        )  # fmt: skip
+
+    @np.errstate(over="ignore", invalid="ignore")  # whoever asks for such times gets a sentence when the run is over
     def run(self) -> None:
-        """Play the program to its end."""
+        """Run the program to its end."""
         answer: Any = None
         while True:
             try:
                 effect = self.program.send(answer)
             except StopIteration as ended:
-                self.busy = self._everyones.each()
                 self.history.record_discarded(ended.value)
                 self.history.close()
                 return
-            answer, self.clock = self.perform(effect)
+            answer, self.clock = self.handlers[type(effect)](self.state, effect, None)
 
-    def perform(self, effect: fx.Effect[Any]) -> Answered:
-        """What is answered, and when, if everyone asks now."""
-        handler = self._performers.get(type(effect))
-        assert handler is not None, f"the program yields {effect!r}, which is none of the effects that all ranks can ask for at once"
-        return handler(effect)
-
-    def gradient(self, effect: fx.Gradient) -> Answered:
+    def gradient(self, state: RankState, effect: fx.Gradient, how: None) -> Answered:
         """Takes what each node's model says; nothing where a range is empty."""
-        assert isinstance(effect.batch, VectorizedBatch), f"everyone computes {effect.batch!r}: a program takes its range by its rank"
+        assert isinstance(effect.batch, VectorizedBatch), f"all ranks compute {effect.batch!r}: a program takes its range by its rank"
         gradient, loss = self.task.gradient(effect.at, effect.batch)
         now, samples = self.clock, effect.batch.samples
         start = np.maximum(now, self._computes_until)  # one gradient at a time, if more than one was started
@@ -128,67 +133,68 @@ class LockstepWorld:
         end = start + seconds
         self._computed = samples > 0
         self._computes_until = np.where(self._computed, end, self._computes_until)
-        self._everyones.gradient(start, end, samples)
-        self._rows(GRADIENT, start, end, samples, of=self._computed)
+        self.metrics.gradient(start, end, samples)
+        self._rows(GRADIENT, start, end, effect.version, samples, ranks=self._computed)
         answered = now + np.where(start == now, seconds, end - now)
         return fx.Computed(gradient, loss, samples, seconds), np.where(self._computed, answered, now)  # type: ignore[arg-type]
 
-    def update(self, effect: fx.Update) -> Answered:
+    def update(self, state: RankState, effect: fx.Update, how: None) -> Answered:
         """Costs each node's seconds_per_update."""
-        self.memory, weights = self.optimizers.main.step(self.memory, effect.at, effect.gradient, self.epoch)
-        return weights, self._updated()
+        weights = state.update(self.optimizers.main, effect.at, effect.gradient)
+        return weights, self._updated(state.version)
 
-    def local_update(self, effect: fx.LocalUpdate) -> Answered:
-        """The same, of those who have a gradient to step along; without a local optimizer there is no step."""
+    def local_update(self, state: RankState, effect: fx.LocalUpdate, how: None) -> Answered:
+        """The same, for the ranks that have a gradient to step along; without a local optimizer there is no step."""
         if self.optimizers.local is None:
             return effect.at, self.clock
-        self.local_memory, weights = self.optimizers.local.step(self.local_memory, effect.at, effect.gradient, self.epoch)
-        return weights, self._updated(of=self._computed)
+        weights = state.local_update(self.optimizers.local, effect.at, effect.gradient, effect.epoch)
+        return weights, self._updated(effect.version, ranks=self._computed)
 
-    def _updated(self, *, of: NDArray[np.bool_] | None = None) -> Seconds:
+    def _updated(self, version: int, *, ranks: NDArray[np.bool_] | None = None) -> Seconds:
         seconds = self._times.update_seconds(self.clock)
-        if of is not None:
-            seconds[~of] = 0.0
+        if ranks is not None:
+            seconds[~ranks] = 0.0
         end: Seconds = self.clock + seconds
-        self._everyones.update(self.clock, end)
-        self._rows(UPDATE, self.clock, end, of=seconds > 0)
+        self.metrics.update(self.clock, end)
+        self._rows(UPDATE, self.clock, end, version, ranks=seconds > 0)
         return end
 
-    def all_reduce(self, effect: fx.AllReduce) -> Answered:
+    def all_reduce(self, state: RankState, effect: fx.AllReduce, how: None) -> Answered:
         """From the last entry, what the network's algorithm takes; a phantom is its own sum."""
         size = nbytes(effect.value)
         return effect.value, self._met(ALL_REDUCE, self._collectives.all_reduce_seconds(size), size)
 
-    def gather(self, effect: fx.Gather) -> Answered:
-        """From the last entry, a number of eight bytes from everyone to everyone."""
+    def gather(self, state: RankState, effect: fx.Gather, how: None) -> Answered:
+        """From the last entry, a number of eight bytes from each rank to each rank."""
         numbers = np.broadcast_to(effect.number, self.clock.shape)
         return tuple(numbers.tolist()), self._met(GATHER, self._collectives.gather_seconds(), 8)
 
     def _met(self, kind: int, seconds: float, size: int) -> Seconds:
         end = np.full_like(self.clock, self.clock.max() + seconds)
-        self._rows(kind, self.clock, end, size=size)
+        self._rows(kind, self.clock, end, self.state.version, size=size)
         return end
 
-    def start(self, effect: fx.Start[Any]) -> Answered:
+    def start(self, state: RankState, effect: fx.Start[Any], how: None) -> Answered:
         """Goes on at once; the effect takes its own time."""
-        return Started(*self.perform(effect.effect)), self.clock
+        return Started(*self.handlers[type(effect.effect)](state, effect.effect, None)), self.clock
 
-    def wait(self, effect: fx.Wait[Any]) -> Answered:
+    def wait(self, state: RankState, effect: fx.Wait[Any], how: None) -> Answered:
         """Until the started effect is answered."""
         assert isinstance(effect.pending, Started)
         return effect.pending.answer, np.maximum(self.clock, effect.pending.end)
 
-    def commit(self, effect: fx.Commit) -> Answered:
-        """Costs no time. The leader judges; where seconds are limited, the others wait for its verdict."""
-        state: State = effect.state
-        self.version = effect.version
-        self.epoch = state.num_samples // self.task.num_samples
-        at = self.clock[self.experiment.leader]
-        going = self.history.commit(float(at), state, self._as_the_leader_saw(effect.applied), self.memory)
-        self.history.evaluate()
-        return going, self.clock if self.experiment.budget.seconds is None else np.maximum(self.clock, at)
+    def commit(self, state: RankState, effect: fx.Commit, how: None) -> Answered:
+        """Costs no time. The leader decides; where seconds are limited, the others wait for its decision."""
+        committed: State = effect.state
+        state.committed(effect.version, self.prepared.epoch(committed))
+        leader = self.experiment.leader
+        at = self.clock[leader]
+        going = self.history.commit(float(at), leader, committed, self._as_the_leader_saw(effect.applied))
+        if self._keep is not None:
+            self._keep(Checkpoint(state=self.history.last, ranks=self._by_rank()))
+        return going, np.maximum(self.clock, at) if self.prepared.stop.waits else self.clock
 
-    def now(self, effect: fx.Now) -> Answered:
+    def now(self, state: RankState, effect: fx.Now, how: None) -> Answered:
         """Each rank's seconds since the run began."""
         return self.clock, self.clock
 
@@ -199,20 +205,53 @@ class LockstepWorld:
         of_leader = (float(np.broadcast_to(its.seconds, self.clock.shape)[self.experiment.leader]) for its in applied.rounds)
         return replace(applied, rounds=tuple(its._replace(seconds=s) for its, s in zip(applied.rounds, of_leader, strict=True)))
 
+    def _by_rank(self) -> tuple[RankState, ...]:
+        """The state of each rank at a commit."""
+        shape, count = self.clock.shape, self.metrics.applied.count
+        return tuple(
+            replace(
+                self.state,
+                rank=rank,
+                own={name: _of_rank(value, rank, shape) for name, value in self.state.own.items()},
+                num_gradients=self._num_gradients_before[rank] + count[rank],
+                num_messages={},
+            )
+            for rank in range(len(self.clock))
+        )
+
     def _rows(
         self,
         kind: int,
         start: Seconds,
         end: Seconds,
+        version: int,
         samples: Counts | None = None,
         *,
         size: int = 0,
-        of: NDArray[np.bool_] | None = None,
+        ranks: NDArray[np.bool_] | None = None,
     ) -> None:
-        """A row of the trace for each rank that takes part."""
-        if not self.trace.full:
+        """Report the interval of each rank that takes part."""
+        record = self._record[kind]
+        if record is None:
             return
-        ranks = np.arange(len(self.clock)) if of is None else np.flatnonzero(of)
-        counts = np.zeros_like(ranks) if samples is None else samples[ranks]
-        for rank, since, until, count in zip(ranks.tolist(), start[ranks].tolist(), end[ranks].tolist(), counts.tolist(), strict=True):
-            self.trace.add(since, until, rank, kind, self.version, count, 0, size)
+        places = np.arange(len(self.clock)) if ranks is None else np.flatnonzero(ranks)
+        counts = np.zeros_like(places) if samples is None else samples[places]
+        for rank, since, until, count in zip(places.tolist(), start[places].tolist(), end[places].tolist(), counts.tolist(), strict=True):
+            record((since, until, rank, kind, version, count, 0, size))
+
+
+def _of_rank(value: Any, rank: int, shape: tuple[int, ...]) -> Any:
+    """One rank's part of what a program keeps."""
+    if isinstance(value, UnreportedTimings):
+        return replace(value, seconds=float(np.broadcast_to(value.seconds, shape)[rank]))
+    return value
+
+
+def _joined(states: Sequence[RankState]) -> RankState:
+    """One state for all ranks: their timings as an array; everything else is alike on ranks that do the same on phantoms."""
+    own = dict(states[0].own)
+    for name, value in own.items():
+        if isinstance(value, UnreportedTimings):
+            seconds: Any = np.array([state.own[name].seconds for state in states])
+            own[name] = replace(value, seconds=seconds)
+    return replace(states[0], rank=ALL_RANKS, own=own)

@@ -1,0 +1,175 @@
+"""One rank's run among its peers: what it measures before, the moment at which all begin, and its program to the end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.compute_times import Jitter, StepTimes
+from hetsim.cluster.distributions import PROFILING
+from hetsim.coordination.state import State
+from hetsim.dist.messages import Mailbox
+from hetsim.dist.pace import Pace, clock, one_host, sleep_until
+from hetsim.dist.standstill import StandstillWatch, Store
+from hetsim.dist.transport import Transport
+from hetsim.dist.world import ProcessWorld
+from hetsim.effects import Batch, Node
+from hetsim.errors import RunFailed
+from hetsim.runtime.curve import LearningCurve
+from hetsim.runtime.experiment import Experiment, Optimizers
+from hetsim.runtime.history import History
+from hetsim.runtime.metrics import Metrics
+from hetsim.runtime.outcome import Outcome
+from hetsim.runtime.preparation import Preparation, prepare
+from hetsim.runtime.profiling import Profile
+from hetsim.runtime.progress import progress_bars
+from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.recorder import Recorder
+from hetsim.runtime.trace import Trace
+from hetsim.workloads.task import Task
+
+AHEAD = 0.02
+"""Seconds between agreeing on the beginning and beginning."""
+
+
+class RankRun:
+    """One rank's part of a run. After `run`, `metrics` has what it did; the leader's `history` and `curve` have the versions."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        task: Task,
+        optimizers: Optimizers,
+        trace: Trace,
+        *,
+        rank: int,
+        transport: Transport,
+        pace: Pace,
+        checkpoint: Checkpoint | None = None,
+        keep: Callable[[RankState], None] | None = None,
+        recorders: Sequence[Recorder] = (),
+    ) -> None:
+        self.experiment = experiment
+        self.rank = rank
+        self.transport = transport
+        self.pace = pace
+        self.trace = trace
+        self._keep = keep
+        self.metrics = Metrics(experiment.num_workers, num_ahead=experiment.coordination.num_ahead)
+        self.prepared = prepare(
+            experiment, task, optimizers,
+            profile=lambda: measured_profile(experiment, task, transport, pace), checkpoint=checkpoint,
+        )  # fmt: skip
+        profile = self.prepared.profile
+        profile.record([trace], experiment.profile_batches, ranks=[rank] if rank < len(profile.seconds) else [])
+        self.recorders: list[Recorder] = [self.metrics, trace, *recorders]
+        self.curve: LearningCurve | None = None
+        self.history: History | None = None
+        if rank == experiment.leader:
+            every_samples = experiment.evaluate_every_epochs * task.num_samples
+            self.curve = LearningCurve(task, every_samples=every_samples, at_once=False)
+            watching = [self.metrics, self.curve, trace, *recorders, *progress_bars(experiment, self.prepared.plan.num_positions)]
+            self.history = History(self.prepared.start, self.prepared.stop, watching)
+
+    def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
+        """Run the program among the others; `report(error)` is called on the leader if no rank can go on."""
+        experiment, rank, transport = self.experiment, self.rank, self.transport
+        coordination, num_workers = experiment.coordination, experiment.num_workers
+        warm_up(self.prepared, samples=-(-experiment.batch_size // num_workers))
+        began = agreed_beginning(transport, experiment.leader)
+        mailbox = None
+        if coordination.needs_server:
+            peers = range(num_workers) if rank == num_workers else [num_workers]
+            mailbox = Mailbox(transport, peers, described_seconds(experiment, rank), self.pace, began=began)
+        state = self.prepared.rank_state(rank)
+        world = ProcessWorld(
+            self.prepared, state, transport=transport, mailbox=mailbox, pace=self.pace, recorders=self.recorders,
+            history=self.history, keep=self._keep, began=began,
+        )  # fmt: skip
+        leads = self.history is not None
+        watch: Any = contextlib.nullcontext()
+        if store is not None:
+            watch = StandstillWatch(store, rank, experiment.num_ranks, world.waiting, report if leads else None)
+        program = coordination.program(Node(rank, num_workers, state.own), self.prepared.plan, self.prepared.start)
+        with watch:
+            sleep_until(began)
+            gc.freeze()
+            try:
+                result: State | None = world.run(program)
+            finally:
+                gc.unfreeze()
+            if self.history is not None:
+                self.history.record_discarded(result)
+            if mailbox is not None:
+                mailbox.close()
+            transport.barrier()  # until every program has ended, or the watch says that it never will
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the leader has to report, once `metrics` has what the others did and its history is closed."""
+        assert self.history is not None
+        assert self.curve is not None
+        return Outcome(
+            experiment=self.experiment, start=self.history.start, last=self.history.last, applied=self.metrics.applied,
+            activity=self.metrics.activity, points=self.curve.points, profile_seconds=self.prepared.profile.total_seconds,
+        )  # fmt: skip
+
+
+def measured_profile(experiment: Experiment, task: Task, transport: Transport, pace: Pace) -> Profile:
+    """What each worker's gradients take, measured by all workers at the same time."""
+    repetitions, rank = experiment.coordination.allocation.repetitions, transport.rank
+    batch = experiment.profile_batches[min(rank, experiment.num_workers - 1)]
+    weights = task.initial()
+    times = None
+    if rank < experiment.num_workers:
+        times = StepTimes(experiment.cluster.nodes[rank], seed=experiment.seed, rank=rank, stream=PROFILING)
+        task.gradient(weights, batch)  # sets libraries up
+        task.device.synchronise()
+    transport.barrier()
+    began = at = clock()
+    moments = [began]
+    if times is not None:
+        for _ in range(repetitions):
+            task.gradient(weights, batch)
+            task.device.synchronise()
+            at = pace.due("profile", at, times.seconds(batch.samples, at - began))
+            moments.append(at)
+    ranks = transport.gather_numbers(*(moments if times is not None else [began] * (repetitions + 1)))
+    workers = ranks[: experiment.num_workers]
+    longest = max(its[-1] - its[0] for its in workers)
+    took = longest + Collectives(experiment.cluster).gather_seconds() if pace.pad else clock() - began
+    return Profile([[end - start for start, end in pairwise(its)] for its in workers], took)
+
+
+def described_seconds(experiment: Experiment, rank: int) -> Callable[[int, int], float]:
+    """What a message of so many bytes from a peer to this rank takes, by the cluster's description; asked once for each, in order."""
+    cluster, jitters = experiment.cluster, {}
+    if cluster.network.jitter_seconds is not None:
+        jitters = {peer: Jitter(cluster, peer, rank, seed=experiment.seed) for peer in range(experiment.num_ranks)}
+
+    def seconds(peer: int, nbytes: int) -> float:
+        alone = cluster.message_seconds(peer, rank, nbytes)
+        return alone + jitters[peer].next() if jitters else alone
+
+    return seconds
+
+
+def warm_up(prepared: Preparation, *, samples: int) -> None:
+    """A first gradient and a first step set libraries up, which is not what a run measures; both are thrown away."""
+    task, start = prepared.task, prepared.start
+    gradient, _ = task.gradient(start.weights, Batch(0, samples))
+    for optimizer in prepared.optimizers:
+        if optimizer is not None:
+            optimizer.step(optimizer.initial(), start.weights, gradient, 0)
+    task.device.synchronise()
+
+
+def agreed_beginning(transport: Transport, leader: int) -> float:
+    """The moment at which this rank begins: on one host the same for all, a little ahead, chosen by the leader."""
+    transport.barrier()
+    moment = transport.broadcast(clock() + AHEAD, leader)
+    return moment if one_host() else clock()

@@ -1,0 +1,177 @@
+"""What the processes of a run do with each other's numbers: point-to-point messages and collectives, over gloo.
+
+Another transport (NCCL, say) is one more class here; `hetsim.dist.fake` has one for tests, with threads for processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hetsim.dist.pace import prompt
+from hetsim.effects import PeerLost
+from hetsim.vector import Phantom
+
+SILENCE = timedelta(days=7)
+"""Between messages: a slow step is no failure, and a dead peer is noticed at once."""
+
+
+class Transport(ABC):
+    """Blocking operations of one rank with the others, on flat CPU tensors; PeerLost where a peer is gone.
+
+    All ranks ask for the same collectives in the same order. One thread uses a transport's collectives, another one those of
+    its `background`; messages may be sent and received by one thread for each peer and direction.
+    """
+
+    rank: int
+    size: int
+    """How many ranks there are."""
+    background: Transport
+    """The same ranks, for the collectives of a second thread."""
+
+    @abstractmethod
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        """Until the receiver has it."""
+
+    @abstractmethod
+    def receive(self, tensor: torch.Tensor, source: int) -> None:
+        """Fill the tensor with the next message from there, of the same size and kind."""
+
+    @abstractmethod
+    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
+        """Send the k-th of `size` equal parts of `mine` to rank k, and put what comes from rank k at the k-th place of `parts`."""
+
+    @abstractmethod
+    def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
+        """Put the tensor of rank k at the k-th of `size` equal places of `everything`."""
+
+    @abstractmethod
+    def maximum(self, number: float) -> float:
+        """The largest number of all ranks."""
+
+    @abstractmethod
+    def broadcast(self, number: float, source: int) -> float:
+        """The number that rank `source` has."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Until all ranks are here."""
+
+    def sum_in_rank_order(self, flat: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, added up in rank order, so that it is the simulator's to the last bit.
+
+        Each rank adds up one part, and all gather the parts: as many bytes as a ring all-reduce, 2(N−1)/N of the vector a rank.
+        """
+        size = -(-len(flat) // self.size)
+        mine = torch.nn.functional.pad(flat, (0, size * self.size - len(flat)))
+        parts = torch.empty_like(mine)
+        self.all_to_all(parts, mine)
+        first, *others = parts.view(self.size, size)
+        total = torch.empty_like(mine)
+        self.all_gather(total, sum(others, start=first))
+        return total[: len(flat)]
+
+    def gather_numbers(self, *numbers: float) -> list[list[float]]:
+        """These numbers of each rank, in rank order."""
+        mine = torch.tensor(numbers, dtype=torch.float64)
+        everything = torch.empty(self.size * len(numbers), dtype=torch.float64)
+        self.all_gather(everything, mine)
+        rows: list[list[float]] = everything.view(self.size, -1).tolist()
+        return rows
+
+    def send_bytes(self, pieces: Iterable[bytes], to: int) -> None:
+        """Some pieces of bytes, each after its length, and a length of 0."""
+        for piece in pieces:
+            if piece:
+                self.send(torch.tensor([len(piece)]), to)
+                self.send(torch.frombuffer(bytearray(piece), dtype=torch.uint8), to)
+        self.send(torch.tensor([0]), to)
+
+    def receive_bytes(self, source: int) -> Iterator[bytes]:
+        """The pieces that `send_bytes` sends from there."""
+        length = torch.empty(1, dtype=torch.int64)
+        while True:
+            self.receive(length, source)
+            if not length.item():
+                return
+            piece = torch.empty(int(length.item()), dtype=torch.uint8)
+            self.receive(piece, source)
+            yield piece.numpy().tobytes()
+
+
+class GlooTransport(Transport):
+    """torch.distributed's gloo, on a group of all ranks."""
+
+    def __init__(self, rank: int, size: int, group: Any = None) -> None:
+        self.rank = rank
+        self.size = size
+        self._group = group
+        self.background = self
+
+    @classmethod
+    @contextlib.contextmanager
+    def connect(cls, rank: int, size: int, store: Any) -> Iterator[GlooTransport]:
+        """Meet the others at a store; leave together with them."""
+        with prompt(), peers_may_leave():
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=SILENCE)
+            group = dist.new_group()
+        try:
+            transport = cls(rank, size)
+            transport.background = cls(rank, size, group)
+            yield transport
+            transport.barrier()
+        finally:
+            dist.destroy_process_group()
+
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        with peers_may_leave(to):
+            dist.send(tensor, to, group=self._group)
+
+    def receive(self, tensor: torch.Tensor, source: int) -> None:
+        with peers_may_leave(source):
+            dist.recv(tensor, source, group=self._group)
+
+    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
+        with peers_may_leave():
+            dist.all_to_all_single(parts, mine, group=self._group)
+
+    def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
+        with peers_may_leave():
+            dist.all_gather_into_tensor(everything, mine, group=self._group)
+
+    def maximum(self, number: float) -> float:
+        largest = torch.tensor([number], dtype=torch.float64)
+        with peers_may_leave():
+            dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group)
+        return float(largest.item())
+
+    def broadcast(self, number: float, source: int) -> float:
+        value = torch.tensor([number], dtype=torch.float64)
+        with peers_may_leave():
+            dist.broadcast(value, source, group=self._group)
+        return float(value.item())
+
+    def barrier(self) -> None:
+        with peers_may_leave():
+            dist.barrier(group=self._group)
+
+
+@contextlib.contextmanager
+def peers_may_leave(rank: int | None = None) -> Iterator[None]:
+    """Gloo's error for a peer that is gone, as PeerLost. ValueError: this process is leaving the group."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        who = "a rank" if rank is None else f"rank {rank}"
+        raise PeerLost(f"{who} is gone: its process ended or its connection broke") from error
+
+
+def wire(payload: Any) -> torch.Tensor:
+    """What goes through the wire: a phantom is as many bytes of nothing."""
+    return torch.zeros(payload.nbytes, dtype=torch.uint8) if isinstance(payload, Phantom) else payload

@@ -1,0 +1,65 @@
+"""The learning curve of a run: loss and accuracy of some of its versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hetsim.coordination.state import State
+from hetsim.effects import Contribution
+from hetsim.runtime.recorder import Recorder
+from hetsim.vector import Vector
+from hetsim.workloads.task import Evaluation, Task
+
+
+@dataclass(frozen=True)
+class Point:
+    """A version on the learning curve."""
+
+    seconds: float
+    version: int
+    samples: int
+    evaluation: Evaluation
+
+
+class LearningCurve(Recorder):
+    """The first version, the last, and one each `every_samples` samples.
+
+    Weights are immutable, so a version can be evaluated at any time: at its commit where time can stand still (`at_once`),
+    otherwise at the end.
+    """
+
+    def __init__(self, task: Task, *, every_samples: float, at_once: bool) -> None:
+        self.task = task
+        self.at_once = at_once
+        self.points: list[Point] = []
+        self._every = every_samples
+        self._evaluated = 0.0
+        self._seconds = 0.0
+        self._newest = -1
+        self._kept: list[tuple[float, int, int, Vector]] = []
+
+    def begin(self, start: State) -> None:
+        self._keep(0.0, start)
+
+    def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
+        self._seconds = seconds
+        if state.num_samples // self._every > self._evaluated:
+            self._keep(seconds, state)
+
+    def close(self, last: State) -> None:
+        if last.version != self._newest:
+            self._keep(self._seconds, last)
+        self._evaluate()
+
+    def _keep(self, seconds: float, state: State) -> None:
+        self._newest = max(self._newest, state.version)
+        self._evaluated = state.num_samples // self._every
+        self._kept.append((seconds, state.version, state.num_samples, state.weights))
+        if self.at_once:
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        for seconds, version, samples, weights in self._kept:
+            self.points.append(Point(seconds, version, samples, self.task.evaluate(weights)))
+        self._kept.clear()

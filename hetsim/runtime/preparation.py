@@ -1,0 +1,99 @@
+"""What every world needs before a run begins: plan, first or resumed state, profile, positions of streams, and the stop rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from hetsim.cluster.compute_times import ServiceTimes, StepTimes
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
+from hetsim.runtime.experiment import Experiment, Optimizers
+from hetsim.runtime.profiling import Profile
+from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.stop import StopRule
+from hetsim.workloads.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """A run that can begin: the same in every world, for all ranks."""
+
+    experiment: Experiment
+    task: Task
+    optimizers: Optimizers
+    plan: Plan
+    profile: Profile
+    checkpoint: Checkpoint
+    """Where the run begins."""
+    stop: StopRule
+
+    @property
+    def start(self) -> State:
+        """The state that the run begins at."""
+        return self.checkpoint.state
+
+    def epoch(self, state: State) -> int:
+        """Whole passes over the data in what is applied at this state."""
+        return state.num_samples // self.task.num_samples
+
+    def rank_state(self, rank: int) -> RankState:
+        """A rank at the beginning of the run: as the checkpoint has it, or afresh at its state."""
+        for saved in self.checkpoint.ranks:
+            if saved.rank == rank:
+                return saved.snapshot()
+        start = self.start
+        own = RankState(rank=rank)
+        self.restart(own, start, optimizer=self.optimizers.main.initial())
+        if rank == self.experiment.num_workers:
+            own.num_updates = start.version
+        return own
+
+    def restart(self, rank: RankState, state: State, *, optimizer: object) -> None:
+        """Let a rank begin afresh at a commit, with the optimizer's memory that belongs to it."""
+        local = self.optimizers.local
+        local_memory = None if local is None else local.initial()
+        rank.restart(version=state.version, epoch=self.epoch(state), optimizer=optimizer, local_optimizer=local_memory)
+
+    def step_times(self, rank: RankState) -> StepTimes:
+        """The times of a worker's gradients, from where its stream stands."""
+        times = StepTimes(self.experiment.cluster.nodes[rank.rank], seed=self.experiment.seed, rank=rank.rank)
+        times.skip(rank.num_gradients)
+        return times
+
+    def service_times(self, server: RankState) -> ServiceTimes:
+        """The times of the server's updates, from where its stream stands."""
+        times = ServiceTimes(self.experiment.cluster, seed=self.experiment.seed)
+        times.skip(server.num_updates)
+        return times
+
+
+def prepare(
+    experiment: Experiment,
+    task: Task,
+    optimizers: Optimizers,
+    *,
+    profile: Callable[[], Profile],
+    checkpoint: Checkpoint | None = None,
+    absent: Collection[int] = (),
+) -> Preparation:
+    """The run of an experiment, from its beginning or from a checkpoint, while these workers are absent.
+
+    `profile()` measures what the allocation wants to know before the run; a run that goes on from a checkpoint knows it.
+    """
+    plan = replace(experiment.plan(task), absent=frozenset(absent))
+    measured = Profile()
+    if checkpoint is None:
+        if experiment.coordination.allocation.repetitions:
+            measured = profile()
+        timings = measured.timings(experiment.profile_batches)
+        checkpoint = Checkpoint(state=experiment.coordination.initial(plan, task.initial(), timings))
+    return Preparation(
+        experiment=experiment,
+        task=task,
+        optimizers=optimizers,
+        plan=plan,
+        profile=measured,
+        checkpoint=checkpoint,
+        stop=StopRule.of(experiment.budget, needs_server=experiment.coordination.needs_server),
+    )
