@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hetsim import checks
 from hetsim.effects import Batch
 from hetsim.vector import Phantom, Vector
+from hetsim.workloads.device import Device
 from hetsim.workloads.task import Evaluation, Optimizer, OptimizerRecipe, Task, Workload
 
 BYTES = {"float32": 4, "float64": 8}
@@ -24,7 +25,7 @@ class PhantomWorkload(Workload):
         checks.whole("workload.num_parameters", self.num_parameters)
         checks.whole("workload.num_samples", self.num_samples)
 
-    def load(self, *, seed: int, dtype: str) -> PhantomTask:
+    def load(self, *, seed: int, dtype: str, device: Device) -> PhantomTask:
         return PhantomTask(Phantom(self.num_parameters * BYTES[dtype], BYTES[dtype]), self.num_samples)
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from hetsim.effects import Batch
 from hetsim.vector import Vector
+from hetsim.workloads.device import Device, device
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,9 @@ class Task(ABC):
     num_samples: int
     """Training samples in one epoch."""
     num_parameters: int | None
-    """How many numbers of a vector are parameters; what stands behind them is averaged. None: all are."""
+    """How many numbers of a vector are parameters; those after them are averaged. None: all are parameters."""
+    device: Device = device("cpu")
+    """What computes; a backend calls `device.synchronise()` before it reads a clock."""
 
     @abstractmethod
     def initial(self) -> Vector:
@@ -91,8 +94,8 @@ class Workload(ABC):
     """Modules that loading it imports: processes that are forked share them."""
 
     @abstractmethod
-    def load(self, *, seed: int, dtype: str) -> Task:
-        """Read the data and build the model; `dtype` is float32 or float64."""
+    def load(self, *, seed: int, dtype: str, device: Device) -> Task:
+        """Read the data and build the model on this device; `dtype` is float32 or float64."""
 
     def check(self) -> None:  # noqa: B027
         """Raise ValueError, with one sentence, if the workload's files are not there."""
