@@ -66,3 +66,13 @@ def mapping(key: str, value: Any, *, required: Collection[str] = (), optional: C
         if value.get(name) is None:
             raise ValueError(f"{key}.{name} is missing: give it a value")
     return {str(name): entry for name, entry in value.items()}
+
+
+def refuse_renamed(kind: type, **renamed: str) -> None:
+    """ValueError if a class defines a hook by the name that it had in hetsim 0.1: under that name nobody would call it.
+
+    A config key of the class may have the old name of a method.
+    """
+    for old, new in renamed.items():
+        if old in vars(kind) and callable(vars(kind)[old]) == callable(getattr(kind, new)):
+            raise ValueError(f"{kind.__module__}.{kind.__qualname__}.{old} would be ignored, as it is called {new} now: rename it")

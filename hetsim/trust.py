@@ -67,6 +67,8 @@ def _within(name: str, roots: Iterable[str]) -> bool:
 def _locate(path: str, key: str) -> Any:
     """Import as much of the path as is modules, then follow attributes."""
     parts = path.split(".")
+    if not all(parts):
+        raise ValueError(f"{key}={path} is no dotted name: name a class or function, such as package.module.Class")
     found: Any = None
     for index, part in enumerate(parts):
         if found is not None and hasattr(found, part):
@@ -74,7 +76,7 @@ def _locate(path: str, key: str) -> Any:
             continue
         try:
             found = importlib.import_module(".".join(parts[: index + 1]))
-        except (ImportError, ValueError):
+        except ImportError:
             if index == 0:
                 raise ValueError(f"{key}={path}: Python finds no module {part!r}: add its folder to PYTHONPATH, or install it") from None
             raise ValueError(f"{key}={path} does not exist: {'.'.join(parts[:index]) or path} has no {part!r}") from None

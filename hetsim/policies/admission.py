@@ -26,6 +26,10 @@ class Admission(ABC):
     lets_gradients_be_late: ClassVar[bool] = True
     """Whether what it applies can be older than the version that it is applied to."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checks.refuse_renamed(cls, left="worker_left", joined="worker_joined")
+
     @abstractmethod
     def initial(self, num_workers: int) -> Any:
         """The state before anything has arrived; ValueError, with one sentence, if so many workers make no sense of it."""

@@ -18,7 +18,11 @@ class Compensation(ABC):
     corrects_locally: ClassVar[bool] = True
     """Whether a worker can correct its own step by it; not so where the server has to send something for it."""
     requires_plain_sgd: ClassVar[bool] = False
-    """Whether it must know the very steps that are taken: of single gradients, neither weighted nor discounted."""
+    """Whether it needs to know each step exactly, so that gradients are applied one by one, neither weighted nor discounted."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checks.refuse_renamed(cls, reckons_with_momentum="requires_plain_sgd")
 
     def suits(self, optimizer: str, options: Mapping[str, Any], schedule: str | None) -> None:  # noqa: B027
         """Raise ValueError, with one sentence, if the optimizer (class name and options) makes nonsense of it."""

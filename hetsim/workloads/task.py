@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from hetsim import checks
 from hetsim.effects import Batch
 from hetsim.vector import Vector
 from hetsim.workloads.device import Device, device
@@ -45,6 +46,10 @@ class Optimizer(ABC):
 
     scale_sensitive: bool = True
     """Whether twice the gradient makes another step; not so in Adam's family."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checks.refuse_renamed(cls, feels_scale="scale_sensitive")
 
     @abstractmethod
     def initial(self) -> Any:

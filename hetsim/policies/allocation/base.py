@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hetsim import checks
 from hetsim.effects import Contribution
 
 
@@ -62,7 +63,14 @@ class Allocation(ABC):
     """Decides (b_1 … b_N) with Σ b_i = B and b_i ≥ 1, from what it has observed."""
 
     repetitions: int = 0
-    """Gradients of B samples that each worker computes before the run begins, thrown away but for their times (see `profiled`)."""
+    """Gradients of B samples that each worker computes before the run begins, of which only the times are kept (see `observe_profile`)."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checks.refuse_renamed(cls, profiled="observe_profile")
+        if "initial" in vars(cls) and "most" in inspect.signature(cls.initial).parameters:
+            where = f"{cls.__module__}.{cls.__qualname__}.initial"
+            raise ValueError(f"the argument most of {where} would be ignored, as it is called max_samples now: rename it")
 
     @abstractmethod
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> Any:
