@@ -15,7 +15,7 @@ BYTES = {"float32": 4, "float64": 8}
 
 @dataclass(frozen=True, kw_only=True)
 class PhantomWorkload(Workload):
-    """A timing-only run of a model with so many parameters on so many samples."""
+    """A model with so many parameters and a data set of so many samples, for timing only."""
 
     num_parameters: int
     num_samples: int
@@ -30,7 +30,7 @@ class PhantomWorkload(Workload):
 
 
 class Identity(Optimizer):
-    """Phantom weights stay what they are."""
+    """The new weights are the old ones."""
 
     def initial(self) -> None:
         return None
@@ -40,7 +40,7 @@ class Identity(Optimizer):
 
 
 class PhantomTask(Task):
-    """Hands its one phantom around."""
+    """Its weights and gradients are one and the same phantom. It computes nothing, so its device is the CPU."""
 
     num_parameters = None
 

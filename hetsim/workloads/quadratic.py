@@ -1,4 +1,4 @@
-"""A noisy quadratic whose optimum is known."""
+"""A noisy quadratic with a known optimum."""
 
 from __future__ import annotations
 
