@@ -1,4 +1,4 @@
-"""Sentences for bad input: each names the key, the value, and what to do."""
+"""Checks of input: each raises ValueError with one sentence that names the key, the value, and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def number(key: str, value: Any, *, zero: bool = False) -> float:
-    """A finite number above zero (or zero, where that is allowed)."""
+    """A finite number above zero, or of at least zero with `zero`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{key} must be a number, not {value!r}")
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
@@ -48,13 +48,13 @@ def choice(key: str, value: Any, options: Sequence[str]) -> str:
 
 
 def suggestion(value: Any, options: Collection[str]) -> str:
-    """'; did you mean …?' where something is close, and nothing where nothing is."""
+    """'; did you mean …?' with the closest option, or an empty string if none is close."""
     close = get_close_matches(str(value), options, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def mapping(key: str, value: Any, *, required: Collection[str] = (), optional: Collection[str] = ()) -> dict[str, Any]:
-    """A mapping with all of the required keys and none outside the schema."""
+    """A mapping with all of the required keys and no others than the required and optional ones."""
     if not isinstance(value, Mapping):
         names = ", ".join(required or list(optional)[:4])
         raise ValueError(f"{key} must be a mapping{f' of keys such as {names}' if names else ''}, not {value!r}")
@@ -66,3 +66,13 @@ def mapping(key: str, value: Any, *, required: Collection[str] = (), optional: C
         if value.get(name) is None:
             raise ValueError(f"{key}.{name} is missing: give it a value")
     return {str(name): entry for name, entry in value.items()}
+
+
+def refuse_renamed(kind: type, **renamed: str) -> None:
+    """Refuse a class that defines a hook by its old name, of hetsim 0.1: it would never be called.
+
+    A field of the class may have the old name of a method.
+    """
+    for old, new in renamed.items():
+        if old in vars(kind) and callable(vars(kind)[old]) == callable(getattr(kind, new)):
+            raise ValueError(f"{kind.__module__}.{kind.__qualname__}.{old} would be ignored, as it is called {new} now: rename it")

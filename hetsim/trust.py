@@ -1,4 +1,4 @@
-"""Which code a config may run: what its `_target_` *resolves to* must be defined in hetsim, torch.optim or a trusted module."""
+"""Which code a config may run: what a `_target_` *resolves to* must be defined in hetsim, torch.optim or a trusted module."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MOVED = {
     "hetsim.workloads.vision.FashionMNIST": "hetsim.workloads.data.torchvision.FashionMNIST",
     "hetsim.workloads.vision.MNIST": "hetsim.workloads.data.torchvision.MNIST",
 }
-"""The names that configs of hetsim 0.1 have for classes that stand elsewhere now: they keep working."""
+"""Where classes are now, by the names in configs of hetsim 0.1, which keep working."""
 
 
 def permitted(path: Any, *, key: str, trust: Iterable[str] = ()) -> str:
-    """This dotted name, if it begins where it must; what it resolves to is looked at when it may be imported."""
+    """This dotted name, if it is in a permitted module; `resolve` checks the rest once it may be imported."""
     roots = (*HOME, *trust)
     if not isinstance(path, str) or not _within(path, roots):
         raise ValueError(_refusal(path, key, roots))
@@ -65,8 +65,10 @@ def _within(name: str, roots: Iterable[str]) -> bool:
 
 
 def _locate(path: str, key: str) -> Any:
-    """Import as much of the path as is modules, then follow attributes."""
+    """Import the modules in the path, then follow attributes."""
     parts = path.split(".")
+    if not all(parts):
+        raise ValueError(f"{key}={path} is no dotted name: name a class or function, such as package.module.Class")
     found: Any = None
     for index, part in enumerate(parts):
         if found is not None and hasattr(found, part):
@@ -74,7 +76,7 @@ def _locate(path: str, key: str) -> Any:
             continue
         try:
             found = importlib.import_module(".".join(parts[: index + 1]))
-        except (ImportError, ValueError):
+        except ImportError:
             if index == 0:
                 raise ValueError(f"{key}={path}: Python finds no module {part!r}: add its folder to PYTHONPATH, or install it") from None
             raise ValueError(f"{key}={path} does not exist: {'.'.join(parts[:index]) or path} has no {part!r}") from None

@@ -1,7 +1,7 @@
-"""The arithmetic of payloads: a flat `torch.Tensor`, or a `Phantom` that has a size and no numbers.
+"""The arithmetic of payloads: a flat `torch.Tensor`, or a `Phantom`, which has a size and no numbers.
 
 Parameters, gradients and payloads are one flat vector each, immutable by contract: an in-place step would change
-what a slower worker still holds. These operations, and ``+ - * / ** abs``, are the only ones that methods use.
+the weights that a slower worker still holds. Methods use only these operations and ``+ - * / ** abs``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Vector: TypeAlias = Any
-"""A flat torch.Tensor, or a Phantom: whatever the workload makes."""
+"""A flat torch.Tensor, or a Phantom, as the workload makes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phantom:
-    """A vector of `nbytes` bytes, `itemsize` to a number, whose arithmetic returns itself: it takes time to move, and nothing else."""
+    """A vector without numbers: `nbytes` bytes, `itemsize` for each number. It only takes time to send; arithmetic returns itself."""
 
     nbytes: int
     itemsize: int = 4
@@ -29,7 +29,7 @@ class Phantom:
 
 
 def nbytes(vector: Vector) -> int:
-    """Bytes on the wire; nothing weighs nothing."""
+    """Bytes on the wire; 0 for None."""
     return 0 if vector is None else int(vector.nbytes)
 
 
@@ -49,12 +49,12 @@ def where(condition: Vector, yes: Vector, no: Vector) -> Vector:
 
 
 def scaled(vector: Vector, factor: Callable[[], float]) -> Vector:
-    """`vector` times a number that is worked out only where there is something to multiply."""
+    """`vector` times `factor()`, which is called only if there are numbers to multiply."""
     return vector if isinstance(vector, Phantom) else vector * factor()
 
 
 def weighted_sum(vectors: Sequence[Vector], factors: Callable[[], Sequence[float]]) -> Vector:
-    """Σ f_i v_i in this order; the numbers are worked out only where there is something to multiply."""
+    """Σ f_i v_i in this order; `factors` is called only if there are numbers to multiply."""
     total: Vector = None
     if isinstance(vectors[0], Phantom):
         return vectors[0]
@@ -65,14 +65,14 @@ def weighted_sum(vectors: Sequence[Vector], factors: Callable[[], Sequence[float
 
 
 def norm(vector: Vector) -> Vector:
-    """The Euclidean norm, as a scalar of the vector's own kind (never a number that steers a decision)."""
+    """The Euclidean norm, as a scalar of the vector's own kind (not a float, so that no decision depends on it)."""
     return vector if isinstance(vector, Phantom) else vector.norm()
 
 
 def with_tail(vector: Vector, of: Vector, num_parameters: int | None) -> Vector:
-    """`vector`, but what stands behind its first `num_parameters` numbers as in `of`; None: nothing stands there.
+    """`vector` with the numbers after the first `num_parameters` replaced by those of `of`; None: there are none after them.
 
-    A model with batch norm keeps its statistics there: they are averaged, and no rule for gradients means them.
+    A model with batch norm has its statistics there: they are averaged, and rules for gradients do not apply to them.
     """
     if num_parameters is None or isinstance(vector, Phantom) or len(vector) == num_parameters:
         return vector
@@ -82,9 +82,9 @@ def with_tail(vector: Vector, of: Vector, num_parameters: int | None) -> Vector:
 
 
 def compress(vector: Vector, threshold: float, num_parameters: int | None) -> Vector:
-    """Two bits a number: +threshold where it is at least that, −threshold where at most minus that, zero between.
+    """Two bits for each number: +threshold if it is at least that, −threshold if it is at most −threshold, else 0.
 
-    What stands behind the first `num_parameters` numbers goes as it is.
+    The numbers after the first `num_parameters` are not compressed.
     """
     if isinstance(vector, Phantom):
         return Phantom(-(-vector.nbytes // vector.itemsize // 4), itemsize=1)

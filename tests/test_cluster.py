@@ -1411,7 +1411,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a crash in the moment of the join": (
         [node(1.0)],
         {"faults": {"schedule": [{"nodes": [0], "join": 1, "crash": 1}]}},
-        "cluster.faults.schedule: node 0 is to go at 1 s, but is not there until 1 s: mend its rows",
+        "cluster.faults.schedule: node 0 is to go at 1 s, but is not there until 1 s: correct its rows",
     ),
     "free samples": ([node(0.0)], {}, "cluster.nodes[0].seconds_per_sample must be a finite number above zero, not 0.0"),
     "second row": ([node(1.0), node(-1.0)], {}, "cluster.nodes[1].seconds_per_sample must be a finite number above zero, not -1.0"),
@@ -1459,17 +1459,17 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a table that does not rise": (
         [{"count": 1, "table": [[4, 1.0], [4, 2.0]]}],
         {},
-        "cluster.nodes[0].table must rise in samples, but 4 comes behind 4: sort it, each size once",
+        "cluster.nodes[0].table must rise in samples, but 4 comes after 4: sort it, each size once",
     ),
     "a table that goes back": (
         [{"count": 1, "table": [[1, 1.0], [8, 1.0], [4, 2.0]]}],
         {},
-        "cluster.nodes[0].table must rise in samples, but 4 comes behind 8: sort it",
+        "cluster.nodes[0].table must rise in samples, but 4 comes after 8: sort it",
     ),
     "a table that ends falling": (
         [{"count": 1, "table": [[1, 1.0], [8, 0.5]]}],
         {},
-        "cluster.nodes[0].table must not fall between its last two points, as it goes on like that behind them: measure a larger batch",
+        "cluster.nodes[0].table must not fall between its last two points, as that line goes on beyond them: measure a larger batch",
     ),
     "an empty table": ([{"count": 1, "table": []}], {}, "cluster.nodes[0].table is empty: give at least one [samples, seconds]"),
     "a point": ([{"count": 1, "table": [[1, 1.0], [2]]}], {}, "cluster.nodes[0].table[1] must be [samples, seconds], not [2]"),
@@ -1543,7 +1543,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "speeds by a law below zero": (
         [node({"distribution": "weibull_min", "c": 1e-4}, count=20)],  # type: ignore[arg-type]
         {},
-        "cluster.nodes[0].seconds_per_sample must be above zero, but its law drew 0.0: give it a loc above zero",
+        "cluster.nodes[0].seconds_per_sample must be above zero, but its distribution drew 0.0: give it a loc above zero",
     ),
     # slow spells
     "spells without a factor": (
@@ -1581,12 +1581,12 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a rack within itself": (
         [IN_A],
         {"network": {**WIRE, "racks": {"a": {"within": "a"}}}},
-        "cluster.network.racks goes round in a circle, a in a: let one of them stand in no other",
+        "cluster.network.racks has a circle, a in a: leave out the within of one of them",
     ),
     "a circle of racks": (
         [IN_A],
         {"network": {**WIRE, "racks": {"a": {"within": "b"}, "b": {"within": "c"}, "c": {"within": "b"}}}},
-        "cluster.network.racks goes round in a circle, a in b in c in b: let one of them stand in no other",
+        "cluster.network.racks has a circle, a in b in c in b: leave out the within of one of them",
     ),
     "an empty rack": (
         [IN_A],
@@ -1664,29 +1664,29 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a fault that is none": (
         [node(1.0)],
         crash(),
-        "cluster.faults.schedule[0] says nothing of its nodes: give it join, crash, repair, leave in seconds, or seconds_to_crash by a law",
+        "cluster.faults.schedule[0] describes no fault: give it join, crash, repair, leave in seconds, or a drawn seconds_to_crash",
     ),
     "repair without crash": ([node(1.0)], crash(repair=2), "cluster.faults.schedule[0].repair does nothing without a crash: add it"),
     "repair before crash": (
         [node(1.0)],
         crash(crash=3, repair=2),
-        "cluster.faults.schedule[0]: repair at 2 s must come behind crash at 3 s",
+        "cluster.faults.schedule[0]: repair at 2 s must come after crash at 3 s",
     ),
-    "repair at crash": ([node(1.0)], crash(crash=3, repair=3), "cluster.faults.schedule[0]: repair at 3 s must come behind crash at 3 s"),
+    "repair at crash": ([node(1.0)], crash(crash=3, repair=3), "cluster.faults.schedule[0]: repair at 3 s must come after crash at 3 s"),
     "absences that overlap": (
         [node(1.0)],
         {"faults": {"schedule": [{"nodes": [0], "crash": 1, "repair": 4}, {"nodes": "all", "crash": 3, "repair": 5}]}},
-        "cluster.faults.schedule: node 0 is to go at 3 s, but is not there until 4 s: mend its rows",
+        "cluster.faults.schedule: node 0 is to go at 3 s, but is not there until 4 s: correct its rows",
     ),
     "leaving and crashing": (
         [node(1.0)],
         crash(crash=4, leave=2),
-        "cluster.faults.schedule: node 0 is to go at 4 s, but left for good: mend its rows",
+        "cluster.faults.schedule: node 0 is to go at 4 s, but left for good: correct its rows",
     ),
     "a crash before joining": (
         [node(1.0)],
         crash(join=4, crash=2, repair=6),
-        "cluster.faults.schedule: node 0 is to go at 2 s, but is not there until 4 s: mend its rows",
+        "cluster.faults.schedule: node 0 is to go at 2 s, but is not there until 4 s: correct its rows",
     ),
     "repair by law without crash": (
         [node(1.0)],
@@ -1696,12 +1696,12 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "two laws": (
         [node(1.0)],
         {"faults": {"schedule": [{"nodes": [0], "seconds_to_crash": {"distribution": "expon"}}] * 2}},
-        "cluster.faults.schedule[1]: node 0 crashes by a law already: give it one",
+        "cluster.faults.schedule[1]: node 0 has a distribution of crashes already: give it one",
     ),
     "a law behind the end": (
         [node(1.0)],
         crash(leave=1, seconds_to_crash={"distribution": "expon"}),
-        "cluster.faults.schedule: node 0 cannot crash by a law, as it leaves for good: leave one of them out",
+        "cluster.faults.schedule: node 0 cannot crash at drawn times, as it leaves for good: leave one of them out",
     ),
     "a fault by the name of another": (
         [node(1.0)],

@@ -82,7 +82,7 @@ BAD = {
     "method=dana weighting=per_sample": "weighting is PerSample, but compensation is Dana, which reckons with the very steps",
     "method=gap_aware discount=inverse_staleness": "discount is InverseStaleness, but compensation is GapAware",
     "method=gap_aware admission=softsync": "admission is SoftSync, which makes a version of several, but compensation is GapAware",
-    "method=dana +optimizer.weight_decay=1e-4": "reckons with steps of plain momentum SGD, but optimizer.weight_decay=0.0001",
+    "method=dana +optimizer.weight_decay=1e-4": "assumes steps of plain momentum SGD, but optimizer.weight_decay=0.0001",
     "method=asgd local_learning_rate_schedule={_target_: torch.optim.lr_scheduler.StepLR}": "would do nothing without a local optimizer",
     "method=dana momentum=0.9": "keeps a momentum for each worker, so the server's optimizer must be torch.optim.SGD without one",
     "method=dana optimizer=adam": "must be torch.optim.SGD without one, not torch.optim.Adam",

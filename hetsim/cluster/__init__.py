@@ -1,4 +1,4 @@
-"""What a method runs on: nodes, links and faults, and the seconds that a gradient, an update, a message or a collective takes on them."""
+"""What a method runs on: nodes, links and faults, and the seconds that gradients, updates, messages and collectives take."""
 
 from hetsim.cluster.model import Cluster, Faults, Network, Node, Outages, Path, Rack, Server, SlowSpells
 

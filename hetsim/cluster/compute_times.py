@@ -1,4 +1,4 @@
-"""How long a node's work takes: its description, its own stream of chance, and what slows it down meanwhile."""
+"""How long a node's work takes: by its description, noise from its own random stream, and changes of its speed meanwhile."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hetsim.cluster.model import Cluster, Node, SlowSpells
 from hetsim.errors import RunFailed
 from hetsim.vector import Vector, nbytes
 
-CROSSED = 100_000
-"""A step that meets more changes of its node's speed than so many would take for ever to add up."""
+MAX_SPEED_CHANGES = 100_000
+"""A step during which a node's speed changes more often is refused: to add up its time would take too long."""
 
 
 class StepTimes:
-    """One node's gradient times, in the order in which it computes them."""
+    """The seconds of one node's gradients, in the order in which it computes them."""
 
     __slots__ = ("_factors", "node", "slowdown")
 
@@ -26,7 +26,7 @@ class StepTimes:
         self._factors = node.noise.draws(seed, rank, stream) if node.noise else None
 
     def skip(self, num_gradients: int) -> None:
-        """Go on behind so many gradients that an earlier run has had."""
+        """Start after so many gradients of an earlier run."""
         if self._factors is not None:
             next(islice(self._factors, num_gradients, num_gradients), None)
 
@@ -45,7 +45,7 @@ class StepTimes:
         return self._factors
 
     def seconds(self, samples: int, start: float = 0.0) -> float:
-        """What the next gradient takes, over this many samples, begun at this second of the run."""
+        """Of the next gradient, over so many samples, started at second `start` of the run."""
         node = self.node
         seconds = interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
         if self._factors is not None:
@@ -53,7 +53,7 @@ class StepTimes:
         return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
 
     def update_seconds(self, start: float) -> float:
-        """What an optimizer step of the node's own takes, begun at this second of the run."""
+        """Of an optimizer step on the node, started at second `start` of the run."""
         seconds = self.node.seconds_per_update
         return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
 
@@ -62,7 +62,7 @@ _SECONDS, _UPDATE_SECONDS = StepTimes.seconds, StepTimes.update_seconds
 
 
 class ServiceTimes:
-    """What the server's updates take, in order."""
+    """The seconds of the server's updates, in order."""
 
     def __init__(self, cluster: Cluster, *, seed: int) -> None:
         self.server = cluster.server
@@ -71,23 +71,23 @@ class ServiceTimes:
         self._factors = noise.draws(seed, 0, SERVICE) if noise else None
 
     def skip(self, num_updates: int) -> None:
-        """Go on behind so many updates that an earlier run has had."""
+        """Start after so many updates of an earlier run."""
         if self._factors is not None:
             next(islice(self._factors, num_updates, num_updates), None)
 
     def update_seconds(self, gradient: Vector) -> float:
-        """What the next one takes, with a gradient of this size."""
+        """Of the next update, with a gradient of this size."""
         seconds = self._always if self._always is not None else self.server.update_seconds(nbytes(gradient))
         return seconds if self._factors is None else seconds * next(self._factors)
 
 
 class Jitter:
-    """What is added to the latency of the messages from one rank to another, in order."""
+    """The seconds added to the latency of each message from one rank to another, in order."""
 
     def __init__(self, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
         distribution = cluster.network.jitter_seconds
         assert distribution is not None
-        one, other = ((end + 1) % (cluster.num_workers + 1) for end in (sender, receiver))  # the server is 0, however many workers
+        one, other = ((end + 1) % (cluster.num_workers + 1) for end in (sender, receiver))  # the server is 0 with any number of workers
         self._draws = distribution.draws(seed, one, JITTER, other)
         self.num_drawn = 0
 
@@ -97,23 +97,23 @@ class Jitter:
         self.num_drawn += num_messages
 
     def next(self) -> float:
-        """For the next message."""
+        """Of the next message."""
         self.num_drawn += 1
         return next(self._draws)
 
 
 def interpolated(table: tuple[tuple[int, float], ...], samples: int) -> float:
-    """Linear between the measured points, constant below the first, and on behind the last as between the last two."""
+    """Linear between the measured points, constant below the first, and beyond the last as between the last two."""
     at = bisect_right(table, samples, key=lambda point: point[0])
     if at == 0 or len(table) == 1:
         return table[0][1]
     measured, seconds = table[at - 1]
-    (before, low), (behind, high) = table[min(at, len(table) - 1) - 1], table[min(at, len(table) - 1)]
-    return seconds + (samples - measured) * ((high - low) / (behind - before))
+    (smaller, low), (larger, high) = table[min(at, len(table) - 1) - 1], table[min(at, len(table) - 1)]
+    return seconds + (samples - measured) * ((high - low) / (larger - smaller))
 
 
 class Slowdown:
-    """A piecewise constant factor on what work takes, from second 0 on: slow spells, a recorded trace, or both multiplied."""
+    """A piecewise constant factor on the seconds of work, from second 0 on: slow spells, a recorded trace, or both multiplied."""
 
     def __init__(self, node: Node, *, seed: int, rank: int) -> None:
         recorded = iter(node.slowdown or ((0.0, 1.0),))
@@ -124,14 +124,16 @@ class Slowdown:
         self._more()
 
     def stretched(self, seconds: float, start: float) -> float:
-        """What work of so many seconds takes that begins then: its rate is 1/factor at each moment."""
+        """How long work of so many seconds takes from `start` on: its rate is 1/factor at each moment."""
         while self._starts[-1] <= start and self._more():
             pass
         at = bisect_right(self._starts, start) - 1
-        took, now, last = 0.0, start, at + CROSSED
+        took, now, last = 0.0, start, at + MAX_SPEED_CHANGES
         while True:
             if at > last:
-                raise RunFailed(f"one step meets over {CROSSED} slow spells: make slow_spells' seconds_between and seconds_lasting longer")
+                raise RunFailed(
+                    f"one step meets over {MAX_SPEED_CHANGES} slow spells: make slow_spells' seconds_between and seconds_lasting longer"
+                )
             if at + 1 == len(self._starts) and not self._more():
                 return took + seconds * self._factors[at]
             piece, factor = self._starts[at + 1] - now, self._factors[at]
@@ -151,7 +153,7 @@ class Slowdown:
 
 
 def _spells(spells: SlowSpells, seed: int, rank: int) -> Iterator[tuple[float, float]]:
-    """(second, factor) in turn: fast for a while, slow for a while."""
+    """(second, factor) from which each spell holds: alternately fast and slow."""
     between = spells.seconds_between.draws(seed, rank, SPELLS, 0)
     lasting = spells.seconds_lasting.draws(seed, rank, SPELLS, 1)
     now = 0.0

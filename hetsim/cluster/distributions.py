@@ -1,4 +1,4 @@
-"""Laws of chance by SciPy's names, drawn in blocks; the common ones by NumPy alone, as scipy.stats takes half a second to import."""
+"""Distributions by SciPy's names, drawn in blocks; the common ones by NumPy alone, as scipy.stats takes half a second to import."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMON: dict[str, tuple[tuple[str, ...], Standard]] = {
     "uniform": ((), lambda rng, size: rng.random(size)),
     "weibull_min": (("c",), lambda rng, size, c: rng.weibull(c, size)),
 }
-"""Laws that are drawn without SciPy: the names of their shapes, and `size` numbers with loc 0 and scale 1."""
+"""Distributions drawn without SciPy: names of the shape parameters, and a function that draws `size` numbers with loc 0, scale 1."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Distribution:
     parameters: Mapping[str, float] = field(default_factory=dict)
 
     def draws(self, *stream: int) -> Iterator[float]:
-        """The numbers of one stream of chance, named by whole numbers: the same whatever other streams there are."""
+        """The numbers of one random stream, which whole numbers identify; they do not depend on other streams."""
         return chain.from_iterable(self._blocks(stream))  # a packed block is a quarter of a list of floats
 
     def _blocks(self, stream: tuple[int, ...]) -> Iterator[memoryview]:
-        """The same numbers, packed; a generator is made when the first is asked for."""
+        """The same numbers, packed; the generator is made when the first is drawn."""
         draw, rng = self.drawer(), np.random.default_rng(stream)
         while True:
             yield draw(rng, BLOCK).data
@@ -55,7 +55,7 @@ class Distribution:
         return drawn
 
     def drawer(self) -> Callable[[np.random.Generator, int], NDArray[np.float64]]:
-        """A function that draws so many numbers from a generator."""
+        """A function that draws `size` numbers from a generator."""
         if self.distribution in COMMON:
             names, standard = COMMON[self.distribution]
             shapes = [self.parameters[name] for name in names]
@@ -68,7 +68,7 @@ class Distribution:
 
 
 def parse_distribution(key: str, config: Any) -> Distribution:
-    """The law that a config describes, such as {distribution: lognorm, s: 0.1}; ValueError with one sentence if it describes none."""
+    """The distribution that a config describes, such as {distribution: lognorm, s: 0.1}; ValueError if it describes none."""
     if not isinstance(config, Mapping) or not isinstance(config.get("distribution"), str):
         raise ValueError(f"{key} must be null or a mapping such as {{distribution: lognorm, s: 0.1}}, not {config!r}")
     name = config["distribution"]
@@ -103,7 +103,7 @@ def _shapes(key: str, name: str) -> tuple[str, ...]:
 
 
 def _check_support(key: str, name: str, parameters: Mapping[str, float]) -> None:
-    """A time cannot be negative, and not be multiplied by a negative factor."""
+    """Refuse a distribution with negative values: times and factors on them are at least zero."""
     from scipy import stats
 
     lowest = getattr(stats, name)(**parameters).support()[0]

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 
 class Link(Protocol):
-    """What carries `bytes_per_second` among `groups` of flows; `left` and `open` are written while rates are filled."""
+    """A link for `groups` of flows; `max_min_fair` writes `left`, the capacity not given yet, and `open`, the flows without a rate."""
 
     bytes_per_second: float
     left: float
@@ -16,7 +16,7 @@ class Link(Protocol):
 
     @property
     def groups(self) -> dict[Any, None]:
-        """The groups of flows that cross it."""
+        """The groups of flows that cross the link."""
 
 
 class Group(Protocol):
@@ -27,7 +27,7 @@ class Group(Protocol):
 
     @property
     def links(self) -> tuple[Any, ...]:
-        """The links that they cross."""
+        """The links that the flows cross."""
 
 
 G = TypeVar("G", bound=Group)
@@ -35,7 +35,7 @@ L = TypeVar("L", bound=Link)
 
 
 def connected(group: G) -> tuple[list[G], list[Any]]:
-    """The groups whose rates hang on this one's, itself among them, and the links they cross: neighbours, theirs, and so on."""
+    """The groups whose rates depend on this one's, with this one, and the links that they cross: its neighbours, their neighbours, …"""
     groups, links = {group: None}, dict.fromkeys(group.links)
     fresh = list(links)
     while fresh:
@@ -52,8 +52,8 @@ def connected(group: G) -> tuple[list[G], list[Any]]:
 def max_min_fair(groups: list[G], links: list[L]) -> dict[G, float]:
     """Each group's rate, in bytes per second and flow, by progressive filling.
 
-    All flows without a rate rise together. At the level where a flow reaches its cap or a link is full, those whom that
-    stops have their rate; the others rise on with what is left.
+    The rates of all flows rise together. When a flow reaches its cap or a link is full, the flows that this stops keep
+    their rates; the others rise further with the remaining capacity.
     """
     for link in links:
         link.left = link.bytes_per_second

@@ -1,6 +1,6 @@
-"""Nodes, links and faults in SI units: data only, read by both backends. The simulator takes its times from here, and padding too.
+"""Nodes, links and faults in SI units: data only, read by both backends, for the simulator's times and for padding.
 
-docs/cluster.md has the equations and a picture of each part; `description.py` makes these objects from a config.
+docs/cluster.md has the equations and a picture of each part; `parse/` makes these objects from a config.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import cached_property
 from hetsim.cluster.distributions import Distribution
 
 Capacity = float | None
-"""What a link carries, in bytes per second; None: it is never the narrowest."""
+"""What a link carries, in bytes per second; None: it is never the bottleneck."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlowSpells:
-    """A node shared with others: work takes `factor` times as long in spells that come and go, the first one behind a fast time."""
+    """A node that others use too: work takes `factor` times as long in slow spells, which alternate with fast times, fast first."""
 
     factor: float
     seconds_between: Distribution
@@ -27,11 +27,11 @@ class SlowSpells:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One worker: a gradient of b samples takes (overhead_seconds + b · seconds_per_sample) · noise, or what a table says · noise.
+    """One worker: a gradient of b samples takes (overhead_seconds + b · seconds_per_sample) · noise, or a measured time · noise.
 
-    `table` has measured (samples, seconds), rising in samples: linear in between, constant below the first, and going on as
-    between the last two behind the last. `slowdown` has (seconds, factor) from 0 on: from then on all work takes `factor`
-    times as long. Both that and slow spells act on work in progress.
+    `table` has measured (samples, seconds), rising in samples: linear in between, constant below the first, and beyond the
+    last as between the last two. `slowdown` has (seconds, factor), the first at 0: from then on all work takes `factor`
+    times as long. It and slow spells also act on work in progress.
     """
 
     seconds_per_sample: float = 0.0
@@ -42,7 +42,7 @@ class Node:
     slow_spells: SlowSpells | None = None
     slowdown: tuple[tuple[float, float], ...] = ()
     max_samples: int | None = None
-    """What fits into its memory at once."""
+    """How many samples fit into its memory at once; None: no bound."""
     latency_seconds: float = 0.0
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
@@ -51,27 +51,27 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Rack:
-    """Nodes (and racks) behind one switch, whose link to the rest they share; a config may give its uplink alone, for both directions."""
+    """Nodes (and racks) at one switch, which share its link to the rest; a config may give only the uplink, for both directions."""
 
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
     latency_seconds: float = 0.0
     within: str | None = None
-    """The rack that this one stands in."""
+    """The rack that contains this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """What lies between any two: a message of n bytes takes latency_seconds + n / bytes_per_second where no link is narrower.
+    """Connects any two ranks: a message of n bytes takes latency_seconds + n / bytes_per_second if no link on its way is slower.
 
-    Each link that a node, a rack or the server describes is shared max-min fairly by the messages that pass it at the same time.
+    The messages that cross a described link of a node, a rack or the server at the same time share it max-min fairly.
     """
 
     latency_seconds: float
     bytes_per_second: float
     """The most that one message gets."""
     jitter_seconds: Distribution | None = None
-    """On top of each message's latency; collectives know none."""
+    """Added to each message's latency, not to that of collectives."""
     all_reduce: str = "ring"
     """ring, halving_doubling or two_level."""
     racks: Mapping[str, Rack] = field(default_factory=dict)
@@ -81,8 +81,8 @@ class Network:
 class Server:
     """Applies one update at a time, each (seconds_per_update + nbytes · seconds_per_byte) · noise.
 
-    With `shards` k, k machines have a part of the weights each, under one logical version: that divides an update's time, and
-    the bytes that each of the server's links carries, by k.
+    With `shards` k, each of k machines holds 1/k of the weights, under one logical version: that divides by k the time of an
+    update and the bytes that each of the server's links carries.
     """
 
     seconds_per_update: float = 0.0
@@ -95,23 +95,23 @@ class Server:
     rack: str | None = None
 
     def update_seconds(self, nbytes: float) -> float:
-        """Before noise."""
+        """Of an update with a gradient of `nbytes` bytes, before noise."""
         return (self.seconds_per_update + nbytes * self.seconds_per_byte) / self.shards
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outages:
-    """When a node is not there: `scheduled` (from, until) in seconds, in order, and behind them crashes by law, again and again."""
+    """When a node is absent: the `scheduled` (from, until) in seconds, in order, and after them crashes with drawn times between them."""
 
     scheduled: tuple[tuple[float, float], ...] = ()
     seconds_to_crash: Distribution | None = None
     seconds_to_repair: Distribution | None = None
-    """None: it stays away."""
+    """None: it does not return."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Which nodes are not there when, how soon the others know it, and what a new beginning without them costs them."""
+    """Which nodes are absent when, seconds until the others know it, and seconds that a regroup costs."""
 
     detection_seconds: float = 0.0
     regroup_seconds: float = 0.0
@@ -120,9 +120,9 @@ class Faults:
 
 @dataclass(frozen=True)
 class Path:
-    """What a message passes: latency in all, the most that one message gets, and the links that it shares with others.
+    """The way of a message: its whole latency, the highest rate of one message, and the links that it shares with others.
 
-    A link is named by its direction and by whose it is: ("up", 3), ("down", "server"), ("up", "rack a").
+    A link is named by its direction and its owner: ("up", 3), ("down", "server"), ("up", "rack a").
     """
 
     latency_seconds: float
@@ -132,7 +132,7 @@ class Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Workers 0 … N−1, the network between them, the server of the methods that have one (rank N), and faults."""
+    """Workers 0 … N−1, the network between them, the server (rank N) of methods that have one, and faults."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -147,34 +147,34 @@ class Cluster:
 
     @property
     def max_samples(self) -> tuple[int, ...] | None:
-        """What fits into each node's memory, in samples; None where no node has a bound."""
+        """How many samples fit into each node's memory; None if no node has a bound."""
         if all(node.max_samples is None for node in self.nodes):
             return None
         return tuple(2**62 if node.max_samples is None else node.max_samples for node in self.nodes)
 
     def capacity(self, link: tuple[str, int | str]) -> float:
         """What a link carries, in bytes per second."""
-        direction, whose = link
+        direction, owner = link
         end: Node | Rack | Server
-        if isinstance(whose, int):
-            end, times = self.nodes[whose], 1
-        elif whose == "server":
+        if isinstance(owner, int):
+            end, times = self.nodes[owner], 1
+        elif owner == "server":
             end, times = self.server, self.server.shards
         else:
-            end, times = self.network.racks[whose.removeprefix("rack ")], 1
+            end, times = self.network.racks[owner.removeprefix("rack ")], 1
         carries = end.uplink_bytes_per_second if direction == "up" else end.downlink_bytes_per_second
         return math.inf if carries is None else carries * times
 
     @cached_property
     def shares_links(self) -> bool:
-        """Whether any link is described, so that messages may be in each other's way."""
+        """Whether any link is described, so that messages may slow each other down."""
         ends: list[Node | Rack | Server] = [*self.nodes, self.server, *self.network.racks.values()]
         return any(end.uplink_bytes_per_second is not None or end.downlink_bytes_per_second is not None for end in ends)
 
     def path(self, sender: int, receiver: int) -> Path:
         """From one rank to another; rank N is the server."""
         up, down = self._way_out(sender), self._way_out(receiver)
-        while up[-1] == down[-1]:  # a rack that both stand in is not left
+        while up[-1] == down[-1]:  # the message does not leave a rack that contains both
             up, down = up[:-1], down[:-1]
         shards = self.server.shards if self.num_workers in (sender, receiver) else 1
         ends = [*(("up", end) for end in up), *(("down", end) for end in reversed(down))]
@@ -185,18 +185,18 @@ class Cluster:
         )
 
     def message_seconds(self, sender: int, receiver: int, nbytes: float) -> float:
-        """From hand-over to delivery of a message that has its way for itself, without jitter."""
+        """From sending to delivery of a message that shares no link, without jitter."""
         path = self.path(sender, receiver)
         return path.latency_seconds + nbytes / min([path.bytes_per_second, *map(self.capacity, path.links)])
 
     def _way_out(self, rank: int) -> list[int | str]:
-        """Whose links a message passes on its way out of everything: the node's own first, then from rack to rack."""
-        way: list[int | str] = ["server" if rank == self.num_workers else rank]
+        """The owners of the links from a rank to the outermost switch: the node or server, then its racks from the inside out."""
+        owners: list[int | str] = ["server" if rank == self.num_workers else rank]
         rack = self.server.rack if rank == self.num_workers else self.nodes[rank].rack
         while rack is not None:
-            way.append(f"rack {rack}")
+            owners.append(f"rack {rack}")
             rack = self.network.racks[rack].within
-        return way
+        return owners
 
     def _latency(self, end: int | str) -> float:
         if isinstance(end, int):

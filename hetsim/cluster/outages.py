@@ -1,4 +1,4 @@
-"""When a node is not there: what its faults schedule, and crashes drawn from a distribution."""
+"""When a node is absent: scheduled outages, and crashes drawn from a distribution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hetsim.cluster.model import Cluster
 
 
 def outages(cluster: Cluster, rank: int, *, seed: int) -> Iterator[tuple[float, float]]:
-    """(from, until) of each time in which a node is not there: what is scheduled, and behind that crashes by law."""
+    """(from, until) of each outage of a node, in seconds: the scheduled ones, then crashes drawn from its distribution."""
     its = cluster.faults.nodes.get(rank)
     if its is None:
         return

@@ -1,1 +1,1 @@
-"""Decisions: pure, frozen, one published rule per class. Nothing here knows which world it runs in."""
+"""Decisions of a method: frozen dataclasses with pure functions, one published rule per class. None knows in which world it runs."""

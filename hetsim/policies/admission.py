@@ -1,4 +1,4 @@
-"""What the server applies, and whom it frees to go on."""
+"""Which gradients the server applies, and which workers it releases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.effects import Contribution
 
 @dataclass(slots=True, unsafe_hash=True)
 class Decision:
-    """Apply these as one group, drop those, and let these ranks take their next range."""
+    """Apply the contributions in `apply` as one group, drop those in `drop`, and let the ranks in `release` take their next range."""
 
     apply: tuple[Contribution, ...] = ()
     drop: tuple[Contribution, ...] = ()
@@ -21,43 +21,47 @@ class Decision:
 
 
 class Admission(ABC):
-    """Decides what happens when a gradient arrives, or a worker leaves."""
+    """Decides what the server does when a gradient arrives or a worker leaves."""
 
     lets_gradients_be_late: ClassVar[bool] = True
-    """Whether what it applies can be older than the version that it is applied to."""
+    """Whether a gradient can be applied to a newer version than the one that it was computed at."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checks.refuse_renamed(cls, left="worker_left", joined="worker_joined")
 
     @abstractmethod
     def initial(self, num_workers: int) -> Any:
-        """The state before anything has arrived; ValueError, with one sentence, if so many workers make no sense of it."""
+        """The state before the first gradient; ValueError, with one sentence, if the rule cannot work with so many workers."""
 
     def group_size(self, num_workers: int) -> int:
-        """How many gradients make a version; a weight acts on a single one through its scale alone."""
+        """How many gradients make a version; if it is one, a weight only scales that gradient."""
         return 1
 
     @abstractmethod
     def arrived(self, state: Any, contribution: Contribution) -> tuple[Any, Decision]:
-        """What to do now that this gradient is here."""
+        """The state and the decision after this gradient has arrived."""
 
     def worker_left(self, state: Any, rank: int) -> tuple[Any, Decision]:
-        """What to do now that this worker will send no more (at the end, whatever is still held is to be applied)."""
+        """The state and the decision after this worker has sent its last gradient; after the last worker, apply what is still held."""
         return state, Decision()
 
     def worker_joined(self, state: Any, rank: int) -> Any:
-        """The state now that this worker takes part, which had left or was lost."""
+        """The state after this worker, which had left or was lost, takes part again."""
         return state
 
     def resumed(self, state: Any, num_workers: int) -> Any:
-        """The state at a new start, where all workers take part again."""
+        """The state after a restart, in which all workers take part again."""
         return state
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
-        """An equal part of the global batch that this group belongs to, in samples."""
+        """An equal share of the global batch that this group belongs to, in samples."""
         return batch_size / num_workers
 
 
 @dataclass(frozen=True)
 class EveryGradient(Admission):
-    """Apply each gradient as it arrives, and free its worker: asynchronous SGD (Downpour)."""
+    """Apply each gradient on arrival and release its worker: asynchronous SGD (Downpour)."""
 
     def initial(self, num_workers: int) -> None:
         return None
@@ -68,7 +72,7 @@ class EveryGradient(Admission):
 
 @dataclass(frozen=True)
 class ArrivalState:
-    """What is held back: who takes part, how many gradients make a round, and what has arrived of this one."""
+    """The workers that take part, how many gradients make a version, and the gradients that wait for the rest of them."""
 
     members: frozenset[int]
     size: int
@@ -77,7 +81,7 @@ class ArrivalState:
 
 @dataclass(frozen=True)
 class Barrier(Admission):
-    """Wait for everyone, apply all as one, free everyone: synchronous SGD."""
+    """Wait for the gradients of all workers, apply them as one group, release all workers: synchronous SGD."""
 
     lets_gradients_be_late: ClassVar[bool] = False
 
@@ -100,12 +104,12 @@ class Barrier(Admission):
         return _completed(replace(state, members=state.members - {rank}))
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
-        """The group *is* the global batch, also when that is the last, shorter one."""
+        """The group *is* the global batch, also the last, shorter one."""
         return sum(contribution.samples for contribution in group) / len(group)
 
 
 def _completed(state: ArrivalState) -> tuple[ArrivalState, Decision]:
-    """Apply a round, in rank order, and free those who made it, if enough of it is here or nobody is left to wait for."""
+    """Apply the waiting gradients in rank order and release their workers, if they are enough or no worker is still to send one."""
     count = len(state.waiting)
     if not count or (count < state.size and (count < len(state.members) or not state.members <= {c.rank for c in state.waiting})):
         return state, Decision()
@@ -115,7 +119,7 @@ def _completed(state: ArrivalState) -> tuple[ArrivalState, Decision]:
 
 @dataclass(frozen=True)
 class ClockState:
-    """How many steps each worker has done, and who waits for the slowest."""
+    """How many steps each worker has done, and which workers wait for the slowest."""
 
     done: Mapping[int, int]
     waiting: frozenset[int] = frozenset()
@@ -123,10 +127,10 @@ class ClockState:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedStaleness(Admission):
-    """Apply each gradient as it arrives; a worker that is more than `bound` steps ahead of the slowest waits for it.
+    """Apply each gradient on arrival; a worker that is more than `bound` steps ahead of the slowest waits for it.
 
     Stale synchronous parallel, Ho et al. 2013 (NIPS 26): a worker that has done c steps may go on iff c − min c ≤ bound.
-    Bound 0 lets nobody begin a step before all have done the last one; null is no bound, asynchronous SGD.
+    With bound 0 no worker begins a step before all have done the one before; null is no bound: asynchronous SGD.
     """
 
     bound: int | None
@@ -141,29 +145,29 @@ class BoundedStaleness(Admission):
     def arrived(self, state: ClockState, contribution: Contribution) -> tuple[ClockState, Decision]:
         rank = contribution.rank
         done = {**state.done, rank: state.done[rank] + 1}
-        return self._go_on(ClockState(done, state.waiting | {rank}), apply=(contribution,))
+        return self._release(ClockState(done, state.waiting | {rank}), apply=(contribution,))
 
     def worker_left(self, state: ClockState, rank: int) -> tuple[ClockState, Decision]:
-        return self._go_on(ClockState({other: c for other, c in state.done.items() if other != rank}, state.waiting - {rank}))
+        return self._release(ClockState({other: c for other, c in state.done.items() if other != rank}, state.waiting - {rank}))
 
     def worker_joined(self, state: ClockState, rank: int) -> ClockState:
-        """With the slowest of the others."""
+        """It has done as many steps as the slowest of the others."""
         return ClockState({**state.done, rank: min(state.done.values(), default=0)}, state.waiting)
 
     def resumed(self, state: ClockState, num_workers: int) -> ClockState:
         return self.initial(num_workers)
 
-    def _go_on(self, state: ClockState, *, apply: tuple[Contribution, ...] = ()) -> tuple[ClockState, Decision]:
+    def _release(self, state: ClockState, *, apply: tuple[Contribution, ...] = ()) -> tuple[ClockState, Decision]:
         slowest = min(state.done.values(), default=0)
-        free = tuple(rank for rank in sorted(state.waiting) if self.bound is None or state.done[rank] - slowest <= self.bound)
-        return ClockState(state.done, state.waiting.difference(free)), Decision(apply, release=free)
+        released = tuple(rank for rank in sorted(state.waiting) if self.bound is None or state.done[rank] - slowest <= self.bound)
+        return ClockState(state.done, state.waiting.difference(released)), Decision(apply, release=released)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoftSync(Admission):
-    """Apply every c = ⌊N/n⌋ gradients as one, whoever they are from; a worker goes on at once with the newest weights.
+    """Apply every c = ⌊N/n⌋ gradients, from any workers, as one group; a worker goes on at once with the newest weights.
 
-    n-softsync, Zhang, Gupta, Lian, Liu, arXiv 1511.05950. n = N is asynchronous SGD; n = 1 is not synchronous SGD, as nobody waits.
+    n-softsync, Zhang, Gupta, Lian, Liu, arXiv 1511.05950. n = N is asynchronous SGD; n = 1 is not synchronous SGD, as no worker waits.
     """
 
     n: int
@@ -200,7 +204,7 @@ class SoftSync(Admission):
 
 @dataclass(frozen=True, kw_only=True)
 class Backup(Admission):
-    """Apply the first N − `spares` gradients of each version as one and drop those that come later: nobody waits for stragglers.
+    """Apply the first N − `spares` gradients of each version as one group and drop later ones: no worker waits for stragglers.
 
     Chen, Monga, Bengio, Jozefowicz, arXiv 1604.00981. Without spares it is a barrier.
     """
@@ -241,9 +245,9 @@ class Backup(Admission):
 
 @dataclass(frozen=True, kw_only=True)
 class Ringmaster(Admission):
-    """Apply a gradient iff it is less than `max_delay` versions old, drop it otherwise; its worker begins anew at the newest weights.
+    """Apply a gradient iff it is less than `max_delay` versions old, drop it otherwise; its worker goes on at the newest weights.
 
-    Ringmaster ASGD, arXiv 2501.16168, whose R this is.
+    Ringmaster ASGD, arXiv 2501.16168, where `max_delay` is R.
     """
 
     max_delay: int
@@ -255,5 +259,5 @@ class Ringmaster(Admission):
         return None
 
     def arrived(self, state: None, contribution: Contribution) -> tuple[None, Decision]:
-        only, free = (contribution,), (contribution.rank,)
-        return None, Decision(apply=only, release=free) if contribution.staleness < self.max_delay else Decision(drop=only, release=free)
+        one, rank = (contribution,), (contribution.rank,)
+        return None, Decision(apply=one, release=rank) if contribution.staleness < self.max_delay else Decision(drop=one, release=rank)

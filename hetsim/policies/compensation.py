@@ -1,4 +1,4 @@
-"""How a delay is corrected before a gradient is applied, and what the server sends in place of W."""
+"""How a late gradient is corrected before it is applied, and which weights the server sends."""
 
 from __future__ import annotations
 
@@ -13,32 +13,36 @@ from hetsim.vector import Vector, sqrt, zeros_like
 
 
 class Compensation(ABC):
-    """Decides what a late gradient would have been."""
+    """Estimates what a late gradient would be at the present weights."""
 
     corrects_locally: ClassVar[bool] = True
-    """Whether a worker can correct its own step by it; not so where the server has to send something for it."""
+    """Whether a worker can correct its own step by it; False if that needs something from the server."""
     requires_plain_sgd: ClassVar[bool] = False
-    """Whether it must know the very steps that are taken: of single gradients, neither weighted nor discounted."""
+    """Whether it needs to know each step exactly, so that gradients are applied one by one, neither weighted nor discounted."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checks.refuse_renamed(cls, reckons_with_momentum="requires_plain_sgd")
 
     def suits(self, optimizer: str, options: Mapping[str, Any], schedule: str | None) -> None:  # noqa: B027
-        """Raise ValueError, with one sentence, if the optimizer (class name and options) makes nonsense of it."""
+        """Raise ValueError, with one sentence, if it is wrong for this optimizer: class name, options, class name of the schedule."""
 
     @abstractmethod
     def initial(self, weights: Vector, num_workers: int) -> Any:
-        """The state before anything was applied."""
+        """The state before the first gradient is applied."""
 
     @abstractmethod
     def correct(self, state: Any, contribution: Contribution, now: Vector) -> tuple[Any, Vector]:
-        """The gradient to apply at the weights `now`, computed at `contribution.used`; and the state after it."""
+        """The state afterwards, and the gradient to apply at the weights `now`; it was computed at the weights `contribution.used`."""
 
     def outgoing(self, state: Any, weights: Vector) -> Vector:
-        """What the server sends for others to compute at."""
+        """The weights that the server sends to workers."""
         return weights
 
 
 @dataclass(frozen=True)
 class NoCompensation(Compensation):
-    """A gradient is applied as it came."""
+    """A gradient is applied uncorrected."""
 
     def initial(self, weights: Vector, num_workers: int) -> None:
         return None
@@ -48,17 +52,17 @@ class NoCompensation(Compensation):
 
 
 def _plain(options: Mapping[str, Any]) -> None:
-    """Refuse what would make steps other than those that a compensation reckons with."""
+    """Refuse options with which the optimizer takes other steps than the compensation assumes."""
     for name in ("dampening", "nesterov", "weight_decay", "maximize"):
         if options.get(name):
-            raise ValueError(f"compensation reckons with steps of plain momentum SGD, but optimizer.{name}={options[name]}: leave it out")
+            raise ValueError(f"compensation assumes steps of plain momentum SGD, but optimizer.{name}={options[name]}: leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DelayCompensation(Compensation):
-    """g + λ g⊙g⊙(W − w_i): a first-order step from where g was computed to where it is applied. DC-ASGD-c, arXiv 1609.08326.
+    """g + λ g⊙g⊙(W − w_i): the gradient at W, to first order, from g at w_i. DC-ASGD-c, arXiv 1609.08326.
 
-    λ g⊙g stands for the diagonal of the Hessian.
+    λ g⊙g approximates the diagonal of the Hessian.
     """
 
     strength: float
@@ -101,7 +105,7 @@ class AdaptiveDelayCompensation(Compensation):
 
 @dataclass(frozen=True)
 class GapAwareState:
-    """The momentum buffer u that the server's optimizer has, the moving average v of its square, and how many steps are in it."""
+    """The momentum buffer u of the server's optimizer, the moving average v of its square, and how many steps are averaged."""
 
     u: Vector
     v: Vector
@@ -110,9 +114,9 @@ class GapAwareState:
 
 @dataclass(frozen=True, kw_only=True)
 class GapAware(Compensation):
-    """g / (1 + |W − w_i| / C), elementwise: the further the weights have moved on, the less of g. Gap-Aware, arXiv 1909.10802.
+    """g / (1 + |W − w_i| / C), elementwise: the further the weights have moved, the smaller the step. Gap-Aware, arXiv 1909.10802.
 
-    C = scale · η(√v̂ + ε) is the size of a usual step: v̂ is the (bias-corrected) moving average of the squared momentum
+    C = scale · η(√v̂ + ε) is the size of a typical step: v̂ is the (bias-corrected) moving average of the squared momentum
     buffer u = γu + g. `learning_rate` and `momentum` are the optimizer's η and γ; `scale` is 1 in the paper.
     """
 
@@ -164,9 +168,9 @@ class DanaState:
 
 @dataclass(frozen=True, kw_only=True)
 class Dana(Compensation):
-    """v_i = γ v_i + g_i, W ← W − η v_i; workers compute at W − ηγ Σ_j v_j, where everyone's momentum will have led.
+    """v_i = γ v_i + g_i, W ← W − η v_i; workers compute at W − ηγ Σ_j v_j, where the momenta of all workers lead.
 
-    DANA, arXiv 1907.11612. Each worker has a momentum of its own here, so the server's optimizer must have none. `learning_rate` is its η.
+    DANA, arXiv 1907.11612. Each worker has its own momentum here, so the server's optimizer must have none; `learning_rate` is its η.
     """
 
     corrects_locally: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""What a push to the server leaves out, and what becomes of it."""
+"""Which part of a gradient a push to the server carries, and what happens to the rest."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from hetsim.vector import Vector, compress, decompress, nbytes, with_tail, zeros
 
 
 class Compression(ABC):
-    """Decides what a worker sends in place of its gradient. `num_parameters`: how much of a vector is gradient (None: all)."""
+    """Decides what a worker sends in place of its gradient.
+
+    The first `num_parameters` numbers of a vector are gradient (None: all); the others are averaged and are sent unchanged.
+    """
 
     @abstractmethod
     def initial(self, weights: Vector) -> Any:
-        """A worker's state before its first push; it starts afresh when a run is started again."""
+        """A worker's state before its first push of a run, and of a restarted run."""
 
     @abstractmethod
     def pack(self, state: Any, gradient: Vector, num_parameters: int | None) -> tuple[Any, Vector]:
-        """The state after this push, and what goes through the wire."""
+        """The state after this push, and the payload to send."""
 
     @abstractmethod
     def unpack(self, payload: Vector, like: Vector, num_parameters: int | None) -> Vector:
-        """The gradient that the server takes a payload for; a vector like the weights."""
+        """The gradient that the server reads from a payload: a vector of the size and kind of `like`."""
 
 
 @dataclass(frozen=True)
 class NoCompression(Compression):
-    """A gradient is pushed as it is."""
+    """The payload is the gradient."""
 
     def initial(self, weights: Vector) -> None:
         return None
@@ -42,7 +45,7 @@ class NoCompression(Compression):
 
 @dataclass(frozen=True)
 class TwoBitState:
-    """What a worker's pushes have left out so far, and how many there were."""
+    """What a worker's pushes have not carried yet, and how many pushes there were."""
 
     residual: Vector
     num_pushes: int = 0
@@ -50,10 +53,10 @@ class TwoBitState:
 
 @dataclass(frozen=True, kw_only=True)
 class TwoBit(Compression):
-    """±threshold or 0 for each number, what is left out added to the next push; every `full_every`-th push leaves nothing out.
+    """Send ±threshold or 0 for each number, add the residual to the next push; every `full_every`-th push is sent in full.
 
-    CD-SGD, arXiv 2106.10796: two-bit quantisation with error feedback, corrected by a full push every k. What was left out
-    goes with the full push: kept back, it would never be sent where gradients have become small. `full_every` null: never.
+    CD-SGD, arXiv 2106.10796: two-bit quantisation with error feedback, corrected by a full push every k. The full push
+    carries the residual too: otherwise it would never be sent once gradients are small. `full_every` null: no full pushes.
     """
 
     threshold: float

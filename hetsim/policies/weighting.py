@@ -10,11 +10,11 @@ from hetsim.effects import Contribution
 
 
 class Weighting(ABC):
-    """Decides w_i from the samples behind each mean gradient."""
+    """Decides w_i from the number of samples that each mean gradient is over."""
 
     @abstractmethod
     def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
-        """One w_i for each contribution; `fair_share` is what an equal part of the global batch is, B/N samples."""
+        """One w_i for each contribution; `fair_share` is an equal share of the global batch, B/N samples."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class PerWorker(Weighting):
 class PerSample(Weighting):
     """Every sample counts the same: w_i = N · b_i / B. Moreno-Álvarez et al. 2022 (10.1007/s11227-022-04399-2).
 
-    Behind a barrier this is the exact gradient of the global batch; on arrival it scales the learning rate by the share.
+    With a barrier this is the exact gradient of the global batch; without one it scales the learning rate by the share.
     """
 
     def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
@@ -37,7 +37,7 @@ class PerSample(Weighting):
 
 
 class Discount(ABC):
-    """Decides d(τ), how much less an old gradient counts."""
+    """Decides d(τ), by how much an old gradient counts less."""
 
     @abstractmethod
     def factor(self, staleness: int) -> float:
@@ -54,7 +54,7 @@ class NoDiscount(Discount):
 
 @dataclass(frozen=True)
 class InverseStaleness(Discount):
-    """d(τ) = 1/τ, and 1 for a gradient that is not late: Zhang, Gupta, Lian, Liu, arXiv 1511.05950, "α = α0/τ"."""
+    """d(τ) = 1/τ, and 1 for a gradient of the present version: Zhang, Gupta, Lian, Liu, arXiv 1511.05950, "α = α0/τ"."""
 
     def factor(self, staleness: int) -> float:
         return 1.0 / max(1, staleness)

@@ -14,6 +14,7 @@ from hetsim.coordination.plan import Plan
 from hetsim.effects import Batch
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.trace import DETAILS
+from hetsim.workloads.device import device
 from hetsim.workloads.task import Optimizer, OptimizerRecipe, Task, Workload
 
 
@@ -82,7 +83,7 @@ class Experiment:
 
     def load(self) -> tuple[Task, Optimizers]:
         """The workload's data, model and optimizers, refusing what would silently do nothing."""
-        task = self.workload.load(seed=self.seed, dtype=self.dtype)
+        task = self.workload.load(seed=self.seed, dtype=self.dtype, device=device("cpu"))
         if "torch" in sys.modules:  # a phantom never imports it
             sys.modules["torch"].set_num_threads(self.threads)
         optimizer = task.optimizer(self.optimizer)

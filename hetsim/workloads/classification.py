@@ -1,8 +1,10 @@
-"""A classifier on labelled arrays, its weights one flat vector."""
+"""A classifier on labelled arrays, with its weights in one flat vector."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Sized
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,14 +12,14 @@ from torch.nn import functional
 
 from hetsim.effects import Batch
 from hetsim.workloads.data.base import Arrays, Augmentation
+from hetsim.workloads.device import Device
 from hetsim.workloads.models.registry import build_model, logits
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.sequence import Indices, Sequence, word, words
-from hetsim.workloads.supervised import Supervised
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
 
-AT_ONCE = 1000  # samples evaluated together
-EVALUATED = 10_000  # training samples that the training loss is a mean over, at the most, evenly spaced
+CHUNK_SAMPLES = 1000  # evaluated, resized and averaged together
+MAX_EVALUATED_SAMPLES = 10_000  # of the training set, evenly spaced: the training loss is the mean over them
 
 
 class Classification(Task):
@@ -25,26 +27,37 @@ class Classification(Task):
 
     The flat vector is [parameters | running statistics | 1] for a model with batch norm, [parameters] for others: a
     worker starts from the global statistics, updates them by its own batch and sends back [gradient | new statistics | 1].
-    The committed statistics are the weighted mean of those that make a version: of all workers' behind a barrier, the
-    one worker's on arrival. Integer buffers stay as they are.
+    The committed statistics are the weighted mean of those that make a version: of all workers with a barrier, of one
+    worker where each gradient is applied on arrival. Integer buffers keep their initial values.
     """
 
-    def __init__(self, workload: Supervised, arrays: Arrays, *, seed: int, dtype: str) -> None:
+    def __init__(
+        self,
+        arrays: Arrays,
+        *,
+        model: str,
+        model_options: Mapping[str, Any],
+        resize: int | None,
+        augmentation: Augmentation,
+        seed: int,
+        dtype: str,
+        device: Device,
+    ) -> None:
+        self.device = device
         self.seed = seed
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.num_samples = len(arrays.x_train)
         self.sequence = Sequence(self.num_samples, seed=seed)
-        self.augmentation = workload.augmented()
-        self._x_train, self._x_test = self._inputs(arrays, workload.resize)
+        self.augmentation = augmentation
+        self._x_train, self._x_test = self._inputs(arrays, resize)
         self._y_train, self._y_test = torch.from_numpy(arrays.y_train), torch.from_numpy(arrays.y_test)
         num_classes = int(max(arrays.y_train.max(), arrays.y_test.max())) + 1
         shape = tuple(self._x_train.shape[1:])
         if self.augmentation and len(shape) != 3:
             raise ValueError("workload.augmentation needs images, not plain features: leave it out")
-        model = build_model(workload.model, workload.model_options, shape=shape, num_classes=num_classes, seed=seed)
-        self.model = model.to(self.dtype)
-        self._parameters = list(model.parameters())
-        statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        self.model = build_model(model, model_options, shape=shape, num_classes=num_classes, seed=seed).to(self.dtype)
+        self._parameters = list(self.model.parameters())
+        statistics = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         self.num_parameters: int = sum(parameter.numel() for parameter in self._parameters)
         one = [torch.ones(1, dtype=self.dtype)] if statistics else []
         self._initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *statistics, *one)])
@@ -63,7 +76,7 @@ class Classification(Task):
         inputs, labels = self._prepare(self._x_train, indices), self._y_train.index_select(0, torch.from_numpy(indices))
         if self.augmentation:
             inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=np.arange(batch.start, batch.stop))
-        # dropout draws from (seed, first position), so that it does not matter who computes
+        # dropout draws from (seed, first position): the same numbers on every rank
         torch.default_generator.manual_seed(word(self.seed, batch.start, stream=1) >> 32)
         self._place(at, training=True)
         try:
@@ -81,7 +94,7 @@ class Classification(Task):
 
     def evaluate(self, at: torch.Tensor) -> Evaluation:
         self._place(at, training=False)
-        count = min(self.num_samples, EVALUATED)
+        count = min(self.num_samples, MAX_EVALUATED_SAMPLES)
         loss, _ = self._score(self._x_train, self._y_train, np.arange(count, dtype=np.int64) * self.num_samples // count)
         _, accuracy = self._score(self._x_test, self._y_test, np.arange(len(self._y_test)))
         return Evaluation(train_loss=loss, test_accuracy=accuracy)
@@ -90,21 +103,21 @@ class Classification(Task):
         """Mean loss and accuracy over these samples."""
         loss = right = 0.0
         with torch.no_grad():
-            for start in range(0, len(indices), AT_ONCE):
-                some = indices[start : start + AT_ONCE]
+            for start in range(0, len(indices), CHUNK_SAMPLES):
+                some = indices[start : start + CHUNK_SAMPLES]
                 outputs, labels = logits(self.model(self._prepare(x, some))), y[some]
                 loss += functional.cross_entropy(outputs, labels, reduction="sum").item()
                 right += (outputs.argmax(1) == labels).sum().item()
         return loss / len(indices), right / len(indices)
 
     def _place(self, at: torch.Tensor, *, training: bool) -> None:
-        """Let the model have the numbers of `at`, copied: while it trains it changes its statistics."""
+        """Copy `at` into the model: a copy, because training changes the running statistics."""
         self._placed.copy_(at)
-        if self.model.training != training:  # it walks through all modules
+        if self.model.training != training:  # `train` visits every module
             self.model.train(training)
 
     def _inputs(self, arrays: Arrays, resize: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images as they are stored (bytes stay bytes); remember mean and deviation of each channel."""
+        """Inputs as they are stored (bytes stay bytes); sets mean and deviation of each channel."""
         train, test = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.x_test)
         if resize is not None:
             if train.ndim != 4:
@@ -114,10 +127,10 @@ class Classification(Task):
         wide = [1, -1] + [1] * (train.ndim - 2)
         count = train.numel() // train.shape[1]
         mean = torch.zeros(train.shape[1], dtype=torch.float64)
-        for part in torch.split(train, AT_ONCE):
+        for part in torch.split(train, CHUNK_SAMPLES):
             mean += part.double().sum(axes) / count
         variance = torch.zeros_like(mean)
-        for part in torch.split(train, AT_ONCE):
+        for part in torch.split(train, CHUNK_SAMPLES):
             variance += ((part - mean.view(wide)) ** 2).sum(axes) / count
         self._mean = mean.to(self.dtype).view(wide)
         self._scale = variance.where(variance > 0, torch.ones_like(variance)).rsqrt().to(self.dtype).view(wide)
@@ -128,7 +141,7 @@ class Classification(Task):
 
 
 def _view(tensors: Sized[torch.Tensor], vector: torch.Tensor) -> None:
-    """Let the tensors be views of the vector, one behind the other."""
+    """Make the tensors consecutive views of the vector."""
     sizes = [tensor.numel() for tensor in tensors]
     for tensor, part in zip(tensors, torch.split(vector[: sum(sizes)], sizes), strict=True):
         tensor.data = part.view(tensor.shape)
@@ -137,13 +150,14 @@ def _view(tensors: Sized[torch.Tensor], vector: torch.Tensor) -> None:
 def resized(images: torch.Tensor, side: int) -> torch.Tensor:
     """Images of side x side pixels, as floats."""
     parts = [
-        functional.interpolate(part.float(), size=(side, side), mode="bilinear", antialias=True) for part in torch.split(images, AT_ONCE)
+        functional.interpolate(part.float(), size=(side, side), mode="bilinear", antialias=True)
+        for part in torch.split(images, CHUNK_SAMPLES)
     ]
     return torch.cat(parts)
 
 
 def augmented(images: torch.Tensor, how: Augmentation, *, seed: int, positions: Indices) -> torch.Tensor:
-    """Each image shifted and mirrored as (seed, its position) says; what is shifted in is the mean, zero."""
+    """Each image shifted and mirrored, drawn from (seed, its position); pixels shifted in are zero, which is the mean."""
     count, channels, height, width = images.shape
     drawn = words(seed, positions, stream=2)
     steps = np.uint64(2 * how.pad + 1)

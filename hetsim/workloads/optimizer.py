@@ -18,20 +18,20 @@ Memory = Mapping[str, Any]
 class FlatOptimizer(Optimizer):
     """Any torch.optim class that works on one flat dense vector.
 
-    What a model keeps beside its parameters (batch-norm statistics) stands behind the first `num_parameters` entries, and
-    behind that a 1: there a "gradient" is [new statistics, 1], so that a weighted sum of them carries the sum of its
-    weights, and a step sets the statistics to their weighted mean.
-    The learning rate follows a torch.optim.lr_scheduler that is stepped once per epoch of applied samples, so that a
-    method which makes four times the updates decays alike.
+    After the first `num_parameters` numbers a vector may hold a model's running statistics (batch norm) and a 1. There a
+    "gradient" is [new statistics, 1], so a weighted sum of gradients carries the sum of its weights, and a step sets the
+    statistics to their weighted mean.
+    The learning rate follows a torch.optim.lr_scheduler, stepped once per epoch of applied samples: a method with four times
+    the updates has the same decay.
     """
 
     def __init__(self, recipe: OptimizerRecipe, num_parameters: int) -> None:
         self.recipe = recipe
         self.num_parameters = num_parameters
         self._parameter, self._optimizer, self._scheduler = self._build(num_parameters)
-        # without torch's hooks for its profiler, which take longer than a step of a small model
+        # without the hooks of torch's profiler, which take longer than a step of a small model
         self._unhooked = getattr(type(self._optimizer).step, "__wrapped__", type(self._optimizer).step)
-        self._initial: Memory = dict(self._optimizer.state.get(self._parameter, {}))  # Adagrad's begins with a sum
+        self._initial: Memory = dict(self._optimizer.state.get(self._parameter, {}))  # Adagrad begins with a sum
         self._settings = [self._current()]
         self._epoch = 0
         self._is_sgd = type(self._optimizer) is torch.optim.SGD and not self._settings[0]["fused"]
@@ -46,7 +46,7 @@ class FlatOptimizer(Optimizer):
 
     @cached_property
     def scale_sensitive(self) -> bool:  # type: ignore[override]
-        """Whether, at rate 1 and once warmed up (RAdam takes six steps to), twice the gradient makes another step."""
+        """Whether, at learning rate 1 and after warm-up (RAdam's takes six steps), twice the gradient makes another step."""
         target, options = self.recipe.optimizer.target, dict(self.recipe.optimizer.options)
         if "lr" in options:
             options["lr"] = 1.0
@@ -72,7 +72,7 @@ class FlatOptimizer(Optimizer):
         return memory, torch.cat([moved, summed / weight if weight else weights[size:-1], weights[-1:]])
 
     def _step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
-        """Torch steps in place, so each step works on its own copy of weights and memory."""
+        """torch steps in place, so each step works on its own copy of weights and memory."""
         if self._is_sgd:
             return sgd(memory, weights, gradient, **self._setting(epoch))
         parameter = self._parameter
@@ -101,18 +101,18 @@ class FlatOptimizer(Optimizer):
         except (RuntimeError, TypeError, ValueError) as error:
             raise ValueError(f"{recipe.key}: {name} refuses {options}: {_first_line(error)}") from None
         if optimizer.param_groups[0].get("foreach", False) is None:
-            optimizer.param_groups[0]["foreach"] = False  # one vector is no list of tensors: torch need not ask at each step
+            optimizer.param_groups[0]["foreach"] = False  # there is one tensor: torch need not decide at each step
         return parameter, optimizer, None if recipe.schedule is None else _scheduler(recipe.schedule, optimizer, trust, recipe.schedule_key)
 
     def _try(self) -> None:
-        """Refuse what needs a closure, a sparse gradient or a matrix, or an option that is none, by taking two steps."""
+        """Take two steps, to refuse an optimizer that needs a closure, a sparse gradient or a matrix, and options that fail."""
         recipe, name = self.recipe, self.recipe.optimizer.target
         try:
             ones = torch.ones(self.num_parameters)
             memory, weights = self.step(self._initial, torch.zeros(self.num_parameters), ones, 0)
             self.step(memory, weights, ones, 0)
             self._parameter.grad = ones
-            self._optimizer.step()  # with its hooks: a schedule wants to have seen a step
+            self._optimizer.step()  # with its hooks: a schedule warns unless it has seen a step
         except Exception as error:
             raise ValueError(
                 f"{recipe.key}._target_={name} does not work on one flat dense vector ({_first_line(error)}): "
@@ -123,7 +123,7 @@ class FlatOptimizer(Optimizer):
         return {name: value for name, value in self._optimizer.param_groups[0].items() if name != "params"}
 
     def _setting(self, epoch: int) -> dict[str, Any]:
-        """The optimizer's settings in this epoch; a schedule is a function of the epoch, so it is tabulated as it is asked for."""
+        """The optimizer's settings in this epoch, tabulated as far as needed: a schedule is a function of the epoch."""
         if self._scheduler is None:
             return self._settings[0]
         while len(self._settings) <= epoch:
@@ -153,7 +153,7 @@ def sgd(
     maximize: bool,
     **_: Any,
 ) -> tuple[Memory, torch.Tensor]:
-    """torch.optim.SGD's step, bit for bit, into new vectors: without copying them first it takes a third of the time."""
+    """torch.optim.SGD's step, bit for bit, into new vectors: a third of the time of copying and stepping in place."""
     d = -gradient if maximize else gradient
     if weight_decay:
         d = d.add(weights, alpha=weight_decay)
@@ -166,7 +166,7 @@ def sgd(
 
 
 def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[str, ...], key: str) -> Any:
-    """The scheduler, and those that it is made of."""
+    """The scheduler, and those that it is composed of."""
     name, options = recipe.target, dict(recipe.options)
     cls = resolve(name, key=f"{key}._target_", trust=trust)
     if not (isinstance(cls, type) and issubclass(cls, torch.optim.lr_scheduler.LRScheduler)):
@@ -185,7 +185,7 @@ def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[st
 
 
 def _copy(value: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """A copy of the optimizer's memory, its vectors in the precision of the weights."""
+    """A copy of a tensor of the optimizer's memory; a vector has the precision of the weights."""
     return value.to(weights.dtype, copy=True) if value.ndim else value.clone()
 
 

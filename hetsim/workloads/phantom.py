@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hetsim import checks
 from hetsim.effects import Batch
 from hetsim.vector import Phantom, Vector
+from hetsim.workloads.device import Device
 from hetsim.workloads.task import Evaluation, Optimizer, OptimizerRecipe, Task, Workload
 
 BYTES = {"float32": 4, "float64": 8}
@@ -14,7 +15,7 @@ BYTES = {"float32": 4, "float64": 8}
 
 @dataclass(frozen=True, kw_only=True)
 class PhantomWorkload(Workload):
-    """A timing-only run of a model with so many parameters on so many samples."""
+    """A model with so many parameters and a data set of so many samples, for timing only."""
 
     num_parameters: int
     num_samples: int
@@ -24,12 +25,12 @@ class PhantomWorkload(Workload):
         checks.whole("workload.num_parameters", self.num_parameters)
         checks.whole("workload.num_samples", self.num_samples)
 
-    def load(self, *, seed: int, dtype: str) -> PhantomTask:
+    def load(self, *, seed: int, dtype: str, device: Device) -> PhantomTask:
         return PhantomTask(Phantom(self.num_parameters * BYTES[dtype], BYTES[dtype]), self.num_samples)
 
 
 class Identity(Optimizer):
-    """Phantom weights stay what they are."""
+    """The new weights are the old ones."""
 
     def initial(self) -> None:
         return None
@@ -39,7 +40,7 @@ class Identity(Optimizer):
 
 
 class PhantomTask(Task):
-    """Hands its one phantom around."""
+    """Its weights and gradients are one and the same phantom. It computes nothing, so its device is the CPU."""
 
     num_parameters = None
 

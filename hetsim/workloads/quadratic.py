@@ -1,15 +1,13 @@
-"""A noisy quadratic whose optimum is known."""
+"""A noisy quadratic with a known optimum."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from hetsim import checks
-from hetsim.workloads.task import Workload
-
-if TYPE_CHECKING:
-    from hetsim.workloads.quadratic_task import QuadraticTask
+from hetsim.workloads.device import Device
+from hetsim.workloads.task import Task, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +28,10 @@ class Quadratic(Workload):
         if checks.number("workload.condition", self.condition) < 1:
             raise ValueError(f"workload.condition must be at least 1, not {self.condition}")
 
-    def load(self, *, seed: int, dtype: str) -> QuadraticTask:
+    def load(self, *, seed: int, dtype: str, device: Device) -> Task:
         from hetsim.workloads.quadratic_task import QuadraticTask
 
         return QuadraticTask(
             num_parameters=self.num_parameters, num_samples=self.num_samples,
-            condition=self.condition, noise=self.noise, seed=seed, dtype=dtype,
+            condition=self.condition, noise=self.noise, seed=seed, dtype=dtype, device=device,
         )  # fmt: skip

@@ -6,17 +6,21 @@ import numpy as np
 import torch
 
 from hetsim.effects import Batch
+from hetsim.workloads.device import Device
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.sequence import Sequence
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
 
-STREAM = 2  # sets the centres apart from other streams of chance with the same seed
+STREAM = 2  # no other random stream with the same seed has this number
 
 
 class QuadraticTask(Task):
-    """f(x) = mean_i ½ Σ_k h_k (x_k − c_ik)²; its optimum is the mean of the c_i, and its loss is told as f(x) − f(optimum)."""
+    """f(x) = mean_i ½ Σ_k h_k (x_k − c_ik)²; its optimum is the mean of the c_i, and its loss is reported as f(x) − f(optimum)."""
 
-    def __init__(self, *, num_parameters: int, num_samples: int, condition: float, noise: float, seed: int, dtype: str) -> None:
+    def __init__(
+        self, *, num_parameters: int, num_samples: int, condition: float, noise: float, seed: int, dtype: str, device: Device
+    ) -> None:
+        self.device = device
         rng = np.random.default_rng([seed, num_parameters, STREAM])
         self.num_samples = num_samples
         self.num_parameters: int = num_parameters

@@ -1,4 +1,4 @@
-"""One global, seeded sequence of shuffled epochs, and numbers drawn from positions in it: it never matters who computes."""
+"""One global, seeded sequence of shuffled epochs, and random numbers by position in it: they are the same on every rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Words = NDArray[np.uint64]
 
 MASK = 2**64 - 1  # Python's integers do not wrap around, NumPy's do
 STEP = 0x9E3779B97F4A7C15
-STREAM = 0  # sets the shuffling apart from other streams of chance with the same seed
+STREAM = 0  # no other random stream with the same seed has this number
 
 
 class Sequence:
@@ -27,7 +27,7 @@ class Sequence:
         self._permutation = lru_cache(maxsize=3)(self._draw)
 
     def indices(self, batch: Batch) -> Indices:
-        """Which samples stand at these positions; a batch may lie across the end of an epoch."""
+        """The samples at these positions; a batch may cross the end of an epoch."""
         parts = []
         position = batch.start
         while position < batch.stop:
@@ -42,7 +42,7 @@ class Sequence:
 
 
 def words(seed: int, positions: NDArray[np.integer], stream: int = 0) -> Words:
-    """One uniform 64-bit word for each position, by (seed, stream, position): SplitMix64 (10.1145/2660193.2660195)."""
+    """One uniform 64-bit word for each position, a function of (seed, stream, position): SplitMix64 (10.1145/2660193.2660195)."""
     drawn: Words = _mix(_key(seed, stream) ^ (positions.astype(np.uint64) * np.uint64(STEP)))
     return drawn
 
@@ -58,7 +58,7 @@ def _key(seed: int, stream: int) -> Any:
 
 
 def _mix(word: Any) -> Any:
-    """An integer of Python's or an array of NumPy's, mixed."""
+    """SplitMix64's mixing function, of a Python integer or a NumPy array."""
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     word = (word ^ (word >> 27)) * 0x94D049BB133111EB & MASK
     return word ^ (word >> 31)

@@ -1,23 +1,21 @@
-"""Labelled arrays and a model for them: what digits, torchvision's data sets and a user's own arrays have in common."""
+"""Labelled arrays and a model for them: what digits, torchvision's data sets and a user's own arrays share."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from hetsim import checks
-from hetsim.workloads.task import Workload
-
-if TYPE_CHECKING:
-    from hetsim.workloads.classification import Classification
 from hetsim.workloads.data.base import Arrays, Augmentation
+from hetsim.workloads.device import Device
+from hetsim.workloads.task import Task, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
 class Supervised(Workload):
-    """Labelled arrays, a classifier by name with its options, and what is done to the inputs on the way."""
+    """Labelled arrays, a classifier by name with its options, and what is done to the inputs before."""
 
     imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.classification",)
 
@@ -44,9 +42,12 @@ class Supervised(Workload):
 
     @abstractmethod
     def read(self) -> Arrays:
-        """The data; ValueError with one sentence if a file is missing or not what it should be."""
+        """The data; ValueError with one sentence if a file is missing or has other contents."""
 
-    def load(self, *, seed: int, dtype: str) -> Classification:
+    def load(self, *, seed: int, dtype: str, device: Device) -> Task:
         from hetsim.workloads.classification import Classification
 
-        return Classification(self, self.read(), seed=seed, dtype=dtype)
+        return Classification(
+            self.read(), model=self.model, model_options=self.model_options, resize=self.resize,
+            augmentation=self.augmented(), seed=seed, dtype=dtype, device=device,
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a backend needs of a workload: initial weights, gradients of ranges of samples, evaluations, an optimizer."""
+"""What a backend needs from a workload: initial weights, gradients of ranges of samples, evaluations, an optimizer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from hetsim import checks
 from hetsim.effects import Batch
 from hetsim.vector import Vector
+from hetsim.workloads.device import Device, device
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Loss on (a fixed part of) the training set and accuracy on the test set; None where a workload has no such thing."""
+    """Loss on (a fixed part of) the training set and accuracy on the test set; None where a workload does not define it."""
 
     train_loss: float | None = None
     test_accuracy: float | None = None
@@ -21,7 +23,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A class to be built later, where its library may be imported: dotted name and keyword arguments."""
+    """A class to be instantiated later, where its library may be imported: dotted name and keyword arguments."""
 
     target: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -29,21 +31,25 @@ class Recipe:
 
 @dataclass(frozen=True)
 class OptimizerRecipe:
-    """A torch.optim optimizer, its learning-rate schedule if any, and whose code besides hetsim's and torch's may run."""
+    """A torch.optim optimizer, its learning-rate schedule if any, and the modules besides hetsim and torch whose code may run."""
 
     optimizer: Recipe
     schedule: Recipe | None = None
     trust: tuple[str, ...] = ()
     key: str = "optimizer"
-    """Where it stands in the config."""
+    """Its key in the config."""
     schedule_key: str = "learning_rate_schedule"
 
 
 class Optimizer(ABC):
-    """A pure step: the optimizer's own memory goes in and comes out."""
+    """A pure step: from memory, weights and gradient to new memory and new weights."""
 
     scale_sensitive: bool = True
     """Whether twice the gradient makes another step; not so in Adam's family."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checks.refuse_renamed(cls, feels_scale="scale_sensitive")
 
     @abstractmethod
     def initial(self) -> Any:
@@ -54,7 +60,7 @@ class Optimizer(ABC):
         """New memory and new weights; `epoch` counts whole passes over the data, for the schedule."""
 
     def foresee(self, num_epochs: int) -> None:  # noqa: B027
-        """Raise ValueError, with one sentence, if the schedule does not reach that far."""
+        """Raise ValueError, with one sentence, if the schedule ends before so many epochs."""
 
 
 class Task(ABC):
@@ -63,7 +69,9 @@ class Task(ABC):
     num_samples: int
     """Training samples in one epoch."""
     num_parameters: int | None
-    """How many numbers of a vector are parameters; what stands behind them is averaged. None: all are."""
+    """How many numbers of a vector are parameters; those after them are averaged. None: all are parameters."""
+    device: Device = device("cpu")
+    """What computes; a backend calls `device.synchronise()` before it reads a clock."""
 
     @abstractmethod
     def initial(self) -> Vector:
@@ -71,7 +79,7 @@ class Task(ABC):
 
     @abstractmethod
     def gradient(self, at: Vector, batch: Batch) -> tuple[Vector, float]:
-        """Mean gradient and mean loss of the samples at these positions, whoever asks."""
+        """Mean gradient and mean loss of the samples at these positions: the same on every rank."""
 
     @abstractmethod
     def evaluate(self, at: Vector) -> Evaluation:
@@ -83,16 +91,16 @@ class Task(ABC):
 
 
 class Workload(ABC):
-    """A description that a config made: cheap, frozen, and checked before torch is imported."""
+    """A description from a config: frozen, and checked before torch is imported."""
 
     name: str
 
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that loading it imports: processes that are forked share them."""
+    """Modules that `load` imports; they are imported once before processes are forked."""
 
     @abstractmethod
-    def load(self, *, seed: int, dtype: str) -> Task:
-        """Read the data and build the model; `dtype` is float32 or float64."""
+    def load(self, *, seed: int, dtype: str, device: Device) -> Task:
+        """Read the data and build the model on this device; `dtype` is float32 or float64."""
 
     def check(self) -> None:  # noqa: B027
-        """Raise ValueError, with one sentence, if the workload's files are not there."""
+        """Raise ValueError, with one sentence, if the workload's files are missing."""

@@ -1,1 +1,1 @@
-"""From a config to a cluster: each mistake gets one sentence that names the key, the value, and what to do."""
+"""From a config to a cluster; for each mistake a ValueError of one sentence with the key, the value, and what to do."""

@@ -14,11 +14,11 @@ from hetsim.cluster.parse.values import LINKS, _list, _number
 
 
 def parse_cluster(config: Any) -> Cluster:
-    """The cluster that a config describes; ValueError with one sentence if it does not describe one."""
+    """The cluster that a config describes; ValueError if it describes none."""
     required, optional = ("name", "nodes", "network", "server"), ("faults", "seed")
     entries = checks.mapping("cluster", config, required=required, optional=optional)
     if not isinstance(entries["name"], str) or not entries["name"].strip():
-        raise ValueError(f"cluster.name must be a name, not {entries['name']!r}: it stands in every summary and picture")
+        raise ValueError(f"cluster.name must be a name, not {entries['name']!r}: summaries and pictures show it")
     rows = _list("cluster.nodes", entries["nodes"], "nodes")
     seed = checks.whole("cluster.seed", 0 if entries.get("seed") is None else entries["seed"], least=0)
     network = _network(entries["network"])
@@ -27,12 +27,12 @@ def parse_cluster(config: Any) -> Cluster:
         nodes += _nodes(f"cluster.nodes[{index}]", row, seed, index)
     if not nodes:
         raise ValueError("cluster.nodes is empty: describe at least one node")
-    everyones = entries["network"]
-    defaults = {key: _number("cluster.network", everyones, key) for key in LINKS if everyones.get(key) is not None}
+    shared = entries["network"]
+    defaults = {key: _number("cluster.network", shared, key) for key in LINKS if shared.get(key) is not None}
     if defaults:
         nodes = [_with(node, {key: value for key, value in defaults.items() if getattr(node, key) is None}) for node in nodes]
     server = _server(entries["server"])
-    racks = _racks(everyones.get("racks"), nodes, server)
+    racks = _racks(shared.get("racks"), nodes, server)
     if network.all_reduce == "two_level" and any(node.rack is None for node in nodes):
         rank = next(rank for rank, node in enumerate(nodes) if node.rack is None)
         raise ValueError(f"cluster.network.all_reduce=two_level needs each node in a rack, and node {rank} is in none: give its row a rack")

@@ -1,4 +1,4 @@
-"""From `cluster.faults` to when each node is not there."""
+"""From `cluster.faults` to the times at which each node is absent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.model import Faults, Outages
 from hetsim.cluster.parse.values import _distribution, _list, _number
 
-SCHEDULED, BY_LAW = ("join", "crash", "repair", "leave"), ("seconds_to_crash", "seconds_to_repair")
+SCHEDULED, DRAWN = ("join", "crash", "repair", "leave"), ("seconds_to_crash", "seconds_to_repair")
 
 
 def _faults(config: Any, num_nodes: int) -> Faults:
@@ -21,41 +21,41 @@ def _faults(config: Any, num_nodes: int) -> Faults:
         return Faults()
     entry = checks.mapping(key, config, optional=("detection_seconds", "regroup_seconds", "schedule"))
     absent: dict[int, list[tuple[float, float]]] = {}
-    by_law: dict[int, tuple[Distribution, Distribution | None]] = {}
+    drawn: dict[int, tuple[Distribution, Distribution | None]] = {}
     for index, row in enumerate(_list(f"{key}.schedule", entry.get("schedule") or [], "faults")):
         where = f"{key}.schedule[{index}]"
-        fault = checks.mapping(where, row, required=("nodes",), optional=(*SCHEDULED, *BY_LAW))
+        fault = checks.mapping(where, row, required=("nodes",), optional=(*SCHEDULED, *DRAWN))
         for rank in _ranks(f"{where}.nodes", fault["nodes"], num_nodes):
             if fault.get("seconds_to_crash") is not None:
-                if rank in by_law:
-                    raise ValueError(f"{where}: node {rank} crashes by a law already: give it one")
+                if rank in drawn:
+                    raise ValueError(f"{where}: node {rank} has a distribution of crashes already: give it one")
                 to_repair = _distribution(where, fault, "seconds_to_repair")
-                by_law[rank] = parse_distribution(f"{where}.seconds_to_crash", fault["seconds_to_crash"]), to_repair
+                drawn[rank] = parse_distribution(f"{where}.seconds_to_crash", fault["seconds_to_crash"]), to_repair
             absent.setdefault(rank, []).extend(_absences(where, fault))
     for rank, times in absent.items():
         times.sort()
         for (_, until), (start, _) in pairwise(times):
             if start <= until:
                 gone = "left for good" if until == math.inf else f"is not there until {until:g} s"
-                raise ValueError(f"{key}.schedule: node {rank} is to go at {start:g} s, but {gone}: mend its rows")
-        if rank in by_law and times and times[-1][1] == math.inf:
-            raise ValueError(f"{key}.schedule: node {rank} cannot crash by a law, as it leaves for good: leave one of them out")
+                raise ValueError(f"{key}.schedule: node {rank} is to go at {start:g} s, but {gone}: correct its rows")
+        if rank in drawn and times and times[-1][1] == math.inf:
+            raise ValueError(f"{key}.schedule: node {rank} cannot crash at drawn times, as it leaves for good: leave one of them out")
     return Faults(
         detection_seconds=_number(key, entry, "detection_seconds"),
         regroup_seconds=_number(key, entry, "regroup_seconds"),
-        nodes={rank: Outages(scheduled=tuple(absent[rank]), **_laws(by_law.get(rank))) for rank in sorted(absent)},
+        nodes={rank: Outages(scheduled=tuple(absent[rank]), **_distributions(drawn.get(rank))) for rank in sorted(absent)},
     )
 
 
-def _laws(both: tuple[Distribution, Distribution | None] | None) -> dict[str, Distribution | None]:
-    return {} if both is None else dict(zip(BY_LAW, both, strict=True))
+def _distributions(both: tuple[Distribution, Distribution | None] | None) -> dict[str, Distribution | None]:
+    return {} if both is None else dict(zip(DRAWN, both, strict=True))
 
 
 def _absences(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
-    """From a row's join, crash and repair, or leave: when its nodes are not there."""
+    """(from, until) in seconds at which the nodes of a row are absent: before join, from crash to repair, after leave."""
     at = {name: checks.number(f"{where}.{name}", fault[name]) for name in SCHEDULED if fault.get(name) is not None}
     if not at and fault.get("seconds_to_crash") is None:
-        raise ValueError(f"{where} says nothing of its nodes: give it {', '.join(SCHEDULED)} in seconds, or seconds_to_crash by a law")
+        raise ValueError(f"{where} describes no fault: give it {', '.join(SCHEDULED)} in seconds, or a drawn seconds_to_crash")
     if fault.get("seconds_to_repair") is not None and fault.get("seconds_to_crash") is None:
         raise ValueError(f"{where}.seconds_to_repair does nothing without seconds_to_crash: add it, or give crash and repair in seconds")
     if "repair" in at and "crash" not in at:
@@ -64,7 +64,7 @@ def _absences(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, flo
         yield 0.0, at["join"]
     if "crash" in at:
         if at.get("repair", math.inf) <= at["crash"]:
-            raise ValueError(f"{where}: repair at {at['repair']:g} s must come behind crash at {at['crash']:g} s")
+            raise ValueError(f"{where}: repair at {at['repair']:g} s must come after crash at {at['crash']:g} s")
         yield at["crash"], at.get("repair", math.inf)
     if "leave" in at:
         yield at["leave"], math.inf

@@ -40,7 +40,7 @@ def _server(config: Any) -> Server:
 
 
 def _racks(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Rack]:
-    """Racks by name: each one used, each one named described, none within itself."""
+    """Racks by name; ValueError if one is empty, used but not described, or within itself."""
     key = "cluster.network.racks"
     config = {} if config is None else config
     if not isinstance(config, Mapping):
@@ -59,7 +59,7 @@ def _racks(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Rack
         way, at = [name], inside[name]
         while at is not None:
             if at in way:
-                raise ValueError(f"{key} goes round in a circle, {' in '.join([*way, at])}: let one of them stand in no other")
+                raise ValueError(f"{key} has a circle, {' in '.join([*way, at])}: leave out the within of one of them")
             way.append(at)
             at = inside[at]
     occupied = {rack for _, rack in used if rack is not None}
@@ -70,7 +70,7 @@ def _racks(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Rack
 
 
 def _members(rack: str, nodes: Sequence[Node], inside: Mapping[str, str | None]) -> list[Node]:
-    """The nodes in a rack, and in racks in it."""
+    """The nodes in a rack and in the racks within it."""
     racks: Collection[str | None] = {name for name in inside if rack in _outwards(name, inside)}
     return [node for node in nodes if node.rack in racks]
 
@@ -82,7 +82,7 @@ def _outwards(rack: str | None, inside: Mapping[str, str | None]) -> Iterator[st
 
 
 def _rack(key: str, entry: Mapping[str, Any], members: Sequence[Node]) -> Rack:
-    """With `oversubscription` k, its link carries 1/k of what its nodes' links carry together."""
+    """With `oversubscription` k, the rack's link carries 1/k of the sum over its nodes' links."""
     carries = {name: _number(key, entry, name, None) for name in LINKS}
     if entry.get("oversubscription") is not None:
         times = checks.number(f"{key}.oversubscription", entry["oversubscription"])

@@ -15,17 +15,17 @@ from hetsim.cluster.model import Node, SlowSpells
 from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _list, _number
 
 DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
-"""What a row of nodes may give as a law instead of a number: drawn for each of its nodes."""
+"""What a row of nodes may give as a distribution instead of a number: drawn for each of its nodes."""
 
 
-MOST = 1_000_000  # nodes of a row
+MAX_NODES_PER_ROW = 1_000_000
 
 
-ROW = 10  # sets the drawn nodes' streams of chance apart from those of step_times.py
+ROW = 10  # number of the random stream of drawn nodes; those of a run are in outages.py
 
 
 def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
-    """The nodes of one row: `count` alike, but for what is drawn for each."""
+    """The nodes of one row: `count` equal ones, except for the numbers that are drawn for each."""
     more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", "max_samples", "rack")
     if isinstance(config, Mapping) and config.get("table") is not None:
         for name in DRAWN[:2]:
@@ -37,14 +37,14 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
         entry = checks.mapping(key, config, required=("count", *DRAWN[:2]), optional=("table", *more))
         table = ()
     count = checks.whole(f"{key}.count", entry["count"])
-    if count > MOST:
-        raise ValueError(f"{key}.count must be at most {MOST}, not {count}: so many nodes would not fit into memory")
+    if count > MAX_NODES_PER_ROW:
+        raise ValueError(f"{key}.count must be at most {MAX_NODES_PER_ROW}, not {count}: so many nodes would not fit into memory")
     drawn: dict[str, list[float]] = {}
     for place, name in enumerate(DRAWN):
         if isinstance(entry.get(name), Mapping):
             drawn[name] = parse_distribution(f"{key}.{name}", entry[name]).some(count, seed, index, ROW, place)
             if name in POSITIVE and min(drawn[name]) <= 0:
-                raise ValueError(f"{key}.{name} must be above zero, but its law drew {min(drawn[name])}: give it a loc above zero")
+                raise ValueError(f"{key}.{name} must be above zero, but its distribution drew {min(drawn[name])}: give it a loc above zero")
     given = {name: _number(key, entry, name, None if name in LINKS else 0.0) for name in DRAWN if name not in drawn}
     node = Node(
         **given,
@@ -70,17 +70,17 @@ def _table(key: str, value: Any) -> tuple[tuple[int, float], ...]:
             raise ValueError(f"{key}[{place}] must be [samples, seconds], not {point!r}")
         samples, seconds = checks.whole(f"{key}[{place}][0]", point[0]), checks.number(f"{key}[{place}][1]", point[1])
         if points and samples <= points[-1][0]:
-            raise ValueError(f"{key} must rise in samples, but {samples} comes behind {points[-1][0]}: sort it, each size once")
+            raise ValueError(f"{key} must rise in samples, but {samples} comes after {points[-1][0]}: sort it, each size once")
         points.append((samples, seconds))
     if not points:
         raise ValueError(f"{key} is empty: give at least one [samples, seconds]")
     if len(points) > 1 and points[-1][1] < points[-2][1]:
-        raise ValueError(f"{key} must not fall between its last two points, as it goes on like that behind them: measure a larger batch")
+        raise ValueError(f"{key} must not fall between its last two points, as that line goes on beyond them: measure a larger batch")
     return tuple(points)
 
 
 def _spells(key: str, config: Any) -> SlowSpells | None:
-    """A number of seconds is the mean of an exponential law."""
+    """A number of seconds is the mean of an exponential distribution."""
     if config is None:
         return None
     entry = checks.mapping(key, config, required=("factor", "seconds_between", "seconds_lasting"))

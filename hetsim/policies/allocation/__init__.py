@@ -1,4 +1,4 @@
-"""How many samples each worker takes of the next global batch of B."""
+"""How many samples of the next global batch of B each worker takes."""
 
 from hetsim.policies.allocation.base import Allocation, Even, Fixed, proportional
 from hetsim.policies.allocation.gradual_shift import GradualShift

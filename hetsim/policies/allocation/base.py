@@ -1,4 +1,4 @@
-"""The interface of an allocation, proportional splits of whole samples, and the rules that never change."""
+"""The interface of an allocation, proportional splits of whole samples, and the rules with a constant split."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hetsim import checks
 from hetsim.effects import Contribution
 
 
 def proportional(weights: Sequence[float], total: int, *, least: int = 1, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
     """Split `total` in proportion to `weights` by largest remainder, at least `least` each; ties go to the lower rank.
 
-    Nobody gets more than `max_samples` allows; what would be more goes to the others in the same proportion.
+    No worker gets more than its `max_samples`; the excess goes to the others in the same proportion. ValueError if there is no such split.
     """
     shares = _by_remainder(weights, total, least)
     if max_samples is None:
@@ -26,9 +27,9 @@ def proportional(weights: Sequence[float], total: int, *, least: int = 1, max_sa
         return shares
     others = [rank for rank, (share, bound) in enumerate(zip(shares, max_samples, strict=True)) if share < bound]
     split = list(max_samples)
-    left = total - sum(max_samples) + sum(max_samples[rank] for rank in others)
+    remaining = total - sum(max_samples) + sum(max_samples[rank] for rank in others)
     rest = (
-        proportional([weights[rank] for rank in others], left, least=least, max_samples=[max_samples[rank] for rank in others])
+        proportional([weights[rank] for rank in others], remaining, least=least, max_samples=[max_samples[rank] for rank in others])
         if others
         else ()
     )
@@ -42,8 +43,7 @@ def _by_remainder(weights: Sequence[float], total: int, least: int) -> tuple[int
     weights = [weight / largest for weight in weights]
     held = [False] * len(weights)
     while True:
-        free = total - least * sum(held)
-        scale = free / math.fsum(weight for weight, at_least in zip(weights, held, strict=True) if not at_least)
+        scale = (total - least * sum(held)) / math.fsum(weight for weight, at_least in zip(weights, held, strict=True) if not at_least)
         quotas = [least if at_least else weight * scale for weight, at_least in zip(weights, held, strict=True)]
         short = [
             not at_least and quota < least * (1 - 1e-9) for quota, at_least in zip(quotas, held, strict=True)
@@ -62,14 +62,21 @@ class Allocation(ABC):
     """Decides (b_1 … b_N) with Σ b_i = B and b_i ≥ 1, from what it has observed."""
 
     repetitions: int = 0
-    """Gradients of B samples that each worker computes before the run begins, thrown away but for their times (see `profiled`)."""
+    """How many gradients of B samples each worker computes before the run; only their times are kept, for `observe_profile`."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checks.refuse_renamed(cls, profiled="observe_profile")
+        if "initial" in vars(cls) and "most" in inspect.signature(cls.initial).parameters:
+            where = f"{cls.__module__}.{cls.__qualname__}.initial"
+            raise ValueError(f"the argument most of {where} would be ignored, as it is called max_samples now: rename it")
 
     @abstractmethod
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> Any:
-        """The state before anything was observed; no worker may ever take more samples than `max_samples` says (None: no bounds)."""
+        """The state before the first observation; no share may ever exceed the worker's `max_samples` (None: no bounds)."""
 
     def initial_within(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None) -> Any:
-        """`initial`, for rules that heed memory and, where no node has a bound, for those that do not know of it."""
+        """`initial`; a rule without the argument `max_samples` works where no node has such a bound, and is refused elsewhere."""
         if max_samples is None:
             return self.initial(num_workers, batch_size)
         if "max_samples" not in inspect.signature(self.initial).parameters:
@@ -84,24 +91,24 @@ class Allocation(ABC):
         """Samples for each worker, in rank order."""
 
     def observe_profile(self, state: Any, timings: Sequence[Contribution]) -> Any:
-        """The state at the beginning of the run, after `repetitions` gradients of everyone."""
+        """The state at the beginning of the run, after `repetitions` gradients of each worker."""
         return state
 
     def asks(self, state: Any, epoch: int) -> bool:
-        """Whether to measure at the end of this step: without a server that costs a `Gather`."""
+        """Whether `observe` needs timings at the end of this step: without a server they cost a `Gather`."""
         return False
 
     def observe(self, state: Any, timings: Sequence[Contribution], epoch: int = 0) -> Any:
-        """The state after an update, or a drop, from `rank`, `samples` and `seconds` of what was measured at it, if anything was.
+        """The state after an update or a drop, from `rank`, `samples` and `seconds` of the gradients that were measured, if any.
 
-        `epoch` counts whole passes over the data that are behind this update.
+        `epoch` counts the whole passes over the data before this update.
         """
         return state
 
 
 @dataclass(frozen=True)
 class Even(Allocation):
-    """Everyone takes B/N."""
+    """Each worker takes B/N samples."""
 
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
         return proportional([1.0] * num_workers, batch_size, max_samples=max_samples)
@@ -112,7 +119,7 @@ class Even(Allocation):
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed(Allocation):
-    """Worker i takes its given part of B for the whole run: `parts` are relative, [1, 1, 2, 4] as good as [32, 32, 64, 128]."""
+    """Worker i takes a given part of B for the whole run; `parts` are relative: [1, 1, 2, 4] is [32, 32, 64, 128]."""
 
     parts: Sequence[float]
 

@@ -1,4 +1,4 @@
-"""LB-BSP's rule for nodes whose step time is not known to be linear: move a few samples at a time."""
+"""LB-BSP's rule for nodes with a step time that may not be linear in the samples: move a few samples at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsim.policies.allocation.base import Allocation, proportional
 
 @dataclass(frozen=True)
 class GradualShiftState:
-    """The split of a gradual shift, the last step times (None: not since the last shift), Δ, and who received last."""
+    """The split, the step times since the last shift (None: not measured), Δ, and the worker that received samples last."""
 
     shares: tuple[int, ...]
     t: tuple[float | None, ...]
@@ -23,14 +23,14 @@ class GradualShiftState:
 
 @dataclass(frozen=True, kw_only=True)
 class GradualShift(Allocation):
-    """Move Δ samples from the slowest to the fastest worker; halve Δ when the one that received last is the slowest now.
+    """Move Δ samples from the slowest to the fastest worker; halve Δ if the worker that received samples last is now the slowest.
 
-    LB-BSP's rule where the time of a step is not known to be linear in its samples: arXiv 1806.02508. It shifts once
-    everyone has been measured under the present split; at Δ = 1 a sample does not go back to where it would end no sooner.
+    LB-BSP's rule for step times that may not be linear in the samples: arXiv 1806.02508. It shifts once all workers have been
+    measured with the present split. At Δ = 1 a sample is not moved back to a worker that would not finish it sooner.
     """
 
     step: int = 5
-    """Δ to begin with, in samples."""
+    """The first Δ, in samples."""
 
     def __post_init__(self) -> None:
         checks.whole("allocation.step", self.step)

@@ -1,4 +1,4 @@
-"""OptPerf: the split that takes least time, where a step's time is affine in its samples, or the larger of two affine times."""
+"""OptPerf: the split with the shortest step, where a node's time is affine in its samples, or the larger of two affine times."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def seconds(lines: Sequence[Line], samples: int) -> float:
 
 
 def fastest_split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
-    """The integers b_i with Σ b_i = total and 1 ≤ b_i ≤ most_i that minimise max_i seconds(node_i, b_i).
+    """The integers b_i with Σ b_i = total and 1 ≤ b_i ≤ max_samples_i that minimise max_i seconds(node_i, b_i).
 
-    Each sample goes where it ends first: of all (node, b) the `total` earliest are taken. The continuous solution, found
-    by bisection, gives all but about N of them, and a heap the rest. ValueError if there is no such split, or if a node
-    takes no time for a sample.
+    Each sample goes to the node that finishes it first: of all pairs (node, b) the `total` earliest are taken. The continuous
+    solution, found by bisection, gives all but about N of them, and a heap gives the rest. ValueError if there is no such
+    split, or if a node takes no time for a sample.
     """
     if total < len(nodes):
         raise ValueError(f"batch_size={total} is less than one sample for each of {len(nodes)} workers: raise it")
@@ -43,7 +43,7 @@ def fastest_split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequ
         raise ValueError(f"the nodes' max_samples hold {sum(bounds)} samples in all, but batch_size={total}: raise them, or lower it")
 
     def fits(deadline: float, lines: Sequence[Line], bound: int) -> int:
-        """How many samples end by then: never more than do (but one at least), perhaps one less."""
+        """How many samples a node finishes by the deadline: never too many (but at least one), perhaps one too few."""
         if seconds(lines, 1) > deadline:
             return 1
         room = min((deadline - overhead) / per_sample for overhead, per_sample in lines if per_sample > 0)
@@ -58,7 +58,7 @@ def fastest_split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequ
     shares = [fits(low, lines, bound) for lines, bound in zip(nodes, bounds, strict=True)]
 
     def end(rank: int) -> tuple[float, int]:
-        """When one more sample there would end."""
+        """When this node would finish one more sample."""
         return (seconds(nodes[rank], shares[rank] + 1) if shares[rank] < bounds[rank] else math.inf), rank
 
     ends = [end(rank) for rank in range(len(nodes))]
@@ -76,13 +76,13 @@ def overlapped(*, forward: Line, backward: Line, first_bucket: float, reduction_
     a = forward(b) (with loading) and P = backward(b). The reduction of all buckets but the last can begin when the part
     `first_bucket` of the backward pass is done and takes `reduction_seconds`; the last one's takes `last_bucket_seconds`
     after that and after the whole backward pass. A node is bound by computation where a + P is the larger, else by
-    communication; at the optimum the former share one end of computation, the latter one beginning of the reduction.
+    communication; at the optimum the former nodes end their computation together, the latter begin the reduction together.
     """
     computed = Line(forward.overhead + backward.overhead, forward.per_sample + backward.per_sample)
-    begun = Line(forward.overhead + first_bucket * backward.overhead, forward.per_sample + first_bucket * backward.per_sample)
+    until_reduction = Line(forward.overhead + first_bucket * backward.overhead, forward.per_sample + first_bucket * backward.per_sample)
     return [
         Line(computed.overhead + last_bucket_seconds, computed.per_sample),
-        Line(begun.overhead + reduction_seconds + last_bucket_seconds, begun.per_sample),
+        Line(until_reduction.overhead + reduction_seconds + last_bucket_seconds, until_reduction.per_sample),
     ]
 
 
@@ -97,16 +97,16 @@ class TimingSums:
     bt: float = 0.0
 
     def appended(self, samples: int, seconds: float) -> TimingSums:
-        """With one more step."""
+        """The sums with one more step."""
         return TimingSums(self.count + 1, self.b + samples, self.t + seconds, self.bb + samples * samples, self.bt + samples * seconds)
 
     @property
     def distinct(self) -> bool:
-        """Whether steps of two sizes were seen: before that an affine fit means nothing."""
+        """Whether steps of at least two sizes were measured, which an affine fit needs."""
         return self.count * self.bb > self.b * self.b * (1 + 1e-12)
 
     def line(self) -> Line:
-        """Least squares, with neither part below zero; through the origin where only one size was seen."""
+        """The least-squares fit, with neither coefficient below zero; through the origin if only one size was measured."""
         if self.distinct:
             per_sample = (self.count * self.bt - self.b * self.t) / (self.count * self.bb - self.b * self.b)
             overhead = (self.t - per_sample * self.b) / self.count
@@ -117,7 +117,7 @@ class TimingSums:
 
 @dataclass(frozen=True)
 class OptPerfState:
-    """What OptPerf has measured, how often under the present split, and whether it needs more."""
+    """Each worker's measured steps, how many updates the present split has had, and whether no more measurements are needed."""
 
     shares: tuple[int, ...]
     sizes: tuple[TimingSums, ...] = field(repr=False)
@@ -131,9 +131,9 @@ class OptPerfState:
 class OptPerf(Allocation):
     """The integers b_i that minimise max_i (overhead_i + s_i·b_i), Σ b_i = B, fitted after two probing splits. Cannikin, arXiv 2402.05302.
 
-    Probes an even split, then one by speed, `probes` updates each; then solves. A worker whose size was the same in both
-    is taken to have no overhead until the solution shows it another size, and the fit is done again; then it stays, and
-    nothing is measured any more.
+    Probes an even split, then one by speed, `probes` updates each; then solves. A worker with the same share in both probes
+    is assumed to have no overhead until the solution gives it another share; then the fit is repeated. Afterwards the split
+    stays, and nothing is measured any more.
     """
 
     probes: int = 5

@@ -1,4 +1,4 @@
-"""Rules that decide again every k updates or once an epoch, from what was measured since they last did: DBS and OmniLearn."""
+"""Rules that decide every k updates or once an epoch, from the timings since their last decision: DBS and OmniLearn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.policies.allocation.base import Allocation, proportional
 
 @dataclass(frozen=True)
 class PeriodicState:
-    """What a rule knows: the split in force, v_i as it holds them (None: not yet), and what was measured since it last decided."""
+    """The present split, each worker's moving average v_i (None: not measured yet), and samples and seconds since the last decision."""
 
     batch_size: int
     shares: tuple[int, ...]
@@ -26,12 +26,12 @@ class PeriodicState:
 
     @classmethod
     def nothing(cls, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> PeriodicState:
-        """Before the first update: even."""
+        """Before the first update: an even split."""
         zeros, even = (0,) * num_workers, proportional([1.0] * num_workers, batch_size, max_samples=max_samples)
         return cls(batch_size, even, (None,) * num_workers, zeros, zeros, max_samples=max_samples)
 
     def appended(self, timings: Sequence[Contribution]) -> PeriodicState:
-        """With these gradients; an update at which nothing was measured is counted."""
+        """The state after one more update and these timings, of which there may be none."""
         if not timings:
             return replace(self, num_updates=self.num_updates + 1)
         samples, seconds = list(self.samples), list(self.seconds)
@@ -42,21 +42,21 @@ class PeriodicState:
         return replace(self, samples=tuple(samples), seconds=tuple(seconds), num_updates=self.num_updates + 1)
 
     def decided(self, shares: tuple[int, ...], v: Sequence[float | None], epoch: int) -> PeriodicState:
-        """With this split, and a new beginning."""
+        """The state with this split and no timings."""
         zeros = (0,) * len(shares)
         return replace(self, shares=shares, v=tuple(v), samples=zeros, seconds=zeros, num_updates=0, epoch=epoch)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Periodic(Allocation):
-    """A rule that decides every update, every k updates or at the end of each epoch, from what was measured since it last did."""
+    """A rule that decides every k updates or at the end of each epoch, from the timings since its last decision."""
 
     reallocate_every: int | str = 1
     """Updates, or "epoch"."""
     smoothing: float = 0.0
-    """The part that the past keeps in the moving average of what was measured."""
+    """The weight of the past in the moving average of the measurements."""
     dead_band: float = 0.0
-    """The relative change below which the split stays."""
+    """The relative change up to which the split stays."""
 
     def __post_init__(self) -> None:
         if self.reallocate_every != "epoch":
@@ -84,25 +84,25 @@ class Periodic(Allocation):
 
     @abstractmethod
     def decide(self, state: PeriodicState) -> tuple[tuple[int, ...], Sequence[float | None]]:
-        """The next split, and v_i to remember."""
+        """The next split, and the moving averages v_i to keep."""
 
     def _due(self, num_updates: int, epoch_passed: bool) -> bool:
         return epoch_passed if self.reallocate_every == "epoch" else num_updates >= int(self.reallocate_every)
 
 
 def averaged(old: float | None, new: float, smoothing: float) -> float:
-    """The exponential moving average: `smoothing` is the part that the past keeps."""
+    """The exponential moving average: `smoothing` is the weight of the past."""
     return new if old is None else smoothing * old + (1 - smoothing) * new
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedProportional(Periodic):
-    """DBS: b_i = B · v_i / Σ v_j by the speeds measured, v_i = b_i / t_i; even until everyone has been measured.
+    """DBS: b_i = B · v_i / Σ v_j by the measured speeds v_i = b_i / t_i; even until all workers have been measured.
 
     Ji et al. 2019 (10.7544/issn1000-1239.2019.20180880) modulate the batch "according to the runtime performance of
     each node" so that all step times agree; the rule as code, once an epoch: Ye et al., arXiv 2007.11831.
-    `smoothing` is what the average of a speed keeps of the past; the split stays while no share would change by more
-    than the part `dead_band` of it.
+    `smoothing` is the weight of the past in the average of a speed; the split stays while no share would change by more
+    than the fraction `dead_band`.
     """
 
     def decide(self, state: PeriodicState) -> tuple[tuple[int, ...], Sequence[float | None]]:
@@ -127,7 +127,7 @@ class ProportionalController(Periodic):
     dead_band: float = 0.05
 
     def decide(self, state: PeriodicState) -> tuple[tuple[int, ...], Sequence[float | None]]:
-        """Remembers seconds per sample in place of v_i."""
+        """Keeps averages of seconds per sample in place of v_i."""
         measured = zip(state.v, state.samples, state.seconds, strict=True)
         per_sample = [averaged(old, t / b, self.smoothing) if b else old for old, b, t in measured]
         t = [b * seconds for b, seconds in zip(state.shares, per_sample, strict=True) if seconds is not None]

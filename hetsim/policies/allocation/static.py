@@ -12,7 +12,7 @@ from hetsim.policies.allocation.base import Allocation, proportional
 
 @dataclass(frozen=True)
 class StaticState:
-    """A split that stays, and what fits into each worker's memory."""
+    """The split, and how many samples fit into each worker's memory."""
 
     shares: tuple[int, ...]
     max_samples: Sequence[int] | None = None
@@ -20,10 +20,10 @@ class StaticState:
 
 @dataclass(frozen=True, kw_only=True)
 class Static(Allocation):
-    """b_i = rint(B · s_i) by the speeds s_i measured once before training, what is left over to the fastest; fixed for the run.
+    """b_i = rint(B · s_i) by the relative speeds s_i measured once before training; fixed for the run.
 
-    Moreno-Álvarez, Paoletti, Rico-Gallego, Haut 2020 (10.1007/s11227-020-03200-6). A share that rint makes empty is one
-    sample; what rint gave too much is taken from the fastest.
+    Moreno-Álvarez, Paoletti, Rico-Gallego, Haut 2020 (10.1007/s11227-020-03200-6). A share of zero becomes one sample. The
+    fastest worker gets the samples that are missing; samples too many are taken from the fastest.
     """
 
     repetitions: int = 5
@@ -38,7 +38,7 @@ class Static(Allocation):
         return state.shares
 
     def observe_profile(self, state: StaticState, timings: Sequence[Contribution]) -> StaticState:
-        """Where a bound binds, the split is the one in proportion to the speeds that memory allows."""
+        """If a share exceeds a worker's memory, the split is proportional to the speeds within `max_samples`."""
         samples, seconds = [0] * len(state.shares), [0.0] * len(state.shares)
         for timing in timings:
             samples[timing.rank] += timing.samples

@@ -1,19 +1,16 @@
-"""Labelled arrays, and what is done to them on the way to a model."""
+"""Labelled arrays, and how images are augmented before they reach a model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    pass
-
 
 class Arrays(NamedTuple):
-    """Inputs (n x channels x height x width, or n x features) and labels 0 … classes−1, to train on and to test on."""
+    """Inputs (n x channels x height x width, or n x features) and labels 0 … classes−1, for training and for testing."""
 
     x_train: NDArray[Any]
     y_train: NDArray[np.int64]
@@ -23,7 +20,7 @@ class Arrays(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """Random shifts by at most `pad` pixels and mirror images, drawn from (seed, sample position)."""
+    """Random shifts by at most `pad` pixels and random mirroring, drawn from (seed, position in the sample sequence)."""
 
     pad: int = 0
     mirror: bool = False

@@ -13,7 +13,7 @@ from hetsim.workloads.supervised import Supervised
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(Supervised):
-    """1797 grey images of 8 x 8 pixels in ten classes, in one fixed shuffled split of 1437 to train on and 360 to test on."""
+    """1797 grey images of 8 x 8 pixels in ten classes, in one fixed random split: 1437 for training, 360 for testing."""
 
     name: str = "digits"
     imports: ClassVar[tuple[str, ...]] = (*Supervised.imports, "sklearn.datasets")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hetsim.workloads.data.base import Arrays
 from hetsim.workloads.supervised import Supervised
 
-CLASSES = 100_000  # more are a mistake in the labels
+MAX_CLASSES = 100_000  # a larger label is taken for a mistake
 
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
@@ -92,6 +92,6 @@ def _labels(y: NDArray[Any], what: str) -> NDArray[np.int64]:
         raise ValueError(f"workload.path={what} must be one row of integers from 0, not {y.dtype} of shape {y.shape}: convert it first")
     if len(y) and int(y.min()) < 0:
         raise ValueError(f"workload.path={what} goes down to {y.min()}: number the classes from 0")
-    if len(y) and int(y.max()) >= CLASSES:
-        raise ValueError(f"workload.path={what} goes up to {y.max()}: number the classes from 0, fewer than {CLASSES} of them")
+    if len(y) and int(y.max()) >= MAX_CLASSES:
+        raise ValueError(f"workload.path={what} goes up to {y.max()}: number the classes from 0, fewer than {MAX_CLASSES} of them")
     return y.astype(np.int64)

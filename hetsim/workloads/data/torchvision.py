@@ -15,7 +15,7 @@ from hetsim.workloads.supervised import Supervised
 
 @dataclass(frozen=True, kw_only=True)
 class TorchvisionImages(Supervised):
-    """One of torchvision's data sets, from `data_root`; fetched from its home only with `download`."""
+    """One of torchvision's data sets, from `data_root`; downloaded from its official address only with `download`."""
 
     data_root: str
     download: bool = False

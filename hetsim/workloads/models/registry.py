@@ -28,7 +28,7 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
 
 
 def build_model(name: str, options: Mapping[str, Any], *, shape: Sequence[int], num_classes: int, seed: int) -> nn.Module:
-    """The model, with the initial weights of this seed; ValueError if there is none of this name, or it cannot take these inputs."""
+    """The model, with the initial weights of this seed; ValueError if none has this name or it cannot take these inputs."""
     check_model(name, options)
     builder = OWN[name] if name in OWN else classifier(name, known=list(OWN))
     size = " x ".join(map(str, shape))
@@ -51,7 +51,7 @@ def build_model(name: str, options: Mapping[str, Any], *, shape: Sequence[int], 
 
 
 def logits(output: Any) -> torch.Tensor:
-    """A model's answer; some of torchvision's put auxiliary ones beside it."""
+    """A model's output; some of torchvision's models return auxiliary outputs with it."""
     answer: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
     return answer
 

@@ -11,7 +11,7 @@ from torch import nn
 
 
 def mlp(shape: Sequence[int], num_classes: int, *, hidden: Sequence[int] = (32,), dropout: float = 0.0) -> nn.Module:
-    """Linear layers with ReLU between them, and dropout behind each ReLU."""
+    """Linear layers with ReLU between them, and dropout after each ReLU."""
     if isinstance(hidden, int):
         raise ValueError(f"hidden must be a list of widths, such as [{hidden}]")
     widths = [math.prod(shape), *hidden]
@@ -36,7 +36,7 @@ def lenet(shape: Sequence[int], num_classes: int, *, dropout: float = 0.0) -> nn
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions with batch norm beside a shortcut, which skips pixels and adds empty channels where it must."""
+    """Two 3 x 3 convolutions with batch norm, and a shortcut that skips pixels and adds zero channels where shapes differ."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -47,7 +47,6 @@ class Residual(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """ReLU of the sum of both ways."""
         shortcut = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added))
         return torch.relu(self.straight(x) + shortcut)
 

@@ -22,7 +22,7 @@ def classifier(name: str, *, known: Sequence[str]) -> Callable[..., Any]:
         )
 
     class ThreeChannels(nn.Module):
-        """One grey channel, three times."""
+        """Repeats one grey channel three times."""
 
         def forward(self, images: Any) -> Any:
             return images.expand(-1, 3, -1, -1)
