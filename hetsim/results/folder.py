@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def run_folder(folder: Path, config: str) -> Iterator[None]:
-    """The folder of a run under way; its resolved config stands under its name once the run is written."""
+    """The folder of a run while it runs. Its resolved config gets its final name when the run's summary is written."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished(folder / "config.yaml").write_text(config, encoding="utf-8")
     try:
@@ -21,27 +21,49 @@ def run_folder(folder: Path, config: str) -> Iterator[None]:
 
 
 def abandon(folder: Path) -> None:
-    """Of a run that did not finish, remove what is half-written, and the folder if nothing else is in it."""
+    """Remove the unfinished files of a run that did not finish, and the folder if nothing else is in it."""
     with contextlib.suppress(OSError):
-        for unfinished in folder.glob(".*.unfinished"):
-            unfinished.unlink(missing_ok=True)
+        for path in folder.glob(".*.unfinished"):
+            path.unlink(missing_ok=True)
         folder.rmdir()
 
 
-def write_text(path: Path, text: str) -> None:
-    """All of it, or nothing of it."""
-    unfinished(path).write_text(text, encoding="utf-8")
-    os.replace(unfinished(path), path)
-
-
 def unfinished(path: Path) -> Path:
-    """What a file is called until it is whole."""
+    """The name of a file while it is written."""
     return path.with_name(f".{path.name}.unfinished")
 
 
 @contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """The path to write to. It is renamed to `path` at the end of the block, and removed if the block raises."""
+    try:
+        yield unfinished(path)
+        os.replace(unfinished(path), path)
+    finally:
+        unfinished(path).unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write all of the text, or leave the file as it was."""
+    with written_whole(path) as whole:
+        whole.write_text(text, encoding="utf-8")
+
+
+def write_error(folder: Path, sentence: str, traceback: str = "") -> None:
+    """Write in the folder of a run why it failed, if the folder can be written."""
+    with contextlib.suppress(OSError):
+        write_text(folder / "error.txt", f"{sentence}\n{traceback}")
+
+
+def remove_error(folder: Path) -> None:
+    """Remove the `error.txt` of an earlier run that failed."""
+    with contextlib.suppress(OSError):
+        (folder / "error.txt").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """One process at a time, where the system can lock a folder: the same run twice in a sweep is run once."""
+    """One process at a time, where the system can lock a folder: a run that stands twice in a sweep is run once."""
     try:
         import fcntl
 

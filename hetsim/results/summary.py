@@ -1,8 +1,7 @@
-"""Numbers to files, tables and pictures."""
+"""Writing what a finished run leaves: summary.json, curve.csv and the pictures."""
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.errors import RunFailed
-from hetsim.results.figures import _pictures
+from hetsim.results.figures import draw_run
 from hetsim.results.folder import unfinished, write_text
 from hetsim.runtime import metrics
 from hetsim.runtime.history import History, Point
@@ -19,7 +18,7 @@ from hetsim.runtime.metrics import RankActivity
 
 
 def check_finite(history: History, busy: Sequence[RankActivity]) -> None:
-    """RunFailed if times were so large that there are no numbers for them."""
+    """RunFailed if the run's clock has overflowed."""
     if not all(math.isfinite(seconds) for seconds in (history.applied.seconds, *(worker.compute_seconds for worker in busy))):
         raise RunFailed("the run's clock went beyond all numbers: lower the largest times of the cluster, or the spread of its noise")
 
@@ -34,7 +33,7 @@ def write_summary(
     emulation: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write summary.json, curve.csv and, if asked for, the pictures; the summary."""
+    """Write summary.json, curve.csv and, if asked for, the pictures. Returns the summary."""
     experiment, last = history.experiment, history.last
     final = history.points[-1].evaluation
     warned = list(warnings)
@@ -73,7 +72,7 @@ def write_summary(
     for stale in ("timeline.png", "curve.png", *([] if history.trace.commits else ["trace.parquet"])):
         (folder / stale).unlink(missing_ok=True)  # of an earlier run in the same folder
     if experiment.pictures:
-        _pictures(folder, history.points, summary)
+        draw_run(folder, history.points, summary)
     os.replace(unfinished(folder / "config.yaml"), folder / "config.yaml")
     write_text(folder / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
     return summary
@@ -88,60 +87,5 @@ def curve_csv(points: Sequence[Point]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def describe(summary: Mapping[str, Any]) -> str:
-    """A run in five lines."""
-    emulation = summary["emulation"]
-    place = "this hardware" if emulation is not None and emulation["emulate"] == "none" else summary["cluster"]
-    final = summary["final"]
-    lines = [
-        f"{summary['method']} on {place} ({summary['num_workers']} workers), {summary['workload']}, "
-        f"seed {summary['seed']}, backend {summary['backend']}",
-        f"  {summary['num_updates']} updates, {summary['num_samples']} samples in {formatted(summary['seconds'])} s{_dropped(summary)}: "
-        f"{formatted(summary['updates_per_second'])} updates/s, {formatted(summary['samples_per_second'])} samples/s",
-        f"  staleness {formatted(summary['staleness_mean'])} on average, {summary['staleness_max']} at most; "
-        f"workers idle {formatted(_percent(summary['idle_share']))} % of the time; batch sizes {_list(summary['batch_sizes'])}",
-    ]
-    if final["train_loss"] is not None or final["test_accuracy"] is not None:
-        loss = "not finite" if final["train_loss"] is None else formatted(final["train_loss"])
-        accuracy = "" if final["test_accuracy"] is None else f", test accuracy {final['test_accuracy']:.4f}"
-        lines.append(f"  train loss {loss}{accuracy}")
-    return "\n".join(lines)
-
-
-def one_line(summary: Mapping[str, Any]) -> str:
-    """A run in half a line."""
-    final = summary["final"]
-    accuracy = "" if final["test_accuracy"] is None else f", test accuracy {final['test_accuracy']:.4f}"
-    rate = formatted(summary["updates_per_second"])
-    return f"{summary['num_updates']} updates in {formatted(summary['seconds'])} s, {rate} updates/s{accuracy}"
-
-
-def _dropped(summary: Mapping[str, Any]) -> str:
-    dropped = summary["num_samples_discarded"]
-    return f" ({dropped} more dropped)" if dropped else ""
-
-
-def formatted(value: float | None) -> str:
-    """Four significant digits; a dash where there is no number."""
-    if value is None:
-        return "–"
-    return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
-
-
-def _list(sizes: Sequence[int]) -> str:
-    return " ".join(map(str, sizes)) if len(sizes) <= 16 else f"{min(sizes)} to {max(sizes)}"
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def seconds_to(run: Path, accuracy: float) -> float | None:
-    """When a run's curve first reached this test accuracy, on the run's own clock; None if it never did."""
-    with (run / "curve.csv").open(encoding="utf-8", newline="") as file:
-        curve = [(float(row["seconds"]), float(row["test_accuracy"] or -1)) for row in csv.DictReader(file)]
-    return next((seconds for seconds, reached in curve if reached >= accuracy), None)
