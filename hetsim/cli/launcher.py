@@ -17,7 +17,7 @@ from hydra.experimental.callback import Callback
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig
 
-from hetsim.cli.errors import USERS, report, sentence
+from hetsim.cli.errors import report, sentence
 from hetsim.cli.objective import WORST, check_objective, check_search, search_direction
 from hetsim.cli.outcomes import Outcome, best_line, closing_line, failure_lines
 from hetsim.errors import RunFailed
@@ -32,7 +32,7 @@ class SweepRecord(Callback):
 
     Hydra calls `on_multirun_start` in the process of the command, and `on_job_start` and `on_job_end` in the process of each run.
     joblib and submitit give those processes a copy of this object, so the copies write outcomes to files in the sweep's folder, and
-    `report` reads them. Hydra turns an Exception of a callback into a warning; `SystemExit` passes through it.
+    `report` reads them. Hydra turns every Exception that a callback raises into a warning, but lets `SystemExit` pass.
     """
 
     current: ClassVar[SweepRecord | None] = None
@@ -54,7 +54,8 @@ class SweepRecord(Callback):
                 check_search(objective, direction)
             self.folder, self.objective, self.direction = os.path.relpath(config.hydra.sweep.dir), objective, direction
             self._files = Path(config.hydra.sweep.dir).absolute() / f".outcomes-{uuid.uuid4().hex}"
-        except USERS as error:
+            self._files.mkdir(parents=True)
+        except Exception as error:
             report(error)
             raise SystemExit(1) from None
         SweepRecord.current = self
@@ -72,10 +73,9 @@ class SweepRecord(Callback):
             self.outcomes.append(job_return.return_value)
             return
         try:
-            self._files.mkdir(parents=True, exist_ok=True)
             write_text(self._files / f"{config.hydra.job.num}.json", job_return.return_value.to_json())
-        except OSError as error:
-            job_return.status, job_return.return_value = JobStatus.FAILED, error  # the command raises it when it reads the value
+        except Exception as error:
+            job_return.status, job_return.return_value = JobStatus.FAILED, error  # Hydra raises it in the process of the command
 
     def report(self) -> bool:
         """Print how the runs ended; whether all of them succeeded."""
