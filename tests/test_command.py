@@ -1,4 +1,4 @@
-"""The command line: what a user types, what it leaves, and one sentence for what cannot be."""
+"""The command line: what a user types, which files that leaves, and one sentence for each error."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 from worlds import exit_status
 
 from hetsim.cli import job
+from hetsim.cli.arguments import options_first
 from hetsim.cli.compare import main as compare_main
-from hetsim.cli.main import main, options_first
+from hetsim.cli.main import main
 from hetsim.cli.methods import configs
 from hetsim.dist import Processes
 from hetsim.results.compare import relative_error
@@ -165,7 +166,7 @@ def words(typed: str) -> list[str]:
 
 @pytest.mark.parametrize("typed", BAD)
 def test_bad_input_is_one_sentence(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """What, where in the config, what to do; exit status 1; no traceback, and no folder left behind."""
+    """What is wrong, where in the config, what to do; exit status 1; no traceback, and no folder remains."""
     status = command(monkeypatch, *QUICK, *words(typed), f"hydra.run.dir={tmp_path / 'run'}")
 
     told = capsys.readouterr().err
@@ -277,8 +278,8 @@ def test_a_run_that_never_left_its_warm_up_says_so(
     assert "warning" not in capsys.readouterr().err
 
 
-def test_what_was_dropped_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Beside what was applied, and together they are the budget: also what is dropped behind the last commit."""
+def test_discarded_samples_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Applied and discarded samples add up to the budget, also those that are discarded after the last commit."""
     assert command(monkeypatch, "workload=phantom", "method=ringmaster", "budget.epochs=1", f"hydra.run.dir={tmp_path}") == 0
 
     told = re.search(r"(\d+) samples in .* \((\d+) more dropped\)", capsys.readouterr().out)
@@ -320,8 +321,8 @@ def test_what_can_be_checked_is_checked_before_torch_is_imported(tmp_path: Path)
     assert ended.stderr.count("hetsim: error: ") == len(lines)
 
 
-def test_a_sweep_goes_on_behind_a_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every combination is run; what fails is told where it fails and in the end, and the status says so."""
+def test_a_sweep_goes_on_after_a_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every combination is run; a failure is reported at once and after the last run, and the exit status is 1."""
     arguments = ("-m", *QUICK, "method=ssgd,asgd", "batch_size=1,64", f"hydra.sweep.dir={tmp_path}")
 
     status = command(monkeypatch, *arguments)
@@ -447,7 +448,7 @@ def comparing(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return exit_status(monkeypatch, "hetsim-compare", compare_main, *arguments)
 
 
-def test_compare_tells_both_values_and_the_relative_error(
+def test_compare_prints_both_values_and_the_relative_error(
     two_runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """(simulated − measured) / |measured|, whichever is named first; the same in JSON, and in pictures."""

@@ -1,26 +1,33 @@
-"""Sweeps: a run is skipped by what it is, a failed one is told and stops no other, and one table tells how they went."""
+"""Sweeps: finished runs are skipped, a failed run is reported and stops no other, and one table shows the results."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import pickle
 import re
 import shlex
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from worlds import exit_status
 
-from hetsim.cli import job, sweep
+from hetsim.cli import job
 from hetsim.cli.errors import sentence
-from hetsim.cli.launcher import Composed
+from hetsim.cli.launcher import SweepRecord, one_of_each_choice
 from hetsim.cli.main import main
+from hetsim.cli.objective import OBJECTIVES, objective_value
+from hetsim.cli.outcomes import Outcome
 from hetsim.cli.table import main as table_main
 from hetsim.results import table
 from hetsim.results.identity import config_header, folder_name, identity_of, typed_overrides
@@ -43,10 +50,10 @@ def finished(folder: Path) -> dict[str, int]:
     return {path.parent.name.rpartition("-")[0]: path.stat().st_mtime_ns for path in folder.glob("*/summary.json")}
 
 
-def test_a_joblib_sweep_tells_failures_of_other_processes_and_goes_on_where_it_stopped(
+def test_a_joblib_sweep_reports_failures_of_other_processes_and_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What fails is listed with its sentence, in its folder too; typed again with more seeds, only what is missing is run."""
+    """A failed run is listed with its sentence, which is in its folder too; with more seeds, the same command runs what is missing."""
     typed = ("-m", *TINY, "method=ssgd", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.sweep.dir={tmp_path}")
 
     assert command(monkeypatch, *typed, "batch_size=3,64", "seed=0") == 1
@@ -67,10 +74,10 @@ def test_a_joblib_sweep_tells_failures_of_other_processes_and_goes_on_where_it_s
     assert finished(tmp_path)["ssgd-mixed4-s0"] == first["ssgd-mixed4-s0"]
 
 
-def test_a_submitit_sweep_tells_what_its_jobs_did(
+def test_a_submitit_sweep_reports_what_its_jobs_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its jobs write to logs of their own, so the closing lines are all that is seen of them."""
+    """Its jobs write to logs of their own, so only the closing lines are printed."""
     status = command(monkeypatch, "-m", *TINY, "batch_size=3,64", "hydra/launcher=submitit_local", f"hydra.sweep.dir={tmp_path}")
 
     told = capfd.readouterr()
@@ -100,7 +107,7 @@ def test_one_job_after_the_other_in_one_process(
 def test_a_folder_of_ones_own_is_skipped_only_for_the_run_that_it_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Numbered folders hold other runs as soon as another sweep is typed; a failure's word goes when a run succeeds there."""
+    """Numbered folders hold other runs as soon as another sweep is typed; error.txt is removed when a run succeeds there."""
     typed = ("-m", *TINY, f"hydra.sweep.dir={tmp_path}", "hydra.sweep.subdir=${hydra:job.num}")
 
     assert command(monkeypatch, *typed, "seed=5") == 0
@@ -161,13 +168,13 @@ def test_an_objective_that_no_run_has_is_refused_at_once(
 
 def test_every_objective_is_a_number_of_a_run(tmp_path: Path) -> None:
     """Of the summary, or the time to an accuracy; a run without it counts as worst."""
-    summary = {key: 1.0 for key in sweep.OBJECTIVES if "." not in key} | {"final": {"train_loss": 2.0, "test_accuracy": None}}
+    summary = {key: 1.0 for key in OBJECTIVES if "." not in key} | {"final": {"train_loss": 2.0, "test_accuracy": None}}
     (tmp_path / "curve.csv").write_text(
         "seconds,version,samples,train_loss,test_accuracy\n0.0,0,0,2.0,0.1\n3.5,1,4,1.0,0.8\n4.0,2,8,1.0,\n"
     )
 
     def found(key: str) -> float:
-        return sweep.objective(key, summary, tmp_path, worst=math.inf)
+        return objective_value(key, summary, tmp_path, worst=math.inf)
 
     assert found("idle_share") == 1.0
     assert found("final.train_loss") == 2.0
@@ -189,21 +196,122 @@ def test_a_launcher_that_is_not_installed_is_named_with_its_extra(choice: str, e
 
 def test_a_thousand_seeds_are_checked_by_composing_one() -> None:
     """What is typed for a key changes no composition, what is chosen of a group does; each choice is composed."""
-    composed = []
+    batch = [[f"method={method}", f"seed={seed}"] for method in ("ssgd", "asgd") for seed in range(1000)]
+    asked: list[str] = []
 
-    class Loader:
-        def get_group_options(self, name: str) -> list[str]:
-            return ["ssgd", "asgd"] if name == "method" else []
+    def is_group(name: str) -> bool:
+        asked.append(name)
+        return name in ("method", "hydra/launcher")
 
-        def load_sweep_config(self, master: Any, overrides: list[str]) -> None:
-            composed.append(overrides)
+    assert one_of_each_choice(batch, is_group=is_group) == [["method=ssgd", "seed=0"], ["method=asgd", "seed=0"]]
+    assert asked == ["method", "seed"]
+    assert one_of_each_choice([["+method@x=a"], ["+method@x=b"], ["~seed"], ["~seed"]], is_group=is_group) == [
+        ["+method@x=a"],
+        ["+method@x=b"],
+        ["~seed"],
+    ]
 
-    checking = Composed(Loader())  # type: ignore[arg-type]
-    for method in ("ssgd", "asgd"):
-        for seed in range(1000):
-            checking.load_sweep_config(OmegaConf.create(), [f"method={method}", f"seed={seed}"])
 
-    assert composed == [["method=ssgd", "seed=0"], ["method=asgd", "seed=0"]]
+def test_a_sweep_composes_each_choice_once_for_its_check_and_each_run_once_to_launch_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hydra's own check would compose every run twice."""
+    composed: list[str] = []
+    load = ConfigLoaderImpl.load_sweep_config
+
+    def counted(loader: ConfigLoaderImpl, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        composed.append(" ".join(override for override in sweep_overrides if override.startswith(("method", "seed"))))
+        return load(loader, master_config, sweep_overrides)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
+
+    assert command(monkeypatch, "-m", *TINY, "method=ssgd,asgd", "seed=0,1", f"hydra.sweep.dir={tmp_path}") == 0
+    runs = ["method=ssgd seed=0", "method=ssgd seed=1", "method=asgd seed=0", "method=asgd seed=1"]
+    assert composed == [runs[0], runs[2], *runs]
+
+
+def basic_launcher() -> type:
+    """The class that Hydra instantiates: its plugin scan imports a module of its own."""
+    return Plugins.instance().class_name_to_class["hydra._internal.core_plugins.basic_launcher.BasicLauncher"]
+
+
+class TerminatedWorker(BrokenProcessPool):
+    """What joblib raises is a subclass too."""
+
+
+LostJob = type("FailedJobError", (RuntimeError,), {"__module__": "submitit.core.utils"})
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (TerminatedWorker("a\nlong\nstory"), "a worker process was killed, perhaps for lack of memory: the same command with"),
+        (LostJob("Job 7 failed\nmore"), "a job was lost (Job 7 failed): see the logs in the sweep's .submitit; the same command with"),
+        (KeyError("x"), "the sweep broke off (KeyError: 'x'): the same command with the same hydra.sweep.dir goes on with what is missing"),
+        (OSError(28, "No space left on device", "/x"), "/x cannot be written or read (No space left on device): set hydra.run.dir or"),
+    ],
+    ids=["killed", "lost", "unknown", "disk full"],
+)
+def test_a_sweep_that_breaks_off_is_one_sentence(
+    error: Exception, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever a launcher raises: the sentence says how to go on."""
+
+    def launch(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(basic_launcher(), "launch", launch)
+
+    assert command(monkeypatch, "-m", *TINY, f"hydra.sweep.dir={tmp_path}") == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"hetsim: error: {told}")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert SweepRecord.current is None
+
+
+def test_an_interrupted_sweep_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 130, as a shell expects after Ctrl-C."""
+
+    def launch(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(basic_launcher(), "launch", launch)
+
+    assert command(monkeypatch, "-m", *TINY, f"hydra.sweep.dir={tmp_path}") == 130
+    assert capsys.readouterr().err == f"hetsim: interrupted: add hydra.sweep.dir={os.path.relpath(tmp_path)} to go on\n"
+
+
+def test_an_outcome_that_cannot_be_written_fails_the_sweep(tmp_path: Path) -> None:
+    """A run in another process must not look as if it had succeeded; its outcome comes back instead as the error."""
+    config = OmegaConf.create({"objective": None, "hydra": {"sweep": {"dir": str(tmp_path)}, "sweeper": {}, "job": {"num": 3}}})
+    record = SweepRecord()
+    try:
+        record.on_multirun_start(config)
+        copy = pickle.loads(pickle.dumps(record))
+        (written, lost) = (JobReturn(status=JobStatus.COMPLETED, _return_value=Outcome("a", ("seed=0",), math.inf)) for _ in range(2))
+        copy.on_job_end(config, written)
+        (file,) = tmp_path.glob(".outcomes-*/*.json")
+        assert Outcome.from_json(file.read_text()) == written.return_value
+        file.unlink()
+        file.parent.rmdir()
+        file.parent.touch()
+        copy.on_job_end(config, lost)
+    finally:
+        record.close()
+
+    assert written.status == JobStatus.COMPLETED
+    assert lost.status == JobStatus.FAILED
+    assert isinstance(lost._return_value, OSError)
+    assert record.outcomes == []
+
+
+def test_a_sweep_without_its_record_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody would count the runs that failed."""
+    assert command(monkeypatch, "-m", *TINY, "~hydra.callbacks.sweep_record", f"hydra.sweep.dir={tmp_path}") == 1
+    assert "hydra.callbacks lacks hetsim.cli.launcher.SweepRecord" in capsys.readouterr().err
 
 
 LEAVES = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.text("01[]", max_size=2)
@@ -289,7 +397,7 @@ def test_the_table_has_means_and_intervals_over_seeds(
     ]
 
 
-def test_a_row_is_told_by_what_was_typed(tmp_path: Path) -> None:
+def test_a_row_is_labelled_by_what_was_typed(tmp_path: Path) -> None:
     """Of the many keys that a method sets the method is enough; what was not typed is named only where nothing else tells rows apart."""
     made(tmp_path / "0", 0, method="ssgd", momentum=0.9, allocation={"_target_": "a.Even"}, typed=("method=ssgd",))
     made(tmp_path / "1", 0, method="asgd", momentum=0.0, allocation={"_target_": "a.Even"}, typed=("method=asgd", "pictures=false"))
@@ -308,7 +416,7 @@ def test_a_row_is_told_by_what_was_typed(tmp_path: Path) -> None:
 
 
 def test_the_same_simulated_run_counts_once(tmp_path: Path) -> None:
-    """A copy would make an interval narrower than it is; it is told."""
+    """A copy would make an interval too narrow; it is reported."""
     made(tmp_path / "0", 0, pictures=True)
     made(tmp_path / "1", 0, pictures=False)
 
@@ -338,7 +446,7 @@ def test_a_table_of_nothing_is_one_sentence(tmp_path: Path, monkeypatch: pytest.
     assert {path.name for path in tmp_path.iterdir()} == {"0"}
 
 
-def test_long_values_that_would_look_the_same_are_told_in_full(tmp_path: Path) -> None:
+def test_long_values_that_would_look_the_same_are_shown_in_full(tmp_path: Path) -> None:
     """Two clusters that differ in the middle of their nodes; a short one beside them, and a long one that is like no other."""
     begin, end = "count: 2, seconds_per_sample: ", ", overhead_seconds: 0.001, noise: null, rack: null"
     nodes = [f"[{begin}{seconds}{end}]" for seconds in ("0.001", "0.002")] + ["[one]", f"[some other beginning, {begin}1{end}]"]

@@ -1,1 +1,1 @@
-"""How hetsim is started. The only package that knows Hydra."""
+"""The commands of hetsim. The only package that knows Hydra."""

@@ -1,4 +1,4 @@
-"""From a resolved config to the objects of a run."""
+"""Building the objects of a run from its config."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hetsim import checks
-from hetsim.cli import sweep
 from hetsim.cli.errors import sentence
+from hetsim.cli.objective import check_objective
 from hetsim.cli.schema import AXES, GROUPS, OPTIMIZERS, PLAIN, RATES
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.base import Coordination
@@ -32,21 +32,9 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
     entries = checks.mapping("config", entries, optional=(*PLAIN, *GROUPS))
     for name in ("backend", "cluster", "workload", "coordination", "optimizer", "budget", *AXES):
         checks.mapping(name, entries.get(name), optional=list(entries.get(name) or ()))
-    trust = entries.get("trust") or []
-    if not isinstance(trust, list) or not all(isinstance(module, str) for module in trust):
-        raise ValueError(f"trust must be a list of module names, such as trust=[mypackage], not {trust!r}")
-    late = (*OPTIMIZERS, *OPTIMIZERS.values())  # resolved where torch may be imported
-    for key, path in _targets({name: entry for name, entry in entries.items() if name not in late}):
-        resolve(path, key=key, trust=trust)
-    for key, path in _targets({name: entries.get(name) for name in late}):
-        permitted(path, key=key, trust=trust)
-    sweep.check_objective(entries.get("objective"))
-    for rate in ("learning_rate", "momentum", "local_learning_rate"):
-        checks.number(rate, entries.get(rate, 0.0), zero=True)
-    if entries.get("local_learning_rate_schedule") is not None and not entries.get("local_optimizer"):
-        raise ValueError(
-            "local_learning_rate_schedule would do nothing without a local optimizer: leave it out, or add local_optimizer=sgd"
-        )
+    trust = _checked_trust(entries)
+    check_objective(entries.get("objective"))
+    _check_rates(entries)
     budget = checks.mapping("budget", entries["budget"], optional=("epochs", "updates", "seconds"))
     policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in AXES.items()}
     made = Experiment(
@@ -64,8 +52,30 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
     return made, backend
 
 
+def _checked_trust(entries: Mapping[str, Any]) -> list[str]:
+    """The modules that the config trusts, after each `_target_` was checked against them."""
+    trust = entries.get("trust") or []
+    if not isinstance(trust, list) or not all(isinstance(module, str) for module in trust):
+        raise ValueError(f"trust must be a list of module names, such as trust=[mypackage], not {trust!r}")
+    late = (*OPTIMIZERS, *OPTIMIZERS.values())  # resolved where torch may be imported
+    for key, path in _targets({name: entry for name, entry in entries.items() if name not in late}):
+        resolve(path, key=key, trust=trust)
+    for key, path in _targets({name: entries.get(name) for name in late}):
+        permitted(path, key=key, trust=trust)
+    return trust
+
+
+def _check_rates(entries: Mapping[str, Any]) -> None:
+    for rate in RATES:
+        checks.number(rate, entries.get(rate, 0.0), zero=True)
+    if entries.get("local_learning_rate_schedule") is not None and not entries.get("local_optimizer"):
+        raise ValueError(
+            "local_learning_rate_schedule would do nothing without a local optimizer: leave it out, or add local_optimizer=sgd"
+        )
+
+
 def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **given: Any) -> Any:
-    """The object that `_target_` names, of the expected kind and with no key that it does not know."""
+    """The object of the class that `_target_` names; ValueError if it is no `kind`, or a key is unknown or missing."""
     if "_target_" not in entry:
         raise ValueError(f"{name}._target_ is missing: choose one of hetsim's configs with {name}=…, or name a class")
     target = resolve(entry["_target_"], key=f"{name}._target_", trust=trust)
@@ -95,7 +105,7 @@ def _optimizer(entries: Mapping[str, Any], name: str, trust: tuple[str, ...]) ->
 
 
 def _recipe(name: str, entry: Any) -> Recipe:
-    """What to build later; nested recipes too."""
+    """The class and options of what is built later, where torch may be imported; options may hold recipes."""
     if not isinstance(entry, Mapping) or "_target_" not in entry:
         raise ValueError(f"{name} must have a _target_, such as torch.optim.SGD or torch.optim.lr_scheduler.StepLR, not {entry!r}")
     options = {key: value for key, value in entry.items() if key != "_target_"}
@@ -120,8 +130,8 @@ def _targets(entry: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from _targets(value, f"{key}[{index}]")
 
 
-def _used(config: DictConfig, typed: Sequence[str]) -> None:
-    """Refuse a rate that was typed where the optimizer does not read it."""
+def refuse_unread_rates(config: DictConfig, typed: Sequence[str]) -> None:
+    """ValueError with one sentence if a rate was typed that no optimizer of this config reads."""
     for rate, group in RATES.items():
         entry = config.get(group)
         if any(override.split("=")[0] == rate for override in typed) and entry and f"${{{rate}}}" not in OmegaConf.to_yaml(entry):

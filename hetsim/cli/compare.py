@@ -8,16 +8,17 @@ import os
 import sys
 from pathlib import Path
 
-from hetsim.results.compare import comparison, differences, draw, ordered, read_config, render
-from hetsim.results.folder import write_text
+from hetsim.results.compare import comparison, differences, draw, ordered, render
+from hetsim.results.finished import read_config
+from hetsim.runtime.files import write_text
 
 
 def main() -> None:
-    """The command `hetsim-compare`."""
+    """Print the comparison; exit status 1 with one sentence if there are no two runs to compare."""
     parser = argparse.ArgumentParser(prog="hetsim-compare", description="Compare two runs, simulated or measured, number by number.")
     parser.add_argument("runs", nargs=2, metavar="RUN", type=Path, help="the folder of a finished run")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
-    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw both timelines and both curves into it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to this file, as JSON")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw both timelines and both curves in this folder")
     arguments = parser.parse_args()
     try:
         runs, summaries, names = ordered(arguments.runs)
@@ -26,8 +27,8 @@ def main() -> None:
         different = differences(*(read_config(run) for run in runs))
         for key, (one, other) in different.items():
             print(f"hetsim-compare: the runs differ in {key}: {one} and {other}", file=sys.stderr)
-        for name, told in zip(names, summaries, strict=True):
-            for warning in told.get("warnings", []):
+        for name, summary in zip(names, summaries, strict=True):
+            for warning in summary.get("warnings", []):
                 print(f"hetsim-compare: {name}: {warning}", file=sys.stderr)
         if arguments.json is not None:
             numbers = {

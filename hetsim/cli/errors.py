@@ -1,9 +1,10 @@
-"""What a user can mend, in one sentence."""
+"""One sentence for each error that a user can correct: the key, the value, what to do."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 
 import yaml
 from hydra.errors import HydraException
@@ -13,8 +14,8 @@ from hetsim import checks
 from hetsim.cli.schema import GROUPS, PLAIN
 from hetsim.errors import RunFailed
 
-USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)  # what a user can mend
-
+USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)
+"""The errors that a user can correct."""
 
 EXTRAS = {
     "hydra/launcher=joblib": "parallel",
@@ -22,52 +23,67 @@ EXTRAS = {
     "hydra/launcher=submitit_slurm": "slurm",
     "hydra/sweeper=optuna": "search",
 }
+"""The extra of hetsim that installs a choice."""
 
 
-def _tell(error: BaseException) -> None:
+def report(error: BaseException) -> None:
+    """Print the error's sentence on standard error."""
     print(f"hetsim: error: {sentence(error)}", file=sys.stderr, flush=True)
-
-
-def _verbose() -> bool:
-    return any(argument.lower() == "hydra.verbose=true" for argument in sys.argv)
 
 
 def sentence(error: BaseException) -> str:
     """What went wrong, in one line."""
-    text = " ".join(str(error).split())
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key} is missing: give it a value"
-    unknown = re.match(r"Could not override '([^']+)'", text)
-    if unknown:
-        top = unknown[1].split(".")[0]
-        if unknown[1] in ("backend.emulate", "backend.interface", "backend.port"):
-            return f"{unknown[1]} is no key of the config: add backend=dist, which has it"
-        if top in GROUPS and top != unknown[1]:
-            return (
-                f"{unknown[1]} is no key of the config as it stands: see 'hetsim --help', or add it with a + in front, as +{unknown[1]}=…"
-            )
-        hint = "" if top in (*PLAIN, *GROUPS) else checks.suggestion(top, (*PLAIN, *GROUPS))
-        return f"{unknown[1]} is no key of the config: see 'hetsim --help' for those there are{hint}"
-    unlike = re.match(r"Error merging override (.*)", text)
-    if unlike:
-        return f"{unlike[1]} does not fit what the config has there: give a list for a list, and a mapping for a mapping"
-    nowhere = re.match(r"Interpolation key '(.*?)' not found", text)
-    if nowhere:
-        where = getattr(error, "full_key", None) or "a key"
-        return f"{where} refers to ${{{nowhere[1]}}}, which is no key of the config: give it a value of its own"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1} cannot be read as YAML ({error.problem}): mend it"
-    unreadable = re.match(r"(?:LexerNoViableAltException: |Error parsing override ')(.*?)(?: \^|'| See )", text)
-    if unreadable:
-        return f"{unreadable[1]} cannot be read as key=value: see 'hetsim --help', and quote braces and spaces for the shell"
-    no_choice = re.match(r"In '.*?': Could not find '(.+?)/([^/']*)' Available options in '.*?': (.*?) Config search path:", text)
-    if no_choice and f"{no_choice[1]}={no_choice[2]}" in EXTRAS:
-        extra = EXTRAS[f"{no_choice[1]}={no_choice[2]}"]
-        return f"{no_choice[1]}={no_choice[2]} is not installed: install hetsim[{extra}], as in pip install 'hetsim[{extra}]'"
-    if no_choice:
-        *others, last = no_choice[3].split()
-        return f"{no_choice[1]}={no_choice[2]} is no choice: take {', '.join(others)}{' or ' if others else ''}{last}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be written or read ({error.strerror}): set hydra.run.dir or hydra.sweep.dir to one that can be"
+    text = " ".join(str(error).split())
+    for pattern, translate in TRANSLATIONS.items():
+        if found := re.match(pattern, text):
+            return translate(found, error)
     return text or type(error).__name__
+
+
+def _unknown_key(found: re.Match[str], _: BaseException) -> str:
+    key = found[1]
+    group = key.split(".")[0]
+    if key in ("backend.emulate", "backend.interface", "backend.port"):
+        return f"{key} is no key of the config: add backend=dist, which has it"
+    if group in GROUPS and group != key:
+        return f"{key} is no key of the config as it stands: see 'hetsim --help', or add it with a + in front, as +{key}=…"
+    hint = "" if group in (*PLAIN, *GROUPS) else checks.suggestion(group, (*PLAIN, *GROUPS))
+    return f"{key} is no key of the config: see 'hetsim --help' for those there are{hint}"
+
+
+def _wrong_kind(found: re.Match[str], _: BaseException) -> str:
+    return f"{found[1]} does not fit what the config has there: give a list for a list, and a mapping for a mapping"
+
+
+def _unknown_reference(found: re.Match[str], error: BaseException) -> str:
+    key = getattr(error, "full_key", None) or "a key"
+    return f"{key} refers to ${{{found[1]}}}, which is no key of the config: give it a value of its own"
+
+
+def _unreadable_override(found: re.Match[str], _: BaseException) -> str:
+    return f"{found[1]} cannot be read as key=value: see 'hetsim --help', and quote braces and spaces for the shell"
+
+
+def _unknown_choice(found: re.Match[str], _: BaseException) -> str:
+    group, name, options = found.groups()
+    if extra := EXTRAS.get(f"{group}={name}"):
+        return f"{group}={name} is not installed: install hetsim[{extra}], as in pip install 'hetsim[{extra}]'"
+    *others, last = options.split()
+    return f"{group}={name} is no choice: take {', '.join(others)}{' or ' if others else ''}{last}"
+
+
+TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
+    r"Could not override '([^']+)'": _unknown_key,
+    r"Error merging override (.*)": _wrong_kind,
+    r"Interpolation key '(.*?)' not found": _unknown_reference,
+    r"(?:LexerNoViableAltException: |Error parsing override ')(.*?)(?: \^|'| See )": _unreadable_override,
+    r"In '.*?': Could not find '(.+?)/([^/']*)' Available options in '.*?': (.*?) Config search path:": _unknown_choice,
+}
+"""How Hydra's and OmegaConf's messages begin, and the sentence that replaces each."""

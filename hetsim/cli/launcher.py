@@ -1,124 +1,147 @@
-"""Hydra's launchers, with a record of how the runs ended that they launched."""
+"""How hetsim steers Hydra's sweeps: a callback that records how the runs ended, and one patch that no callback can replace."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, ClassVar
 
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.plugins.launcher import Launcher
-from hydra.types import HydraContext, TaskFunction
+from hydra.experimental.callback import Callback
+from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig
 
-from hetsim.cli import sweep
-from hetsim.cli.job import _direction
+from hetsim.cli.errors import report, sentence
+from hetsim.cli.objective import WORST, check_objective, check_search, search_direction
+from hetsim.cli.outcomes import Outcome, best_line, closing_line, failure_lines
 from hetsim.errors import RunFailed
-
-
-class Recorded(Launcher):
-    """Any launcher, and how the runs ended that it launched: they may have ended in other processes, on other machines."""
-
-    def __init__(self, launcher: Launcher, outcomes: list[sweep.Outcome]) -> None:
-        self.launcher = launcher
-        self.outcomes = outcomes
-
-    def setup(self, **given: Any) -> None:
-        """The launcher within is set up already."""
-
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """As the launcher within does; RunFailed if a process of it was lost."""
-        try:
-            returned = self.launcher.launch(job_overrides, initial_job_idx)
-        except BrokenProcessPool:
-            raise RunFailed(f"a worker process was killed, perhaps for lack of memory: {AGAIN}") from None
-        except RuntimeError as error:
-            if not type(error).__module__.startswith("submitit"):
-                raise
-            raise RunFailed(f"a job was lost ({str(error).splitlines()[0]}): see the logs in the sweep's .submitit; {AGAIN}") from None
-        self.outcomes.extend(job.return_value for job in returned if job.status == JobStatus.COMPLETED)
-        return returned
-
+from hetsim.runtime.files import write_text
 
 AGAIN = "the same command with the same hydra.sweep.dir goes on with what is missing"
+RESUME = "add hydra.sweep.dir={folder} to go on"
 
 
-class Composed:
-    """A config loader for the sweeper's check that every run can be composed: once for all runs that make the same choices of groups.
+class SweepRecord(Callback):
+    """The callback in conf/config.yaml that records how the runs of a sweep ended.
 
-    What is typed for a key changes no composition, and a thousand seeds would be composed here one after the other.
+    Hydra calls `on_multirun_start` in the process of the command, and `on_job_start` and `on_job_end` in the process of each run.
+    joblib and submitit give those processes a copy of this object, so the copies write outcomes to files in the sweep's folder, and
+    `report` reads them. Hydra turns every Exception that a callback raises into a warning, but lets `SystemExit` pass.
     """
 
-    def __init__(self, loader: ConfigLoader) -> None:
-        self.loader = loader
-        self.composed: dict[tuple[str, ...], DictConfig] = {}
-        self.groups: dict[str, bool] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)
-
-    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
-        """The config of one run, or of its like that was composed before."""
-        choices = tuple(override if self.is_group(key) else key for override in sweep_overrides for key in [override.split("=")[0]])
-        if choices not in self.composed:
-            self.composed[choices] = self.loader.load_sweep_config(master_config, sweep_overrides)
-        return self.composed[choices]
-
-    def is_group(self, key: str) -> bool:
-        """Whether what is typed for it is one of a group's choices."""
-        if key not in self.groups:
-            self.groups[key] = bool(self.loader.get_group_options(key.lstrip("+~").split("@")[0]))
-        return self.groups[key]
-
-
-class Sweep:
-    """What is known of this command's sweep: its folder, its objective, and how its runs ended."""
+    current: ClassVar[SweepRecord | None] = None
+    """The record of this process's sweep; None in a single run, and in the processes that a launcher starts."""
 
     def __init__(self) -> None:
         self.folder: str | None = None
         self.objective: str | None = None
         self.direction: str | None = None
-        self.outcomes: list[sweep.Outcome] = []
+        self.outcomes: list[Outcome] = []
+        self._files: Path | None = None
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Whatever launcher a sweeper takes while this lasts is a recorded one."""
-        plugins, quiet = Plugins.instance(), os.environ.get("TQDM_DISABLE")
-        instantiate_launcher = plugins.instantiate_launcher
-
-        def instantiate(*, config: DictConfig, hydra_context: HydraContext, task_function: TaskFunction) -> Launcher:
-            self.folder = os.path.relpath(config.hydra.sweep.dir)
-            self.objective, self.direction = config.objective, _direction(config.hydra)
-            sweep.check_objective(self.objective)
-            if self.direction is not None:
-                sweep.check_search(self.objective, self.direction)
-            if not config.hydra.launcher._target_.endswith(".BasicLauncher"):
-                os.environ["TQDM_DISABLE"] = "1"  # the bars of several processes would write over each other
-            own = HydraContext(config_loader=hydra_context.config_loader, callbacks=hydra_context.callbacks)
-            hydra_context.config_loader = cast(ConfigLoader, Composed(own.config_loader))  # the sweeper's; the launcher composes every run
-            return Recorded(instantiate_launcher(config=config, hydra_context=own, task_function=task_function), self.outcomes)
-
-        plugins.instantiate_launcher = instantiate  # type: ignore[method-assign, assignment]
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Check what the sweep optimises, before anything is launched."""
         try:
-            yield
-        finally:
-            plugins.instantiate_launcher = instantiate_launcher  # type: ignore[method-assign]
-            if quiet is None:
-                os.environ.pop("TQDM_DISABLE", None)
+            objective, direction = config.get("objective"), search_direction(config.hydra)
+            check_objective(objective)
+            if direction is not None:
+                check_search(objective, direction)
+            self.folder, self.objective, self.direction = os.path.relpath(config.hydra.sweep.dir), objective, direction
+            self._files = Path(config.hydra.sweep.dir).absolute() / f".outcomes-{uuid.uuid4().hex}"
+            self._files.mkdir(parents=True)
+        except Exception as error:
+            report(error)
+            raise SystemExit(1) from None
+        SweepRecord.current = self
 
-    def close(self) -> bool:
-        """Tell how the runs ended; whether all of them succeeded."""
-        if self.folder is None:
-            return True
-        if self.direction is not None and self.objective is not None and self.outcomes:
-            print(sweep.best(self.outcomes, self.objective, worst=sweep.DIRECTIONS[self.direction]))
-        print(sweep.ended(self.outcomes, self.folder), flush=True)
-        failed = sweep.failures(self.outcomes)
-        if failed:
-            print(failed, file=sys.stderr, flush=True)
-        return not failed
+    def on_job_start(self, config: DictConfig, **_: Any) -> None:
+        """Show no progress bars in other processes: they would overwrite each other."""
+        if self._is_a_copy:
+            os.environ["TQDM_DISABLE"] = "1"
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
+        """Keep the outcome of a run of a sweep, where `report` finds it."""
+        if self._files is None or job_return.status != JobStatus.COMPLETED:
+            return
+        if not self._is_a_copy:
+            self.outcomes.append(job_return.return_value)
+            return
+        try:
+            write_text(self._files / f"{config.hydra.job.num}.json", job_return.return_value.to_json())
+        except Exception as error:
+            job_return.status, job_return.return_value = JobStatus.FAILED, error  # Hydra raises it in the process of the command
+
+    def report(self) -> bool:
+        """Print how the runs ended; whether all of them succeeded."""
+        assert self.folder is not None
+        assert self._files is not None
+        written = sorted(self._files.glob("*.json"), key=lambda path: int(path.stem))
+        outcomes = [*self.outcomes, *(Outcome.from_json(path.read_text(encoding="utf-8")) for path in written)]
+        if self.direction is not None and self.objective is not None and outcomes:
+            print(best_line(outcomes, self.objective, worst=WORST[self.direction]))
+        print(closing_line(outcomes, self.folder), flush=True)
+        failures = failure_lines(outcomes)
+        if failures:
+            print(failures, file=sys.stderr, flush=True)
+        return not failures
+
+    def close(self) -> None:
+        """Remove the files of the outcomes; the command is at its end."""
+        SweepRecord.current = None
+        if self._files is not None:
+            shutil.rmtree(self._files, ignore_errors=True)
+
+    @property
+    def _is_a_copy(self) -> bool:
+        return self._files is not None and SweepRecord.current is not self
+
+
+def launch_failure(error: Exception) -> RunFailed:
+    """An error that broke off a sweep, as a sentence that says how to go on."""
+    if isinstance(error, BrokenProcessPool):
+        return RunFailed(f"a worker process was killed, perhaps for lack of memory: {AGAIN}")
+    if isinstance(error, RuntimeError) and type(error).__module__.startswith("submitit"):
+        return RunFailed(f"a job was lost ({str(error).splitlines()[0]}): see the logs in the sweep's .submitit; {AGAIN}")
+    reason = f"{type(error).__name__}: {sentence(error)}"
+    return RunFailed(f"the sweep broke off ({reason}): {AGAIN}; hydra.verbose=true shows the traceback")
+
+
+@contextlib.contextmanager
+def composed_once_per_choice() -> Iterator[None]:
+    """While this lasts, a sweeper checks by one composition all runs that make the same choices of groups.
+
+    Hydra's sweeper composes every run before it launches the first, one after the other, which takes minutes for a thousand seeds.
+    No callback is called between the two, so the check itself is replaced; a launcher still composes every run.
+    """
+    validate = Sweeper.validate_batch_is_legal
+
+    def validate_one_of_each(sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
+        assert sweeper.hydra_context is not None
+        loader = sweeper.hydra_context.config_loader
+        validate(sweeper, one_of_each_choice(batch, is_group=lambda name: bool(loader.get_group_options(name))))
+
+    Sweeper.validate_batch_is_legal = validate_one_of_each  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        Sweeper.validate_batch_is_legal = validate  # type: ignore[method-assign]
+
+
+def one_of_each_choice(batch: Sequence[Sequence[str]], *, is_group: Callable[[str], bool]) -> list[Sequence[str]]:
+    """The first of all runs that make the same choices of groups and override the same keys: the keys' values change no composition."""
+    groups: dict[str, bool] = {}
+    distinct: dict[tuple[str, ...], Sequence[str]] = {}
+    for overrides in batch:
+        keys = [override.split("=")[0] for override in overrides]
+        for key in keys:
+            if key not in groups:
+                groups[key] = is_group(key.lstrip("+~").split("@")[0])
+        choices = tuple(override if groups[key] else key for override, key in zip(overrides, keys, strict=True))
+        distinct.setdefault(choices, overrides)
+    return list(distinct.values())

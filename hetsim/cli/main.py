@@ -4,53 +4,39 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 
-from hetsim.cli.errors import USERS, _tell, _verbose, sentence
-from hetsim.cli.job import _app, failures
-from hetsim.cli.launcher import AGAIN, Sweep
-from hetsim.errors import RunFailed
+import hydra
+
+from hetsim.cli import job
+from hetsim.cli.arguments import options_first, verbose
+from hetsim.cli.errors import USERS, report
+from hetsim.cli.launcher import RESUME, SweepRecord, composed_once_per_choice, launch_failure
+from hetsim.cli.methods import configs
 
 
 def main() -> None:
-    """The command `hetsim`: one sentence and exit status 1 for what a user can mend, 130 after Ctrl-C."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they become sentences
+    """Run what was typed. Exit status 0 if every run succeeded, 1 if one failed or the user must correct something, 130 after Ctrl-C."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them; they are reported here
     sys.argv[1:] = options_first(sys.argv[1:])
-    runs = Sweep()
     try:
-        with runs.watched():
-            _app()
+        with composed_once_per_choice():
+            hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")(job.job)()
+        sweep = SweepRecord.current
+        succeeded = not job.failures and (sweep is None or sweep.report())
     except KeyboardInterrupt:
-        print(f"hetsim: interrupted{'' if runs.folder is None else f': add hydra.sweep.dir={runs.folder} to go on'}", file=sys.stderr)
+        print(f"hetsim: interrupted{_resume(SweepRecord.current)}", file=sys.stderr)
         sys.exit(130)
-    except USERS as error:
-        if _verbose():
-            raise
-        _tell(error)
-        sys.exit(1)
     except Exception as error:
-        if runs.folder is None or _verbose():
+        failure = error if isinstance(error, USERS) else launch_failure(error) if SweepRecord.current is not None else None
+        if failure is None or verbose(sys.argv):
             raise
-        _tell(RunFailed(f"the sweep broke off ({type(error).__name__}: {sentence(error)}): {AGAIN}; hydra.verbose=true tells more"))
+        report(failure)
         sys.exit(1)
-    sys.exit(0 if runs.close() and not failures else 1)
+    finally:
+        if SweepRecord.current is not None:
+            SweepRecord.current.close()
+    sys.exit(0 if succeeded else 1)
 
 
-WITH_VALUE = (
-    *("--cfg", "-c", "--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
-    *("--package", "-p", "--experimental-rerun"),
-)
-
-
-def options_first(arguments: Sequence[str]) -> list[str]:
-    """What Hydra takes: its options, and behind them what is typed for the config."""
-    options, typed, left = [], [], list(arguments)
-    while left:
-        argument = left.pop(0)
-        if not argument.startswith("-"):
-            typed.append(argument)
-            continue
-        options.append(argument)
-        if left and (argument in WITH_VALUE or (argument in ("--info", "-i") and "=" not in left[0])):
-            options.append(left.pop(0))
-    return options + typed
+def _resume(sweep: SweepRecord | None) -> str:
+    return "" if sweep is None else f": {RESUME.format(folder=sweep.folder)}"

@@ -1,4 +1,4 @@
-"""The published methods as sentences in the vocabulary of policies: the command `hetsim-methods`."""
+"""The published methods, each as a set of policies: the command `hetsim-methods`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 import yaml
 
 WIDTH = 110
-
-
+"""Letters in a line of the table."""
 RATES = ("learning_rate", "momentum", "local_learning_rate")
 
 
@@ -26,7 +25,7 @@ def configs() -> Path:
 
 @dataclass(frozen=True)
 class Method:
-    """A file of conf/method: its name, one line on it, its source, the choices that it makes, the keys that it sets."""
+    """A file of conf/method: name, one line of description, source, the choices of groups that it makes, the keys that it sets."""
 
     name: str
     about: str
@@ -36,13 +35,13 @@ class Method:
 
     @property
     def composes(self) -> str:
-        """As one would type it."""
+        """The choices and keys as one would type them."""
         keys = {f"{group}.{key}": value for group, entry in self.keys.items() if isinstance(entry, dict) for key, value in entry.items()}
         return " ".join(f"{name}={value}" for name, value in {**self.choices, **keys}.items())
 
     @property
     def rates(self) -> str:
-        """The rates that it ships, sized for small workloads."""
+        """The learning rates and momentum of the file, which suit small workloads."""
         return " ".join(f"{name}={self.keys[name]:g}" for name in RATES if name in self.keys)
 
 
@@ -59,12 +58,12 @@ def read(path: Path) -> Method:
 
 
 def shipped() -> list[Method]:
-    """All of conf/method, by name."""
+    """All methods of conf/method, sorted by name."""
     return [read(path) for path in sorted((configs() / "method").glob("*.yaml"))]
 
 
 def table(methods: list[Method]) -> str:
-    """Name and line, source, and what it is made of, as text."""
+    """Name and description, source and composition of each method, as text."""
     indent = " " * (2 + max(len(method.name) for method in methods))
     lines = []
     for method in methods:
@@ -76,7 +75,7 @@ def table(methods: list[Method]) -> str:
 
 
 def main() -> None:
-    """The command `hetsim-methods`."""
+    """Print the methods as text or JSON."""
     parser = argparse.ArgumentParser(
         prog="hetsim-methods", description="The methods that hetsim ships: what each is, where it was published, what it is made of."
     )

@@ -1,4 +1,4 @@
-"""The keys of a config: which are plain values, which are groups, and what class a policy's axis expects."""
+"""The keys of a config: plain values, groups, and the class that each axis of policies expects."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ AXES: dict[str, type] = {
     "admission": Admission,
     "compression": Compression,
 }
+"""Each axis of policies, with the class that a choice of it must be a subclass of."""
+
 PLAIN = (
     *("method", "seed", "batch_size", "dtype", "threads", "evaluate_every_epochs", "trace", "pictures"),
     *("trust", "data_root", "download", "learning_rate", "momentum", "local_learning_rate", "objective"),
 )
+"""The keys with plain values."""
 OPTIMIZERS = {"optimizer": "learning_rate_schedule", "local_optimizer": "local_learning_rate_schedule"}
+"""Each optimizer, with the key of its learning-rate schedule."""
 GROUPS = ("backend", "cluster", "workload", "coordination", "budget", *AXES, *OPTIMIZERS, *OPTIMIZERS.values())
+"""The keys that are groups of choices, or hold keys of their own."""
 RATES = {"learning_rate": "optimizer", "momentum": "optimizer", "local_learning_rate": "local_optimizer"}
+"""Each rate, with the optimizer that reads it."""

@@ -14,12 +14,12 @@ from hetsim.results.table_files import markdown, write
 
 
 def main() -> None:
-    """The command `hetsim-table`."""
+    """Write and print the table; exit status 1 with one sentence if there is none."""
     parser = argparse.ArgumentParser(prog="hetsim-table", description="One table and one picture of a sweep: means over seeds.")
     parser.add_argument("sweep", metavar="SWEEP_DIR", type=Path, help="the folder of a sweep: finished runs at any depth")
-    parser.add_argument("--metric", metavar="NAME", help=f"sort by it and draw it: {', '.join(METRICS)}")
-    parser.add_argument("--accuracy", type=float, default=0.9, help="the test accuracy that seconds_to_accuracy is about (0.9)")
-    parser.add_argument("--to", metavar="DIR", type=Path, help="write the files there, not into SWEEP_DIR")
+    parser.add_argument("--metric", metavar="NAME", help=f"sort the rows by this number and draw it: {', '.join(METRICS)}")
+    parser.add_argument("--accuracy", type=float, default=0.9, help="the test accuracy of seconds_to_accuracy (0.9)")
+    parser.add_argument("--to", metavar="DIR", type=Path, help="write the files to this folder instead of SWEEP_DIR")
     arguments = parser.parse_args()
     try:
         if arguments.metric is not None and arguments.metric not in METRICS:

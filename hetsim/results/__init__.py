@@ -1,1 +1,1 @@
-"""What a run leaves: its folder, summary and figures; and tables of several runs."""
+"""The results of runs: folder, summary and figures of each, comparisons and tables of several."""

@@ -1,19 +1,19 @@
-"""Pictures of runs: who computes, updates and waits, and learning curves."""
+"""Figures of runs: a timeline of who computes, updates and waits, and learning curves."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetsim.results.folder import unfinished
 from hetsim.runtime.curve import Point
+from hetsim.runtime.files import written_whole
 
 COMPUTE, STEP, WAIT, INK = "#4878a8", "#e49444", "#e9ecef", "#333333"
 
 
-def _pictures(folder: Path, points: Sequence[Point], summary: Mapping[str, Any]) -> None:
+def draw_run(folder: Path, points: Sequence[Point], summary: Mapping[str, Any]) -> None:
+    """Draw the timeline of a run that has a trace, and the curve of a run that has losses, in its folder."""
     title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
     trace = folder / "trace.parquet"
     if trace.is_file():
@@ -24,7 +24,7 @@ def _pictures(folder: Path, points: Sequence[Point], summary: Mapping[str, Any])
 
 
 def timeline(runs: Sequence[tuple[str, Path]], path: Path, *, num_workers: int) -> None:
-    """Who computes, updates and waits in the first steps of one or more runs, one under the other on one time axis."""
+    """Draw who computes, updates and waits in the first steps of one or more runs, one below the other on one time axis."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
     from pyarrow import parquet
@@ -53,7 +53,7 @@ def timeline(runs: Sequence[tuple[str, Path]], path: Path, *, num_workers: int) 
 
 
 def curves(runs: Sequence[tuple[str, Sequence[tuple[float, float | None, float | None]]]], path: Path, *, title: str) -> None:
-    """Training loss and test accuracy against the run's own clock, one line a run."""
+    """Draw training loss and test accuracy over the run's own clock, one line for each run."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -101,5 +101,5 @@ def _first_steps(rows: Sequence[tuple[float, float, int, str]], steps: int = 6) 
 
 
 def _save(figure: Any, path: Path) -> None:
-    figure.savefig(unfinished(path), format="png", dpi=130)
-    os.replace(unfinished(path), path)
+    with written_whole(path) as whole:
+        figure.savefig(whole, format="png", dpi=130)

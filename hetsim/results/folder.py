@@ -7,10 +7,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from hetsim.runtime.files import unfinished, write_text
+
 
 @contextlib.contextmanager
 def run_folder(folder: Path, config: str) -> Iterator[None]:
-    """The folder of a run under way; its resolved config stands under its name once the run is written."""
+    """The folder of a run while it runs. Its resolved config gets its final name when the run's summary is written."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished(folder / "config.yaml").write_text(config, encoding="utf-8")
     try:
@@ -21,27 +23,28 @@ def run_folder(folder: Path, config: str) -> Iterator[None]:
 
 
 def abandon(folder: Path) -> None:
-    """Of a run that did not finish, remove what is half-written, and the folder if nothing else is in it."""
+    """Remove the unfinished files of a run that did not finish, and the folder if nothing else is in it."""
     with contextlib.suppress(OSError):
-        for unfinished in folder.glob(".*.unfinished"):
-            unfinished.unlink(missing_ok=True)
+        for path in folder.glob(".*.unfinished"):
+            path.unlink(missing_ok=True)
         folder.rmdir()
 
 
-def write_text(path: Path, text: str) -> None:
-    """All of it, or nothing of it."""
-    unfinished(path).write_text(text, encoding="utf-8")
-    os.replace(unfinished(path), path)
+def write_error(folder: Path, sentence: str, traceback: str = "") -> None:
+    """Write in the folder of a run why it failed, if the folder can be written."""
+    with contextlib.suppress(OSError):
+        write_text(folder / "error.txt", f"{sentence}\n{traceback}")
 
 
-def unfinished(path: Path) -> Path:
-    """What a file is called until it is whole."""
-    return path.with_name(f".{path.name}.unfinished")
+def remove_error(folder: Path) -> None:
+    """Remove the `error.txt` of an earlier run that failed."""
+    with contextlib.suppress(OSError):
+        (folder / "error.txt").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """One process at a time, where the system can lock a folder: the same run twice in a sweep is run once."""
+    """One process at a time, where the system can lock a folder: a run that stands twice in a sweep is run once."""
     try:
         import fcntl
 

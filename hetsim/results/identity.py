@@ -1,4 +1,4 @@
-"""What a run is: the identity of its resolved config, its folder's name, and whether it is there already."""
+"""The identity of a run: a hash of its resolved config, which names its folder and says whether the folder holds it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-FREE = ("objective", "download")  # keys that change neither what a run computes nor what it leaves
-
+from hetsim.results.keys import CHANGE_NO_FILE
 
 IDENTITY, TYPED = "# identity: ", "# typed: "
+"""How the first two lines of a run's config.yaml begin."""
 
 
 def identity_of(entries: Mapping[str, Any]) -> str:
-    """Twelve hexadecimal digits that are the same for the same resolved config, and differ where any value of it does."""
-    told = {key: value for key, value in entries.items() if key not in FREE}
-    return hashlib.sha256(repr(_ordered(told)).encode()).hexdigest()[:12]
+    """Twelve hexadecimal digits: equal for equal resolved configs, different if any value differs that may change a file."""
+    counted = {key: value for key, value in entries.items() if key not in CHANGE_NO_FILE}
+    return hashlib.sha256(repr(_ordered(counted)).encode()).hexdigest()[:12]
 
 
 def _ordered(entry: Any) -> Any:
@@ -29,7 +29,7 @@ def _ordered(entry: Any) -> Any:
 
 
 def folder_name(entries: Mapping[str, Any]) -> str:
-    """What the folder of a run is called: a legal file name of at most 120 letters, its method, cluster, seed and identity."""
+    """The name of a run's folder: method, cluster, seed and identity, as a legal file name of at most 120 letters."""
     cluster = entries.get("cluster")
     place = cluster.get("name") if isinstance(cluster, Mapping) else cluster
     return f"{_legal(entries.get('method'))}-{_legal(place)}-s{_legal(entries.get('seed'), max_letters=20)}-{identity_of(entries)}"
@@ -40,12 +40,12 @@ def _legal(part: Any, *, max_letters: int = 40) -> str:
 
 
 def config_header(identity: str, typed: Sequence[str]) -> str:
-    """The comment at the top of a run's config.yaml: its identity, and what was typed to get it."""
+    """The two comment lines at the top of a run's config.yaml: its identity, and the overrides that were typed."""
     return f"{IDENTITY}{identity}\n{TYPED}{json.dumps(list(typed))}\n"
 
 
 def typed_overrides(run: Path) -> dict[str, str]:
-    """What was typed for a finished run, value by key; empty where its config.yaml does not say."""
+    """The overrides that were typed for a finished run, value by key; empty if its config.yaml has no such line."""
     for line in _head(run):
         if line.startswith(TYPED):
             overrides = [override.partition("=") for override in json.loads(line.removeprefix(TYPED))]
@@ -62,7 +62,7 @@ def _head(run: Path) -> list[str]:
 
 
 def finished_summary(run: Path, identity: str) -> dict[str, Any] | None:
-    """The summary of the run of this identity, if this folder holds it: summary.json is the last file that a run writes."""
+    """The summary of the run of this identity; None if the folder does not hold it. summary.json is the last file that a run writes."""
     if _head(run)[:1] != [IDENTITY + identity]:
         return None
     with contextlib.suppress(OSError, ValueError):

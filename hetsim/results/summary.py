@@ -1,8 +1,7 @@
-"""Numbers to files, tables and pictures."""
+"""Writing what a finished run leaves: summary.json, curve.csv and the pictures."""
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -10,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetsim.results.figures import _pictures
-from hetsim.results.folder import unfinished, write_text
+from hetsim.results.figures import draw_run
 from hetsim.runtime import metrics
 from hetsim.runtime.curve import Point
+from hetsim.runtime.files import unfinished, write_text
 from hetsim.runtime.outcome import Outcome
 
 
@@ -26,7 +25,7 @@ def write_summary(
     emulation: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write summary.json, curve.csv and, if asked for, the pictures; the summary."""
+    """Write summary.json, curve.csv and, if asked for, the pictures. Returns the summary."""
     experiment, last, applied = outcome.experiment, outcome.last, outcome.applied
     final = outcome.points[-1].evaluation
     warned = list(warnings)
@@ -65,7 +64,7 @@ def write_summary(
     for stale in ("timeline.png", "curve.png", *([] if experiment.trace != "none" else ["trace.parquet"])):
         (folder / stale).unlink(missing_ok=True)  # of an earlier run in the same folder
     if experiment.pictures:
-        _pictures(folder, outcome.points, summary)
+        draw_run(folder, outcome.points, summary)
     os.replace(unfinished(folder / "config.yaml"), folder / "config.yaml")
     write_text(folder / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
     return summary
@@ -80,60 +79,5 @@ def curve_csv(points: Sequence[Point]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def describe(summary: Mapping[str, Any]) -> str:
-    """A run in five lines."""
-    emulation = summary["emulation"]
-    place = "this hardware" if emulation is not None and emulation["emulate"] == "none" else summary["cluster"]
-    final = summary["final"]
-    lines = [
-        f"{summary['method']} on {place} ({summary['num_workers']} workers), {summary['workload']}, "
-        f"seed {summary['seed']}, backend {summary['backend']}",
-        f"  {summary['num_updates']} updates, {summary['num_samples']} samples in {formatted(summary['seconds'])} s{_dropped(summary)}: "
-        f"{formatted(summary['updates_per_second'])} updates/s, {formatted(summary['samples_per_second'])} samples/s",
-        f"  staleness {formatted(summary['staleness_mean'])} on average, {summary['staleness_max']} at most; "
-        f"workers idle {formatted(_percent(summary['idle_share']))} % of the time; batch sizes {_list(summary['batch_sizes'])}",
-    ]
-    if final["train_loss"] is not None or final["test_accuracy"] is not None:
-        loss = "not finite" if final["train_loss"] is None else formatted(final["train_loss"])
-        accuracy = "" if final["test_accuracy"] is None else f", test accuracy {final['test_accuracy']:.4f}"
-        lines.append(f"  train loss {loss}{accuracy}")
-    return "\n".join(lines)
-
-
-def one_line(summary: Mapping[str, Any]) -> str:
-    """A run in half a line."""
-    final = summary["final"]
-    accuracy = "" if final["test_accuracy"] is None else f", test accuracy {final['test_accuracy']:.4f}"
-    rate = formatted(summary["updates_per_second"])
-    return f"{summary['num_updates']} updates in {formatted(summary['seconds'])} s, {rate} updates/s{accuracy}"
-
-
-def _dropped(summary: Mapping[str, Any]) -> str:
-    dropped = summary["num_samples_discarded"]
-    return f" ({dropped} more dropped)" if dropped else ""
-
-
-def formatted(value: float | None) -> str:
-    """Four significant digits; a dash where there is no number."""
-    if value is None:
-        return "–"
-    return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
-
-
-def _list(sizes: Sequence[int]) -> str:
-    return " ".join(map(str, sizes)) if len(sizes) <= 16 else f"{min(sizes)} to {max(sizes)}"
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def seconds_to(run: Path, accuracy: float) -> float | None:
-    """When a run's curve first reached this test accuracy, on the run's own clock; None if it never did."""
-    with (run / "curve.csv").open(encoding="utf-8", newline="") as file:
-        curve = [(float(row["seconds"]), float(row["test_accuracy"] or -1)) for row in csv.DictReader(file)]
-    return next((seconds for seconds, reached in curve if reached >= accuracy), None)

@@ -1,4 +1,4 @@
-"""One table and one picture of a sweep: `hetsim-table SWEEP_DIR`. Means over seeds, with 95 % intervals by Student's t."""
+"""The rows of `hetsim-table`: one for each config of a sweep, with means over seeds and 95 % intervals by Student's t."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from hetsim.results.compare import leaves, read_summary
-from hetsim.results.identity import FREE, identity_of, typed_overrides
-from hetsim.results.summary import formatted, seconds_to
+from hetsim.results.describe import formatted
+from hetsim.results.finished import read_config, read_summary, seconds_to
+from hetsim.results.identity import identity_of, typed_overrides
+from hetsim.results.keys import VARY_IN_A_ROW
+from hetsim.results.labels import distinguishing_keys, label
 
 Number = float | None
 
 
 METRICS: dict[str, tuple[str, bool]] = {
-    # the name: what a column of it is headed, and whether less of it is better
+    # the name: the head of its column, and whether less is better
     "seconds_to_accuracy": ("seconds to {accuracy:g}", True),
     "seconds": ("seconds", True),
     "updates_per_second": ("updates/s", False),
@@ -32,15 +32,9 @@ METRICS: dict[str, tuple[str, bool]] = {
 }
 
 
-SAME = ("seed", "trace", "pictures", "data_root", "trust", *FREE)  # keys in which the runs of a row may differ
-
-
-LONGEST = 44  # letters of a label
-
-
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder, its summary, its resolved config without what makes no difference, and what was typed for it."""
+    """A finished run: its folder, its summary, its config without the keys that vary in a row, and what was typed for it."""
 
     folder: Path
     summary: Mapping[str, Any]
@@ -67,7 +61,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[Number]) -> Estimate:
-        """Without a mean where some run has no number, as leaving it out would be in its favour; one run has no interval."""
+        """No mean if some run has no number, as to leave that run out would favour the config; no interval of a single run."""
         known = [value for value in values if value is not None]
         if not known or len(known) < len(values):
             return cls(None, None, len(known), len(values))
@@ -91,7 +85,7 @@ def _rounded(value: float) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of one config, over seeds: what tells it from the others, and its numbers."""
+    """The runs of one config: the keys that tell it from the others, with its values, and its numbers over the runs."""
 
     keys: Mapping[str, str]
     num_runs: int
@@ -99,13 +93,8 @@ class Row:
 
     @property
     def label(self) -> str:
-        """What tells it from the others, in a line of bounded length; a method needs no key."""
-        parts = [value if key == "method" else f"{key}={value}" for key, value in self.keys.items() if value]
-        return _short(", ".join(parts), LONGEST)
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
+        """What tells the row from the others, in a line of bounded length."""
+        return label(self.keys)
 
 
 def runs(folder: Path) -> list[Run]:
@@ -123,14 +112,12 @@ def _read(folder: Path) -> Run:
     lacking = [key for key in ("method", "backend", "seed", "seconds", "staleness_max") if key not in summary]
     if lacking or not (folder / "curve.csv").is_file():
         raise ValueError(f"{folder} is no run of this version of hetsim: it lacks {', '.join(lacking) or 'curve.csv'}; move it elsewhere")
-    path = folder / "config.yaml"
-    loaded = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if path.is_file() else {}
-    config = {key: value for key, value in loaded.items() if key not in SAME}
+    config = {key: value for key, value in read_config(folder).items() if key not in VARY_IN_A_ROW}
     return Run(folder, summary, config or {"method": summary["method"]}, typed_overrides(folder))
 
 
 def rows(found: Sequence[Run], *, accuracy: float) -> tuple[list[Row], list[str]]:
-    """A row a config; and sentences on what was left out of them."""
+    """One row for each config, and a sentence for each run that is left out."""
     groups: dict[str, list[Run]] = {}
     remarks: list[str] = []
     for run in found:
@@ -140,67 +127,15 @@ def rows(found: Sequence[Run], *, accuracy: float) -> tuple[list[Row], list[str]
             remarks.append(f"{run.folder} and {same[0].folder} are the same run: one of them is counted")
         else:
             group.append(run)
-    labels = keys([group[0] for group in groups.values()])
+    keys = distinguishing_keys(*zip(*((group[0].config, group[0].typed) for group in groups.values()), strict=True))
     return [
-        Row(label, len(group), {metric: Estimate.of([run.number(metric, accuracy) for run in group]) for metric in METRICS})
-        for label, group in zip(labels, groups.values(), strict=True)
+        Row(own, len(group), {metric: Estimate.of([run.number(metric, accuracy) for run in group]) for metric in METRICS})
+        for own, group in zip(keys, groups.values(), strict=True)
     ], remarks
 
 
-def keys(configs: Sequence[Run]) -> list[dict[str, str]]:
-    """What tells one config from the others: of the keys that were typed those that vary, and others only where these do not suffice.
-
-    A method changes dozens of keys; who typed `method=` knows it by that one.
-    """
-    flat = [dict(leaves(run.config)) for run in configs]
-    typed = [key for key in dict.fromkeys(key for run in configs for key in run.typed) if key.split(".")[0] not in SAME]
-    columns: dict[str, list[str]] = {}
-    for key in ["method", *(key for key in typed if key != "method")]:
-        parts = [_part(run.config, key) for run in configs]
-        if len({repr(part) for part in parts}) > 1 or (parts[0] is None and len({run.typed.get(key) for run in configs}) > 1):
-            columns[key] = _brief(parts) or [_told(key, run, part) for run, part in zip(configs, parts, strict=True)]
-    rest = sorted({key for entry in flat for key in entry}, key=lambda key: (key.count("."), key))
-    while len(set(zip(*columns.values(), strict=True)) if columns else {()}) < len(configs) and rest:
-        key = rest.pop(0)
-        column = [_value(entry.get(key)) for entry in flat]
-        before = len(set(zip(*columns.values(), strict=True)) if columns else {()})
-        if len(set(zip(*columns.values(), column, strict=True))) > before:
-            columns[key] = column
-    if not columns:
-        columns["method"] = [str(run.summary["method"]) for run in configs]
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _part(config: Mapping[str, Any], key: str) -> Any:
-    found: Any = config
-    for name in key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
-
-
-def _told(key: str, run: Run, part: Any) -> str:
-    """A value as it was typed, if it was; a group's that was not is known by its name or class."""
-    if isinstance(part, Mapping | list):
-        default = part.get("name") or str(part.get("_target_", "")).rpartition(".")[2] if isinstance(part, Mapping) else part
-        return run.typed.get(key, _value(default))
-    return run.typed.get(key, "") if part is None else _value(part)
-
-
-def _brief(parts: Sequence[Any]) -> list[str]:
-    """Numbers in six digits, where these tell them apart."""
-    brief = [f"{part:.6g}" for part in parts if isinstance(part, int | float) and not isinstance(part, bool)]
-    return brief if len(brief) == len(parts) and len(set(brief)) == len({*parts}) else []
-
-
-def _value(part: Any) -> str:
-    """As one would type it."""
-    if part is None or isinstance(part, bool):
-        return {None: "null", True: "true", False: "false"}[part]
-    return " ".join(str(part).split())
-
-
 def arranged(found: Sequence[Row], metric: str) -> list[Row]:
-    """The best first; those without a mean last, the more runs that have the number the earlier."""
+    """The best row first; rows without a mean last, by how many of their runs have the number."""
     sign = 1 if METRICS[metric][1] else -1
 
     def place(row: Row) -> tuple[bool, float, float, str]:
@@ -221,13 +156,13 @@ def chosen(metric: str | None, found: Sequence[Row], accuracy: float) -> str:
     if metric is None:
         return there[0]
     if metric not in there:
-        told = f"{metric}, to {accuracy:g}," if metric == "seconds_to_accuracy" else metric
-        raise ValueError(f"no run has a number for {told}: take --metric {' or '.join(there)}")
+        name = f"{metric}, to {accuracy:g}," if metric == "seconds_to_accuracy" else metric
+        raise ValueError(f"no run has a number for {name}: take --metric {' or '.join(there)}")
     return metric
 
 
 def head(metric: str, accuracy: float) -> str:
-    """What a column of it is headed."""
+    """The head of the metric's column."""
     return METRICS[metric][0].format(accuracy=accuracy)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hetsim.results.figures import COMPUTE, INK, WAIT
-from hetsim.results.table import LONGEST, METRICS, Estimate, Row, _short, head, known
+from hetsim.results.labels import shortened
+from hetsim.results.table import METRICS, Estimate, Row, head, known
+from hetsim.runtime.files import written_whole
 
-MOST = 60  # rows of a picture
+MAX_ROWS = 60
+"""The rows of a picture."""
 
 
 def markdown(found: Sequence[Row], *, accuracy: float) -> str:
@@ -20,10 +22,10 @@ def markdown(found: Sequence[Row], *, accuracy: float) -> str:
     heads = [*found[0].keys, "runs", *(head(metric, accuracy) for metric in shown)]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     values = {value for row in found for value in row.keys.values()}
-    alike = Counter(_short(value, LONGEST) for value in values)  # of those that would look the same, all is told
+    count = Counter(map(shortened, values))  # values that would look the same are not shortened
     for row in found:
-        told = [value if alike[_short(value, LONGEST)] > 1 else _short(value, LONGEST) for value in row.keys.values()]
-        cells = [f"`{value}`" if value else "" for value in told]
+        texts = [value if count[shortened(value)] > 1 else shortened(value) for value in row.keys.values()]
+        cells = [f"`{text}`" if text else "" for text in texts]
         cells += [str(row.num_runs), *(_cell(metric, row.numbers[metric]) for metric in shown)]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
@@ -36,7 +38,7 @@ def _cell(metric: str, estimate: Estimate) -> str:
 
 
 def columns(found: Sequence[Row], *, accuracy: float) -> dict[str, list[Any]]:
-    """The table as columns: keys, label, runs, and of each metric the mean, half its 95 % interval and how many runs have it."""
+    """The table as columns: keys, label, runs, and and for each metric the mean, half its 95 % interval and how many runs have it."""
     table: dict[str, list[Any]] = {key: [row.keys[key] for row in found] for key in found[0].keys}
     table["label"] = [row.label for row in found]
     table["runs"] = [row.num_runs for row in found]
@@ -50,7 +52,7 @@ def columns(found: Sequence[Row], *, accuracy: float) -> dict[str, list[Any]]:
 
 
 def write(found: Sequence[Row], folder: Path, *, metric: str, accuracy: float, title: str) -> None:
-    """table.parquet, table.csv, table.md and table.png, each whole or not at all."""
+    """Write table.parquet, table.csv, table.md and table.png, each whole or not at all."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -59,26 +61,21 @@ def write(found: Sequence[Row], folder: Path, *, metric: str, accuracy: float, t
     strings = {*found[0].keys, "label"}
     kinds = {name: pa.string() if name in strings else pa.int64() if name.endswith("runs") else pa.float64() for name in data}
     table = pa.table({name: pa.array(values, kinds[name]) for name, values in data.items()})
-    _whole(folder / "table.parquet", lambda path: parquet.write_table(table, path))
-    _whole(folder / "table.csv", lambda path: csv.write_csv(table, path))
-    _whole(folder / "table.md", lambda path: path.write_text(markdown(found, accuracy=accuracy), encoding="utf-8"))
-    _whole(folder / "table.png", lambda path: picture(found, path, metric=metric, accuracy=accuracy, title=title))
-
-
-def _whole(path: Path, write: Callable[[Path], object]) -> None:
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        write(unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with written_whole(folder / "table.parquet") as path:
+        parquet.write_table(table, path)
+    with written_whole(folder / "table.csv") as path:
+        csv.write_csv(table, path)
+    with written_whole(folder / "table.md") as path:
+        path.write_text(markdown(found, accuracy=accuracy), encoding="utf-8")
+    with written_whole(folder / "table.png") as path:
+        picture(found, path, metric=metric, accuracy=accuracy, title=title)
 
 
 def picture(found: Sequence[Row], path: Path, *, metric: str, accuracy: float, title: str) -> None:
-    """A point and an interval a row, the best above; in words where there is no number."""
+    """A point and an interval for each row, the best at the top; words where there is no number."""
     from matplotlib.figure import Figure
 
-    drawn = list(found[:MOST])
+    drawn = list(found[:MAX_ROWS])
     figure = Figure(figsize=(9, 1.1 + 0.27 * len(drawn)), layout="constrained")
     axes = figure.subplots()
     for place, row in enumerate(drawn):

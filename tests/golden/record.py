@@ -35,6 +35,7 @@ except ImportError:  # before the layout of 0.2
     from hetsim.experiment import Experiment
     from hetsim.run import configs
     from hetsim.run import experiment as built
+
     from hetsim.sim.lockstep import Lockstep
 
 PHANTOMS = Path(__file__).parent / "phantom.json"

@@ -1,0 +1,30 @@
+"""The words of a command line, before Hydra reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+WITH_VALUE = (
+    *("--cfg", "-c", "--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
+    *("--package", "-p", "--experimental-rerun"),
+)
+"""Hydra's options that are followed by a value."""
+
+
+def options_first(arguments: Sequence[str]) -> list[str]:
+    """The same words in the order that Hydra demands: its options, then the overrides of the config."""
+    options, overrides, rest = [], [], list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("-"):
+            overrides.append(argument)
+            continue
+        options.append(argument)
+        if rest and (argument in WITH_VALUE or (argument in ("--info", "-i") and "=" not in rest[0])):
+            options.append(rest.pop(0))
+    return options + overrides
+
+
+def verbose(arguments: Sequence[str]) -> bool:
+    """Whether errors are to be shown with their tracebacks."""
+    return any(argument.lower() == "hydra.verbose=true" for argument in arguments)

@@ -1,0 +1,89 @@
+"""What tells the rows of a table from each other: the keys in which their configs differ, and the values in a readable form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hetsim.results.finished import flattened
+from hetsim.results.keys import VARY_IN_A_ROW
+
+MAX_LETTERS = 44
+"""The length of a label."""
+
+
+def distinguishing_keys(configs: Sequence[Mapping[str, Any]], typed: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """For each config the keys that tell it from the others, with its values.
+
+    Of the keys that were typed those that vary; other keys only where these do not suffice. A method changes dozens of keys, and who
+    typed `method=` knows it by that one.
+    """
+    columns = _typed_columns(configs, typed)
+    _add_columns(columns, [dict(flattened(config)) for config in configs])
+    if not columns:
+        columns["method"] = [str(config.get("method")) for config in configs]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _typed_columns(configs: Sequence[Mapping[str, Any]], typed: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """The column of each key that was typed and varies, the method first."""
+    keys = [key for key in dict.fromkeys(key for overrides in typed for key in overrides) if key.split(".")[0] not in VARY_IN_A_ROW]
+    columns = {}
+    for key in ["method", *(key for key in keys if key != "method")]:
+        parts = [_part(config, key) for config in configs]
+        if len({repr(part) for part in parts}) > 1 or (parts[0] is None and len({overrides.get(key) for overrides in typed}) > 1):
+            columns[key] = _brief(parts) or [_as_typed(overrides.get(key), part) for overrides, part in zip(typed, parts, strict=True)]
+    return columns
+
+
+def _add_columns(columns: dict[str, list[str]], flat: Sequence[Mapping[str, Any]]) -> None:
+    """Add columns of other keys, the least nested first, while two configs look the same and a key tells some apart."""
+    for key in sorted({key for entry in flat for key in entry}, key=lambda key: (key.count("."), key)):
+        if _num_distinct(columns) == len(flat):
+            return
+        column = [_value(entry.get(key)) for entry in flat]
+        if _num_distinct({**columns, key: column}) > _num_distinct(columns):
+            columns[key] = column
+
+
+def _num_distinct(columns: Mapping[str, Sequence[str]]) -> int:
+    return len(set(zip(*columns.values(), strict=True))) if columns else 1
+
+
+def _part(config: Mapping[str, Any], key: str) -> Any:
+    found: Any = config
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _as_typed(override: str | None, part: Any) -> str:
+    """The override, if there is one and the value is a group or unknown; a group that was not typed is known by its name or class."""
+    if isinstance(part, Mapping | list):
+        default = part.get("name") or str(part.get("_target_", "")).rpartition(".")[2] if isinstance(part, Mapping) else part
+        return _value(default) if override is None else override
+    return (override or "") if part is None else _value(part)
+
+
+def _brief(parts: Sequence[Any]) -> list[str]:
+    """Numbers in six digits, if these tell them apart; empty otherwise."""
+    brief = [f"{part:.6g}" for part in parts if isinstance(part, int | float) and not isinstance(part, bool)]
+    return brief if len(brief) == len(parts) and len(set(brief)) == len({*parts}) else []
+
+
+def _value(part: Any) -> str:
+    """As one would type it."""
+    if part is None or isinstance(part, bool):
+        return {None: "null", True: "true", False: "false"}[part]
+    return " ".join(str(part).split())
+
+
+def label(keys: Mapping[str, str]) -> str:
+    """Keys and values in a line of bounded length; a method needs no key."""
+    return shortened(", ".join(value if key == "method" else f"{key}={value}" for key, value in keys.items() if value))
+
+
+def shortened(text: str) -> str:
+    """At most MAX_LETTERS: the beginning and the end of what is longer."""
+    half = MAX_LETTERS // 2
+    return text if len(text) <= MAX_LETTERS else f"{text[:half]}…{text[-(MAX_LETTERS - half - 1) :]}"
