@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import pytest
 from cluster_runs import built
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from worlds import node
 
@@ -107,7 +108,7 @@ def clusters(draw: st.DrawFn, *, max_nodes: int, algorithm: str, latencies: st.S
     return built(*rows, network={"latency_seconds": 0.1, "bytes_per_second": 500.0, "racks": racks, "all_reduce": algorithm})
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(cluster=clusters(max_nodes=9, algorithm="ring"), nbytes=st.integers(1, 10**6))
 def test_a_ring_s_transfers_never_take_longer_than_its_closed_form(cluster: Cluster, nbytes: int):
     """As max-min sharing gives each transfer at least what it has in a step in which all are under way."""
@@ -134,11 +135,12 @@ def steps(cluster: Cluster) -> Iterator[tuple[list[tuple[int, int]], Fraction]]:
         yield [(rank - power, rank) for rank in over], Fraction(1)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("algorithm", ["ring", "halving_doubling"])
 def test_a_step_takes_as_long_as_its_transfers_where_latencies_are_equal(algorithm: str):
     """Step by step, each one max-min shared, on any links and racks; where latencies are unequal never longer."""
 
-    @settings(max_examples=50)
+    @examples(50)
     @given(data=st.data(), nbytes=st.integers(1, 10**6), equal=st.booleans())
     def check(data: st.DataObject, nbytes: int, equal: bool) -> None:
         cluster = data.draw(clusters(max_nodes=9, algorithm=algorithm, latencies=st.just(0.0) if equal else LATENCIES))
@@ -153,7 +155,7 @@ def test_a_step_takes_as_long_as_its_transfers_where_latencies_are_equal(algorit
     check()
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(cluster=clusters(max_nodes=9, algorithm="two_level", latencies=st.just(0.0)), nbytes=st.integers(1, 10**6))
 def test_two_levels_take_as_long_as_their_transfers(cluster: Cluster, nbytes: int):
     """Each rack's ring for itself, then side by side as many rings around the racks as the smallest has nodes, then back."""

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 from cluster_runs import WIRE, base, built
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from worlds import node, simulate
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(seed=st.integers(0, 2**32), order=st.permutations(range(5)), method=st.sampled_from(["ssgd", "asgd", "ssp", "local_sgd"]))
 def test_the_order_of_the_rows_is_no_matter(seed: int, order: list[int], method: str):
     """Without noise the same commits at the same times, to the last bit; by whom, but for its rank. No two are at one moment."""

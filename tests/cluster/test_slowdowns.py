@@ -13,7 +13,8 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 from cluster_runs import built, certain, recorded, timed, times, world
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from worlds import node
 
@@ -154,7 +155,7 @@ def pieces_of(trace: tuple[tuple[float, float], ...], *, spells: bool, seed: int
     return [(moment, at(by_law, moment) * at(trace, moment)) for moment in moments]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(trace=TRACES, spells=st.booleans(), seed=st.integers(0, 99), start=SECONDS, work=SECONDS)
 def test_stretched_work_is_the_integral_of_the_rate(
     trace: tuple[tuple[float, float], ...], spells: bool, seed: int, start: float, work: float
