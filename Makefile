@@ -1,9 +1,11 @@
-# `make demo` shows what hetsim does, `make test` that it does it right; both set up .venv first if it is missing.
+# `make demo` shows what hetsim does. `make check` runs what is fast, `make test` what every change must pass, and `make long` looks
+# for what the others may have missed. Each sets up .venv first if it is missing.
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := hetsim tests benchmarks
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test lint bench clean
+.PHONY: demo check test long lint bench clean
 
 demo: .venv/installed
 	@echo "DBS-SGD on four workers of speeds 1:1:2:4, simulated:"
@@ -13,8 +15,15 @@ demo: .venv/installed
 	@echo
 	@$(BIN)/hetsim-compare runs/demo/simulated runs/demo/measured --pictures runs/demo
 
+check: lint
+	$(PYTEST) -m "not slow and not long"
+
 test: lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(PYTEST) -m "not long" --durations 20
+
+long: .venv/installed
+	$(PYTEST) -m "long or hypothesis" --hypothesis-profile long --durations 20
+	$(BIN)/python tests/mutations.py
 
 lint: .venv/installed
 	$(BIN)/ruff check $(SOURCES)

@@ -1,4 +1,7 @@
-"""Property tests try the same examples every time, no test is timed, and torch takes one thread: the worlds are small."""
+"""Property tests try the same examples every time, and others every time with --hypothesis-profile=long; no test is timed.
+
+Torch takes one thread: the worlds are small.
+"""
 
 import os
 
@@ -6,4 +9,5 @@ from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("hetsim", derandomize=True, database=None, deadline=None)
+settings.register_profile("long", max_examples=2000, derandomize=False, database=None, deadline=None, print_blob=True)
 settings.load_profile("hetsim")

@@ -33,8 +33,9 @@ ALLOCATION, ADMISSION = "hetsim/policies/allocation/periodic.py", "hetsim/polici
 COMPENSATION, DELAY = "hetsim/policies/compensation.py", "hetsim/coordination/delayed_server.py"
 DELAYED_ALL_REDUCE = "hetsim/coordination/delayed_all_reduce.py"
 SERVER, LOCAL = "hetsim/coordination/parameter_server.py", "hetsim/coordination/local_steps.py"
-RULES = "tests/test_admission_rules.py"
-SHARES = "tests/test_allocation_rules.py"
+RULES, ADMITTED = "tests/policies/test_admission_rules.py", "tests/coordination/test_server_admission.py"
+PERIODIC, SHIFT = "tests/policies/allocation/test_periodic.py", "tests/policies/allocation/test_gradual_shift.py"
+DELAYED_SERVER, DELAYED_RING = "tests/coordination/test_delayed_server.py", "tests/coordination/test_delayed_all_reduce.py"
 
 MUTATIONS = (
     Mutation(
@@ -51,10 +52,10 @@ MUTATIONS = (
         SERVER,
         "staleness = state.version - c.version",
         "staleness = state.version - c.version + 1",
-        "tests/test_server_admission.py",
+        ADMITTED,
     ),
     Mutation("ssp", "one step too few ahead", ADMISSION, "- slowest <= self.bound", "- slowest < self.bound", RULES),
-    Mutation("softsync", "groups of n", ADMISSION, "return num_workers // self.n", "return self.n", "tests/test_server_admission.py"),
+    Mutation("softsync", "groups of n", ADMISSION, "return num_workers // self.n", "return self.n", ADMITTED),
     Mutation(
         "staleness_aware",
         "1/(1+τ)",
@@ -67,14 +68,14 @@ MUTATIONS = (
     Mutation(
         "ringmaster", "τ ≤ R", ADMISSION, "contribution.staleness < self.max_delay", "contribution.staleness <= self.max_delay", RULES
     ),
-    Mutation("dc_asgd", "the sign", COMPENSATION, "g + self.strength * g", "g - self.strength * g", "tests/test_compensation.py"),
+    Mutation("dc_asgd", "the sign", COMPENSATION, "g + self.strength * g", "g - self.strength * g", "tests/policies/test_compensation.py"),
     Mutation(
         "dc_asgd_adaptive",
         "m and 1 − m exchanged",
         COMPENSATION,
         "self.decay * state + (1 - self.decay) * g * g",
         "(1 - self.decay) * state + self.decay * g * g",
-        "tests/test_compensation.py",
+        "tests/policies/test_compensation.py",
     ),
     Mutation(
         "gap_aware",
@@ -82,7 +83,7 @@ MUTATIONS = (
         COMPENSATION,
         "contribution.gradient / (1 +",
         "contribution.gradient * (1 +",
-        "tests/test_compensation.py",
+        "tests/policies/test_compensation.py",
     ),
     Mutation(
         "dana",
@@ -90,7 +91,7 @@ MUTATIONS = (
         COMPENSATION,
         "return weights - self.learning_rate",
         "return weights + self.learning_rate",
-        "tests/test_compensation.py",
+        "tests/policies/test_compensation.py",
     ),
     Mutation(
         "dbs_sgd",
@@ -98,7 +99,7 @@ MUTATIONS = (
         ALLOCATION,
         "averaged(old, b / t, self.smoothing)",
         "averaged(old, t / b, self.smoothing)",
-        "tests/test_dbs.py",
+        "tests/policies/allocation/test_dbs.py",
     ),
     Mutation(
         "dbs",
@@ -106,16 +107,16 @@ MUTATIONS = (
         ALLOCATION,
         'return epoch_passed if self.reallocate_every == "epoch"',
         'return True if self.reallocate_every == "epoch"',
-        SHARES,
+        PERIODIC,
     ),
-    Mutation("omnilearn", "the slow get more", ALLOCATION, "b * mean / t_i", "b * t_i / mean", SHARES),
+    Mutation("omnilearn", "the slow get more", ALLOCATION, "b * mean / t_i", "b * t_i / mean", PERIODIC),
     Mutation(
         "lb_bsp",
         "shifted the wrong way",
         "hetsim/policies/allocation/gradual_shift.py",
         "shares[slowest] -= moved",
         "shares[slowest] += moved",
-        SHARES,
+        SHIFT,
     ),
     Mutation(
         "optperf",
@@ -123,7 +124,7 @@ MUTATIONS = (
         "hetsim/policies/allocation/optperf.py",
         "return max(overhead",
         "return min(overhead",
-        "tests/test_optperf.py",
+        "tests/policies/allocation/test_optperf.py",
     ),
     Mutation(
         "static",
@@ -131,7 +132,7 @@ MUTATIONS = (
         "hetsim/policies/allocation/static.py",
         "round(batch_size * speed / total)",
         "int(batch_size * speed / total)",
-        SHARES,
+        "tests/policies/allocation/test_static.py",
     ),
     Mutation(
         "hetgrad",
@@ -147,16 +148,16 @@ MUTATIONS = (
         DELAY,
         "                base = newest\n",
         "",
-        "tests/test_one_step_delay.py",
+        DELAYED_SERVER,
     ),
-    Mutation("od_sgd", "the pull is never posted", DELAY, "if step % self.pull_every == 0:", "if False:", "tests/test_one_step_delay.py"),
+    Mutation("od_sgd", "the pull is never posted", DELAY, "if step % self.pull_every == 0:", "if False:", DELAYED_SERVER),
     Mutation(
         "pipe_sgd",
         "the reduction is waited for at once",
         DELAYED_ALL_REDUCE,
         "pending = yield from Start(AllReduce(term))",
         "pending = yield from Start(AllReduce(term))\n                yield from Wait(pending)",
-        "tests/test_one_step_delay.py",
+        DELAYED_RING,
     ),
     Mutation(
         "ssd_sgd",
@@ -164,7 +165,7 @@ MUTATIONS = (
         DELAY,
         "if step % self.pull_every == 0:",
         "if step % self.pull_every == 1 % self.pull_every:",
-        "tests/test_one_step_delay.py",
+        DELAYED_SERVER,
     ),
     Mutation(
         "cd_sgd",
@@ -172,7 +173,7 @@ MUTATIONS = (
         "hetsim/policies/compression.py",
         "with_tail(gradient + state.residual,",
         "with_tail(gradient,",
-        "tests/test_compression.py",
+        "tests/policies/test_compression.py",
     ),
     Mutation(
         "abs_sgd",
@@ -180,16 +181,16 @@ MUTATIONS = (
         DELAYED_ALL_REDUCE,
         "self.allocation.observe(state.allocation, timings, epoch)",
         "self.allocation.observe(state.allocation, (), epoch)",
-        "tests/test_one_step_delay.py",
+        DELAYED_RING,
     ),
-    Mutation("local_sgd", "the sign of Δ", LOCAL, "state.weights - x,", "x - state.weights,", "tests/test_local_steps.py"),
+    Mutation("local_sgd", "the sign of Δ", LOCAL, "state.weights - x,", "x - state.weights,", "tests/coordination/test_local_steps.py"),
     Mutation(
         "diloco",
         "the local optimizer forgets",
         "hetsim/sim/world.py",
         "process.local_memory, weights = ",
         "_, weights = ",
-        "tests/test_local_steps.py",
+        "tests/coordination/test_local_steps.py",
     ),
     Mutation(
         "all on a server",
@@ -213,7 +214,7 @@ MUTATIONS = (
         SERVER,
         "if going else sorted(waiting)",
         "",
-        "tests/test_server_admission.py",
+        ADMITTED,
     ),
 )
 

@@ -196,10 +196,11 @@ def test_every_experiment_is_one(name: str) -> None:
 def test_the_mutation_list_fits_the_code() -> None:
     """Each mutation finds what it replaces, once; each method has one; docs/testing.md quotes them all, and its tests exist."""
     quoted = re.findall(r"^\| `([^`]+)` \| (.+?) \| `(test_\w+)", (DOCS / "testing.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
 
     for mutation in MUTATIONS:
         assert (mutations.ROOT / mutation.file).read_text(encoding="utf-8").count(mutation.old) == 1, mutation
+        assert (mutations.ROOT / mutation.tests.split()[0]).is_file(), mutation
     assert {name for mutation in MUTATIONS for name in mutation.method.split(", ")} >= set(SHIPPED)
     assert [(method, broken) for method, broken, _ in quoted] == [(mutation.method, mutation.broken) for mutation in MUTATIONS]
     assert all(f"def {name}(" in tests for _, _, name in quoted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 from functools import cache
@@ -68,8 +67,11 @@ def trained(name: str, seed: int) -> tuple[Run, float]:
 
 @EVERY_METHOD
 def test_it_trains_digits_with_its_shipped_defaults(name: str) -> None:
-    """At least 0.93 test accuracy after 30 epochs on mixed4, the median of three seeds."""
-    assert statistics.median(trained(name, seed)[1] for seed in (0, 1, 2)) >= 0.93
+    """At least 0.93 test accuracy after 30 epochs on mixed4, the median of three seeds: the third is asked where two do not agree."""
+    first, second = (trained(name, seed)[1] for seed in (0, 1))
+
+    assert max(first, second) >= 0.93
+    assert min(first, second) >= 0.93 or trained(name, 2)[1] >= 0.93
 
 
 @EVERY_METHOD

@@ -19,17 +19,19 @@ from hetsim.coordination.parameter_server import ParameterServer
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [
-    line.split("   #")[0].strip()
-    for block in re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
-    for line in block.splitlines()
-    if line.strip()
+SHELL = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
+BLOCKS = [
+    [shlex.split(line.split("   #")[0]) for line in block.splitlines() if line.startswith("hetsim")]
+    for block in SHELL
+    if re.search("^hetsim", block, flags=re.MULTILINE)
 ]
+"""torchrun's command and make's have tests of their own."""
 
 
-def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order in which they stand, in an empty folder; torchrun's and make's have tests of their own."""
-    commands = [shlex.split(command) for command in COMMANDS if command.startswith("hetsim")]
+@pytest.mark.slow
+@pytest.mark.parametrize("commands", BLOCKS, ids=lambda commands: shlex.join(commands[0][:3]))
+def test_every_command_runs(commands: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order in which they stand, each block in an empty folder."""
     monkeypatch.chdir(tmp_path)
     for typed in commands:
         monkeypatch.setattr(sys, "argv", typed)
@@ -40,10 +42,15 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         except SystemExit as ended:
             status = ended.code or 0
         assert status == 0, typed
+        if typed[0] == "hetsim-compare":
+            assert (tmp_path / "table.json").is_file()
+            assert (tmp_path / "runs" / "pictures" / "timeline.png").is_file()
 
-    assert len(commands) >= 8
-    assert (tmp_path / "table.json").is_file()
-    assert (tmp_path / "runs" / "pictures" / "timeline.png").is_file()
+
+def test_the_readme_shows_every_command() -> None:
+    """Each at least once, and enough of them to be worth a test."""
+    assert sum(map(len, BLOCKS)) >= 8
+    assert {typed[0] for commands in BLOCKS for typed in commands} == {"hetsim", "hetsim-compare", "hetsim-methods", "hetsim-table"}
 
 
 def test_every_make_target_exists() -> None:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,13 @@ try:
     from hetsim.cli.build import build_experiment as built
     from hetsim.cli.methods import configs
     from hetsim.runtime.experiment import Experiment
-    from hetsim.sim.lockstep import LockstepWorld as Lockstep
+    from hetsim.sim.lockstep.world import LockstepWorld
 except ImportError:  # before the layout of 0.2
     from hetsim.experiment import Experiment
     from hetsim.run import configs
     from hetsim.run import experiment as built
 
-    from hetsim.sim.lockstep import Lockstep
+    from hetsim.sim.lockstep import Lockstep as LockstepWorld
 
 PHANTOMS = Path(__file__).parent / "phantom.json"
 METHODS = sorted(path.stem for path in (configs() / "method").glob("*.yaml"))
@@ -63,20 +64,27 @@ FAULTY: dict[str, Any] = {
     },
 }
 CLUSTERS: dict[str, Any] = {"mixed4": None, "two_racks": None, "faulty": FAULTY}
-PHANTOM = ["workload=phantom", "workload.num_parameters=100000", "workload.num_samples=1500", "budget.epochs=6"]
-DIGITS = ["workload=digits", "budget.epochs=2"]
+PHANTOM = ("workload=phantom", "workload.num_parameters=100000", "workload.num_samples=1500", "budget.epochs=6")
+DIGITS = ("workload=digits", "budget.epochs=2")
 WARM = {"od_sgd", "pipe_sgd", "ssd_sgd", "cd_sgd", "abs_sgd"}
 
 
-def build_experiment(method: str, cluster: str, workload: Sequence[str]) -> tuple[Any, Any]:
-    """What hetsim builds from a method on a cluster."""
-    typed = [f"method={method}", *workload, "pictures=false", "seed=3", f"cluster={'mixed4' if CLUSTERS[cluster] else cluster}"]
-    typed += ["coordination.warm_up=4"] if method in WARM else []
+@cache
+def composed(*typed: str) -> Any:
+    """What Hydra makes of these choices; it takes longer than most of the runs."""
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
-        config = compose("config", overrides=typed)
-    if CLUSTERS[cluster]:
-        OmegaConf.set_struct(config, False)
-        OmegaConf.update(config, "cluster", yaml.safe_load(yaml.safe_dump(CLUSTERS[cluster])), merge=False)
+        return compose("config", overrides=[*typed])
+
+
+@cache
+def build_experiment(method: str, cluster: str, workload: tuple[str, ...]) -> tuple[Any, Any]:
+    """What hetsim builds from a method on a cluster; both drivers play the same one."""
+    typed = [f"method={method}", *workload, "pictures=false", "seed=3", "cluster=mixed4"]
+    typed += ["coordination.warm_up=4"] if method in WARM else []
+    config = composed(*typed).copy()
+    described = CLUSTERS[cluster] or OmegaConf.to_container(composed(f"cluster={cluster}").cluster)
+    OmegaConf.set_struct(config, False)
+    OmegaConf.update(config, "cluster", yaml.safe_load(yaml.safe_dump(described)), merge=False)
     return built(config)
 
 
@@ -110,7 +118,7 @@ def digest(*parts: bytes) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-def hashes(method: str, cluster: str, workload: Sequence[str]) -> dict[str, str]:
+def hashes(method: str, cluster: str, workload: tuple[str, ...]) -> dict[str, str]:
     """Of the run's trace, summary and last weights."""
     made, backend = build_experiment(method, cluster, workload)
     with tempfile.TemporaryDirectory() as folder, seen_weights() as weights:
@@ -134,12 +142,12 @@ def hashes(method: str, cluster: str, workload: Sequence[str]) -> dict[str, str]
 @contextmanager
 def event_by_event() -> Iterator[None]:
     """Whatever suits lockstep is played event by event, too."""
-    suits = vars(Lockstep)["suits"]
-    Lockstep.suits = staticmethod(lambda *_: False)  # type: ignore[method-assign]
+    suits = vars(LockstepWorld)["suits"]
+    LockstepWorld.suits = staticmethod(lambda *_: False)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Lockstep.suits = suits  # type: ignore[method-assign]
+        LockstepWorld.suits = suits  # type: ignore[method-assign]
 
 
 def recorded(*, training: bool, methods: Sequence[str] = METHODS) -> dict[str, dict[str, str]]:
@@ -151,7 +159,7 @@ def recorded(*, training: bool, methods: Sequence[str] = METHODS) -> dict[str, d
                 found[f"digits {method} {cluster}"] = hashes(method, cluster, DIGITS)
                 continue
             made, _ = build_experiment(method, cluster, PHANTOM)
-            if Lockstep.suits(made, made.load()[0]):
+            if LockstepWorld.suits(made, made.load()[0]):
                 found[f"phantom {method} {cluster} lockstep"] = hashes(method, cluster, PHANTOM)
             with event_by_event():
                 found[f"phantom {method} {cluster} event by event"] = hashes(method, cluster, PHANTOM)
