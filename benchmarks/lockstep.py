@@ -20,7 +20,6 @@ from omegaconf import OmegaConf
 
 from hetsim.cli.build import build_experiment
 from hetsim.cli.methods import configs
-from hetsim.runtime import metrics
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace
 from hetsim.sim.lockstep.world import LockstepWorld
@@ -69,9 +68,9 @@ def measured(driver: str, choices: tuple[str, ...], nodes: int, updates: int) ->
         played = DRIVERS[driver](made, *made.load(), trace)
         played.run()
         trace.close()
-        metrics.summary(played.history.applied, played.busy)
+        played.metrics.summary()
         took = perf_counter() - begun
-    return took, played.history.applied.seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return took, played.metrics.applied.seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main() -> None:

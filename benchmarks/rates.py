@@ -48,7 +48,7 @@ def trained(method: str, keys: Keys, seed: int) -> tuple[float, float]:
     made, _ = build_experiment(OmegaConf.merge(config, changes))
     simulation = EventWorld(made, *made.load())
     simulation.run()
-    curve = [(point.seconds, point.evaluation.test_accuracy or 0.0) for point in simulation.history.points]
+    curve = [(point.seconds, point.evaluation.test_accuracy or 0.0) for point in simulation.curve.points]
     return next((seconds for seconds, accuracy in curve if accuracy >= 0.9), float("inf")), curve[-1][1]
 
 

@@ -29,7 +29,8 @@ from hetsim.policies.weighting import NoDiscount, PerWorker
 from hetsim.results.figures import COMPUTE, INK, STEP, WAIT
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.trace import COLUMNS, KINDS, Trace
+from hetsim.runtime.recorder import KINDS
+from hetsim.runtime.trace import COLUMNS, Trace
 from hetsim.sim.clock import Clock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Flow, Link, Route

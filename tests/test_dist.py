@@ -177,7 +177,7 @@ def test_a_run_goes_on_from_a_committed_state() -> None:
     made = experiment("method=ssgd", cluster=QUICK, batch_size=48, dtype="float64", budget={"updates": 10})
     whole = simulate(made)
 
-    resumed = play(made, state=whole.states[3])[0].states
+    resumed = play(made, checkpoint=whole.checkpoints[3])[0].states
 
     assert [state.version for state in resumed] == list(range(5, 11))
     torch.testing.assert_close(resumed[-1].weights, whole.weights, rtol=0, atol=1e-12)

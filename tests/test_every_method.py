@@ -14,7 +14,6 @@ from processes import play_all
 from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate, tiles
 
 from hetsim.cli.methods import configs
-from hetsim.runtime import metrics
 
 EVERY_METHOD = pytest.mark.parametrize("name", METHODS)
 SMALL: dict[str, Any] = {"workload": {"num_parameters": 8, "num_samples": 100}, "batch_size": 31, "cluster": UNEVEN}
@@ -60,7 +59,7 @@ def test_it_converges_to_the_quadratics_known_optimum(name: str) -> None:
 def trained(name: str, seed: int) -> tuple[Run, float]:
     """Thirty epochs of digits on mixed4 with the shipped defaults, and the test accuracy behind them."""
     run = simulate(experiment(f"method={name}", seed=seed, evaluate_every_epochs=30, budget={"epochs": 30}), trace="full")
-    accuracy = run.simulation.history.points[-1].evaluation.test_accuracy
+    accuracy = run.simulation.curve.points[-1].evaluation.test_accuracy
     assert accuracy is not None
     return run, accuracy
 
@@ -169,7 +168,7 @@ def test_the_summary_adds_up(name: str) -> None:
     """Busy and waiting time of each worker make the run's; nobody is busier than the run is long."""
     run = simulate(short(name, "workload=phantom", budget={"updates": 12}))
 
-    numbers = metrics.summary(run.simulation.history.applied, run.simulation.busy)
+    numbers = run.simulation.metrics.summary()
     for worker in numbers["per_worker"]:
         spent = worker["compute_seconds"] + worker["update_seconds"]
         assert spent <= numbers["seconds"] * (1 + 1e-12)

@@ -12,7 +12,6 @@ from pyarrow import parquet
 from worlds import UNEVEN, cluster, experiment, node, simulate
 
 from hetsim.cluster.distributions import GRADIENTS, Distribution
-from hetsim.runtime import metrics
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import LIST, Trace
 from hetsim.sim.world import EventWorld
@@ -162,7 +161,7 @@ def test_waiting_is_what_is_neither_compute_nor_update():
     workers = cluster(node(1.0, seconds_per_update=1.0), node(3.0, seconds_per_update=1.0))
     run = simulate(phantom("ssgd", updates=2, workers=workers, batch_size=2))
 
-    summary = metrics.summary(run.simulation.history.applied, run.simulation.busy)
+    summary = run.simulation.metrics.summary()
 
     assert summary == {
         "seconds": 8.0,
@@ -199,7 +198,7 @@ def test_what_is_under_way_at_the_last_commit_counts_up_to_it():
     """At 2 s a gradient of 3 s is computing for 2 s, and is no iteration yet; the server's queue is waiting."""
     run = simulate(phantom("asgd", updates=2, workers=cluster(node(1.0), node(3.0)), batch_size=2))
 
-    summary = metrics.summary(run.simulation.history.applied, run.simulation.busy)
+    summary = run.simulation.metrics.summary()
 
     assert summary["idle_share"] == 0.0
     assert [(w["iterations"], w["samples"], w["compute_seconds"]) for w in summary["per_worker"]] == [(2, 2, 2.0), (0, 0, 2.0)]

@@ -22,7 +22,6 @@ from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution
 from hetsim.errors import RunFailed
 from hetsim.policies.admission import Backup, Barrier, BoundedStaleness, Decision, SoftSync
-from hetsim.runtime.metrics import summary
 
 ALL_REDUCE = ("method=ssgd",)
 SERVER = ("method=ssgd", "coordination=parameter_server")
@@ -176,7 +175,7 @@ def test_what_a_node_was_doing_when_it_went_counts_up_to_then():
 
     its = run("method=asgd", on=away, batch_size=3, budget={"updates": 15})
 
-    busy = its.simulation.busy[1]
+    busy = its.simulation.metrics.activity[1]
     assert (busy.iterations, busy.compute_seconds, busy.down_seconds) == (3, 3.5, 2.75)
     assert [(row.start, row.end) for row in its.rows("gradient") if row.rank == 1][2:4] == [(2.0, 2.5), (5.25, 6.25)]
     assert [(row.start, row.end, row.rank) for row in its.rows("down")] == [(2.5, 5.25, 1)]
@@ -254,7 +253,7 @@ def test_what_happens_to_nodes_behind_the_last_commit_does_not_count():
         its = run("method=asgd", on=away, batch_size=3, budget={"updates": 2})
 
         simulation = its.simulation
-        told = summary(simulation.history.applied, simulation.busy)["per_worker"][1]
+        told = simulation.metrics.summary()["per_worker"][1]
         assert its.seconds[-1] == 2.0
         assert (told["iterations"], told["compute_seconds"], told["down_seconds"]) == busy
         assert told["wait_seconds"] == 0.0

@@ -9,7 +9,6 @@ import pytest
 import torch
 from worlds import ALLOCATIONS, COORDINATIONS, UNEVEN, Run, cluster, method, node, simulate
 
-from hetsim.runtime import metrics
 from hetsim.runtime.trace import DETAILS
 from hetsim.sim import Simulator
 
@@ -19,7 +18,7 @@ KEYS: dict[str, Any] = {"workload": {"num_parameters": 8, "num_samples": 100}, "
 
 def summary(run: Run) -> dict[str, Any]:
     """The run in numbers."""
-    return metrics.summary(run.simulation.history.applied, run.simulation.busy)
+    return run.simulation.metrics.summary()
 
 
 @EVERY_METHOD
@@ -89,8 +88,8 @@ def test_evaluating_often_changes_no_time(coordination: str, allocation: str):
 
     assert often.rows() == seldom.rows()
     assert torch.equal(often.weights, seldom.weights)
-    assert [point.version for point in often.simulation.history.points] == list(range(often.states[-1].version + 1))
-    assert [point.version for point in seldom.simulation.history.points] == [0, seldom.states[-1].version]
+    assert [point.version for point in often.simulation.curve.points] == list(range(often.states[-1].version + 1))
+    assert [point.version for point in seldom.simulation.curve.points] == [0, seldom.states[-1].version]
 
 
 @EVERY_METHOD
@@ -116,7 +115,7 @@ def test_the_curve_has_the_version_that_completes_each_epoch():
 
     run = simulate(experiment)
 
-    points = [(point.seconds, point.version, point.samples) for point in run.simulation.history.points]
+    points = [(point.seconds, point.version, point.samples) for point in run.simulation.curve.points]
     assert points == [(0.0, 0, 0), (7.5, 3, 120), (12.5, 5, 200), (run.seconds[-1], 7, 250)]
 
 

@@ -112,9 +112,9 @@ def with_timings(kind: type[EventWorld] | type[LockstepWorld], described: Experi
     run.history.commit = committing  # type: ignore[method-assign]
     run.run()
     with_timings.rows = sorted(rows_of(run.trace))
-    with_timings.summary = metrics.summary(run.history.applied, run.busy)
-    with_timings.busy = run.busy
-    with_timings.profile_seconds = run.history.profile_seconds
+    with_timings.summary = run.metrics.summary()
+    with_timings.busy = run.metrics.activity
+    with_timings.profile_seconds = run.profile_seconds
     return with_timings
 
 

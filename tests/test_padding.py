@@ -15,7 +15,8 @@ from hetsim.dist.pace import Lateness, Pace
 from hetsim.dist.world import ProcessWorld, Started
 from hetsim.effects import AllReduce, Batch, Commit, Gradient, Message, PeerLost, Program, Receive, Send, Start, Update, Wait
 from hetsim.results.figures import _intervals
-from hetsim.runtime.trace import COMMIT, GRADIENT, Trace, as_table
+from hetsim.runtime.recorder import COMMIT, GRADIENT
+from hetsim.runtime.trace import Trace, as_table
 from hetsim.vector import Phantom
 
 BEGAN = 100.0
@@ -103,7 +104,7 @@ def test_what_is_late_ends_when_it_is_there_and_is_counted(clock: Clock) -> None
 
     assert (computed.seconds, end) == (4.0, BEGAN + 4.0)
     assert rank.pace.kinds == {"gradient": Lateness(1, 1, 2.5)}
-    assert (rank.busy.iterations, rank.busy.compute_seconds) == (1, 4.0)
+    assert (rank.metrics.activity.iterations, rank.metrics.activity.compute_seconds) == (1, 4.0)
 
 
 def test_without_padding_the_hardware_is_taken_as_it_is(clock: Clock) -> None:

@@ -44,7 +44,7 @@ def test_a_synchronous_run_goes_on_as_if_it_had_never_stopped(coordination: str,
     assert "momentum_buffer" in whole.states[0].optimizer
 
     for stop in range(11):
-        rest = simulate(experiment, state=whole.states[stop])
+        rest = simulate(experiment, checkpoint=whole.checkpoints[stop])
 
         assert made_of(rest) == made_of(whole)[stop + 1 :]
         assert all(same(one, other) for one, other in zip(rest.states, whole.states[stop + 1 :], strict=True))
@@ -56,7 +56,7 @@ def test_a_noisy_run_goes_on_as_if_it_had_never_stopped(coordination: str):
     experiment = method(coordination, "dbs", "workload=quadratic", "weighting=per_sample", **{**KEYS, "cluster": UNEVEN})
     whole = simulate(experiment)
 
-    rest = simulate(experiment, state=whole.states[4])
+    rest = simulate(experiment, checkpoint=whole.checkpoints[4])
 
     assert made_of(rest) == made_of(whole)[5:]
     assert torch.equal(rest.weights, whole.weights)
@@ -70,7 +70,7 @@ def test_an_asynchronous_run_applies_every_position_once_across_a_stop(allocatio
     assert len(whole.states) > 20
 
     for stop in range(len(whole.states)):
-        rest = simulate(experiment, state=whole.states[stop])
+        rest = simulate(experiment, checkpoint=whole.checkpoints[stop])
 
         before = [c.batch for group in whole.applied[: stop + 1] for c in group]
         after = [c.batch for group in rest.applied for c in group]
@@ -83,9 +83,9 @@ def test_an_asynchronous_run_may_stop_twice():
     """A state committed behind a new start still knows what an earlier stop left outstanding."""
     experiment = method("server", "dbs", "workload=quadratic", **KEYS)
     first = simulate(experiment)
-    second = simulate(experiment, state=first.states[4])
+    second = simulate(experiment, checkpoint=first.checkpoints[4])
 
-    third = simulate(experiment, state=second.states[0])
+    third = simulate(experiment, checkpoint=second.checkpoints[0])
 
     applied = [*first.applied[:5], *second.applied[:1], *third.applied]
     assert tiles([c.batch for group in applied for c in group], 315)
@@ -96,7 +96,7 @@ def test_a_start_at_the_end_of_the_budget_does_nothing():
     experiment = method("server", "even", "workload=quadratic", **KEYS)
     whole = simulate(experiment)
 
-    rest = simulate(experiment, state=whole.states[-1])
+    rest = simulate(experiment, checkpoint=whole.checkpoints[-1])
 
     assert (rest.states, rest.computed) == ([], [])
 
@@ -108,6 +108,8 @@ def test_a_finished_run_can_be_continued_with_a_larger_budget(coordination: str)
     whole = simulate(method(coordination, "even", "workload=quadratic", **{**keys, "budget": {"epochs": 1}}))
     assert [c.rank for c in whole.applied[-1]] == [0]
 
-    more = simulate(method(coordination, "even", "workload=quadratic", **{**keys, "budget": {"epochs": 2}}), state=whole.states[-1])
+    more = simulate(
+        method(coordination, "even", "workload=quadratic", **{**keys, "budget": {"epochs": 2}}), checkpoint=whole.checkpoints[-1]
+    )
 
     assert [sum(c.samples for c in group) for group in more.applied] == [33, 33, 33, 1]

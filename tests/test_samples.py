@@ -78,7 +78,7 @@ def test_all_ranks_stop_at_the_same_version(slow: int):
         )
 
         assert len(run.computed) == 3 * run.states[-1].version
-        assert [worker.iterations for worker in run.simulation.busy] == [run.states[-1].version] * 3
+        assert [worker.iterations for worker in run.simulation.metrics.activity] == [run.states[-1].version] * 3
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_worker_with_an_empty_range_computes_nothing():
     run = simulate(experiment("method=ssgd", "workload=phantom", **{**SMALL, "batch_size": 3}, budget={"epochs": 0.05}))
 
     assert [[c.rank for c in group] for group in run.applied] == [[0, 1, 2], [0, 1]]
-    assert [worker.iterations for worker in run.simulation.busy] == [2, 2, 1]
+    assert [worker.iterations for worker in run.simulation.metrics.activity] == [2, 2, 1]
 
 
 @pytest.mark.parametrize(("coordination", "told"), [("all_reduce", "gave shares"), ("server", "gave a worker 0 samples")])

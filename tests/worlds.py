@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -17,7 +17,9 @@ from hetsim.cli.methods import configs
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.trace import COLUMNS, KINDS, Trace
+from hetsim.runtime.rank import Checkpoint
+from hetsim.runtime.recorder import KINDS, Recorder
+from hetsim.runtime.trace import COLUMNS, Trace
 from hetsim.sim.world import EventWorld
 
 NO_NETWORK = {"latency_seconds": 0.0, "bytes_per_second": 1e300}
@@ -96,13 +98,16 @@ def rows_of(trace: Trace) -> list[Row]:
 
 
 @dataclass
-class Run:
-    """A finished simulation, and what went on in it."""
+class Run(Recorder):
+    """A finished simulation, and what went on in it: it records its own commits."""
 
+    trace: Trace
     simulation: EventWorld = field(init=False)
+    at_commit: Callable[[EventWorld, State], None] | None = None
     states: list[State] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    applied: list[tuple[Contribution, ...]] = field(default_factory=list)
+    applied: list[Sequence[Contribution]] = field(default_factory=list)
     computed: list[Batch] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
     num_steps: int = 0
@@ -115,27 +120,29 @@ class Run:
 
     def rows(self, *kinds: str) -> list[Row]:
         """The trace's rows of these kinds, or all."""
-        return [row for row in rows_of(self.simulation.trace) if not kinds or row.kind in kinds]
+        return [row for row in rows_of(self.trace) if not kinds or row.kind in kinds]
+
+    def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
+        """Remember it."""
+        state = state.evolve(outstanding=tuple(state.outstanding))
+        self.seconds.append(seconds)
+        self.states.append(state)
+        self.applied.append(applied)
+        if self.at_commit is not None:
+            self.at_commit(self.simulation, state)
 
 
 def simulate(
     experiment: Experiment,
     *,
-    state: State | None = None,
+    checkpoint: Checkpoint | None = None,
     trace: str = "none",
     at_commit: Callable[[EventWorld, State], None] | None = None,
 ) -> Run:
-    """Run it in virtual time, from a committed state if one is given, and remember every commit and every gradient."""
+    """Run it in virtual time, from a checkpoint if one is given, and remember every commit and every gradient."""
     task, optimizers = experiment.load()
-    run = Run()
-
-    def keep(state: State) -> None:
-        run.states.append(state)
-        if at_commit is not None:
-            at_commit(simulation, state)
-
-    simulation = run.simulation = EventWorld(experiment, task, optimizers, Trace(None, trace), state=state, keep=keep)
-    gradient, step, commit = task.gradient, optimizers.main.step, simulation.history.commit
+    run = Run(Trace(None, trace), at_commit=at_commit)
+    gradient, step = task.gradient, optimizers.main.step
 
     def computing(at: Any, batch: Batch) -> Any:
         run.computed.append(batch)
@@ -147,13 +154,9 @@ def simulate(
         run.num_steps += 1
         return step(*asked)
 
-    def committing(seconds: float, state: State, applied: tuple[Contribution, ...], memory: Any) -> bool:
-        run.seconds.append(seconds)
-        run.applied.append(applied)
-        return commit(seconds, state, applied, memory)
-
-    task.gradient, optimizers.main.step, simulation.history.commit = computing, stepping, committing  # type: ignore[method-assign]
-    simulation.run()
+    run.simulation = EventWorld(experiment, task, optimizers, [run.trace, run], checkpoint=checkpoint, keep=run.checkpoints.append)
+    task.gradient, optimizers.main.step = computing, stepping  # type: ignore[method-assign]
+    run.simulation.run()
     return run
 
 

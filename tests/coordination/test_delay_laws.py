@@ -87,7 +87,7 @@ def test_a_new_start_within_warm_up_goes_on_as_if_it_had_never_stopped(where: st
     described = uneven(where, k, "dbs", 3, warm_up=4, budget={"epochs": 3.5})
     whole = simulate(described)
 
-    rest = simulate(described, state=whole.states[1])
+    rest = simulate(described, checkpoint=whole.checkpoints[1])
 
     assert torch.equal(rest.weights, whole.weights)
     assert rest.applied[-1][0].batch == whole.applied[-1][0].batch

@@ -182,7 +182,7 @@ def test_a_finished_run_can_be_continued_with_a_larger_budget(admission: str):
     short, long = (served(admission, on="quadratic", cluster=UNEVEN, budget={"epochs": epochs}) for epochs in (1.5, 3.5))
     first = simulate(short)
 
-    more = simulate(long, state=first.states[-1])
+    more = simulate(long, checkpoint=first.checkpoints[-1])
 
     assert {c.rank for group in more.applied[:6] for c in group} == {0, 1, 2}
     if admission in ("softsync", "barrier"):

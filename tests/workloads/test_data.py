@@ -212,7 +212,7 @@ def test_a_users_own_arrays_can_be_trained_on(tmp_path: Path):
     keys: dict[str, Any] = {"cluster": ONE_NODE, "batch_size": 30, "budget": {"epochs": 5}}
     run = simulate(experiment("method=ssgd", "workload=arrays", workload={"path": str(tmp_path / "own.npz")}, **keys))
 
-    first, *_, last = (point.evaluation for point in run.simulation.history.points)
+    first, *_, last = (point.evaluation for point in run.simulation.curve.points)
     assert last.train_loss < first.train_loss / 5
     assert last.test_accuracy == 1.0
 

@@ -151,7 +151,7 @@ def test_adam_trains():
     """A method with another optimizer from the command line: `optimizer=adam`."""
     run = simulate(experiment("method=ssgd", "workload=quadratic", "optimizer=adam", optimizer={"lr": 0.05}, budget={"epochs": 40}))
 
-    first, *_, last = (point.evaluation.train_loss for point in run.simulation.history.points)
+    first, *_, last = (point.evaluation.train_loss for point in run.simulation.curve.points)
     assert last < first / 50
 
 
