@@ -13,6 +13,7 @@ from worlds import UNEVEN, cluster, experiment, node, simulate
 
 from hetsim.cluster.distributions import GRADIENTS, Distribution
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import LIST, Trace
 from hetsim.sim.world import EventWorld
 
@@ -304,11 +305,16 @@ def test_rows_do_not_pile_up_in_memory(detail: str, tmp_path: Path) -> None:
     """What a long run notes is packed every so many rows, and they are all in the file."""
     made = experiment("method=asgd", "workload=phantom", f"trace={detail}", cluster=UNEVEN, budget={"updates": 4000})
     task, optimizers = made.load()
-    longest = []
+    longest: list[int] = []
     with Trace(tmp_path, detail) as trace:
-        simulation = EventWorld(made, task, optimizers, trace, keep=lambda _: longest.append(len(trace.rows)))
-        simulation.run()
-        trace.close()
+
+        class Longest(Recorder):
+            """Looks at the list after each commit."""
+
+            def commit(self, *_: Any) -> None:
+                longest.append(len(trace.rows))
+
+        EventWorld(made, task, optimizers, [trace, Longest()]).run()
 
     kinds = parquet.read_table(tmp_path / "trace.parquet").column("kind").to_pylist()
     assert max(longest) < LIST + 100

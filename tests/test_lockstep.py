@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -20,6 +21,8 @@ from hetsim.coordination.state import State
 from hetsim.effects import Commit, Contribution, Gradient, Node, Now, Program, Start, Update, Wait
 from hetsim.runtime import metrics
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.rank import Checkpoint
+from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
 from hetsim.sim.lockstep.plan import ALL_RANKS
 from hetsim.sim.lockstep.times import BLOCK, VectorizedTimes
@@ -78,44 +81,42 @@ def described(method: str, **keys: Any) -> Experiment:
 
 
 @dataclass
-class Told:
-    """All that a run tells: its commits, its trace's rows in order, what each worker did, the summary."""
+class Reported(Recorder):
+    """All that a run reports: its checkpoints, its trace's rows in order, what each worker did, the summary."""
 
     commits: list[tuple[float, State, list[Contribution]]] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    busy: list[metrics.RankActivity] = field(default_factory=list)
+    activity: list[metrics.RankActivity] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     profile_seconds: float = 0.0
 
+    def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
+        """Remember it."""
+        assert type(seconds) is float
+        assert rank == 0
+        self.commits.append((seconds, state.evolve(outstanding=tuple(state.outstanding)), list(applied)))
+
     def __eq__(self, other: object) -> bool:
-        assert isinstance(other, Told)
+        assert isinstance(other, Reported)
         assert self.commits == other.commits
+        assert self.checkpoints == other.checkpoints
         assert self.rows == other.rows
-        assert self.busy == other.busy
+        assert self.activity == other.activity
         assert (self.summary, self.profile_seconds) == (other.summary, other.profile_seconds)
         return True
 
 
-def with_timings(kind: type[EventWorld] | type[LockstepWorld], described: Experiment, state: State | None = None) -> Told:
-    """Play it, event by event or in lockstep."""
-    with_timings = Told()
-    states: list[State] = []
-    run = kind(described, *described.load(), Trace(None, "full"), state=state, keep=states.append)
-    commit = run.history.commit
-
-    def committing(seconds: float, state: State, applied: Any, memory: Any) -> bool:
-        going = commit(seconds, state, applied, memory)
-        assert type(seconds) is float
-        with_timings.commits.append((seconds, replace(states[-1], outstanding=tuple(state.outstanding)), list(applied)))
-        return going
-
-    run.history.commit = committing  # type: ignore[method-assign]
-    run.run()
-    with_timings.rows = sorted(rows_of(run.trace))
-    with_timings.summary = run.metrics.summary()
-    with_timings.busy = run.metrics.activity
-    with_timings.profile_seconds = run.profile_seconds
-    return with_timings
+def reported(kind: type[EventWorld] | type[LockstepWorld], described: Experiment, checkpoint: Checkpoint | None = None) -> Reported:
+    """Run it, event by event or in lockstep."""
+    seen, trace = Reported(), Trace(None, "full")
+    world = kind(described, *described.load(), [trace, seen], checkpoint=checkpoint, keep=seen.checkpoints.append)
+    world.run()
+    seen.rows = sorted(rows_of(trace))
+    seen.summary = world.metrics.summary()
+    seen.activity = list(world.metrics.activity)
+    seen.profile_seconds = world.profile_seconds
+    return seen
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
@@ -126,7 +127,7 @@ def test_lockstep_is_the_simulation_to_the_last_bit(method: str, nodes: str, bud
     made = described(method, cluster=CLUSTERS[nodes], budget=BUDGETS[budget])
 
     assert LockstepWorld.suits(made, made.load()[0])
-    assert with_timings(LockstepWorld, made) == with_timings(EventWorld, made)
+    assert reported(LockstepWorld, made) == reported(EventWorld, made)
 
 
 CHANGING: dict[str, dict[str, Any]] = {
@@ -151,17 +152,17 @@ def test_nodes_whose_times_are_not_affine_are_asked_one_by_one(method: str, node
     """Tables, spells and recorded slowdowns beside plain nodes; updates are slowed down too."""
     made = unlike(described(method, cluster=CLUSTERS["noisy"], budget={"epochs": 2.57}), nodes)
 
-    assert with_timings(LockstepWorld, made) == with_timings(EventWorld, made)
+    assert reported(LockstepWorld, made) == reported(EventWorld, made)
 
 
 @pytest.mark.parametrize("method", ["ssgd", "dbs", "local_sgd", "od_sgd", "abs_sgd"])
 def test_a_run_goes_on_from_any_commit_as_the_simulation_does(method: str):
     """Streams of chance, versions and epochs go on where they were; what was under way is handed out again."""
     made = unlike(described(method, cluster=CLUSTERS["noisy"], budget={"epochs": 5.57}), "measured")
-    whole = with_timings(LockstepWorld, made)
+    whole = reported(LockstepWorld, made)
 
-    for _, state, _ in whole.commits[:-1:4]:
-        assert with_timings(LockstepWorld, made, state) == with_timings(EventWorld, made, state)
+    for checkpoint in whole.checkpoints[:-1:4]:
+        assert reported(LockstepWorld, made, checkpoint) == reported(EventWorld, made, checkpoint)
 
 
 @settings(max_examples=40, deadline=None)
@@ -193,18 +194,19 @@ def test_lockstep_is_the_simulation_on_any_small_cluster(data: st.DataObject):
     network = {"latency_seconds": data.draw(st.just(0.0) | numbers), "bytes_per_second": data.draw(st.sampled_from([1e5, 1e300]))}
     made = described(method, cluster=cluster(*nodes, network=network), budget=budget, seed=data.draw(st.integers(0, 3)))
 
-    assert with_timings(LockstepWorld, made) == with_timings(EventWorld, made)
+    assert reported(LockstepWorld, made) == reported(EventWorld, made)
 
 
 def test_whoever_is_not_asked_keeps_its_next_number():
     """Over many blocks, with ranks left out at random: each node's times are its own stream's, in order."""
     nodes = unlike(described("ssgd", cluster=CLUSTERS["noisy"]), "measured").cluster.nodes
-    times, alone = VectorizedTimes(nodes, seed=5), [StepTimes(one, seed=5, rank=rank) for rank, one in enumerate(nodes)]
+    times, alone = ([StepTimes(one, seed=5, rank=rank) for rank, one in enumerate(nodes)] for _ in range(2))
+    vectorized = VectorizedTimes(times)
     rng = np.random.default_rng(0)
 
     for _ in range(3 * BLOCK):
         samples = rng.integers(0, 3, len(nodes))
-        seconds = times.seconds(samples, np.zeros(len(nodes)))
+        seconds = vectorized.seconds(samples, np.zeros(len(nodes)))
 
         assert seconds.tolist() == [one.seconds(int(b)) if b else 0.0 for one, b in zip(alone, samples, strict=True)]
 
@@ -220,9 +222,9 @@ class Overlapping(SynchronousAllReduce):
         """One version."""
         whole, shorter = plan.rounds(0, self.allocation.shares(state.allocation), 2)
         yield from Update(at=state.weights, gradient=state.weights)
-        pending = yield from Start(Gradient(at=state.weights, batch=whole[node.rank]))
+        pending = yield from Start(Gradient(at=state.weights, batch=whole[node.rank], version=0))
         if shorter[node.rank]:
-            yield from Gradient(at=state.weights, batch=shorter[node.rank])
+            yield from Gradient(at=state.weights, batch=shorter[node.rank], version=0)
         early = yield from Now()
         yield from Wait(pending)
         late = yield from Now()
@@ -245,7 +247,7 @@ def test_what_is_started_is_under_way_on_all_ranks():
     """A node computes one gradient at a time, each in its own seconds; the clock shows every rank's own."""
     (one, at_once), (other, one_by_one) = overlapping(), overlapping()
 
-    assert with_timings(LockstepWorld, one) == with_timings(EventWorld, other)
+    assert reported(LockstepWorld, one) == reported(EventWorld, other)
     ((early, late),) = at_once.values()
     assert sorted(zip(early.tolist(), late.tolist(), strict=True)) == sorted(one_by_one.values())
 
@@ -284,7 +286,7 @@ def test_a_program_says_for_itself_that_it_is_the_same_on_every_rank():
 
     assert not LockstepWorld.suits(derived, derived.load()[0])
     with pytest.raises(TypeError, match="not the same on every rank"):
-        with_timings(LockstepWorld, partial)
+        reported(LockstepWorld, partial)
     with pytest.raises(TypeError):
         [0, 1][ALL_RANKS]
 

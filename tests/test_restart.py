@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
 import torch
-from worlds import ALLOCATIONS, NO_NETWORK, SYNCHRONOUS, UNEVEN, Run, cluster, method, node, simulate, tiles
+from worlds import ALLOCATIONS, NO_NETWORK, SYNCHRONOUS, UNEVEN, Run, cluster, experiment, method, node, simulate, tiles
 
-from hetsim.coordination.state import State
+from hetsim.coordination.plan import Split
+from hetsim.runtime.rank import Checkpoint, RankState
 
 STEADY = cluster(node(4e-4, 2e-3), node(1e-4, 5e-3), node(2e-4), network=NO_NETWORK, seconds_per_update=5e-4)
 KEYS: dict[str, Any] = {
@@ -21,12 +22,31 @@ KEYS: dict[str, Any] = {
 }
 
 
-def same(one: State, other: State) -> bool:
-    """Bit by bit: weights, optimizer, policies, and how far the sequence has come."""
-    assert one.optimizer.keys() == other.optimizer.keys()
-    rest = [replace(state, weights=None, optimizer=None) for state in (one, other)]
-    memories = zip(one.optimizer.values(), other.optimizer.values(), strict=True)
-    return rest[0] == rest[1] and torch.equal(one.weights, other.weights) and all(torch.equal(a, b) for a, b in memories)
+def same(one: Checkpoint, other: Checkpoint) -> bool:
+    """Bit by bit: weights, policies, how far the sequence has come, and all that each rank owns."""
+    rest = [replace(checkpoint.state, weights=None) for checkpoint in (one, other)]
+    ranks = zip(one.ranks, other.ranks, strict=True)
+    return (
+        rest[0] == rest[1] and torch.equal(one.state.weights, other.state.weights) and all(equal(vars_of(a), vars_of(b)) for a, b in ranks)
+    )
+
+
+def vars_of(rank: RankState) -> dict[str, Any]:
+    """All fields, but for a count that only a server's stream goes by."""
+    return {its.name: getattr(rank, its.name) for its in fields(rank) if its.name != "num_updates"}
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Bit by bit, in tensors too."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, tuple) and not isinstance(one, Split):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if is_dataclass(one) and not isinstance(one, Split):
+        return type(one) is type(other) and all(equal(getattr(one, its.name), getattr(other, its.name)) for its in fields(one))
+    return bool(one == other)
 
 
 def made_of(run: Run) -> list[Any]:
@@ -38,25 +58,25 @@ def made_of(run: Run) -> list[Any]:
 @pytest.mark.parametrize("coordination", SYNCHRONOUS)
 def test_a_synchronous_run_goes_on_as_if_it_had_never_stopped(coordination: str, allocation: str):
     """From every version: the same commits and bit-equal states, with momentum, a schedule, and shares that still move."""
-    experiment = method(coordination, allocation, "workload=quadratic", "weighting=per_sample", **KEYS)
-    whole = simulate(experiment)
+    described = method(coordination, allocation, "workload=quadratic", "weighting=per_sample", **KEYS)
+    whole = simulate(described)
     assert len(whole.states) == 11
-    assert "momentum_buffer" in whole.states[0].optimizer
+    assert "momentum_buffer" in whole.checkpoints[0].ranks[described.leader].optimizer
 
     for stop in range(11):
-        rest = simulate(experiment, checkpoint=whole.checkpoints[stop])
+        rest = simulate(described, checkpoint=whole.checkpoints[stop])
 
         assert made_of(rest) == made_of(whole)[stop + 1 :]
-        assert all(same(one, other) for one, other in zip(rest.states, whole.states[stop + 1 :], strict=True))
+        assert all(same(one, other) for one, other in zip(rest.checkpoints, whole.checkpoints[stop + 1 :], strict=True))
 
 
 @pytest.mark.parametrize("coordination", SYNCHRONOUS)
 def test_a_noisy_run_goes_on_as_if_it_had_never_stopped(coordination: str):
     """Each node's stream of chance goes on where it was, and so do shares that follow measured speeds."""
-    experiment = method(coordination, "dbs", "workload=quadratic", "weighting=per_sample", **{**KEYS, "cluster": UNEVEN})
-    whole = simulate(experiment)
+    described = method(coordination, "dbs", "workload=quadratic", "weighting=per_sample", **{**KEYS, "cluster": UNEVEN})
+    whole = simulate(described)
 
-    rest = simulate(experiment, checkpoint=whole.checkpoints[4])
+    rest = simulate(described, checkpoint=whole.checkpoints[4])
 
     assert made_of(rest) == made_of(whole)[5:]
     assert torch.equal(rest.weights, whole.weights)
@@ -65,12 +85,12 @@ def test_a_noisy_run_goes_on_as_if_it_had_never_stopped(coordination: str):
 @pytest.mark.parametrize("allocation", ALLOCATIONS)
 def test_an_asynchronous_run_applies_every_position_once_across_a_stop(allocation: str):
     """What was in flight is handed out again: the parts before and after the stop cover the sequence without a gap."""
-    experiment = method("server", allocation, "workload=quadratic", **KEYS)
-    whole = simulate(experiment)
+    described = method("server", allocation, "workload=quadratic", **KEYS)
+    whole = simulate(described)
     assert len(whole.states) > 20
 
     for stop in range(len(whole.states)):
-        rest = simulate(experiment, checkpoint=whole.checkpoints[stop])
+        rest = simulate(described, checkpoint=whole.checkpoints[stop])
 
         before = [c.batch for group in whole.applied[: stop + 1] for c in group]
         after = [c.batch for group in rest.applied for c in group]
@@ -81,11 +101,11 @@ def test_an_asynchronous_run_applies_every_position_once_across_a_stop(allocatio
 
 def test_an_asynchronous_run_may_stop_twice():
     """A state committed behind a new start still knows what an earlier stop left outstanding."""
-    experiment = method("server", "dbs", "workload=quadratic", **KEYS)
-    first = simulate(experiment)
-    second = simulate(experiment, checkpoint=first.checkpoints[4])
+    described = method("server", "dbs", "workload=quadratic", **KEYS)
+    first = simulate(described)
+    second = simulate(described, checkpoint=first.checkpoints[4])
 
-    third = simulate(experiment, checkpoint=second.checkpoints[0])
+    third = simulate(described, checkpoint=second.checkpoints[0])
 
     applied = [*first.applied[:5], *second.applied[:1], *third.applied]
     assert tiles([c.batch for group in applied for c in group], 315)
@@ -93,10 +113,10 @@ def test_an_asynchronous_run_may_stop_twice():
 
 def test_a_start_at_the_end_of_the_budget_does_nothing():
     """Everything was handed out and applied: no gradient, no version."""
-    experiment = method("server", "even", "workload=quadratic", **KEYS)
-    whole = simulate(experiment)
+    described = method("server", "even", "workload=quadratic", **KEYS)
+    whole = simulate(described)
 
-    rest = simulate(experiment, checkpoint=whole.checkpoints[-1])
+    rest = simulate(described, checkpoint=whole.checkpoints[-1])
 
     assert (rest.states, rest.computed) == ([], [])
 
@@ -113,3 +133,79 @@ def test_a_finished_run_can_be_continued_with_a_larger_budget(coordination: str)
     )
 
     assert [sum(c.samples for c in group) for group in more.applied] == [33, 33, 33, 1]
+
+
+LOCAL = {"local_learning_rate_schedule": {"_target_": "torch.optim.lr_scheduler.StepLR", "step_size": 1, "gamma": 0.8}}
+SYNCHRONOUS_METHODS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "diloco": (("method=diloco",), {"coordination": {"period": 2}, **LOCAL}),
+    "local steps with momentum and dbs": (
+        ("method=local_sgd", "allocation=dbs", "local_optimizer=sgd"),
+        {"coordination": {"period": 2}, "allocation": {"reallocate_every": 2}, "local_optimizer": {"momentum": 0.9}, **LOCAL},
+    ),
+    "two bits behind a barrier": (
+        ("method=ssgd", "coordination=parameter_server", "compression=two_bit"),
+        {"compression": {"threshold": 0.05}},
+    ),
+    "two bits, corrected": (
+        ("method=ssgd", "coordination=parameter_server", "compression=two_bit"),
+        {"compression": {"threshold": 0.05, "full_every": 3}},
+    ),
+    "dbs every third update": (("method=ssgd", "allocation=dbs"), {"allocation": {"reallocate_every": 3}}),
+    "optperf": (("method=optperf",), {"allocation": {"probes": 2}}),
+}
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS_METHODS)
+def test_a_resume_restores_what_each_rank_owned(name: str):
+    """Local optimizers, residuals, timings to be reported: from every version the rest is bit-equal, on noisy nodes."""
+    choices, keys = SYNCHRONOUS_METHODS[name]
+    described = experiment(*choices, "workload=quadratic", **{**KEYS, "cluster": UNEVEN, "learning_rate": 0.02, **keys})
+    whole = simulate(described)
+    assert len(whole.checkpoints) > 4
+
+    for stop, checkpoint in enumerate(whole.checkpoints[:-1]):
+        rest = simulate(described, checkpoint=checkpoint)
+
+        assert made_of(rest) == made_of(whole)[stop + 1 :]
+        assert all(same(one, other) for one, other in zip(rest.checkpoints, whole.checkpoints[stop + 1 :], strict=True))
+
+
+@pytest.mark.parametrize(
+    "choices", [("method=diloco",), ("method=ssgd", "coordination=parameter_server", "compression=two_bit")], ids=" ".join
+)
+def test_what_a_rank_owned_matters(choices: tuple[str, ...]):
+    """Otherwise the law above would hold of nothing: begun afresh at the same state, the rest is another one."""
+    keys = {"coordination": {"period": 2}} if "method=diloco" in choices else {"compression": {"threshold": 0.05}}
+    described = experiment(*choices, "workload=quadratic", **{**KEYS, **keys})
+    whole = simulate(described)
+
+    fresh = simulate(described, checkpoint=replace(whole.checkpoints[2], ranks=()))
+
+    assert not torch.equal(fresh.weights, whole.weights)
+
+
+DELAYED = {"coordination": {"warm_up": 2}}
+
+
+@pytest.mark.parametrize(
+    ("choices", "keys"),
+    [
+        (("method=od_sgd",), DELAYED),
+        (("method=cd_sgd",), DELAYED),
+        (("method=pipe_sgd",), DELAYED),
+        (("method=ssd_sgd",), {"coordination": {"warm_up": 1, "pull_every": 2}}),
+        (("method=asgd", "compression=two_bit"), {"compression": {"threshold": 0.05}}),
+        (("method=ssp",), {}),
+    ],
+    ids=lambda its: " ".join(its) if isinstance(its, tuple) else "",
+)
+def test_delayed_and_asynchronous_methods_lose_and_repeat_no_sample(choices: tuple[str, ...], keys: dict[str, Any]):
+    """What was under way is computed again: the parts before and after a stop cover the sequence once."""
+    described = experiment(*choices, "workload=quadratic", **{**KEYS, **keys})
+    whole = simulate(described)
+
+    for stop, checkpoint in enumerate(whole.checkpoints[:-1]):
+        rest = simulate(described, checkpoint=checkpoint)
+
+        batches = [c.batch for group in [*whole.applied[: stop + 1], *rest.applied] for c in group]
+        assert tiles(batches, 315)

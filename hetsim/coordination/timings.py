@@ -2,49 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hetsim.coordination.plan import Split
 from hetsim.effects import Batch, Contribution, Gather, Program
+
+
+class Computed(NamedTuple):
+    """Global batches of `num_samples`, split by the same shares, and how many of them there were in a row."""
+
+    shares: tuple[int, ...]
+    num_samples: int
+    num_gradients: int
+
+    def samples(self) -> Iterator[int]:
+        """Of each rank, in all of them; the last global batch of an epoch budget ends within the shares."""
+        left = self.num_samples
+        for share in self.shares:
+            yield self.num_gradients * min(share, left)
+            left -= min(share, left)
 
 
 @dataclass(frozen=True)
 class UnreportedTimings:
     """What all ranks have computed since the allocation last asked, and the seconds that it took this rank."""
 
-    splits: tuple[tuple[Split, int], ...] = ()
-    """Splits, each with how many gradients in a row it was used for."""
+    computed: tuple[Computed, ...] = ()
     seconds: float = 0.0
 
     def appended(self, batches: Split, seconds: float) -> UnreportedTimings:
         """With one more gradient of each rank."""
-        return self + UnreportedTimings(((batches, 1),), seconds)
+        return self + UnreportedTimings((Computed(batches.layout.samples, batches.num_samples, 1),), seconds)
 
     def __add__(self, other: UnreportedTimings) -> UnreportedTimings:
         """These measurements, and then the others."""
-        before, after = self.splits, other.splits
-        if before and after and same_shares(before[-1][0], after[0][0]):
-            after = ((after[0][0], before[-1][1] + after[0][1]), *after[1:])
+        before, after = self.computed, other.computed
+        if before and after and alike(before[-1], after[0]):
+            after = (after[0]._replace(num_gradients=before[-1].num_gradients + after[0].num_gradients), *after[1:])
             before = before[:-1]
         return UnreportedTimings(before + after, self.seconds + other.seconds)
 
-    def timings(self, version: int, everyones: Sequence[float]) -> tuple[Contribution, ...]:
+    def timings(self, version: int, gathered: Sequence[float]) -> tuple[Contribution, ...]:
         """For an allocation: each rank's mean number of samples per gradient, and its mean gathered seconds."""
-        num_gradients = sum(count for _, count in self.splits)
-        samples = [0] * len(everyones)
-        for batches, count in self.splits:
-            samples = [b + count * more for b, more in zip(samples, batches.samples, strict=True)]
+        num_gradients = sum(computed.num_gradients for computed in self.computed)
+        samples = [sum(of_rank) for of_rank in zip(*(computed.samples() for computed in self.computed), strict=True)]
         return tuple(
-            Contribution(rank, Batch(0, round(b / num_gradients)), version, everyones[rank] / num_gradients, 0.0)
+            Contribution(rank, Batch(0, round(b / num_gradients)), version, gathered[rank] / num_gradients, 0.0)
             for rank, b in enumerate(samples)
             if b
         )
 
 
-def same_shares(one: Split, other: Split) -> bool:
-    """Whether each rank has as many samples in one split as in the other; does not look at the ranks."""
-    return one.layout is other.layout and one.num_samples == other.num_samples
+def alike(one: Computed, other: Computed) -> bool:
+    """Whether each rank has as many samples in both; ranks are compared only after a resume, when equal shares are two objects."""
+    return one.num_samples == other.num_samples and (one.shares is other.shares or one.shares == other.shares)
 
 
 def gather_timings(
@@ -53,5 +66,5 @@ def gather_timings(
     """If the allocation asks: the timings of all ranks since it last asked; and what is unreported after that."""
     if not asked:
         return (), unreported
-    everyones = yield from Gather(unreported.seconds)
-    return unreported.timings(version, everyones), UnreportedTimings()
+    gathered = yield from Gather(unreported.seconds)
+    return unreported.timings(version, gathered), UnreportedTimings()
