@@ -207,7 +207,7 @@ class Overlapped(Coordination):
         began = yield from Now()
         reduction = yield from Start(AllReduce(state.weights * 0 + node.rank))
         gathering = yield from Start(Gather(float(node.rank)))
-        yield from Gradient(at=state.weights, batch=Batch(48 * node.rank, 48))
+        yield from Gradient(at=state.weights, batch=Batch(48 * node.rank, 48), version=0)
         total = yield from Wait(reduction)
         numbers = yield from Wait(gathering)
         ended = yield from Now()

@@ -10,11 +10,16 @@ import torch
 from worlds import cluster, experiment, node
 
 from hetsim.dist import messages, pace, world
-from hetsim.dist.messages import Mailbox
+from hetsim.dist.fake import FakeNetwork
+from hetsim.dist.messages import Arrival, Mailbox
 from hetsim.dist.pace import Lateness, Pace
-from hetsim.dist.world import ProcessWorld, Started
-from hetsim.effects import AllReduce, Batch, Commit, Gradient, Message, PeerLost, Program, Receive, Send, Start, Update, Wait
+from hetsim.dist.world import SECOND, ProcessWorld, Started, Turn
+from hetsim.effects import AllReduce, Batch, Commit, Effect, Gradient, PeerLost, Program, Receive, Send, Start, Update, Wait
 from hetsim.results.figures import _intervals
+from hetsim.runtime.metrics import Metrics
+from hetsim.runtime.preparation import prepare
+from hetsim.runtime.profiling import Profile
+from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recorder import COMMIT, GRADIENT
 from hetsim.runtime.trace import Trace, as_table
 from hetsim.vector import Phantom
@@ -45,11 +50,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Letters:
     """A mailroom that gives what it is told to, and keeps what it is given."""
 
-    def __init__(self, *messages: Message | PeerLost) -> None:
+    def __init__(self, *messages: Arrival | PeerLost) -> None:
         self.messages = list(messages)
         self.sent: list[tuple[int, float]] = []
 
-    def receive(self, source: int | None) -> Message:
+    def receive(self, source: int | None) -> Arrival:
         """The next one."""
         message = self.messages.pop(0)
         if isinstance(message, PeerLost):
@@ -64,7 +69,13 @@ class Letters:
 def driver(clock: Clock, *, rank: int = 0, takes: float = 0.0, pad: bool = True, letters: Any = None, **keys: Any) -> ProcessWorld:
     """A rank of two: 0.5 s + 0.25 s a sample, updates of 1 s; the real gradient and step take `takes`."""
     nodes = cluster(*[node(0.25, 0.5, seconds_per_update=1.0)] * 2, seconds_per_update=2.0)
-    made = experiment("method=asgd", "workload=phantom", cluster=keys.pop("cluster", nodes), batch_size=8, **keys)
+    made = experiment(
+        "method=asgd",
+        "workload=phantom",
+        cluster=keys.pop("cluster", nodes),
+        batch_size=8,
+        **{key: value for key, value in keys.items() if key != "checkpoint"},
+    )
     task, optimizers = made.load()
     gradient, step = task.gradient, optimizers.main.step
 
@@ -77,19 +88,34 @@ def driver(clock: Clock, *, rank: int = 0, takes: float = 0.0, pad: bool = True,
         return step(*asked)
 
     task.gradient, optimizers.main.step = working, stepping  # type: ignore[method-assign]
-    state = made.coordination.initial(made.plan(task), task.initial())
-    return ProcessWorld(
-        made, task, optimizers, rank=rank, state=keys.get("state", state), trace=Trace(None, "full"), pace=Pace(pad),
-        history=None, mailbox=letters, background="background", began=BEGAN,
+    prepared = prepare(made, task, optimizers, profile=Profile, checkpoint=keys.get("checkpoint"))
+    metrics = Metrics(2, num_ahead=1)
+    ranked = ProcessWorld(
+        prepared, prepared.rank_state(rank), transport=FakeNetwork(2).transport(min(rank, 1)), mailbox=letters, pace=Pace(pad),
+        recorders=[metrics], began=BEGAN,
     )  # fmt: skip
+    ranked.metrics = metrics  # type: ignore[attr-defined]
+    return ranked
+
+
+def asked(rank: ProcessWorld, effect: Effect[Any], at: float) -> Any:
+    """The answer to an effect that is asked for at this moment, and the moment that it is then."""
+    return rank.perform(effect, Turn(at, rank.transport, rank.state.version))
+
+
+def arrival(source: int, *, sent_at: float = BEGAN, due_at: float = BEGAN, payload: Any = None, **header: Any) -> Arrival:
+    """A message as the mailbox hands it out."""
+    message = Arrival(source, header, payload)
+    message.sent_at, message.due_at = sent_at, due_at
+    return message
 
 
 def test_what_is_early_ends_when_it_is_due(clock: Clock) -> None:
     """From the moment that counts as reached, not from when the thread woke up: lateness of the system does not add up."""
     rank = driver(clock, takes=0.01)
 
-    computed, end = rank.perform(Gradient(at=Phantom(8), batch=Batch(0, 4)), BEGAN, None)
-    _, stepped = rank.perform(Update(at=Phantom(8), gradient=Phantom(8)), end, None)
+    computed, end = asked(rank, Gradient(at=Phantom(8), batch=Batch(0, 4), version=0), BEGAN)
+    _, stepped = asked(rank, Update(at=Phantom(8), gradient=Phantom(8)), end)
 
     assert (computed.seconds, end, stepped) == (1.5, BEGAN + 1.5, BEGAN + 2.5)
     assert clock.now == pytest.approx(BEGAN + 2.6)
@@ -100,33 +126,31 @@ def test_what_is_late_ends_when_it_is_there_and_is_counted(clock: Clock) -> None
     """It takes what it really took."""
     rank = driver(clock, takes=4.0)
 
-    computed, end = rank.perform(Gradient(at=Phantom(8), batch=Batch(0, 4)), BEGAN, None)
+    computed, end = asked(rank, Gradient(at=Phantom(8), batch=Batch(0, 4), version=0), BEGAN)
 
     assert (computed.seconds, end) == (4.0, BEGAN + 4.0)
     assert rank.pace.kinds == {"gradient": Lateness(1, 1, 2.5)}
-    assert (rank.metrics.activity.iterations, rank.metrics.activity.compute_seconds) == (1, 4.0)
+    assert (rank.metrics.activity[0].iterations, rank.metrics.activity[0].compute_seconds) == (1, 4.0)
 
 
 def test_without_padding_the_hardware_is_taken_as_it_is(clock: Clock) -> None:
     """Nothing is held, nothing is counted as late."""
     rank = driver(clock, takes=0.25, pad=False)
 
-    computed, end = rank.perform(Gradient(at=Phantom(8), batch=Batch(0, 4)), 0.0, None)
+    computed, end = asked(rank, Gradient(at=Phantom(8), batch=Batch(0, 4), version=0), 0.0)
 
     assert (computed.seconds, end) == (0.25, BEGAN + 0.25)
     assert rank.pace.kinds == {}
 
 
 def test_a_message_is_received_when_it_is_due_and_no_earlier_than_one_asks(clock: Clock) -> None:
-    """max(when one asks, when it is due); a worker then computes at its version, a server's version is its own."""
-    letters = Letters(*(Message(1, {"sent_at": BEGAN, "due_at": BEGAN + 2, "version": 7}) for _ in range(3)))
-    worker, server = driver(clock, letters=letters), driver(clock, rank=2, letters=letters)
+    """max(when the program asks, when it is due); a header is data for the program alone, whatever its values are called."""
+    letters = Letters(*(arrival(1, due_at=BEGAN + 2, version=7, epoch=3) for _ in range(2)))
+    worker = driver(clock, letters=letters)
 
-    assert worker.perform(Receive(), BEGAN + 1, None)[1] == BEGAN + 2
-    assert worker.perform(Receive(), BEGAN + 3, None)[1] == BEGAN + 3
-    assert worker.version == 7
-    server.perform(Receive(), BEGAN, None)
-    assert server.version == 0
+    assert asked(worker, Receive(), BEGAN + 1)[1] == BEGAN + 2
+    assert asked(worker, Receive(), BEGAN + 3)[1] == BEGAN + 3
+    assert (worker.state.version, worker.state.epoch) == (0, 0)
 
 
 def test_a_message_is_on_its_way_from_the_moment_reached(clock: Clock) -> None:
@@ -134,23 +158,24 @@ def test_a_message_is_on_its_way_from_the_moment_reached(clock: Clock) -> None:
     letters = Letters()
     clock.now += 0.5
 
-    driver(clock, letters=letters).perform(Send(2, None), BEGAN + 0.25, None)
+    asked(driver(clock, letters=letters), Send(2, None), BEGAN + 0.25)
 
     assert letters.sent == [(2, BEGAN + 0.25)]
 
 
 def test_what_was_started_is_waited_for(clock: Clock) -> None:
-    """The later of one's own moment and its end; collectives in a second group, so that two threads do not mix theirs."""
-    rank, groups = driver(clock), []
+    """The later of the program's own moment and its end; a second thread has collectives of its own and the version of the start."""
+    rank, turns = driver(clock), []
     future: Future[Any] = Future()
     future.set_result(("answer", BEGAN + 3))
-    rank.handlers[AllReduce] = lambda _, at, group: (groups.append(group), at)
+    rank.handlers[AllReduce] = lambda _state, _effect, turn: (turns.append(turn), turn.at)
 
-    assert rank.perform(Wait(Started(future)), BEGAN + 1, None) == ("answer", BEGAN + 3)
-    assert rank.perform(Wait(Started(future)), BEGAN + 4, None) == ("answer", BEGAN + 4)
-    started, _ = rank.perform(Start(AllReduce(Phantom(8))), BEGAN, "main")
-    rank.perform(Wait(started), BEGAN, "main")
-    assert groups == ["background"]
+    assert asked(rank, Wait(Started(future)), BEGAN + 1) == ("answer", BEGAN + 3)
+    assert asked(rank, Wait(Started(future)), BEGAN + 4) == ("answer", BEGAN + 4)
+    rank.state.version = 5
+    started, _ = asked(rank, Start(AllReduce(Phantom(8))), BEGAN)
+    asked(rank, Wait(started), BEGAN)
+    assert [(turn.transport, turn.version, turn.thread) for turn in turns] == [(rank.transport.background, 5, SECOND)]
 
 
 def test_a_lost_peer_surfaces_at_the_programs_own_line(clock: Clock) -> None:
@@ -165,7 +190,7 @@ def test_a_lost_peer_surfaces_at_the_programs_own_line(clock: Clock) -> None:
         message = yield from Receive(1)
         caught.append(message.said)
 
-    driver(clock, letters=Letters(PeerLost("rank 1 is gone"), Message(1, {"sent_at": 0, "due_at": 0, "said": "hello"}))).run(program())
+    driver(clock, letters=Letters(PeerLost("rank 1 is gone"), arrival(1, said="hello"))).run(program())
 
     assert caught == ["rank 1 is gone", "hello"]
 
@@ -175,22 +200,22 @@ def test_epochs_advance_at_a_commit(clock: Clock) -> None:
     rank = driver(clock, workload={"num_samples": 8})
     state = rank.experiment.coordination.initial(rank.experiment.plan(rank.task), Phantom(8))
 
-    rank.perform(Commit(5, state.__class__(**{**vars(state), "version": 5, "num_samples": 17})), BEGAN, None)
+    asked(rank, Commit(5, state.evolve(version=5, num_samples=17)), BEGAN)
 
-    assert (rank.epoch, rank.version) == (2, 5)
+    assert (rank.state.epoch, rank.state.version) == (2, 5)
 
 
 def room(pad: bool = True, *, peers: tuple[int, ...] = ()) -> Mailbox:
     """A mailroom where a byte takes a second."""
-    return Mailbox(peers, lambda _, size: float(size), Pace(pad), began=BEGAN)
+    return Mailbox(FakeNetwork(2).transport(0), peers, lambda _, size: float(size), Pace(pad), began=BEGAN)
 
 
 def test_messages_are_delivered_in_the_order_in_which_they_are_due(clock: Clock) -> None:
     """A small one that was sent later overtakes a large one from another rank, but none from its own."""
     post = room()
-    post._arrive(Message(0, {"sent_at": 0.0}, Phantom(3)))
-    post._arrive(Message(1, {"sent_at": 1.0}, Phantom(1)))
-    post._arrive(Message(0, {"sent_at": 1.5}, Phantom(1)))
+    post._arrive(0, {"sent_at": 0.0}, Phantom(3))
+    post._arrive(1, {"sent_at": 1.0}, Phantom(1))
+    post._arrive(0, {"sent_at": 1.5}, Phantom(1))
     clock.now = BEGAN + 10
 
     received = [post.receive(None) for _ in range(3)]
@@ -203,7 +228,7 @@ def test_a_late_message_is_due_when_it_came(clock: Clock) -> None:
     clock.now = BEGAN + 5
     for pad, counted in ((True, {"message": Lateness(1, 1, 3.0)}), (False, {})):
         post = room(pad)
-        post._arrive(Message(0, {"sent_at": 0.0}, Phantom(2)))
+        post._arrive(0, {"sent_at": 0.0}, Phantom(2))
 
         assert post.receive(0).due_at == BEGAN + 5
         assert post._pace.kinds == counted
@@ -211,9 +236,9 @@ def test_a_late_message_is_due_when_it_came(clock: Clock) -> None:
 
 def test_a_message_is_held_until_it_is_due() -> None:
     """On the real clock."""
-    post = Mailbox((), lambda *_: 0.05, Pace(True), began=pace.clock())
+    post = Mailbox(FakeNetwork(2).transport(0), (), lambda *_: 0.05, Pace(True), began=pace.clock())
     initial_within = pace.clock()
-    post._arrive(Message(0, {"sent_at": 0.0}))
+    post._arrive(0, {"sent_at": 0.0})
 
     message = post.receive(None)
 
@@ -244,7 +269,7 @@ def test_what_breaks_a_thread_reaches_the_program() -> None:
 def test_a_lost_peer_is_told_once_its_messages_are_read() -> None:
     """What it had sent still counts."""
     post = room()
-    post._arrive(Message(1, {"sent_at": 0.0}))
+    post._arrive(1, {"sent_at": 0.0})
     post._lose(1)
 
     assert post.receive(None).source == 1
@@ -253,27 +278,25 @@ def test_a_lost_peer_is_told_once_its_messages_are_read() -> None:
 
 
 def test_a_noisy_node_goes_on_where_its_stream_stood(clock: Clock) -> None:
-    """The sixth gradient of a run that starts behind five takes what an uninterrupted run's sixth takes."""
+    """The sixth gradient of a run that starts after five takes what an uninterrupted run's sixth takes."""
     noisy = cluster(*[node(0.25, 0.5, noise={"distribution": "lognorm", "s": 0.5})] * 2)
     fresh = driver(clock, cluster=noisy)
     assert fresh.times is not None
-    behind = [fresh.times.seconds(4) for _ in range(6)][-1]
-    state = fresh.experiment.coordination.initial(fresh.experiment.plan(fresh.task), Phantom(8))
-    later = ProcessWorld(
-        fresh.experiment, fresh.task, fresh.optimizers, rank=0, state=state.__class__(**{**vars(state), "num_gradients": (5, 3)}),
-        trace=Trace(None, "none"), pace=Pace(True), history=None, mailbox=None, background=None, began=BEGAN,
-    )  # fmt: skip
+    sixth = [fresh.times.seconds(4) for _ in range(6)][-1]
+
+    saved = Checkpoint(state=fresh.prepared.start, ranks=(RankState(rank=0, num_gradients=5),))
+    later = driver(clock, cluster=noisy, checkpoint=saved)
 
     assert later.times is not None
-    assert later.times.seconds(4) == behind
+    assert later.times.seconds(4) == sixth
 
 
 def test_a_timeline_finds_the_first_gradients_wherever_their_rows_stand() -> None:
     """A distributed trace has one rank's rows behind another's."""
     trace = Trace(None, "full")
     for version in range(25_000):
-        trace.add(float(version), float(version), 2, COMMIT, version)
+        trace.record((float(version), float(version), 2, COMMIT, version, 0, 0, 0))
     for start in (3.0, 1.0):
-        trace.add(start, start + 1, 0, GRADIENT)
+        trace.record((start, start + 1, 0, GRADIENT, 0, 0, 0, 0))
 
     assert _intervals(as_table(trace.rows)) == [(1.0, 2.0, 0, "gradient"), (3.0, 4.0, 0, "gradient")]
