@@ -1,8 +1,8 @@
 """How far the simulated rates are from the measured ones: python benchmarks/agreement.py [--repeats 3] [override …]
 
-Each method is simulated once (a noiseless simulation repeats to the bit) and really run a few times on padded processes;
-a row tells the median of the real runs, their spread (largest less smallest, by the median) and the relative error.
-Exit status 1 where updates/s differ by more than 10 %.
+Each method is simulated once (a simulation without noise repeats bit by bit) and run a few times in padded processes; a row
+has the median of the real runs, their spread (largest minus smallest, relative to the median) and the relative error.
+The exit status is 1 if updates/s differ by more than 10 %.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOLERANCE = 0.10
 
 
 def updates_per_second(folder: Path, *overrides: str) -> tuple[float, float]:
-    """Updates/s of one run, and the share of the run by which results were late."""
+    """Updates/s of one run, and the total lateness of its results as a share of the run."""
     command = [sys.executable, "-m", "hetsim", f"hydra.run.dir={folder}", "pictures=false", *overrides]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     summary = json.loads((folder / "summary.json").read_text())

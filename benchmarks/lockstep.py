@@ -1,4 +1,4 @@
-"""What a timing-only run of a synchronous method takes, in lockstep and event by event: python benchmarks/lockstep.py
+"""The time of a timing-only run of a synchronous method, in lockstep and event by event: python benchmarks/lockstep.py
 
 Nodes of four speeds with lognormal noise, 32 samples each, a ring; `trace: commits`. Each row is a process of its own, so that
 its peak memory is its own; what is timed ends with the summary. Equal rows have equal virtual seconds.
@@ -61,16 +61,15 @@ def described(choices: tuple[str, ...], nodes: int, updates: int) -> Experiment:
 
 
 def measured(driver: str, choices: tuple[str, ...], nodes: int, updates: int) -> tuple[float, float, float]:
-    """Seconds of the clock on the wall, of the run's own, and the process's peak memory in bytes."""
+    """Wall-clock seconds, seconds of the run's own clock, and the process's peak memory in bytes."""
     made = described(choices, nodes, updates)
     with TemporaryDirectory() as folder, Trace(Path(folder), made.trace) as trace:
-        begun = perf_counter()
-        played = DRIVERS[driver](made, *made.load(), trace)
-        played.run()
-        trace.close()
-        played.metrics.summary()
-        took = perf_counter() - begun
-    return took, played.metrics.applied.seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        start = perf_counter()
+        world = DRIVERS[driver](made, *made.load(), [trace])
+        world.run()
+        world.metrics.summary()
+        took = perf_counter() - start
+    return took, world.metrics.applied.seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ HEAD = ("method", "seconds to {accuracy:.0%}", "spread", "updates/s", "samples/s
 
 
 def median(values: Sequence[float | None]) -> float | None:
-    """None counts as never: it is larger than every number."""
+    """A key to sort by, with None, which stands for never, after every number."""
     ordered = sorted(values, key=lambda value: (value is None, value))
     middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
     known = [value for value in middle if value is not None]
@@ -28,12 +28,12 @@ def median(values: Sequence[float | None]) -> float | None:
 
 
 def shown(value: float | None, digits: int = 3) -> str:
-    """So many significant digits; a dash where there is no number."""
+    """With so many significant digits; a dash for None."""
     return "–" if value is None else f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
 def row(method: str, found: Sequence[Run], accuracy: float) -> tuple[float, list[str]]:
-    """One method's medians, and what to sort by."""
+    """One method's medians, and the key to sort by."""
     times = [run.number("seconds_to_accuracy", accuracy) for run in found]
     reached = [time for time in times if time is not None]
     spread = f"{shown(min(reached))} … {shown(max(reached))}" if len(reached) == len(times) else f"{len(reached)} of {len(times)}"

@@ -1,4 +1,4 @@
-"""The grid behind the learning rates in conf/method: on digits, of each method at each rate, medians of three seeds:
+"""The grid behind the learning rates in conf/method: on digits, each method at each rate, medians of three seeds:
 seconds to 90 % test accuracy, and accuracy after 30 epochs.
 
 python benchmarks/rates.py [METHOD …]
@@ -25,7 +25,7 @@ Keys = tuple[tuple[str, float], ...]
 
 
 def grid(method: str) -> Iterator[Keys]:
-    """What is varied: the rate and momentum of versions, and the rate of local steps where there are any."""
+    """The combinations to try: global learning rate and momentum, and the local learning rate in methods with local steps."""
     if method == "diloco":
         yield from ((("local_learning_rate", rate),) for rate in (3e-4, 1e-3, 3e-3, 1e-2, 3e-2))
     elif method == "local_sgd":
@@ -53,15 +53,15 @@ def trained(method: str, keys: Keys, seed: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    """One line a cell."""
+    """Print a line for each cell."""
     methods = sys.argv[1:] or sorted(path.stem for path in (configs() / "method").glob("*.yaml"))
     cells = [(method, keys) for method in methods for keys in grid(method)]
     with ProcessPoolExecutor(2) as pool:
         asked = [(method, keys, [pool.submit(trained, method, keys, seed) for seed in SEEDS]) for method, keys in cells]
         for method, keys, futures in asked:
-            told = [future.result() for future in futures]
+            results = [future.result() for future in futures]
             named = " ".join(f"{name}={value:g}" for name, value in keys)
-            seconds, accuracies = (sorted(numbers) for numbers in zip(*told, strict=True))
+            seconds, accuracies = (sorted(numbers) for numbers in zip(*results, strict=True))
             print(
                 f"{method:18}{named:62}{statistics.median(seconds):8.3f} s ({seconds[0]:.3f} … {seconds[-1]:.3f})"
                 f"   {statistics.median(accuracies):.4f} ({accuracies[0]:.4f} … {accuracies[-1]:.4f})",

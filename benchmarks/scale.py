@@ -1,10 +1,10 @@
-"""What a simulated iteration costs against the number of nodes, beside two yardsticks in the same run; medians over repeats.
+"""The cost of a simulated iteration by number of nodes, compared with two references in the same run; medians over repeats.
 
     python benchmarks/scale.py            # the table of docs/performance.md
 
 Every row is asynchronous SGD, timing only: noisy gradients, pushes and pulls that share the server's links fairly, a serial
-server, a full trace. The yardsticks: a bare SimPy loop of timeouts in 100 processes, and the same system written by hand for
-SimPy in its usual way (plain processes, a Store as mailbox of each), without policies, versions or summaries.
+server, a full trace. The references are a bare SimPy loop of timeouts in 100 processes, and the same system written by hand for
+SimPy in the usual way (plain processes, a Store as the mailbox of each), without policies, versions or summaries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet  # noqa: F401, not to be counted when the first rows are written
+import pyarrow.parquet  # noqa: F401, or its import would be measured with the first rows
 import simpy
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
@@ -33,13 +33,13 @@ from hetsim.cli.methods import configs
 from hetsim.runtime.trace import Trace
 from hetsim.sim.world import EventWorld
 
-SAMPLES, PARAMETERS = 32, 100_000  # of a worker's batch; of the model, 4 bytes each
+SAMPLES, PARAMETERS = 32, 100_000  # of a worker's batch; of the model, with 4 bytes each
 OVERHEAD, PER_SAMPLE, SPREAD = 10e-3, 1e-3, 0.3  # seconds, seconds, s of the lognormal factor
 LATENCY, UPDATE, LINK = 1e-4, 1e-6, 1.25e10  # seconds, seconds, bytes per second of the server's links
 
 
 def bare(updates: int) -> float:
-    """Timeouts a second, of 100 processes that do nothing else."""
+    """Timeouts per second of 100 processes that do nothing else."""
     env = simpy.Environment()
 
     def loop(each: int) -> Generator[Any, Any, None]:
@@ -48,13 +48,13 @@ def bare(updates: int) -> float:
 
     for _ in range(100):
         env.process(loop(updates // 100))
-    begun = perf_counter()
+    start = perf_counter()
     env.run()
-    return updates / (perf_counter() - begun)
+    return updates / (perf_counter() - start)
 
 
 class FairLink:
-    """One link shared equally: a flow ends when the running total of bytes given to each reaches its own mark."""
+    """One link shared equally: a flow ends when the running total of bytes given to each reaches the flow's own end."""
 
     def __init__(self, env: simpy.Environment, bytes_per_second: float) -> None:
         self.env = env
@@ -65,7 +65,7 @@ class FairLink:
         self.alarm: simpy.Event | None = None
 
     def transfer(self, nbytes: float) -> simpy.Event:
-        """An event that is triggered when all bytes are there."""
+        """An event that is triggered when all bytes have arrived."""
         self.advance()
         done = self.env.event()
         self.serial += 1
@@ -95,7 +95,7 @@ class FairLink:
 
 
 def by_hand(num_workers: int, updates: int) -> float:
-    """Worker-iterations a second of the same system, written for SimPy as usual."""
+    """Worker iterations per second of the same system, written for SimPy in the usual way."""
     env = simpy.Environment()
     up, down = FairLink(env, LINK), FairLink(env, LINK)
     requests = simpy.Store(env)
@@ -140,13 +140,13 @@ def by_hand(num_workers: int, updates: int) -> float:
     for rank in range(num_workers):
         env.process(worker(rank))
     env.process(server())
-    begun = perf_counter()
+    start = perf_counter()
     env.run(finished)
-    return updates / (perf_counter() - begun)
+    return updates / (perf_counter() - start)
 
 
 def simulated(num_workers: int, updates: int) -> float:
-    """Worker-iterations a second of hetsim, from the first event to the summary's numbers, its trace written on the way."""
+    """Worker iterations per second of hetsim, from the first event to the summary's numbers, with the trace written."""
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         config = compose("config", overrides=["method=asgd", "workload=phantom", "pictures=false"])
     OmegaConf.set_struct(config, False)
@@ -164,13 +164,13 @@ def simulated(num_workers: int, updates: int) -> float:
     task, optimizers = made.load()
     with tempfile.TemporaryDirectory() as folder, Trace(Path(folder), "full") as trace:
         simulation = EventWorld(made, task, optimizers, trace)
-        begun = perf_counter()
+        start = perf_counter()
         simulation.run()
-        return updates / (perf_counter() - begun)
+        return updates / (perf_counter() - start)
 
 
 def median(repeats: int, rates: Callable[[], tuple[float, ...]]) -> list[list[float]]:
-    """Each rate's values, sorted, over repeats in which all are measured in turn."""
+    """Each rate's sorted values, over repeats in which all rates are measured one after the other."""
     values = []
     for _ in range(repeats):
         gc.collect()
@@ -190,7 +190,7 @@ def main() -> None:
     print("| nodes | bare timeouts/s | by hand, iterations/s | hetsim, iterations/s | hetsim / by hand | per bare timeout |")
     print("|---|---|---|---|---|---|")
     for nodes in arguments.nodes:
-        updates = max(arguments.updates, 12 * nodes)  # each node begins once, and goes round often
+        updates = max(arguments.updates, 12 * nodes)  # each node starts once and makes many iterations
 
         def rates(nodes: int = nodes, updates: int = updates) -> tuple[float, ...]:
             one, other, ours = bare(400_000), by_hand(nodes, updates), simulated(nodes, updates)

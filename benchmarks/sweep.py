@@ -1,4 +1,4 @@
-"""How many small simulations a sweep makes per second, side by side on this machine.
+"""How many small simulations a parallel sweep on this machine makes per second.
 
 python benchmarks/sweep.py [RUNS] [PROCESSES]
 """
@@ -15,16 +15,16 @@ SMALL = ("workload=phantom", "budget.epochs=null", "budget.updates=20", "trace=n
 
 
 def swept(num_runs: int, num_processes: int, folder: Path) -> float:
-    """Seconds that the command takes, start-up included."""
+    """Seconds of the command, with start-up."""
     parallel = ("hydra/launcher=joblib", f"hydra.launcher.n_jobs={num_processes}")
     command = (sys.executable, "-m", "hetsim", "-m", *SMALL, f"seed=range(0,{num_runs})", *parallel, f"hydra.sweep.dir={folder}")
-    begun = perf_counter()
+    start = perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return perf_counter() - begun
+    return perf_counter() - start
 
 
 def main() -> None:
-    """Run them all, then the same command again, which finds all of them there."""
+    """Run them all, then the same command again, which skips all of them."""
     num_runs, num_processes = (int(given) for given in (*sys.argv[1:], *("1000", "2")[len(sys.argv) - 1 :]))
     with tempfile.TemporaryDirectory() as folder:
         for what in ("run", "skipped"):

@@ -1,4 +1,4 @@
-"""How much of a plain PyTorch loop's speed training in virtual time keeps, and what it holds in memory.
+"""The speed of training in virtual time, relative to a plain PyTorch loop, and its memory.
 
 python benchmarks/training.py [--workers 16 256] [--repeats 7] [--epochs 2] [override …]
 python benchmarks/training.py --memory [--workers 16 256] [override …]
@@ -40,11 +40,11 @@ from hetsim.workloads.models.registry import build_model
 from hetsim.workloads.supervised import Supervised
 from hetsim.workloads.task import Evaluation
 
-SHARE = 32  # samples a step
+SHARE = 32  # samples per step
 SAMPLES = 60_000
-MOMENTA = (0.0, 0.9)  # asgd's own in conf/method, and the customary one
-METHODS = (("method=asgd",), ("method=ssgd",), ("method=ssgd", "coordination=parameter_server"))  # N versions alive, one, and one
-HIDDEN = 1000  # of the model that memory is measured with: vectors of 3.2 MB
+MOMENTA = (0.0, 0.9)  # that of asgd in conf/method, and the usual one
+METHODS = (("method=asgd",), ("method=ssgd",), ("method=ssgd", "coordination=parameter_server"))  # with N versions in use, one, and one
+HIDDEN = 1000  # width of the model for measuring memory: vectors of 3.2 MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +59,14 @@ class Synthetic(Supervised):
 
 @cache
 def synthetic() -> Arrays:
-    """The same for everyone."""
+    """The data, made once."""
     rng = np.random.default_rng(0)
     x, y = (rng.integers(0, 256, (count, 784), dtype=np.uint8) for count in (SAMPLES, 100)), rng.integers(0, 10, SAMPLES + 100)
     return Arrays(next(x), y[:SAMPLES], next(x), y[SAMPLES:])
 
 
 def experiment(*choices: str, workers: int, hidden: int = 32, **keys: object) -> Experiment:
-    """These choices, on so many workers of eight speeds, each with noise."""
+    """These choices, with so many workers of eight speeds and noise."""
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         config = compose("config", overrides=[*choices, "workload=arrays", "pictures=false"])
     noisy = {"count": workers // 8, "overhead_seconds": 1e-3, "noise": {"distribution": "lognorm", "s": 0.2}}
@@ -77,24 +77,24 @@ def experiment(*choices: str, workers: int, hidden: int = 32, **keys: object) ->
 
 
 def unevaluated(*_: torch.Tensor) -> Evaluation:
-    """No evaluation within what is measured."""
+    """In place of an evaluation, which is not to be measured."""
     return Evaluation()
 
 
 def simulated(made: Experiment) -> float:
-    """Seconds of a simulation, loaded before."""
+    """Seconds of a simulation, without loading."""
     task, optimizers = made.load()
     task.evaluate = unevaluated  # type: ignore[method-assign]
-    begun = perf_counter()
+    start = perf_counter()
     simulation = EventWorld(made, task, optimizers, Trace(None, made.trace))
     simulation.run()
-    seconds = perf_counter() - begun
+    seconds = perf_counter() - start
     assert made.budget.epochs is None or simulation.history.last.num_samples == made.budget.epochs * SAMPLES
     return seconds
 
 
 def plain(made: Experiment) -> float:
-    """Seconds of a plain loop over the same data with the same model and optimizer, loaded before."""
+    """Seconds of a plain loop over the same data with the same model and optimizer, without loading."""
     torch.set_num_threads(made.threads)
     arrays = synthetic()
     x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)
@@ -104,18 +104,18 @@ def plain(made: Experiment) -> float:
     optimizer = torch.optim.SGD(model.parameters(), **made.optimizer.optimizer.options)
     rng = np.random.default_rng(made.seed)
     assert made.budget.epochs is not None
-    begun = perf_counter()
+    start = perf_counter()
     for _ in range(int(made.budget.epochs)):
         for indices in torch.from_numpy(rng.permutation(SAMPLES)).split(SHARE):
             inputs = x.index_select(0, indices).float().sub_(mean).mul_(scale)
             optimizer.zero_grad()
             functional.cross_entropy(model(inputs), y.index_select(0, indices)).backward()
             optimizer.step()
-    return perf_counter() - begun
+    return perf_counter() - start
 
 
 def speed(workers: int, momentum: float, repeats: int, epochs: int, overrides: list[str]) -> str:
-    """One row: both in turn, so that a machine that changes its mind changes it for both."""
+    """One row: both alternate, so that other work on the machine slows both."""
     made = experiment(
         "method=asgd", "trace=commits", "learning_rate=0.001", f"momentum={momentum}", f"budget.epochs={epochs}",
         *overrides, workers=workers,
@@ -128,7 +128,7 @@ def speed(workers: int, momentum: float, repeats: int, epochs: int, overrides: l
 
 
 def peak(method: tuple[str, ...], workers: int, updates: int, overrides: list[str]) -> str:
-    """One row, for a process of its own."""
+    """One row, to be measured in its own process."""
     made = experiment(*method, "trace=none", f"budget={{epochs: null, updates: {updates}}}", *overrides, workers=workers, hidden=HIDDEN)
     task, optimizers = made.load()
     task.evaluate = unevaluated  # type: ignore[method-assign]
@@ -141,10 +141,10 @@ def peak(method: tuple[str, ...], workers: int, updates: int, overrides: list[st
 
 
 def machine() -> str:
-    """What the numbers belong to."""
+    """The machine and the versions of libraries."""
     info = Path("/proc/cpuinfo")
-    told = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(": ")[2] for line in told if line.startswith("model name")] or [platform.processor()]
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")] or [platform.processor()]
     return f"{names[0]}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
 
 
@@ -159,7 +159,7 @@ def main() -> None:
     print(machine())
     if arguments.memory:
         print(f"{'method':44}{'workers':>7}{'MB':>9}{'vectors':>9}")
-        os.environ["MALLOC_MMAP_THRESHOLD_"] = "1000000"  # glibc gives a vector's memory back as soon as it is freed
+        os.environ["MALLOC_MMAP_THRESHOLD_"] = "1000000"  # glibc gives a vector's memory back as soon as it is deallocated
         with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
             for method in METHODS:
                 for workers in arguments.workers:

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/cluster.md: everything in them was played by the simulator, and nothing is drawn by hand.
+"""Draw the pictures of docs/cluster.md: everything in them was simulated, nothing is drawn by hand.
 
 python docs/pictures.py        writes docs/images/cluster-*.png, in a minute; the same code makes the same pictures
 """
@@ -40,7 +40,7 @@ from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import OptimizerRecipe, Recipe
 
 IMAGES = Path(__file__).with_name("images")
-AGAIN, FADED = "#7f6a9e", "#c9ced6"  # a new beginning; what is not there, or slow
+AGAIN, FADED = "#7f6a9e", "#c9ced6"  # regroup; absent or slow
 STYLE = {"font.size": 9, "axes.labelcolor": INK, "legend.fontsize": 8, "legend.frameon": False}
 SMALL = {"ha": "center", "va": "center", "fontsize": 8}
 MB, TEN_GBIT = 1e6, 1.25e9
@@ -60,8 +60,10 @@ def row(seconds_per_sample: float, count: int = 1, **more: Any) -> dict[str, Any
     return {"count": count, "seconds_per_sample": seconds_per_sample, "overhead_seconds": 0.0, **more}
 
 
-def played(cluster: Cluster, updates: int, batch_size: int, server: bool = True, nbytes: float = 4, parts: Sequence[int] = ()) -> list[Any]:
-    """The trace of a run: asynchronous SGD around a server, or synchronous SGD by all-reduces, on a model of so many bytes."""
+def simulated(
+    cluster: Cluster, updates: int, batch_size: int, server: bool = True, nbytes: float = 4, parts: Sequence[int] = ()
+) -> list[Any]:
+    """The trace of a run: asynchronous SGD with a server, or synchronous SGD by all-reduces, on a model of so many bytes."""
     policies = {"weighting": PerWorker(), "discount": NoDiscount(), "compensation": NoCompensation(), "compression": NoCompression()}
     allocation = Fixed(parts=list(parts)) if parts else Even()
     kind, admission = (ParameterServer, EveryGradient()) if server else (SynchronousAllReduce, Barrier())
@@ -81,7 +83,7 @@ def panels(num: int, height: float = 3.3) -> tuple[Figure, Any]:
 
 
 def styled(axes: Any, title: str, x: str, y: str) -> None:
-    """Words, and a grid."""
+    """Set title, labels and grid."""
     axes.set_title(title, fontsize=10, color=INK, loc="left")
     axes.set(xlabel=x, ylabel=y)
     axes.tick_params(labelcolor=INK)
@@ -96,14 +98,14 @@ def bars(axes: Any, rows: Sequence[Any], place: float, kind: str, colour: str, e
 
 
 def compute() -> Figure:
-    """What gradients of all sizes take by a table and by an affine law, both with noise; and a step in a slow spell."""
+    """Times of gradients of all sizes by a table and by an affine model, both with noise; and a step in a slow spell."""
     figure, (left, right) = panels(2)
     table = [[1, 6e-3], [8, 7e-3], [32, 12e-3], [128, 36e-3], [256, 70e-3]]
     large, small = range(4, 260, 8), range(2, 66, 2)
     gpu = {"table": table, "noise": {"distribution": "lognorm", "s": 0.05}}
     cpu = {"seconds_per_sample": 1e-3, "overhead_seconds": 5e-3, "noise": {"distribution": "gamma", "a": 50, "scale": 0.02}}
     cluster = described({"count": len(large), **gpu}, {"count": len(small), **cpu})
-    rows = played(cluster, 300, sum(large) + sum(small), parts=[*large, *small])
+    rows = simulated(cluster, 300, sum(large) + sum(small), parts=[*large, *small])
     for name, ranks, colour in (("by a table", range(len(large)), COMPUTE), ("overhead and time per sample", range(len(large), 999), STEP)):
         dots = [(r.samples, 1000 * (r.end - r.start)) for r in rows if r.kind == "gradient" and r.rank in ranks]
         left.plot(*zip(*dots, strict=True), ".", color=colour, markersize=3, label=name)
@@ -113,7 +115,7 @@ def compute() -> Figure:
 
     between, lasting = ({"distribution": "uniform", "loc": seconds, "scale": 1e-12} for seconds in (1.0, 0.8))
     spells = {"factor": 3, "seconds_between": between, "seconds_lasting": lasting}
-    rows, end = played(described(row(0.4), row(0.4, slow_spells=spells)), 30, 2), 4.4
+    rows, end = simulated(described(row(0.4), row(0.4, slow_spells=spells)), 30, 2), 4.4
     for start in (1.0, 2.8):
         right.axvspan(start, start + 0.8, color=WAIT, linewidth=0)
         right.text(start + 0.4, 1.57, "factor 3", **SMALL, color=INK)
@@ -130,7 +132,7 @@ def compute() -> Figure:
 
 
 def network() -> Figure:
-    """Who gets what of a server's link, from moment to moment."""
+    """The rate of each message through a server's link, over time."""
     figure, (axes,) = panels(1, height=3.0)
     clock = Clock()
     flows, into_server = Flows(clock), Link(12 * MB)
@@ -171,12 +173,12 @@ def in_racks(num: int, size: int, oversubscription: float, algorithm: str = "rin
 
 
 def racks() -> Figure:
-    """What oversubscription costs those who push out of a rack, and the all-reduces."""
+    """The cost of oversubscription for pushes out of a rack, and for all-reduces."""
     figure, (left, right) = panels(2)
     times, size = [1, 2, 4, 8, 16], 16
     pushes: dict[str, list[float]] = {"in the server's rack": [], "in the other rack": []}
     for k in times:
-        rows = played(in_racks(2 * size, size, k), 320, 64 * size, nbytes=20 * MB)
+        rows = simulated(in_racks(2 * size, size, k), 320, 64 * size, nbytes=20 * MB)
         sent = [r for r in rows if r.kind == "message" and r.nbytes and r.rank < 2 * size]
         for place, name in enumerate(pushes):
             pushes[name].append(1000 * fmean(r.end - r.start for r in sent if r.rank // size == place))
@@ -185,7 +187,7 @@ def racks() -> Figure:
     for name, colour in ALGORITHMS.items():
         seconds = []
         for k in times:
-            rows = played(in_racks(2 * size, size, k, name), 2, 2 * size, server=False, nbytes=20 * MB)
+            rows = simulated(in_racks(2 * size, size, k, name), 2, 2 * size, server=False, nbytes=20 * MB)
             seconds.append(1000 * min(r.end - r.start for r in rows if r.kind == "all_reduce"))
         right.plot(times, seconds, "o-", color=colour, label=name, linewidth=1.6, markersize=5)
     for axes, title in ((left, "A push of 20 MB to the server"), (right, "An all-reduce of 20 MB")):
@@ -228,18 +230,18 @@ def collectives() -> Figure:
 
 
 def server() -> Figure:
-    """How long a gradient waits at a server, against its load: as played, and as queueing theory has it."""
+    """How long a gradient waits at a server, against its load: simulated, and by queueing theory."""
     figure, (axes,) = panels(1, height=3.4)
     num, service = 2000, 1e-3
     steady, random = ("every update takes 1 ms", "M/D/1", None, 0.0, COMPUTE), ("1 ms on average, noise expon", "M/M/1", "expon", 1.0, STEP)
-    for name, queue, law, spread, colour in (steady, random):
+    for name, queue, noise, spread, colour in (steady, random):
         curve = [0.01 * k for k in range(1, 92)]
         waits = [1000 * load * service * (1 + spread) / (2 * (1 - load)) for load in curve]
         axes.plot(curve, waits, color=colour, linewidth=1.6, label=f"formula, {queue}")
         dots = []
         for load in (0.2, 0.4, 0.6, 0.7, 0.8, 0.9):
             nodes = row(num * service / load, num, noise={"distribution": "expon"})
-            rows = played(described(nodes, update=service, server={"noise": law and {"distribution": law}}), 30_000, num)
+            rows = simulated(described(nodes, update=service, server={"noise": noise and {"distribution": noise}}), 30_000, num)
             came = sorted(r.end for r in rows if r.kind == "message" and r.nbytes and r.rank < num)
             served = [r for r in rows if r.kind == "update"]
             waited = fmean(r.start - at for r, at in zip(served, came, strict=False))
@@ -252,7 +254,7 @@ def server() -> Figure:
 
 
 def faults() -> Figure:
-    """A node goes and comes back: around a server the others go on, in an all-reduce everyone begins anew."""
+    """A node crashes and returns: with a server the others go on, in an all-reduce all restart from the last commit."""
     figure = Figure(figsize=(9, 4.4), layout="constrained")
     away = {"detection_seconds": 0.25, "regroup_seconds": 0.15, "schedule": [{"nodes": [1], "crash": 1.2, "repair": 2.7}]}
     wires = {"latency_seconds": 5e-3, "bytes_per_second": 125 * MB}
@@ -260,7 +262,7 @@ def faults() -> Figure:
     cluster, end = described(*nodes, network=wires, update=0.03, faults=away), 4.2
     titles = ("asgd: a server, and no barrier", "ssgd: an all-reduce")
     for axes, title, around_server in zip(figure.subplots(2, 1, sharex=True), titles, (True, False), strict=True):
-        rows = played(cluster, 40, 96, server=around_server, nbytes=4 * MB)
+        rows = simulated(cluster, 40, 96, server=around_server, nbytes=4 * MB)
         names = ["worker 0", "worker 1", "worker 2", *(["server"] if around_server else [])]
         for rank in range(len(names)):
             own = [r for r in rows if r.rank == rank]
@@ -277,8 +279,8 @@ def faults() -> Figure:
             axes.axvline(moment, color=INK, linewidth=0.8, linestyle=":")
     axes.set_xlabel("seconds; worker 1 is gone at 1.2 s, missed at 1.45 s and back at 2.7 s")
     words = zip(("gradient", "update", "waiting", "regroup"), (COMPUTE, STEP, WAIT, AGAIN), strict=True)
-    gone = Patch(facecolor="white", edgecolor=FADED, hatch="////", label="not there")
-    figure.legend(handles=[*(Patch(color=colour, label=word) for word, colour in words), gone], loc="outside upper right", ncols=5)
+    absent = Patch(facecolor="white", edgecolor=FADED, hatch="////", label="not there")
+    figure.legend(handles=[*(Patch(color=colour, label=word) for word, colour in words), absent], loc="outside upper right", ncols=5)
     return figure
 
 

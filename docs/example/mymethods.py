@@ -1,4 +1,4 @@
-"""Methods of one's own, outside the package: a discount, an admission, a coordination. docs/own-method.md explains them."""
+"""A discount, an admission and a coordination outside the package. docs/own-method.md explains them."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Polynomial(Discount):
 
 @dataclass(frozen=True)
 class EverySecond(Admission):
-    """Apply every second gradient, drop the others; nobody waits."""
+    """Apply every second gradient, drop the others; no worker waits."""
 
     def initial(self, num_workers: int) -> int:
-        """How many have arrived."""
+        """The number of gradients that have arrived."""
         return 0
 
     def arrived(self, state: int, contribution: Contribution) -> tuple[int, Decision]:
-        """Apply or drop, and free its worker."""
-        only, free = (contribution,), (contribution.rank,)
-        return state + 1, Decision(apply=only, release=free) if state % 2 else Decision(drop=only, release=free)
+        """Apply or drop it, and release its worker."""
+        one, rank = (contribution,), (contribution.rank,)
+        return state + 1, Decision(apply=one, release=rank) if state % 2 else Decision(drop=one, release=rank)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +65,11 @@ class Accumulate(SynchronousAllReduce):
             group: list[Contribution] = []
             for batches in rounds:
                 computed = yield from self.compute(state.weights, batches[node.rank], state.version)
-                everyone = contributions(batches, state.version, computed)
-                factor = part(everyone, self.factors(everyone, plan), node.rank)
+                all_ranks = contributions(batches, state.version, computed)
+                factor = part(all_ranks, self.factors(all_ranks, plan), node.rank)
                 total = total + computed.gradient * (factor / len(rounds))
                 unreported = unreported.appended(batches, computed.seconds)
-                group += everyone
+                group += all_ranks
             gradient = yield from AllReduce(total)
             state = replace(state, next_sample=rounds[-1][-1].stop, num_samples=rounds[-1][-1].stop)
             epoch = plan.epoch(state.num_samples)

@@ -36,8 +36,8 @@ def _faults(config: Any, num_nodes: int) -> Faults:
         times.sort()
         for (_, until), (start, _) in pairwise(times):
             if start <= until:
-                gone = "left for good" if until == math.inf else f"is not there until {until:g} s"
-                raise ValueError(f"{key}.schedule: node {rank} is to go at {start:g} s, but {gone}: correct its rows")
+                absence = "left for good" if until == math.inf else f"is not there until {until:g} s"
+                raise ValueError(f"{key}.schedule: node {rank} is to go at {start:g} s, but {absence}: correct its rows")
         if rank in drawn and times and times[-1][1] == math.inf:
             raise ValueError(f"{key}.schedule: node {rank} cannot crash at drawn times, as it leaves for good: leave one of them out")
     return Faults(
