@@ -37,6 +37,15 @@ def task_of(path: str, model: str, *, seed: int = 0, dtype: str = "float64", **w
     return experiment("workload=arrays", workload={"path": path, "model": model, **workload}, seed=seed, dtype=dtype).load()[0]
 
 
+def inputs(task: Task) -> list[torch.Tensor]:
+    """Of training and of test, as the model is given them."""
+    seen: list[torch.Tensor] = []
+    hook = task.model.register_forward_pre_hook(lambda _, given: seen.append(given[0].clone()))
+    task.evaluate(task.initial())
+    hook.remove()
+    return seen
+
+
 def differences(f: Callable[[torch.Tensor], float], at: torch.Tensor, step: float = 1e-6) -> torch.Tensor:
     """Central finite differences of f, one coordinate after the other."""
     steps = step * torch.eye(len(at), dtype=at.dtype)
@@ -260,7 +269,7 @@ def by_hand(task: Task, model: nn.Module, at: torch.Tensor) -> nn.Module:
 def statistics_after(task: Task, model: nn.Module, at: torch.Tensor, batch: Batch) -> torch.Tensor:
     """What torch's own model keeps once it has seen this batch."""
     model = by_hand(task, model, at).train()
-    model(task._prepare(task._x_train, task.sequence.indices(batch)))
+    model(inputs(task)[0][task.sequence.indices(batch)])
     return statistics(model)
 
 
@@ -302,15 +311,17 @@ def test_the_optimizer_does_not_touch_the_statistics(tmp_path: Path, normed_mode
 
 def test_evaluation_uses_the_committed_statistics(tmp_path: Path, normed_model: str):
     """The loss and the accuracy of torch's own model with them, and not those of a batch."""
-    run = trained(images(tmp_path, 5), normed_model, updates=3)
+    path = images(tmp_path, 5)
+
+    run = trained(path, normed_model, updates=3)
 
     task = run.simulation.task
     model = by_hand(task, normed((5,), 3), run.weights).eval()
     with torch.no_grad():
-        train, test = (model(task._prepare(x, np.arange(len(x)))) for x in (task._x_train, task._x_test))
-    evaluation = task.evaluate(run.weights)
-    assert evaluation.train_loss == pytest.approx(functional.cross_entropy(train, task._y_train).item(), rel=1e-12)
-    assert evaluation.test_accuracy == (test.argmax(1) == task._y_test).double().mean().item()
+        train, test = map(model, inputs(task))
+    evaluation, labels = task.evaluate(run.weights), {name: torch.from_numpy(its) for name, its in np.load(path).items()}
+    assert evaluation.train_loss == pytest.approx(functional.cross_entropy(train, labels["y_train"]).item(), rel=1e-12)
+    assert evaluation.test_accuracy == (test.argmax(1) == labels["y_test"]).double().mean().item()
     assert task.evaluate(torch.cat([run.weights[: task.num_parameters], task.initial()[task.num_parameters :]])) != evaluation
 
 
