@@ -191,6 +191,7 @@ def test_plain_features_are_no_images(tmp_path: Path, workload: dict[str, Any], 
 # Models by name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["squeezenet1_1", "shufflenet_v2_x0_5", "mobilenet_v3_small", "googlenet"])
 @pytest.mark.parametrize("shape", [(32, 32), (32, 32, 3)], ids=["grey", "colour"])
 def test_torchvisions_classifiers_are_models_by_name(tmp_path: Path, model: str, shape: tuple[int, ...]):
@@ -363,6 +364,7 @@ def test_asynchronous_statistics_stay_statistics(tmp_path: Path, normed_model: s
     assert variances.max() < 10
 
 
+@pytest.mark.slow
 def test_resnet18_trains_behind_a_barrier(tmp_path: Path):
     """A whole network of torchvision's: its statistics after a step are the mean of what each worker's batch gives."""
     import torchvision.models
