@@ -149,6 +149,7 @@ def test_it_starts_again_from_any_committed_state(name: str) -> None:
         assert dropping or len(positions) == 630
 
 
+@pytest.mark.slow
 @EVERY_METHOD
 def test_a_phantom_takes_exactly_the_time_of_what_it_stands_for(name: str) -> None:
     """The same trace, row by row, as a real vector of as many bytes."""
@@ -192,6 +193,7 @@ def normed(shape: tuple[int, int, int], num_classes: int) -> nn.Module:
     return nn.Sequential(convolution, nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * height * width, num_classes))
 
 
+@pytest.mark.slow
 @EVERY_METHOD
 def test_batch_norms_statistics_are_left_alone_by_every_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is done to gradients: a version's statistics are the weighted mean of those that its contributions brought."""
@@ -287,6 +289,7 @@ def sides(identity: Identity) -> tuple[Run, Run]:
 BARRIERS = [name for name in METHODS if "coordination: all_reduce" in (configs() / "method" / f"{name}.yaml").read_text()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BARRIERS)
 def test_a_barrier_method_on_a_server_is_its_all_reduces_twin(name: str) -> None:
     """The same ranges and the same parameters in every version, whatever the exchange takes, under noise and measured shares."""

@@ -161,6 +161,7 @@ def test_dropped_samples_are_counted_at_every_commit(admission: str, budget: str
     assert [state.num_samples_in_flight for state in run.states] == [sum(b.samples for b in state.outstanding) for state in run.states]
 
 
+@pytest.mark.slow
 @EVERY_ADMISSION
 def test_a_new_start_applies_or_drops_every_position_that_is_left(admission: str, dropped: list[Batch]):
     """From every committed state: what was in flight is handed out again, nothing twice, and versions go on."""
@@ -178,6 +179,7 @@ def test_a_new_start_applies_or_drops_every_position_that_is_left(admission: str
         assert [after.version for after in rest.states] == list(range(stop + 2, stop + 2 + len(rest.states)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("admission", ["ssp", "softsync", "barrier"])  # the others may drop all that a slow worker does
 def test_a_finished_run_can_be_continued_with_a_larger_budget(admission: str):
     """Every worker takes part again, though all had left, and a round is of all three where it was."""

@@ -280,6 +280,7 @@ def trained(path: str, model: str, *choices: str, updates: int = 1, workers: int
     return simulate(experiment("method=ssgd", "workload=arrays", *choices, workload={"path": path, "model": model}, **world, **keys))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordination", ["all_reduce", "parameter_server"])
 @pytest.mark.parametrize(("weighting", "weights"), [("per_worker", (1 / 2, 1 / 2)), ("per_sample", (1 / 4, 3 / 4))])
 def test_committed_statistics_are_the_mean_of_the_workers(
@@ -344,6 +345,7 @@ def test_a_share_too_small_for_batch_norm_is_told_so(tmp_path: Path, normed_mode
         trained(images(tmp_path, 5), normed_model, batch_size=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [8, 24])
 def test_asynchronous_statistics_stay_statistics(tmp_path: Path, normed_model: str, num_workers: int):
     """However late a worker's are, a committed variance is one: never negative, never beyond what the batches have."""
