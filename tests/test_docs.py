@@ -96,6 +96,7 @@ def test_every_shipped_cluster_is_in_cluster_md() -> None:
     )
 
 
+@pytest.mark.slow
 def test_cluster_mds_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the first example in the file that the page names."""
     whole = re.findall(r"```yaml\n(.*?)```", CLUSTER, flags=re.DOTALL)[0]
@@ -163,6 +164,7 @@ def test_hetsim_methods_refuses_an_unknown_name(monkeypatch: pytest.MonkeyPatch,
     assert "sgd is no method: take abs_sgd, asgd" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_method_is_its_sentence(name: str) -> None:
     """The file is called as the method; the choices that it lists are those that it makes; its line fits, and names a source."""
@@ -174,6 +176,7 @@ def test_a_method_is_its_sentence(name: str) -> None:
     assert re.search(r"arXiv \d{4}\.\d{5}|10\.\d{4}/|NIPS \d+", method.paper)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_is_one(name: str) -> None:
     """A paper's values make a whole config, and change those that the method ships; it says where they are from; it runs."""
@@ -206,6 +209,7 @@ def test_the_mutation_list_fits_the_code() -> None:
     assert all(f"def {name}(" in tests for _, _, name in quoted)
 
 
+@pytest.mark.slow
 def test_own_methods_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order in which they stand, with the example where Python finds it."""
     blocks = re.findall(r"```sh\n(.*?)```", OWN, flags=re.DOTALL)

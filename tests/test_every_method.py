@@ -11,9 +11,11 @@ import pytest
 import torch
 from methods import IDENTITIES, METHODS, SHIPPED, Identity
 from processes import play_all
+from torch import nn
 from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate, tiles
 
 from hetsim.cli.methods import configs
+from hetsim.workloads.models.registry import OWN
 
 EVERY_METHOD = pytest.mark.parametrize("name", METHODS)
 SMALL: dict[str, Any] = {"workload": {"num_parameters": 8, "num_samples": 100}, "batch_size": 31, "cluster": UNEVEN}
@@ -44,6 +46,7 @@ def test_the_table_has_every_method() -> None:
     assert sorted(METHODS) == SHIPPED
 
 
+@pytest.mark.slow
 @EVERY_METHOD
 def test_it_converges_to_the_quadratics_known_optimum(name: str) -> None:
     """Where all samples agree on the optimum, every method finds it."""
@@ -64,6 +67,7 @@ def trained(name: str, seed: int) -> tuple[Run, float]:
     return run, accuracy
 
 
+@pytest.mark.slow
 @EVERY_METHOD
 def test_it_trains_digits_with_its_shipped_defaults(name: str) -> None:
     """At least 0.93 test accuracy after 30 epochs on mixed4, the median of three seeds: the third is asked where two do not agree."""
@@ -73,12 +77,14 @@ def test_it_trains_digits_with_its_shipped_defaults(name: str) -> None:
     assert min(first, second) >= 0.93 or trained(name, 2)[1] >= 0.93
 
 
+@pytest.mark.slow
 @EVERY_METHOD
 def test_its_own_phase_is_entered(name: str) -> None:
     """The defaults are sized for small workloads: what the method is about happens in such a run."""
     assert METHODS[name].own(trained(name, 0)[0])
 
 
+@pytest.mark.slow
 @EVERY_METHOD
 def test_the_same_seed_gives_the_same_trace_and_parameters(name: str) -> None:
     """Row by row and bit by bit; another seed gives others."""
@@ -90,6 +96,7 @@ def test_the_same_seed_gives_the_same_trace_and_parameters(name: str) -> None:
     assert not torch.equal(one.weights, other.weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [{"epochs": 3.37}, {"epochs": 0.02}, {"updates": 9}, {"seconds": 0.05}], ids=str)
 @EVERY_METHOD
 def test_no_process_is_left_waiting(name: str, budget: dict[str, Any]) -> None:
@@ -120,6 +127,7 @@ def test_each_position_is_handed_out_once_and_drops_are_counted(name: str, epoch
         assert (last.num_samples_discarded, last.outstanding) == (0, ())
 
 
+@pytest.mark.slow
 @EVERY_METHOD
 def test_it_starts_again_from_any_committed_state(name: str) -> None:
     """The rest applies or drops what the part before had not, once, and its versions go on."""
@@ -140,6 +148,7 @@ def test_it_starts_again_from_any_committed_state(name: str) -> None:
         assert dropping or len(positions) == 630
 
 
+@pytest.mark.slow
 @EVERY_METHOD
 def test_a_phantom_takes_exactly_the_time_of_what_it_stands_for(name: str) -> None:
     """The same trace, row by row, as a real vector of as many bytes."""
@@ -148,6 +157,7 @@ def test_a_phantom_takes_exactly_the_time_of_what_it_stands_for(name: str) -> No
     assert real.rows() == phantom.rows() != []
 
 
+@pytest.mark.slow
 def test_a_phantom_needs_no_torch() -> None:
     """A timing-only run of every method, in a process that never imports it."""
     script = f"""
@@ -175,11 +185,19 @@ def test_the_summary_adds_up(name: str) -> None:
         assert spent + worker["wait_seconds"] == pytest.approx(numbers["seconds"], rel=1e-12)
 
 
+def normed(shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    """The smallest model with running statistics that takes images, also one at a time."""
+    channels, height, width = shape
+    convolution = nn.Conv2d(channels, 4, kernel_size=3, padding=1)
+    return nn.Sequential(convolution, nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * height * width, num_classes))
+
+
+@pytest.mark.slow
 @EVERY_METHOD
-def test_batch_norms_statistics_are_left_alone_by_every_rule(name: str) -> None:
+def test_batch_norms_statistics_are_left_alone_by_every_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is done to gradients: a version's statistics are the weighted mean of those that its contributions brought."""
-    model = {"model": "resnet20", "model_options": {"width": 2}}
-    made = short(name, "workload=digits", workload=model, batch_size=48, dtype="float64", budget={"updates": 7})
+    monkeypatch.setitem(OWN, "normed", normed)
+    made = short(name, "workload=digits", workload={"model": "normed"}, batch_size=48, dtype="float64", budget={"updates": 7})
     run = simulate(made)
     task = run.simulation.task
     brought = dict(zip(run.computed, run.gradients, strict=True))
@@ -194,6 +212,7 @@ def test_batch_norms_statistics_are_left_alone_by_every_rule(name: str) -> None:
     assert not torch.equal(run.weights[task.num_parameters :], task.initial()[task.num_parameters :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allocation", ["dbs", "omnilearn", "lb_bsp", "optperf", "static"])
 def test_the_split_that_is_reached_does_not_depend_on_the_period_of_local_steps(allocation: str) -> None:
     """What is measured is a mean step, however many there are between two averages."""
@@ -222,6 +241,7 @@ QUICK = cluster(
 )
 
 
+@pytest.mark.slow
 def test_every_method_runs_in_real_processes() -> None:
     """All in one set of processes: each position once, versions in order, the simulator's parameters where time decides nothing."""
     made = {
@@ -268,6 +288,7 @@ def sides(identity: Identity) -> tuple[Run, Run]:
 BARRIERS = [name for name in METHODS if "coordination: all_reduce" in (configs() / "method" / f"{name}.yaml").read_text()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BARRIERS)
 def test_a_barrier_method_on_a_server_is_its_all_reduces_twin(name: str) -> None:
     """The same ranges and the same parameters in every version, whatever the exchange takes, under noise and measured shares."""
@@ -310,6 +331,7 @@ def test_optperf_without_overheads_is_proportional() -> None:
     assert dbs.simulation.experiment.coordination.allocation.shares(dbs.states[-1].allocation) == (32, 32, 64, 128)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IDENTITIES)
 def test_two_sentences_for_one_method_are_one_method(name: str) -> None:
     """The same commits at the same times where times are marked, the same parameters at each commit where parameters are."""

@@ -12,6 +12,8 @@ from worlds import ALLOCATIONS, COORDINATIONS, UNEVEN, Run, cluster, method, nod
 from hetsim.runtime.trace import DETAILS
 from hetsim.sim import Simulator
 
+pytestmark = pytest.mark.slow
+
 EVERY_METHOD = pytest.mark.parametrize(("coordination", "allocation"), [(c, a) for c in COORDINATIONS for a in ALLOCATIONS])
 KEYS: dict[str, Any] = {"workload": {"num_parameters": 8, "num_samples": 100}, "batch_size": 31, "cluster": UNEVEN}
 

@@ -11,6 +11,8 @@ from worlds import ALLOCATIONS, COORDINATIONS, SYNCHRONOUS, UNEVEN, cluster, exp
 
 from hetsim.policies.allocation.base import Even
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = {"workload": {"num_parameters": 4, "num_samples": 100}, "batch_size": 31, "cluster": UNEVEN}
 EVERY_METHOD = [(coordination, allocation) for coordination in COORDINATIONS for allocation in ALLOCATIONS]
 

@@ -15,6 +15,8 @@ from hetsim.effects import Batch
 from hetsim.workloads.data.digits import Digits
 from hetsim.workloads.sequence import Sequence
 
+pytestmark = pytest.mark.slow
+
 BATCH, RATE, MOMENTUM, DECAY = 200, 0.2, 0.9, 0.5  # the last batch of two epochs has 74 samples
 KEYS: dict[str, Any] = {"cluster": UNEVEN, "dtype": "float64", "batch_size": BATCH, "budget": {"epochs": 2}, "optimizer": {"lr": RATE}}
 STEPS = {"learning_rate_schedule": {"_target_": "torch.optim.lr_scheduler.StepLR", "step_size": 1, "gamma": DECAY}}

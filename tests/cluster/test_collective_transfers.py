@@ -19,6 +19,8 @@ from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Link, Route
 from hetsim.sim.network.ring import ring_seconds
 
+pytestmark = pytest.mark.slow
+
 
 class Wires:
     """The links of a cluster, as transfers share them."""

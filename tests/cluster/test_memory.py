@@ -16,6 +16,8 @@ from worlds import Run, experiment, node, simulate
 from hetsim.coordination.state import State
 from hetsim.policies.allocation.base import proportional
 
+pytestmark = pytest.mark.slow
+
 SPEEDS = (1.0, 1.0, 2.0, 4.0)
 BOUNDS = (None, None, 30, 20)
 """A batch of 96 by speed is 12, 12, 24, 48; as far as memory allows, 20 to the last, then 19, 19, 38, and so 30 to the third."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from cluster_runs import WIRE, base, built
 from examples import examples
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from worlds import node, simulate
 
 
+@pytest.mark.slow
 @examples(40)
 @given(seed=st.integers(0, 2**32), order=st.permutations(range(5)), method=st.sampled_from(["ssgd", "asgd", "ssp", "local_sgd"]))
 def test_the_order_of_the_rows_is_no_matter(seed: int, order: list[int], method: str):

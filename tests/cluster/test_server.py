@@ -103,6 +103,7 @@ QUEUES: dict[str, tuple[dict[str, Any] | None, Callable[[float], float]]] = {
 """Noise of the service, and the mean waiting time in services: Pollaczek and Khinchine's ρ(1 + c²)/(2(1 − ρ)), c² its squared variation."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.5, 0.8])
 @pytest.mark.parametrize("queue", QUEUES)
 def test_gradients_wait_at_the_server_as_queueing_theory_says(queue: str, load: float):

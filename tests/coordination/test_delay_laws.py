@@ -11,6 +11,8 @@ from worlds import UNEVEN, experiment, simulate, tiles
 
 from hetsim.runtime.experiment import Experiment
 
+pytestmark = pytest.mark.slow
+
 ALLOCATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "even": ("even", {}),
     "fixed": ("fixed", {"parts": [1, 3, 2]}),

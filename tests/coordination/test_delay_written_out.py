@@ -14,6 +14,8 @@ from hetsim.effects import Batch
 from hetsim.policies.compensation import Compensation, DelayCompensation, NoCompensation
 from hetsim.workloads.quadratic_task import QuadraticTask
 
+pytestmark = pytest.mark.slow
+
 Local = Callable[[torch.Tensor, torch.Tensor, list[torch.Tensor], int], torch.Tensor]
 """The corrected gradient of a worker: (g, way from where it was to the base, the workers' mean squares, rank)."""
 

@@ -216,6 +216,7 @@ def applied(run: Run) -> list[Batch]:
     return [c.batch for group in run.applied for c in group]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on", "budget", "workers"), CELLS)
 @EVERY_ALLOCATION
 def test_every_position_is_applied_once_and_nobody_is_left_waiting(allocation: str, workers: int, budget: str, on: str):
@@ -242,6 +243,7 @@ def test_every_position_is_applied_once_and_nobody_is_left_waiting(allocation: s
         assert not any(seconds >= 0.09 for seconds in run.seconds[:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allocation", ["even", "fixed", "dbs"])
 def test_local_sgd_goes_on_as_if_it_had_never_stopped(allocation: str):
     """Without momentum there is nothing a worker would forget: bit by bit, from every version, on noisy nodes."""
@@ -341,6 +343,7 @@ def apart(run: Run, versions: list[torch.Tensor]) -> float:
     return max((state.weights - version).abs().max().item() for state, version in zip(run.states, versions, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["per_worker", "per_sample"])
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("method", METHODS)

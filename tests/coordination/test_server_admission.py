@@ -69,6 +69,7 @@ def staleness(run: Run, *, after: int = 0) -> list[int]:
     return [c.staleness for group in run.applied[after:] for c in group]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workload", "workers"), [("phantom", 3), ("quadratic", 1)])
 @EVERY_BUDGET
 @EVERY_ADMISSION
@@ -98,6 +99,7 @@ def test_a_worker_held_back_by_ssp_at_the_end_is_sent_home(bound: int, budget: s
     assert all(player.done for player in run.simulation.processes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("updates", range(1, 13))
 @EVERY_ADMISSION
 def test_everyone_is_sent_home_whoever_makes_the_last_version(admission: str, updates: int):
@@ -159,6 +161,7 @@ def test_dropped_samples_are_counted_at_every_commit(admission: str, budget: str
     assert [state.num_samples_in_flight for state in run.states] == [sum(b.samples for b in state.outstanding) for state in run.states]
 
 
+@pytest.mark.slow
 @EVERY_ADMISSION
 def test_a_new_start_applies_or_drops_every_position_that_is_left(admission: str, dropped: list[Batch]):
     """From every committed state: what was in flight is handed out again, nothing twice, and versions go on."""
@@ -176,6 +179,7 @@ def test_a_new_start_applies_or_drops_every_position_that_is_left(admission: str
         assert [after.version for after in rest.states] == list(range(stop + 2, stop + 2 + len(rest.states)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("admission", ["ssp", "softsync", "barrier"])  # the others may drop all that a slow worker does
 def test_a_finished_run_can_be_continued_with_a_larger_budget(admission: str):
     """Every worker takes part again, though all had left, and a round is of all three where it was."""
@@ -189,6 +193,7 @@ def test_a_finished_run_can_be_continued_with_a_larger_budget(admission: str):
         assert {len(group) for group in more.applied[:-1]} == {3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 5, 10, 30])
 def test_softsync_is_n_versions_late_on_average_and_hardly_ever_more_than_2n(n: int):
     """30 equal noisy workers, arXiv 1511.05950: mean staleness (N−1)n/N within a tenth, and P(τ > 2n) < 1e-3."""

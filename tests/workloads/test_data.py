@@ -110,7 +110,10 @@ def test_inputs_are_standardised_by_channel_with_the_training_sets_numbers(tmp_p
 
     task = experiment("workload=arrays", workload={"path": str(path)}, dtype="float64").load()[0]
 
-    train, test = (task._prepare(x, np.arange(len(x))).numpy() for x in (task._x_train, task._x_test))
+    seen: list[np.ndarray] = []
+    task.model.register_forward_pre_hook(lambda _, given: seen.append(given[0].numpy().copy()))
+    task.evaluate(task.initial())
+    train, test = seen
     assert np.abs(train.mean((0, 2, 3))).max() < 1e-6
     assert train.std((0, 2, 3)) == pytest.approx([1, 1, 0], abs=1e-6)
     assert (test - train[:4])[:, 2] == pytest.approx(1.0, abs=1e-5)

@@ -37,6 +37,15 @@ def task_of(path: str, model: str, *, seed: int = 0, dtype: str = "float64", **w
     return experiment("workload=arrays", workload={"path": path, "model": model, **workload}, seed=seed, dtype=dtype).load()[0]
 
 
+def inputs(task: Task) -> list[torch.Tensor]:
+    """Of training and of test, as the model is given them."""
+    seen: list[torch.Tensor] = []
+    hook = task.model.register_forward_pre_hook(lambda _, given: seen.append(given[0].clone()))
+    task.evaluate(task.initial())
+    hook.remove()
+    return seen
+
+
 def differences(f: Callable[[torch.Tensor], float], at: torch.Tensor, step: float = 1e-6) -> torch.Tensor:
     """Central finite differences of f, one coordinate after the other."""
     steps = step * torch.eye(len(at), dtype=at.dtype)
@@ -182,6 +191,7 @@ def test_plain_features_are_no_images(tmp_path: Path, workload: dict[str, Any], 
 # Models by name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["squeezenet1_1", "shufflenet_v2_x0_5", "mobilenet_v3_small", "googlenet"])
 @pytest.mark.parametrize("shape", [(32, 32), (32, 32, 3)], ids=["grey", "colour"])
 def test_torchvisions_classifiers_are_models_by_name(tmp_path: Path, model: str, shape: tuple[int, ...]):
@@ -260,7 +270,7 @@ def by_hand(task: Task, model: nn.Module, at: torch.Tensor) -> nn.Module:
 def statistics_after(task: Task, model: nn.Module, at: torch.Tensor, batch: Batch) -> torch.Tensor:
     """What torch's own model keeps once it has seen this batch."""
     model = by_hand(task, model, at).train()
-    model(task._prepare(task._x_train, task.sequence.indices(batch)))
+    model(inputs(task)[0][task.sequence.indices(batch)])
     return statistics(model)
 
 
@@ -270,6 +280,7 @@ def trained(path: str, model: str, *choices: str, updates: int = 1, workers: int
     return simulate(experiment("method=ssgd", "workload=arrays", *choices, workload={"path": path, "model": model}, **world, **keys))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordination", ["all_reduce", "parameter_server"])
 @pytest.mark.parametrize(("weighting", "weights"), [("per_worker", (1 / 2, 1 / 2)), ("per_sample", (1 / 4, 3 / 4))])
 def test_committed_statistics_are_the_mean_of_the_workers(
@@ -302,15 +313,17 @@ def test_the_optimizer_does_not_touch_the_statistics(tmp_path: Path, normed_mode
 
 def test_evaluation_uses_the_committed_statistics(tmp_path: Path, normed_model: str):
     """The loss and the accuracy of torch's own model with them, and not those of a batch."""
-    run = trained(images(tmp_path, 5), normed_model, updates=3)
+    path = images(tmp_path, 5)
+
+    run = trained(path, normed_model, updates=3)
 
     task = run.simulation.task
     model = by_hand(task, normed((5,), 3), run.weights).eval()
     with torch.no_grad():
-        train, test = (model(task._prepare(x, np.arange(len(x)))) for x in (task._x_train, task._x_test))
-    evaluation = task.evaluate(run.weights)
-    assert evaluation.train_loss == pytest.approx(functional.cross_entropy(train, task._y_train).item(), rel=1e-12)
-    assert evaluation.test_accuracy == (test.argmax(1) == task._y_test).double().mean().item()
+        train, test = map(model, inputs(task))
+    evaluation, labels = task.evaluate(run.weights), {name: torch.from_numpy(its) for name, its in np.load(path).items()}
+    assert evaluation.train_loss == pytest.approx(functional.cross_entropy(train, labels["y_train"]).item(), rel=1e-12)
+    assert evaluation.test_accuracy == (test.argmax(1) == labels["y_test"]).double().mean().item()
     assert task.evaluate(torch.cat([run.weights[: task.num_parameters], task.initial()[task.num_parameters :]])) != evaluation
 
 
@@ -332,6 +345,7 @@ def test_a_share_too_small_for_batch_norm_is_told_so(tmp_path: Path, normed_mode
         trained(images(tmp_path, 5), normed_model, batch_size=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [8, 24])
 def test_asynchronous_statistics_stay_statistics(tmp_path: Path, normed_model: str, num_workers: int):
     """However late a worker's are, a committed variance is one: never negative, never beyond what the batches have."""
@@ -352,6 +366,7 @@ def test_asynchronous_statistics_stay_statistics(tmp_path: Path, normed_model: s
     assert variances.max() < 10
 
 
+@pytest.mark.slow
 def test_resnet18_trains_behind_a_barrier(tmp_path: Path):
     """A whole network of torchvision's: its statistics after a step are the mean of what each worker's batch gives."""
     import torchvision.models

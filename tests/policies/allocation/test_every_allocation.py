@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from allocation_timings import timing, timings
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from hetsim.policies.allocation.gradual_shift import GradualShift
 from hetsim.policies.allocation.optperf import OptPerf
 from hetsim.policies.allocation.periodic import ProportionalController, SpeedProportional
 from hetsim.policies.allocation.static import Static
+
+pytestmark = pytest.mark.slow
 
 RULES: dict[str, Allocation] = {
     "even": Even(),
@@ -33,6 +36,7 @@ RULES: dict[str, Allocation] = {
 
 
 @pytest.mark.parametrize("name", RULES)
+@examples(40)
 @given(st.data())
 def test_shares_sum_to_the_batch_and_nobody_goes_without_whatever_is_observed(name: str, data: st.DataObject):
     """Σ b_i = B and b_i ≥ 1 after any sequence of observations, of any sizes and times, by anyone, at any epoch."""

@@ -84,6 +84,7 @@ def test_a_shift_leaves_a_sample_to_the_slowest():
     assert followed(shift, shift.initial(2, 6), (9.0, 1.0), (9.0, 1.0)) == [(1, 5), (1, 5)]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 20)), min_size=2, max_size=5),
     st.integers(1, 40),

@@ -52,6 +52,7 @@ TWO_LINES = st.builds(
 # The fastest split
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", [LINES.map(lambda line: [line]), TWO_LINES, st.lists(LINES, min_size=1, max_size=3)])
 @given(st.data())
 def test_no_split_is_faster(node: st.SearchStrategy[list[Line]], data: st.DataObject):

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from hetsim.sim.network.links import Link, Route
 
+pytestmark = pytest.mark.slow
+
 
 class Row(NamedTuple):
     """A flow: over which of the routes, with how many bytes, from when on, until when at most."""
