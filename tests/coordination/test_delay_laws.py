@@ -51,7 +51,7 @@ def test_every_position_is_applied_once_and_nobody_is_left_waiting(where: str, k
     run = simulate(uneven(where, k, allocation, workers, on=on, budget=BUDGETS[budget]))
 
     last = run.states[-1]
-    assert all(player.done for player in run.simulation.processes)
+    assert all(process.done for process in run.simulation.processes)
     assert tiles(applied(run), last.num_samples)
     positions = [position for batch in run.computed for position in range(batch.start, batch.stop)]
     assert len(set(positions)) == len(positions)
@@ -69,18 +69,19 @@ def test_every_position_is_applied_once_and_nobody_is_left_waiting(where: str, k
 @EVERY_ALLOCATION
 @ROWS
 def test_a_new_start_applies_what_is_left_once(where: str, k: int, allocation: str, workers: int):
-    """From every committed state: what was under way is dealt again, and versions go on."""
+    """From the checkpoint of every version: what was under way is dealt again, and versions go on."""
     described = uneven(where, k, allocation, workers, budget={"epochs": 3.5})
     whole = simulate(described)
     assert len(whole.states) == 11
 
-    for stop, state in enumerate(whole.states):
-        rest = simulate(described, state=state)
+    assert len(whole.checkpoints) == 11
+    for stop, checkpoint in enumerate(whole.checkpoints):
+        rest = simulate(described, checkpoint=checkpoint)
 
         before = [c.batch for group in whole.applied[: stop + 1] for c in group]
         assert tiles(before + applied(rest), 315)
         assert [after.version for after in rest.states] == list(range(stop + 2, 12))
-        assert all(player.done for player in rest.simulation.processes)
+        assert all(process.done for process in rest.simulation.processes)
 
 
 @ROWS

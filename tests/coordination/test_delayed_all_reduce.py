@@ -19,7 +19,7 @@ from hetsim.policies.compensation import DelayCompensation
 
 def test_an_all_reduce_is_begun_before_the_update_of_the_one_before_and_drained_at_the_end():
     """Rank 0 of two, two global batches: reduce while stepping from W(t) and computing; the last reduction makes the last version."""
-    method, plan = in_a_ring(), Plan(2, 4, num_positions=8)
+    method, plan = in_a_ring(), Plan(2, 4, num_positions=8, samples_per_epoch=4)
     program = method.program(Node(0, 2), plan, method.initial(plan, 10.0))
 
     asked = exchange(
@@ -30,15 +30,15 @@ def test_an_all_reduce_is_begun_before_the_update_of_the_one_before_and_drained_
     )
 
     assert asked == [
-        Gradient(at=10.0, batch=Batch(0, 2)),
+        Gradient(at=10.0, batch=Batch(0, 2), version=0),
         Start(AllReduce(2.0 / 2)),
-        LocalUpdate(at=10.0, gradient=2.0),
-        Gradient(at=9.5, batch=Batch(4, 2)),
+        LocalUpdate(at=10.0, gradient=2.0, version=0, epoch=0),
+        Gradient(at=9.5, batch=Batch(4, 2), version=0),
         Wait("first"),
         Start(AllReduce(4.0 / 2)),
         Update(at=10.0, gradient=3.0),
         ("commit", 1, 9.0, 8, 4, [(0, 2, 0), (1, 2, 0)]),
-        LocalUpdate(at=9.0, gradient=4.0),
+        LocalUpdate(at=9.0, gradient=4.0, version=1, epoch=1),
         Wait("second"),
         Update(at=9.0, gradient=5.0),
         ("commit", 2, 8.0, 8, 8, [(0, 2, 1), (1, 2, 1)]),
@@ -48,19 +48,19 @@ def test_an_all_reduce_is_begun_before_the_update_of_the_one_before_and_drained_
 
 def test_an_all_reduce_warms_up_synchronously():
     """One round as in SSGD, whose version the delay begins from."""
-    method, plan = in_a_ring(warm_up=1), Plan(2, 4)
+    method, plan = in_a_ring(warm_up=1), Plan(2, 4, samples_per_epoch=4)
     program = method.program(Node(0, 2), plan, method.initial(plan, 10.0))
 
     asked = exchange(program, computed(2.0), 3.0, 9.0, True, computed(4.0), "first")
 
     assert asked == [
-        Gradient(at=10.0, batch=Batch(0, 2)),
+        Gradient(at=10.0, batch=Batch(0, 2), version=0),
         AllReduce(2.0 / 2),
         Update(at=10.0, gradient=3.0),
         ("commit", 1, 9.0, 4, 4, [(0, 2, 0), (1, 2, 0)]),
-        Gradient(at=9.0, batch=Batch(4, 2)),
+        Gradient(at=9.0, batch=Batch(4, 2), version=1),
         Start(AllReduce(4.0 / 2)),
-        LocalUpdate(at=9.0, gradient=4.0),
+        LocalUpdate(at=9.0, gradient=4.0, version=1, epoch=1),
     ]
 
 
@@ -86,9 +86,9 @@ def test_a_compensation_in_a_ring_corrects_for_the_last_global_step():
 
     asked = exchange(program, computed(2.0), "first", 9.5, computed(4.0), 3.0, "second", 9.0, True)
 
-    assert asked[2] == LocalUpdate(at=10.0, gradient=2.0)
+    assert asked[2] == LocalUpdate(at=10.0, gradient=2.0, version=0, epoch=0)
     assert asked[5] == Start(AllReduce(4.0 / 2))
-    assert asked[-1] == LocalUpdate(at=9.0, gradient=4.0 + 16.0 * (9.0 - 10.0))
+    assert asked[-1] == LocalUpdate(at=9.0, gradient=4.0 + 16.0 * (9.0 - 10.0), version=1, epoch=0)
 
 
 def test_measurements_are_gathered_beside_the_reduction_and_change_the_range_after_the_next():
@@ -103,19 +103,19 @@ def test_measurements_are_gathered_beside_the_reduction_and_change_the_range_aft
     )
 
     assert asked == [
-        Gradient(at=10.0, batch=Batch(4, 4)),
+        Gradient(at=10.0, batch=Batch(4, 4), version=0),
         Start(Gather(1.0)),
         Start(AllReduce(2.0 / 2)),
-        LocalUpdate(at=10.0, gradient=2.0),
-        Gradient(at=9.5, batch=Batch(12, 4)),
+        LocalUpdate(at=10.0, gradient=2.0, version=0, epoch=0),
+        Gradient(at=9.5, batch=Batch(12, 4), version=0),
         Wait("first"),
         Wait("seconds 1"),
         Start(Gather(1.5)),
         Start(AllReduce(4.0 / 2)),
         Update(at=10.0, gradient=3.0),
         ("commit", 1, 9.0, 16, 8, [(0, 4, 0), (1, 4, 0)]),
-        LocalUpdate(at=9.0, gradient=4.0),
-        Gradient(at=8.5, batch=Batch(18, 6)),
+        LocalUpdate(at=9.0, gradient=4.0, version=1, epoch=0),
+        Gradient(at=8.5, batch=Batch(18, 6), version=1),
     ]
 
 

@@ -17,9 +17,9 @@ from hetsim.policies.compensation import DelayCompensation
 from hetsim.policies.compression import NoCompression
 
 
-def reply(version: int, weights: float | None, start: int, *, rounds: int, samples: int = 2) -> Message:
+def reply(version: int, weights: float | None, start: int, *, rounds: int, samples: int = 2, epoch: int = 0) -> Message:
     """What the server answers a pull."""
-    return Message(SERVER, {"version": version, "batch": Batch(start, samples), "rounds": rounds}, weights)
+    return Message(SERVER, {"version": version, "batch": Batch(start, samples), "rounds": rounds, "epoch": epoch}, weights)
 
 
 def push(value: float, version: int) -> tuple[Any, ...]:
@@ -28,7 +28,7 @@ def push(value: float, version: int) -> tuple[Any, ...]:
 
 
 def work(worker: DelayedParameterServer, *answers: Any, plan: Plan | None = None) -> list[Any]:
-    """What rank 0 of two asks behind its first word."""
+    """What rank 0 of two asks after its first word."""
     program = worker.program(Node(0, SERVER), plan or Plan(SERVER, 4), State(weights=10.0))
     return exchange(program, None, *answers)[2:]
 
@@ -40,27 +40,27 @@ def test_a_worker_warms_up_then_pushes_posts_the_pull_steps_locally_and_computes
     asked = exchange(
         program,
         *(None, reply(0, 10.0, 0, rounds=1), computed(1.0), None),
-        *(reply(1, 9.0, 4, rounds=2), computed(2.0), None, "pull 1", 8.5),
-        *(computed(3.0), reply(2, 8.0, 12, rounds=1), None, "pull 2", 7.5),
+        *(reply(1, 9.0, 4, rounds=2, epoch=3), computed(2.0), None, "pull 1", 8.5),
+        *(computed(3.0), reply(2, 8.0, 12, rounds=1, epoch=5), None, "pull 2", 7.5),
         computed(4.0),
     )
 
     assert asked == [
         ("send", SERVER, None, {}),
         Receive(SERVER),
-        Gradient(at=10.0, batch=Batch(0, 2)),
+        Gradient(at=10.0, batch=Batch(0, 2), version=0),
         push(1.0, version=0),
         Receive(SERVER),
-        Gradient(at=9.0, batch=Batch(4, 2)),
+        Gradient(at=9.0, batch=Batch(4, 2), version=1),
         push(2.0, version=1),
         Start(Receive(SERVER)),
-        LocalUpdate(at=9.0, gradient=2.0),
-        Gradient(at=8.5, batch=Batch(8, 2)),
+        LocalUpdate(at=9.0, gradient=2.0, version=1, epoch=3),
+        Gradient(at=8.5, batch=Batch(8, 2), version=1),
         Wait("pull 1"),
         push(3.0, version=1),
         Start(Receive(SERVER)),
-        LocalUpdate(at=8.0, gradient=3.0),
-        Gradient(at=7.5, batch=Batch(12, 2)),
+        LocalUpdate(at=8.0, gradient=3.0, version=2, epoch=5),
+        Gradient(at=7.5, batch=Batch(12, 2), version=2),
         Wait("pull 2"),
     ]
     assert finished(program, reply(3, None, 16, rounds=0, samples=0))
@@ -72,28 +72,28 @@ def test_a_worker_that_pulls_after_every_second_push_steps_on_from_its_own_weigh
         on_a_server(pull_every=2),
         *(reply(0, 10.0, 0, rounds=3), computed(1.0), None, 9.0),
         *(computed(2.0), None, "pull 1", 8.0),
-        *(computed(3.0), reply(2, 6.0, 12, rounds=2), None, 5.0),
+        *(computed(3.0), reply(2, 6.0, 12, rounds=2, epoch=1), None, 5.0),
         *(computed(4.0), None, "pull 2", 4.0),
         computed(5.0),
     )
 
     assert asked == [
-        Gradient(at=10.0, batch=Batch(0, 2)),
+        Gradient(at=10.0, batch=Batch(0, 2), version=0),
         push(1.0, version=0),
-        LocalUpdate(at=10.0, gradient=1.0),
-        Gradient(at=9.0, batch=Batch(4, 2)),
+        LocalUpdate(at=10.0, gradient=1.0, version=0, epoch=0),
+        Gradient(at=9.0, batch=Batch(4, 2), version=0),
         push(2.0, version=0),
         Start(Receive(SERVER)),
-        LocalUpdate(at=9.0, gradient=2.0),
-        Gradient(at=8.0, batch=Batch(8, 2)),
+        LocalUpdate(at=9.0, gradient=2.0, version=0, epoch=0),
+        Gradient(at=8.0, batch=Batch(8, 2), version=0),
         Wait("pull 1"),
         push(3.0, version=0),
-        LocalUpdate(at=6.0, gradient=3.0),
-        Gradient(at=5.0, batch=Batch(12, 2)),
+        LocalUpdate(at=6.0, gradient=3.0, version=2, epoch=1),
+        Gradient(at=5.0, batch=Batch(12, 2), version=2),
         push(4.0, version=2),
         Start(Receive(SERVER)),
-        LocalUpdate(at=5.0, gradient=4.0),
-        Gradient(at=4.0, batch=Batch(16, 2)),
+        LocalUpdate(at=5.0, gradient=4.0, version=2, epoch=1),
+        Gradient(at=4.0, batch=Batch(16, 2), version=2),
         Wait("pull 2"),
     ]
 
@@ -118,11 +118,11 @@ def test_a_worker_whose_ranges_run_out_still_has_the_pull_that_it_asked_for():
     )
 
     assert asked[-6:] == [
-        Gradient(at=7.0, batch=Batch(8, 2)),
+        Gradient(at=7.0, batch=Batch(8, 2), version=1),
         Wait("pull 2"),
         push(3.0, version=1),
         Start(Receive(SERVER)),
-        LocalUpdate(at=6.0, gradient=3.0),
+        LocalUpdate(at=6.0, gradient=3.0, version=2, epoch=0),
         Wait("pull 3"),
     ]
     assert finished(program, reply(3, 5.0, 10, rounds=1, samples=0))
@@ -146,8 +146,8 @@ def test_a_compensation_corrects_the_local_step_only(against: str, corrected: fl
     )
 
     assert [one for one in asked if isinstance(one, LocalUpdate)] == [
-        LocalUpdate(at=9.0, gradient=2.0),
-        LocalUpdate(at=8.0, gradient=corrected),
+        LocalUpdate(at=9.0, gradient=2.0, version=0, epoch=0),
+        LocalUpdate(at=8.0, gradient=corrected, version=1, epoch=0),
     ]
     assert [one for one in asked if isinstance(one, tuple)] == [push(2.0, version=0), push(3.0, version=0)]
 
@@ -167,7 +167,7 @@ class Halving(NoCompression):
 
 
 def test_a_push_is_compressed_and_a_local_step_is_not():
-    """Behind the warm-up, which is plain synchronous SGD; what the compression remembers goes on from push to push."""
+    """After the warm-up, which is plain synchronous SGD; what the compression remembers goes on from push to push."""
     asked = work(
         on_a_server(compression=Halving()),
         *(reply(0, 10.0, 0, rounds=1), computed(1.0), None),

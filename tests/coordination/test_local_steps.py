@@ -31,20 +31,22 @@ def computed(value: float, samples: int = 2, seconds: float = 1.0) -> Computed:
 
 def test_a_worker_goes_h_steps_alone_then_everyone_steps_along_the_mean_way():
     """Rank 1 of two: its share of two global batches, from x to x; Δ = mean of W − x_i makes a version, whose weights all go on from."""
-    plan = Plan(2, 4)
+    plan = Plan(2, 4, samples_per_epoch=4)
     program = alone().program(Node(1, 2), plan, alone().initial(plan, 10.0))
 
-    asked = exchange(program, computed(1.0), 9.0, computed(2.0), 7.0, 2.5, 7.5, True)
+    asked = exchange(program, computed(1.0), 9.0, computed(2.0), 7.0, 2.5, 7.5, True, computed(3.0), 6.5)
 
     assert asked == [
-        Gradient(at=10.0, batch=Batch(2, 2)),
-        LocalUpdate(at=10.0, gradient=1.0),
-        Gradient(at=9.0, batch=Batch(6, 2)),
-        LocalUpdate(at=9.0, gradient=2.0),
+        Gradient(at=10.0, batch=Batch(2, 2), version=0),
+        LocalUpdate(at=10.0, gradient=1.0, version=0, epoch=0),
+        Gradient(at=9.0, batch=Batch(6, 2), version=0),
+        LocalUpdate(at=9.0, gradient=2.0, version=0, epoch=0),
         AllReduce((10.0 - 7.0) / 2),
         Update(at=10.0, gradient=2.5),
         ("commit", 1, 7.5, 8, 8, [(0, 2, 0), (1, 2, 0), (0, 2, 0), (1, 2, 0)]),
-        Gradient(at=7.5, batch=Batch(10, 2)),
+        Gradient(at=7.5, batch=Batch(10, 2), version=1),
+        LocalUpdate(at=7.5, gradient=3.0, version=1, epoch=2),
+        Gradient(at=6.5, batch=Batch(14, 2), version=1),
     ]
 
 
@@ -58,14 +60,14 @@ def test_the_last_round_is_shorter_and_its_last_batch_may_have_nothing_for_a_wor
     other = exchange(second, *round_, computed(1.0), 6.0, 1.75, 5.75)
 
     assert one[-4:] == [
-        LocalUpdate(at=7.5, gradient=1.0),
-        Gradient(at=6.5, batch=Batch(12, 1)),
-        LocalUpdate(at=6.5, gradient=2.0),
+        LocalUpdate(at=7.5, gradient=1.0, version=1, epoch=0),
+        Gradient(at=6.5, batch=Batch(12, 1), version=1),
+        LocalUpdate(at=6.5, gradient=2.0, version=1, epoch=0),
         AllReduce((7.5 - 5.5) / 2),
     ]
     assert other[-5:] == [
-        Gradient(at=7.5, batch=Batch(10, 2)),
-        LocalUpdate(at=7.5, gradient=1.0),
+        Gradient(at=7.5, batch=Batch(10, 2), version=1),
+        LocalUpdate(at=7.5, gradient=1.0, version=1, epoch=0),
         AllReduce((7.5 - 6.0) / 2),
         Update(at=7.5, gradient=1.75),
         ("commit", 2, 5.75, 13, 13, [(0, 2, 0), (1, 2, 0), (0, 1, 0)]),
@@ -104,12 +106,12 @@ def test_weights_are_by_the_samples_of_a_whole_round():
         Gather(1.5 + 2.5),
         Update(at=10.0, gradient=2.5),
         ("commit", 1, 7.5, 16, 16, [(0, 4, 0), (1, 4, 0), (0, 4, 0), (1, 4, 0)]),
-        Gradient(at=7.5, batch=Batch(22, 2)),
+        Gradient(at=7.5, batch=Batch(22, 2), version=1),
     ]
     assert rest == [
-        LocalUpdate(at=7.5, gradient=1.0),
-        Gradient(at=6.5, batch=Batch(30, 2)),
-        LocalUpdate(at=6.5, gradient=1.0),
+        LocalUpdate(at=7.5, gradient=1.0, version=1, epoch=0),
+        Gradient(at=6.5, batch=Batch(30, 2), version=1),
+        LocalUpdate(at=6.5, gradient=1.0, version=1, epoch=0),
         AllReduce((7.5 - 5.5) * (4 / 8) / 2),
     ]
 
@@ -229,7 +231,7 @@ def test_every_position_is_applied_once_and_nobody_is_left_waiting(allocation: s
     run = simulate(local_sgd(f"allocation={name}", on=on, allocation=options, cluster=where, budget=BUDGETS[budget]))
 
     last = run.states[-1]
-    assert all(player.done for player in run.simulation.processes)
+    assert all(process.done for process in run.simulation.processes)
     assert tiles(applied(run), last.num_samples)
     assert tiles(run.computed, last.num_samples)
     assert [state.version for state in run.states] == list(range(1, len(run.states) + 1))
@@ -252,8 +254,9 @@ def test_local_sgd_goes_on_as_if_it_had_never_stopped(allocation: str):
     whole = simulate(described)
     assert len(whole.states) == 6
 
-    for stop, state in enumerate(whole.states):
-        rest = simulate(described, state=state)
+    assert len(whole.checkpoints) == len(whole.states)
+    for stop, checkpoint in enumerate(whole.checkpoints):
+        rest = simulate(described, checkpoint=checkpoint)
 
         assert all(torch.equal(one.weights, other.weights) for one, other in zip(rest.states, whole.states[stop + 1 :], strict=True))
         assert applied(rest) == [c.batch for group in whole.applied[stop + 1 :] for c in group]
@@ -266,8 +269,9 @@ def test_a_new_start_applies_what_is_left_once(allocation: str):
     described = local_sgd(f"allocation={name}", allocation=options, period=2, budget={"epochs": 3.5})
     whole = simulate(described)
 
-    for stop, state in enumerate(whole.states):
-        rest = simulate(described, state=state)
+    assert len(whole.checkpoints) == len(whole.states)
+    for stop, checkpoint in enumerate(whole.checkpoints):
+        rest = simulate(described, checkpoint=checkpoint)
 
         assert tiles([c.batch for group in whole.applied[: stop + 1] for c in group] + applied(rest), 315)
         assert [after.version for after in rest.states] == list(range(stop + 2, 7))

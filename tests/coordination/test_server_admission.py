@@ -164,15 +164,16 @@ def test_dropped_samples_are_counted_at_every_commit(admission: str, budget: str
 @pytest.mark.slow
 @EVERY_ADMISSION
 def test_a_new_start_applies_or_drops_every_position_that_is_left(admission: str, dropped: list[Batch]):
-    """From every committed state: what was in flight is handed out again, nothing twice, and versions go on."""
+    """From the checkpoint of every version: what was in flight is handed out again, nothing twice, and versions go on."""
     described = served(admission, on="quadratic", cluster=UNEVEN, budget={"epochs": 3.5})
     num_dropped: list[int] = []
     whole = simulate(described, at_commit=lambda *_: num_dropped.append(len(dropped)))
     dropped_before = list(dropped)
 
-    for stop, state in enumerate(whole.states):
+    assert len(whole.checkpoints) == len(whole.states)
+    for stop, checkpoint in enumerate(whole.checkpoints):
         dropped.clear()
-        rest = simulate(described, state=state)
+        rest = simulate(described, checkpoint=checkpoint)
 
         before = [c.batch for group in whole.applied[: stop + 1] for c in group] + dropped_before[: num_dropped[stop]]
         assert tiles(before + applied(rest) + dropped, 315)
