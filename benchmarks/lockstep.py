@@ -65,7 +65,7 @@ def measured(driver: str, choices: tuple[str, ...], nodes: int, updates: int) ->
     made = described(choices, nodes, updates)
     with TemporaryDirectory() as folder, Trace(Path(folder), made.trace) as trace:
         begun = perf_counter()
-        played = DRIVERS[driver](made, *made.load(), trace)
+        played = DRIVERS[driver](made, *made.load(), [trace])
         played.run()
         trace.close()
         played.metrics.summary()
