@@ -60,7 +60,7 @@ def test_it_converges_to_the_quadratics_known_optimum(name: str) -> None:
 
 @cache
 def trained(name: str, seed: int) -> tuple[Run, float]:
-    """Thirty epochs of digits on mixed4 with the shipped defaults, and the test accuracy behind them."""
+    """Thirty epochs of digits on mixed4 with the shipped defaults, and the test accuracy after them."""
     run = simulate(experiment(f"method={name}", seed=seed, evaluate_every_epochs=30, budget={"epochs": 30}), trace="full")
     accuracy = run.simulation.curve.points[-1].evaluation.test_accuracy
     assert accuracy is not None
@@ -103,7 +103,7 @@ def test_no_process_is_left_waiting(name: str, budget: dict[str, Any]) -> None:
     """Whatever ends the run, every program ends, and every message that was sent is delivered."""
     run = simulate(short(name, "workload=phantom", budget=budget))
 
-    assert all(player.done for player in run.simulation.processes)
+    assert all(process.done for process in run.simulation.processes)
     assert run.simulation.env.peek() == float("inf")
     if "updates" in budget:
         assert [state.version for state in run.states] == list(range(1, 10))
@@ -135,9 +135,9 @@ def test_it_starts_again_from_any_committed_state(name: str) -> None:
     whole = simulate(made)
     dropping = name in ("backup", "ringmaster")
 
+    assert len(whole.checkpoints) == len(whole.states)
     for stop in range(0, len(whole.states), max(1, len(whole.states) // 12)):
-        state = whole.states[stop]
-        rest = simulate(made, state=state)
+        rest = simulate(made, checkpoint=whole.checkpoints[stop])
 
         before = [c.batch for group in whole.applied[: stop + 1] for c in group]
         after = [c.batch for group in rest.applied for c in group]
