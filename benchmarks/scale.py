@@ -163,7 +163,7 @@ def simulated(num_workers: int, updates: int) -> float:
     made, _ = build_experiment(config)
     task, optimizers = made.load()
     with tempfile.TemporaryDirectory() as folder, Trace(Path(folder), "full") as trace:
-        simulation = EventWorld(made, task, optimizers, trace)
+        simulation = EventWorld(made, task, optimizers, [trace])
         start = perf_counter()
         simulation.run()
         return updates / (perf_counter() - start)

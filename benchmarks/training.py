@@ -86,7 +86,7 @@ def simulated(made: Experiment) -> float:
     task, optimizers = made.load()
     task.evaluate = unevaluated  # type: ignore[method-assign]
     start = perf_counter()
-    simulation = EventWorld(made, task, optimizers, Trace(None, made.trace))
+    simulation = EventWorld(made, task, optimizers, [Trace(None, made.trace)])
     simulation.run()
     seconds = perf_counter() - start
     assert made.budget.epochs is None or simulation.history.last.num_samples == made.budget.epochs * SAMPLES

@@ -71,7 +71,7 @@ def simulated(
     what = {"workload": PhantomWorkload(num_parameters=int(nbytes / 4), num_samples=60_000), "budget": Budget(updates=updates)}
     how = {"method": "picture", "optimizer": OptimizerRecipe(Recipe("torch.optim.SGD")), "batch_size": batch_size}
     experiment, trace = Experiment(coordination=coordination, cluster=cluster, **what, **how), Trace(None, "full")
-    EventWorld(experiment, *experiment.load(), trace).run()
+    EventWorld(experiment, *experiment.load(), [trace]).run()
     rows = [Row(*trace.rows[i : i + len(COLUMNS)]) for i in range(0, len(trace.rows), len(COLUMNS))]
     return sorted(row._replace(kind=KINDS[int(row.kind)]) for row in rows)
 

@@ -9,9 +9,12 @@ import torch
 from worlds import UNEVEN, experiment, simulate
 
 from hetsim import effects as fx
+from hetsim.runtime.rank import RankState
+from hetsim.runtime.world import Handlers
 from hetsim.sim import gradient_batching
+from hetsim.sim.clock import Clock
 from hetsim.sim.gradient_batching import GradientBatcher
-from hetsim.sim.rank_process import Handlers, RankProcess
+from hetsim.sim.rank_process import LOST, RankProcess
 
 FAULTS = {"faults": {"detection_seconds": 1e-3, "schedule": [{"nodes": [1], "crash": 0.05, "repair": 0.1}]}}
 
@@ -32,12 +35,12 @@ class Spy:
 
 
 def asked(task: Any, ends: list[float]) -> tuple[GradientBatcher, list[RankProcess], list[int]]:
-    """A gradient of each of some players, which end at these moments, by their numbers; the batch of player i starts at i."""
-    gradients = GradientBatcher(task)
-    players = [RankProcess(rank, (_ for _ in ()), Handlers()) for rank in range(len(ends))]
-    effects = [fx.Gradient(at=None, batch=fx.Batch(rank, 1)) for rank in range(len(ends))]
-    numbers = [gradients.expect(*its) for its in zip(ends, players, effects, strict=True)]
-    return gradients, players, numbers
+    """A gradient of each of some ranks, which end at these moments, by their numbers; the batch of rank i starts at i."""
+    gradients, clock = GradientBatcher(task), Clock()
+    processes = [RankProcess(clock, RankState(rank=rank), (_ for _ in ()), Handlers()) for rank in range(len(ends))]
+    effects = [fx.Gradient(at=None, batch=fx.Batch(rank, 1), version=0) for rank in range(len(ends))]
+    numbers = [gradients.expect(*its) for its in zip(ends, processes, effects, strict=True)]
+    return gradients, processes, numbers
 
 
 def test_those_due_next_are_computed_with_the_first(monkeypatch: pytest.MonkeyPatch):
@@ -58,11 +61,11 @@ def test_what_a_lost_node_was_computing_is_not_computed_and_not_kept(monkeypatch
     """Lost before: never computed, and not counted. Lost when it was computed: forgotten with the next few."""
     monkeypatch.setattr(gradient_batching, "MAX_BATCHED_GRADIENTS", 2)
     task = Spy(1)
-    gradients, players, numbers = asked(task, [1.0, 2.0, 3.0, 4.0])
-    players[1].lost = True
+    gradients, processes, numbers = asked(task, [1.0, 2.0, 3.0, 4.0])
+    processes[1].status = LOST
 
     gradients.gradient(numbers[0])
-    players[2].lost = True
+    processes[2].status = LOST
     gradients.gradient(numbers[3])
 
     assert task.computed == [0, 2, 3]
@@ -72,10 +75,10 @@ def test_what_a_lost_node_was_computing_is_not_computed_and_not_kept(monkeypatch
 def test_one_effect_may_be_under_way_twice():
     """Two ranks, or one that starts it again, may ask with the same object."""
     task = Spy(1)
-    gradients, (player,), _ = asked(task, [1.0])
-    effect = fx.Gradient(at=None, batch=fx.Batch(5, 1))
+    gradients, (process,), _ = asked(task, [1.0])
+    effect = fx.Gradient(at=None, batch=fx.Batch(5, 1), version=0)
 
-    numbers = [gradients.expect(end, player, effect) for end in (2.0, 3.0)]
+    numbers = [gradients.expect(end, process, effect) for end in (2.0, 3.0)]
 
     assert [gradients.gradient(number) for number in numbers] == [(50, 5.0)] * 2
 

@@ -209,6 +209,18 @@ def test_the_mutation_list_fits_the_code() -> None:
     assert all(f"def {name}(" in tests for _, _, name in quoted)
 
 
+def test_every_test_file_is_in_testing_md() -> None:
+    """By its name, or by its folder's; and every file and folder that the page names is there."""
+    page = (DOCS / "testing.md").read_text(encoding="utf-8")
+    folder = Path(__file__).parent
+    named = {name for name in re.findall(r"`([\w/]+(?:\.py|/))`", page) if not name.startswith("conf/")}
+
+    assert {name for name in named if not (folder / name.removeprefix("tests/")).exists()} == set()
+    files = [path.relative_to(folder) for path in folder.rglob("test_*.py")]
+    assert len({path.name for path in files}) == len(files)
+    assert [path for path in files if str(path) not in named and f"{path.parent}/" not in named] == []
+
+
 @pytest.mark.slow
 def test_own_methods_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order in which they stand, with the example where Python finds it."""

@@ -155,6 +155,21 @@ def test_nodes_whose_times_are_not_affine_are_asked_one_by_one(method: str, node
     assert reported(LockstepWorld, made) == reported(EventWorld, made)
 
 
+@pytest.mark.parametrize("quantity", ["seconds", "update_seconds"])
+@pytest.mark.parametrize("method", ["ssgd", "local_sgd"])
+def test_a_new_property_of_nodes_is_not_ignored(method: str, quantity: str, monkeypatch: pytest.MonkeyPatch):
+    """Whatever StepTimes says is asked: twice the seconds make another run, the same one in lockstep and event by event."""
+    made = described(method, cluster=CLUSTERS["noisy"], budget={"updates": 5})
+    before = reported(LockstepWorld, made)
+    once = getattr(StepTimes, quantity)
+    monkeypatch.setattr(StepTimes, quantity, lambda self, *asked: 2 * once(self, *asked))
+
+    twice = reported(LockstepWorld, made)
+
+    assert twice == reported(EventWorld, made)
+    assert twice.summary["seconds"] > before.summary["seconds"]
+
+
 @pytest.mark.parametrize("method", ["ssgd", "dbs", "local_sgd", "od_sgd", "abs_sgd"])
 def test_a_run_goes_on_from_any_commit_as_the_simulation_does(method: str):
     """Streams of chance, versions and epochs go on where they were; what was under way is handed out again."""

@@ -28,12 +28,14 @@ from hetsim.effects import (
     Send,
     Update,
 )
+from hetsim.errors import ProgramError
 from hetsim.policies.admission import Barrier, Decision, EveryGradient
 from hetsim.policies.allocation.base import Even
 from hetsim.policies.allocation.periodic import SpeedProportional
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.compression import NoCompression
 from hetsim.policies.weighting import NoDiscount, PerSample, PerWorker
+from hetsim.runtime.world import explained
 
 PLAIN: dict[str, Any] = {
     "allocation": Even(),
@@ -56,7 +58,7 @@ def asgd(**policies: Any) -> ParameterServer:
 
 
 def said(effect: Effect[Any]) -> Any:
-    """A question in a form that can be compared; of a commit, the version, what is behind it, and who made it."""
+    """A question in a form that can be compared; of a commit, the version, what goes with it, and who made it."""
     if isinstance(effect, Send):
         return ("send", effect.to, effect.payload, effect.header)
     if isinstance(effect, Commit):
@@ -91,7 +93,7 @@ def test_a_synchronous_worker_computes_adds_up_steps_and_commits():
         asked.append(said(program.send(answer)))
 
     assert asked == [
-        Gradient(at=10.0, batch=Batch(2, 2)),
+        Gradient(at=10.0, batch=Batch(2, 2), version=0),
         AllReduce(6.0 * 0.5),
         Update(at=10.0, gradient=5.0),
         ("commit", 1, 9.0, 4, 4, [(0, 2, 0), (1, 2, 0)]),
@@ -109,7 +111,7 @@ def test_the_first_rank_takes_the_last_short_range_alone():
         asked.append(said(program.send(answer)))
 
     assert asked == [
-        Gradient(at=9.0, batch=Batch(4, 1)),
+        Gradient(at=9.0, batch=Batch(4, 1), version=1),
         AllReduce(6.0),
         Update(at=9.0, gradient=6.0),
         ("commit", 2, 8.0, 5, 5, [(0, 1, 0)]),
@@ -143,11 +145,11 @@ def test_weights_go_into_the_sum_and_measurements_into_the_next_split():
     asked.append(program.send(Computed(6.0, 0.5, 6, 1.0)))
 
     assert asked == [
-        Gradient(at=10.0, batch=Batch(4, 4)),
+        Gradient(at=10.0, batch=Batch(4, 4), version=0),
         AllReduce(3.0),
         Gather(1.0),
         Update(at=10.0, gradient=5.0),
-        Gradient(at=9.0, batch=Batch(10, 6)),
+        Gradient(at=9.0, batch=Batch(10, 6), version=1),
         AllReduce(6.0 * 6 / 8),
     ]
     assert [(c.rank, c.seconds) for c in commit.applied] == [(0, 3.0), (1, 1.0)]
@@ -165,7 +167,7 @@ def test_a_worker_asks_computes_where_the_server_is_and_sends_back_what_it_cost(
     assert asked == [
         ("send", SERVER, None, {}),
         Receive(SERVER),
-        Gradient(at=10.0, batch=Batch(8, 2)),
+        Gradient(at=10.0, batch=Batch(8, 2), version=7),
         ("send", SERVER, 6.0, {"version": 7, "seconds": 1.25, "loss": 0.5}),
         Receive(SERVER),
     ]
@@ -312,7 +314,7 @@ def test_what_admission_still_holds_is_applied_at_the_end_of_an_epoch_budget():
     assert finished(program, None)
 
 
-def test_what_admission_still_holds_is_not_applied_behind_other_budgets():
+def test_what_admission_still_holds_is_not_applied_after_other_budgets():
     """The last version is the one whose commit was answered with an end."""
     method = asgd(admission=Hoarding())
     plan = Plan(num_workers=2, batch_size=4)
@@ -413,9 +415,29 @@ def test_an_all_reduce_refuses_policies_that_need_a_server(axis: dict[str, Any])
 
 
 def test_a_header_is_read_as_attributes():
-    """A message has what its sender put into the header, and says what it has not."""
+    """A message has what its sender put into the header, under its name, and nothing else."""
     message = Message(0, {"version": 3})
 
-    assert message.version == 3
-    with pytest.raises(AttributeError, match="header has no 'seconds'"):
+    assert (message.version, message.header, message.payload) == (3, {"version": 3}, None)
+    with pytest.raises(AttributeError, match="seconds"):
         _ = message.seconds
+
+
+def test_a_value_that_was_not_sent_is_one_sentence_of_the_world():
+    """It names who reads what of whose message, and what that message has."""
+    message = Message(2, {"version": 3, "loss": 0.5})
+    with pytest.raises(AttributeError) as missing:
+        _ = message.seconds
+
+    error = explained(missing.value, rank=1)
+
+    assert isinstance(error, ProgramError)
+    assert str(error) == ("rank 1 reads 'seconds' of a message from rank 2, whose header holds version, loss: add seconds=… to that Send")
+
+
+def test_an_attribute_that_anything_else_lacks_is_the_error_that_it_was():
+    """Only a message's header is explained."""
+    with pytest.raises(AttributeError) as missing:
+        _ = Batch(0, 2).seconds  # type: ignore[attr-defined]
+
+    assert explained(missing.value, rank=1) is missing.value

@@ -22,9 +22,9 @@ class FakeNetwork:
         self._entered: dict[tuple[int, int], dict[int, torch.Tensor]] = {}
 
     def transport(self, rank: int) -> FakeTransport:
-        """That of one rank, with one for its second thread."""
+        """That of one rank, with those for its second thread and for control."""
         transport = FakeTransport(self, rank, lane=0)
-        transport.background = FakeTransport(self, rank, lane=1)
+        transport.background, transport.control = FakeTransport(self, rank, lane=1), FakeTransport(self, rank, lane=2)
         return transport
 
     def lose(self, rank: int) -> None:
@@ -61,6 +61,7 @@ class FakeTransport(Transport):
         self.rank = rank
         self.size = network.size
         self.background: Transport = self
+        self.control: Transport = self
         self._lane = lane
         self._num_collectives = 0
 

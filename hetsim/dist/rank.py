@@ -106,7 +106,7 @@ class RankRun:
                 self.history.record_discarded(result)
             if mailbox is not None:
                 mailbox.close()
-            transport.barrier()  # until every program has ended, or the watch says that it never will
+            transport.control.barrier()  # until every program has ended, or the watch says that it never will
 
     @property
     def outcome(self) -> Outcome:
@@ -129,7 +129,7 @@ def measured_profile(experiment: Experiment, task: Task, transport: Transport, p
         times = StepTimes(experiment.cluster.nodes[rank], seed=experiment.seed, rank=rank, stream=PROFILING)
         task.gradient(weights, batch)  # sets libraries up
         task.device.synchronise()
-    transport.barrier()
+    transport.control.barrier()
     began = at = clock()
     moments = [began]
     if times is not None:
@@ -138,7 +138,7 @@ def measured_profile(experiment: Experiment, task: Task, transport: Transport, p
             task.device.synchronise()
             at = pace.due("profile", at, times.seconds(batch.samples, at - began))
             moments.append(at)
-    ranks = transport.gather_numbers(*(moments if times is not None else [began] * (repetitions + 1)))
+    ranks = transport.control.gather_numbers(*(moments if times is not None else [began] * (repetitions + 1)))
     workers = ranks[: experiment.num_workers]
     longest = max(its[-1] - its[0] for its in workers)
     took = longest + Collectives(experiment.cluster).gather_seconds() if pace.pad else clock() - began
@@ -170,6 +170,6 @@ def warm_up(prepared: Preparation, *, samples: int) -> None:
 
 def agreed_beginning(transport: Transport, leader: int) -> float:
     """The moment at which this rank begins: on one host the same for all, a little ahead, chosen by the leader."""
-    transport.barrier()
-    moment = transport.broadcast(clock() + AHEAD, leader)
+    transport.control.barrier()
+    moment = transport.control.broadcast(clock() + AHEAD, leader)
     return moment if one_host() else clock()

@@ -34,6 +34,8 @@ class Transport(ABC):
     """How many ranks there are."""
     background: Transport
     """The same ranks, for the collectives of a second thread."""
+    control: Transport
+    """The same ranks, for collectives outside the programs: a program that enters one which others do not cannot mix with them."""
 
     @abstractmethod
     def send(self, tensor: torch.Tensor, to: int) -> None:
@@ -112,7 +114,7 @@ class GlooTransport(Transport):
         self.rank = rank
         self.size = size
         self._group = group
-        self.background = self
+        self.background = self.control = self
 
     @classmethod
     @contextlib.contextmanager
@@ -120,12 +122,12 @@ class GlooTransport(Transport):
         """Meet the others at a store; leave together with them."""
         with prompt(), peers_may_leave():
             dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=SILENCE)
-            group = dist.new_group()
+            groups = dist.new_group(), dist.new_group()
         try:
             transport = cls(rank, size)
-            transport.background = cls(rank, size, group)
+            transport.background, transport.control = (cls(rank, size, group) for group in groups)
             yield transport
-            transport.barrier()
+            transport.control.barrier()
         finally:
             dist.destroy_process_group()
 

@@ -105,7 +105,7 @@ def test_a_node_s_chance_does_not_hang_on_how_many_others_there_are():
         def asks(its: Node, x: Any) -> Generator[Any, Any, Any]:
             if its.rank < 2:
                 for _ in range(5):
-                    computed[its.rank].append((yield from Gradient(at=x, batch=Batch(0, 1))).seconds)
+                    computed[its.rank].append((yield from Gradient(at=x, batch=Batch(0, 1), version=0)).seconds)
                     yield from Send(its.server)
             if its.rank == its.server:
                 for _ in range(10):

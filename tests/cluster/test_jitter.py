@@ -27,7 +27,7 @@ def test_jitter_delays_each_message_and_lets_none_overtake(shared: bool):
     def asks(its: Node, x: Any) -> Generator[Any, Any, Any]:
         if its.rank == 0:
             for number in range(300):
-                yield from Gradient(at=x, batch=Batch(0, 1))
+                yield from Gradient(at=x, batch=Batch(0, 1), version=0)
                 sent.append((yield from Now()))
                 yield from Send(its.server, x, number=number)
         if its.rank == its.server:
@@ -54,7 +54,7 @@ def test_the_mean_of_jitter_adds_to_the_latency():
     def asks(its: Node, x: Any) -> Generator[Any, Any, Any]:
         if its.rank < 2:
             for _ in range(1500):
-                yield from Gradient(at=x, batch=Batch(0, 1))
+                yield from Gradient(at=x, batch=Batch(0, 1), version=0)
                 yield from Send(its.server, sent=(yield from Now()))
         if its.rank == its.server:
             for _ in range(3000):

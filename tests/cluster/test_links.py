@@ -54,7 +54,7 @@ def test_a_message_takes_the_latencies_on_its_way_and_its_bytes_at_the_narrowest
         (latency, 2 * latency + 32 / down, 1, 32),  # weights
         (1.0 + 2 * latency + 32 / down, 1.0 + 3 * latency + 32 / down + 32 / up, 0, 32),  # a gradient
     ]
-    cluster = run.simulation.cluster
+    cluster = run.simulation.experiment.cluster
     assert (cluster.message_seconds(0, 1, 32), cluster.message_seconds(1, 0, 32)) == (latency + 32 / up, latency + 32 / down)
 
 

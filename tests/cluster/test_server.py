@@ -73,7 +73,7 @@ def visits(*, load: float, senders: int, until: float, seed: int, noise: dict[st
 
     def asks(its: Node, x: Any) -> Generator[Any, Any, Any]:
         if its.rank < its.server:
-            gap, now = Gradient(at=x, batch=Batch(0, 1)), Now()
+            gap, now = Gradient(at=x, batch=Batch(0, 1), version=0), Now()
             yield from gap
             while (moment := (yield from now)) < until:
                 yield from Send(its.server, at=moment)

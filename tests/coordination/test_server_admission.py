@@ -80,7 +80,7 @@ def test_everyone_is_sent_home_when_the_budget_ends(admission: str, budget: str,
 
     run = simulate(served(admission, on=workload, cluster=where, admission=parameters, budget=BUDGETS[budget]))
 
-    assert all(player.done for player in run.simulation.processes)
+    assert all(process.done for process in run.simulation.processes)
     assert [state.version for state in run.states] == list(range(1, len(run.states) + 1))
     if budget == "updates":
         assert run.states[-1].version == 11
@@ -96,7 +96,7 @@ def test_a_worker_held_back_by_ssp_at_the_end_is_sent_home(bound: int, budget: s
 
     run = simulate(served("ssp", admission={"bound": bound}, cluster=workers, budget=BUDGETS[budget]))
 
-    assert all(player.done for player in run.simulation.processes)
+    assert all(process.done for process in run.simulation.processes)
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_everyone_is_sent_home_whoever_makes_the_last_version(admission: str, up
     run = simulate(served(admission, on="quadratic", cluster=UNEVEN, budget={"updates": updates}))
 
     assert run.states[-1].version == run.num_steps == updates
-    assert all(player.done for player in run.simulation.processes)
+    assert all(process.done for process in run.simulation.processes)
 
 
 def test_who_is_held_back_goes_home_at_the_last_commit():

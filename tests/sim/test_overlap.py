@@ -13,7 +13,7 @@ from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Now, Program, Receive, Send, Start, Update, Wait
-from hetsim.errors import RunFailed
+from hetsim.errors import ProgramError, RunFailed
 
 Asking = Callable[[Node, Any], Generator[Any, Any, Any]]
 BATCH = Batch(0, 3)
@@ -57,7 +57,7 @@ def test_one_after_the_other_takes_the_sum():
     """Without Start there is no overlap."""
 
     def asks(_node: Node, x: Any) -> Generator[Any, Any, Any]:
-        yield from Gradient(at=x, batch=BATCH)
+        yield from Gradient(at=x, batch=BATCH, version=0)
         yield from Update(at=x, gradient=x)
 
     assert play(asks) == {0: (5.0, None)}
@@ -67,7 +67,7 @@ def test_what_was_started_runs_beside_what_follows():
     """A gradient of 3 s beside an update of 2 s: 3 s, and its answer is the gradient's."""
 
     def asks(_node: Node, x: Any) -> Generator[Any, Any, Any]:
-        pending = yield from Start(Gradient(at=x, batch=BATCH))
+        pending = yield from Start(Gradient(at=x, batch=BATCH, version=0))
         yield from Update(at=x, gradient=x)
         computed = yield from Wait(pending)
         return computed.samples, computed.seconds
@@ -80,7 +80,7 @@ def test_waiting_for_what_is_done_costs_nothing():
 
     def asks(_node: Node, x: Any) -> Generator[Any, Any, Any]:
         pending = yield from Start(Update(at=x, gradient=x))
-        yield from Gradient(at=x, batch=BATCH)
+        yield from Gradient(at=x, batch=BATCH, version=0)
         return (yield from Wait(pending)) is x
 
     assert play(asks) == {0: (3.0, True)}
@@ -91,7 +91,7 @@ def test_what_takes_no_time_is_answered_when_it_is_waited_for():
 
     def asks(_node: Node, x: Any) -> Generator[Any, Any, Any]:
         pending = yield from Start(Now())
-        yield from Gradient(at=x, batch=BATCH)
+        yield from Gradient(at=x, batch=BATCH, version=0)
         return (yield from Wait(pending))
 
     assert play(asks) == {0: (3.0, 0.0)}
@@ -101,7 +101,7 @@ def test_starting_takes_no_time():
     """The program goes on at once."""
 
     def asks(_node: Node, x: Any) -> Generator[Any, Any, Any]:
-        yield from Start(Gradient(at=x, batch=BATCH))
+        yield from Start(Gradient(at=x, batch=BATCH, version=0))
         return (yield from Now())
 
     assert play(asks) == {0: (0.0, 0.0)}
@@ -109,14 +109,14 @@ def test_starting_takes_no_time():
 
 @pytest.mark.parametrize(("late", "end"), [(0, 3.0), (1, 4.5)])
 def test_a_reduction_beside_a_gradient_waits_for_the_last_to_enter(late: int, end: float):
-    """A ring of 1.5 s that rank 1 enters at once is hidden by the gradient; entered behind it, it is not."""
+    """A ring of 1.5 s that rank 1 enters at once is hidden by the gradient; entered after it, it is not."""
 
     def asks(node: Node, x: Any) -> Generator[Any, Any, Any]:
         if node.rank == 1 and late:
-            yield from Gradient(at=x, batch=BATCH)
+            yield from Gradient(at=x, batch=BATCH, version=0)
         pending = yield from Start(AllReduce(x))
         if node.rank == 0 or not late:
-            yield from Gradient(at=x, batch=BATCH)
+            yield from Gradient(at=x, batch=BATCH, version=0)
         yield from Wait(pending)
 
     assert play(asks, nodes=2) == {0: (end, None), 1: (end, None)}
@@ -139,7 +139,7 @@ def test_a_message_can_be_waited_for_beside_a_gradient():
     def asks(node: Node, x: Any) -> Generator[Any, Any, Any]:
         yield from Send(1 - node.rank, x, version=node.rank)
         pending = yield from Start(Receive(1 - node.rank))
-        yield from Gradient(at=x, batch=BATCH)
+        yield from Gradient(at=x, batch=BATCH, version=0)
         message = yield from Wait(pending)
         return message.source, message.version
 
@@ -162,5 +162,17 @@ def test_a_question_that_is_no_effect_is_told_so():
     def asks(_node: Node, _x: Any) -> Generator[Any, Any, Any]:
         yield 3
 
-    with pytest.raises(AssertionError, match="rank 0 yields 3, which is no effect: is a 'yield from' forgotten"):
+    with pytest.raises(ProgramError, match=r"^rank 0 yields 3, which is no effect: is a 'yield from' forgotten"):
         play(asks)
+
+
+def test_a_header_value_that_was_not_sent_is_told_so():
+    """Who reads what of whose message, and what that has: the sender's Send lacks it."""
+
+    def asks(node: Node, x: Any) -> Generator[Any, Any, Any]:
+        yield from Send(1 - node.rank, x, version=3)
+        message = yield from Receive()
+        return message.seconds
+
+    with pytest.raises(ProgramError, match=r"^rank 1 reads 'seconds' of a message from rank 0, whose header holds version: add seconds="):
+        play(asks, nodes=2)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from worlds import Run, cluster, experiment, node, simulate
 
-from hetsim.coordination.state import State
 from hetsim.runtime.experiment import Experiment
-from hetsim.sim.world import EventWorld
 
 
 def dbs(*per_sample: float, overhead: float = 0.0, batch_size: int = 256, updates: int = 8, method: str = "ssgd") -> Experiment:
@@ -97,12 +96,14 @@ def test_three_reallocations_leave_little_of_the_gap(share: float, left: float):
 def test_shares_follow_a_speed_that_changes_mid_run(method: str):
     """At version 20 the fast node becomes as slow as the slow one; its share is half of the batch as soon as it was measured."""
 
-    def throttle(simulation: EventWorld, state: State) -> None:
-        if state.version == 20:
-            simulation.times[1].node = simulation.times[0].node
+    steady = dbs(4e-3, 1e-3, batch_size=100, method=method, updates=40)
+    moment = simulate(steady).seconds[19]
+    slow, fast = steady.cluster.nodes
+    throttled = replace(fast, slowdown=((0.0, 1.0), (moment, 4.0)))
 
-    run = simulate(dbs(4e-3, 1e-3, batch_size=100, method=method, updates=40), at_commit=throttle)
+    run = simulate(replace(steady, cluster=replace(steady.cluster, nodes=(slow, throttled))))
 
+    assert run.seconds[19] == moment
     before, after = run.states[18].allocation.shares, run.states[-1].allocation.shares
     assert (before, after) == ((20, 80), (50, 50))
     last = {c.rank: c.seconds for group in run.applied[-4:] for c in group}

@@ -88,7 +88,7 @@ def test_an_idle_link_forgets_what_it_carried():
 def num_flows() -> int:
     """How many there are in memory."""
     gc.collect()
-    return sum(type(one) is Flow for one in gc.get_objects())
+    return sum(type(one) is Flow for one in gc.get_objects())  # isinstance would ask strangers for their class
 
 
 def test_what_was_cancelled_does_not_stay_in_memory():

@@ -1,0 +1,87 @@
+"""A run whose ranks are threads of this process, over the fake transport that hetsim ships: no process, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock, Thread
+from typing import Any
+
+from hetsim.dist.fake import FakeNetwork
+from hetsim.dist.pace import Pace
+from hetsim.dist.rank import RankRun
+from hetsim.effects import PeerLost
+from hetsim.errors import RunFailed
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.trace import Trace, TracePart
+
+
+class Board:
+    """The store that the ranks share."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+
+    def set(self, key: str, value: str) -> None:
+        """Write a text."""
+        self.texts[key] = value
+
+    def get(self, key: str) -> bytes:
+        """Read it."""
+        return self.texts[key].encode()
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of these have been written."""
+        return all(key in self.texts for key in keys)
+
+
+_loading = Lock()
+
+
+def run_in_threads(
+    experiment: Experiment,
+    *,
+    pad: bool = False,
+    watch: bool = False,
+    finish: Callable[[RankRun], object] | None = None,
+    detail: str = "full",
+    patience: float = 60.0,
+) -> list[RankRun | BaseException]:
+    """Every rank's run, in rank order, or the exception that ended it; a report of a standstill is the leader's.
+
+    `finish` is called by each rank after its run. A rank that fails is lost for the others.
+    """
+    network, board = FakeNetwork(experiment.num_ranks), Board()
+    ends: list[Any] = [None] * experiment.num_ranks
+
+    def part(rank: int) -> None:
+        leads = rank == experiment.leader
+        trace = Trace(None, detail) if leads else TracePart(detail)
+
+        def report(error: RunFailed) -> None:
+            ends[rank] = error
+            for other in range(network.size):
+                network.lose(other)
+
+        try:
+            with _loading:
+                task, optimizers = experiment.load()
+            with trace:
+                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=network.transport(rank), pace=Pace(pad))
+                run.run(board if watch else None, report)
+                if finish is not None:
+                    finish(run)
+            ends[rank] = run
+        except PeerLost as error:
+            ends[rank] = ends[rank] or error
+            network.lose(rank)
+        except BaseException as error:
+            ends[rank] = error
+            network.lose(rank)
+
+    threads = [Thread(target=part, args=(rank,), daemon=True) for rank in range(experiment.num_ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(patience)
+        assert not thread.is_alive(), "a rank did not end in time"
+    return ends
