@@ -1,4 +1,4 @@
-"""The real world: answers a method's questions with processes and torch.distributed. The only place that knows it."""
+"""The distributed backend: answers a method's effects with processes. Only this package imports torch.distributed."""
 
 from hetsim.dist.backend import Processes
 

@@ -1,4 +1,4 @@
-"""The backend `dist`: one process for each rank, started here or by torchrun."""
+"""The backend `dist`: one process for each rank, started by hetsim or by torchrun."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hetsim.runtime.experiment import Experiment
 
 @dataclass(frozen=True, kw_only=True)
 class Processes(Backend):
-    """backend=dist: real processes, gloo, real gradients, really sent.
+    """backend=dist: real processes that compute real gradients, and send them over gloo.
 
-    `emulate` pad holds every result until the cluster's description says it is due; none takes the hardware as it is;
-    None is pad, or none under torchrun.
+    With `emulate` pad, every result is held until the cluster's description says that it is due; with none, the hardware
+    determines all times. None is pad, but none under torchrun.
     """
 
     emulate: str | None = None
@@ -82,5 +82,5 @@ class Processes(Backend):
 
 
 def under_torchrun() -> bool:
-    """Whether somebody else started the processes, and told each its place."""
+    """Whether torchrun started the processes, and set each one's rank in its environment."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ

@@ -1,4 +1,4 @@
-"""A transport between the threads of one process: tests run all ranks of a run without starting any process."""
+"""A transport between the threads of one process, for tests: all ranks of a run without starting a process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsim.effects import PeerLost
 
 
 class FakeNetwork:
-    """Carries the messages and collectives of `size` threads. A rank that is lost is gone for all the others."""
+    """Carries the messages and collectives of `size` threads, and simulates the loss of a rank."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -22,13 +22,13 @@ class FakeNetwork:
         self._entered: dict[tuple[int, int], dict[int, torch.Tensor]] = {}
 
     def transport(self, rank: int) -> FakeTransport:
-        """That of one rank, with those for its second thread and for control."""
+        """The transport of one rank, with those of its second thread and for control."""
         transport = FakeTransport(self, rank, lane=0)
         transport.background, transport.control = FakeTransport(self, rank, lane=1), FakeTransport(self, rank, lane=2)
         return transport
 
     def lose(self, rank: int) -> None:
-        """This rank is gone: whoever waits for it, or will, gets PeerLost."""
+        """Lose this rank: ranks that wait for it, now or later, get PeerLost."""
         with self.changed:
             self.lost.add(rank)
             self.changed.notify_all()
@@ -36,12 +36,12 @@ class FakeNetwork:
             self.queue(rank, receiver).put(None)
 
     def queue(self, sender: int, receiver: int) -> SimpleQueue[torch.Tensor | None]:
-        """The messages from one rank to another."""
+        """The queue of messages from one rank to another."""
         with self.changed:
             return self._queues.setdefault((sender, receiver), SimpleQueue())
 
     def exchange(self, lane: int, serial: int, rank: int, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors of all ranks in the collective of this number, in rank order, once all have entered it."""
+        """The tensors of all ranks in the collective with this number, in rank order; waits until all have entered."""
         with self.changed:
             entered = self._entered.setdefault((lane, serial), {})
             entered[rank] = tensor.clone()
@@ -77,15 +77,15 @@ class FakeTransport(Transport):
         tensor.copy_(message)
 
     def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
-        theirs = self._exchange(mine)
+        of_ranks = self._exchange(mine)
         size = len(mine) // self.size
-        parts.copy_(torch.cat([their[self.rank * size : (self.rank + 1) * size] for their in theirs]))
+        parts.copy_(torch.cat([values[self.rank * size : (self.rank + 1) * size] for values in of_ranks]))
 
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
         everything.copy_(torch.cat(self._exchange(mine)))
 
     def maximum(self, number: float) -> float:
-        return max(float(their.item()) for their in self._exchange(torch.tensor([number], dtype=torch.float64)))
+        return max(float(value.item()) for value in self._exchange(torch.tensor([number], dtype=torch.float64)))
 
     def broadcast(self, number: float, source: int) -> float:
         return float(self._exchange(torch.tensor([number], dtype=torch.float64))[source].item())

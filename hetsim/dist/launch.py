@@ -1,4 +1,4 @@
-"""Start one process for each rank on this machine, and leave none behind."""
+"""Start one process for each rank on this machine, and end all of them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from hetsim.results.folder import abandon
 from hetsim.runtime.experiment import Experiment
 
 PRELOAD = ["torch", "torch._dynamo", "hetsim.cli.build", "hetsim.dist.process"]
-"""What each process would spend seconds to import."""
+"""Modules that each process would take seconds to import."""
 
-
-PATIENCE = 3.0
-"""Seconds that other processes get to report what went wrong, after the first one has."""
+GRACE_SECONDS = 3.0
+"""Seconds that other processes have to report their errors after the first one, and that a process has to end."""
 
 
 def launch(experiment: Experiment, folder: Path, config: str, *, interface: str, pad: bool, port: int | None) -> dict[str, Any]:
-    """Run one process for each rank; whatever happens, all of them are gone afterwards. The summary."""
+    """Run one process for each rank. Returns the summary; in any case all processes have ended afterwards."""
     listening = listen(port)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOAD, *experiment.workload.imports])
@@ -32,20 +31,20 @@ def launch(experiment: Experiment, folder: Path, config: str, *, interface: str,
     processes = [
         context.Process(
             target=_child,
-            args=(experiment, folder, config, rank, interface, pad, listening, listening.getsockname()[1], telling),
+            args=(experiment, folder, config, rank, interface, pad, listening, listening.getsockname()[1], sender),
             name=f"hetsim rank {rank}",
             daemon=True,
         )
-        for rank, (_, telling) in enumerate(pipes)
+        for rank, (_, sender) in enumerate(pipes)
     ]
     _without_interrupts(forkserver.ensure_running)
     try:
         for process in processes:
             process.start()
         listening.close()
-        for _, telling in pipes:
-            telling.close()
-        return outcome([heard for heard, _ in pipes], processes)
+        for _, sender in pipes:
+            sender.close()
+        return outcome([receiver for receiver, _ in pipes], processes)
     except BaseException:
         _end(processes)
         abandon(folder)
@@ -56,21 +55,21 @@ def launch(experiment: Experiment, folder: Path, config: str, *, interface: str,
 
 
 def _end(processes: Sequence[Any]) -> None:
-    """Terminate them; kill those that do not end."""
+    """Terminate the processes; kill those that do not end."""
     for process in processes:
         if process.is_alive():
             process.terminate()
     for process in processes:
         if process.pid is not None:
-            process.join(PATIENCE)
+            process.join(GRACE_SECONDS)
         if process.is_alive():
             process.kill()
             process.join()
 
 
 def _without_interrupts(start: Callable[[], None]) -> None:
-    """Start processes that Ctrl-C does not reach: the parent ends them."""
-    resource_tracker.ensure_running()  # which would unblock the signal, were it started by `start`
+    """Call `start` with SIGINT blocked: the processes that it starts ignore Ctrl-C, and the parent ends them."""
+    resource_tracker.ensure_running()  # it would unblock the signal if `start` started it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         start()
@@ -79,7 +78,7 @@ def _without_interrupts(start: Callable[[], None]) -> None:
 
 
 def listen(port: int | None) -> socket.socket:
-    """A listening socket on the loopback address, for the store where the processes meet."""
+    """A listening socket on the loopback address, for the store that the processes share."""
     listening = socket.socket()
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -87,34 +86,34 @@ def listen(port: int | None) -> socket.socket:
         listening.listen(1024)
     except OSError as error:
         listening.close()
-        raise ValueError(f"backend.port={port} cannot be had ({error.strerror}): choose another, or null for any free one") from None
+        raise ValueError(f"backend.port={port} is not available ({error.strerror}): choose another, or null for any free one") from None
     return listening
 
 
 def outcome(pipes: Sequence[Connection], processes: Sequence[Any]) -> dict[str, Any]:
-    """The summary, or the reason why there is none: what a user can fix before what follows from it."""
+    """The summary. Raises the error of a process that is nearest to the cause: the one of the lowest number."""
     summary: dict[str, Any] | None = None
     reasons: list[tuple[int, Exception]] = []
-    heard: dict[int, bool] = {}
-    while len(heard) < len(pipes):
-        open_pipes = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in heard}
-        ready = wait(list(open_pipes), PATIENCE if reasons else None)
+    reported: dict[int, bool] = {}
+    while len(reported) < len(pipes):
+        open_pipes = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in reported}
+        ready = wait(list(open_pipes), GRACE_SECONDS if reasons else None)
         if not ready:
             break
         for pipe in ready:
             assert isinstance(pipe, Connection)
             rank = open_pipes[pipe]
             try:
-                grave, answer = pipe.recv()
+                order, answer = pipe.recv()
             except EOFError:
-                processes[rank].join(PATIENCE)
-                grave, answer = (
+                processes[rank].join(GRACE_SECONDS)
+                order, answer = (
                     1,
                     RunFailed(f"the process of rank {rank} ended by itself (exit status {processes[rank].exitcode}): the run is lost"),
                 )
-            heard[rank] = True
+            reported[rank] = True
             if isinstance(answer, Exception):
-                reasons.append((grave, answer))
+                reasons.append((order, answer))
             elif answer is not None:
                 summary = answer
     if reasons:
@@ -132,8 +131,8 @@ def _child(
     pad: bool,
     listening: socket.socket,
     port: int,
-    telling: Connection,
+    sender: Connection,
 ) -> None:
     from hetsim.dist.process import child
 
-    child(experiment, folder, config, rank=rank, interface=interface, pad=pad, listening=listening, port=port, telling=telling)
+    child(experiment, folder, config, rank=rank, interface=interface, pad=pad, listening=listening, port=port, sender=sender)

@@ -1,7 +1,7 @@
-"""Messages between processes: one thread to listen to each peer, one to send to it, and one inbox ordered by due time.
+"""Messages between processes: for each peer a thread that receives and one that sends, and one inbox ordered by due time.
 
-Gloo's sends are rendezvous, its receive-from-anyone stays silent when a peer is killed, and its pending receives do not
-report completion: so each peer has its own blocking receive, in a thread of its own, and its own queue of what to send.
+Gloo's sends block until they are received, its receive from any rank does not notice a killed peer, and its asynchronous
+receives do not report completion. So each peer has a thread with a blocking receive, and a thread with a queue of sends.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from typing import Any
 
 import torch
 
-from hetsim.dist.pace import Pace, clock, prompt, wake_on_time
-from hetsim.dist.transport import Transport, wire
+from hetsim.dist.pace import Pace, clock, realtime_threads, reduce_timer_slack
+from hetsim.dist.transport import Transport, as_tensor
 from hetsim.effects import Batch, Message, PeerLost
 from hetsim.errors import RunFailed
 from hetsim.vector import Phantom, nbytes
 
 HEADER_BYTES = 512
+"""Size of every encoded header."""
 
 
 class Arrival(Message):
-    """A message that has arrived, with when it was sent and when it is due, in seconds of the host's clock."""
+    """A message that has arrived, and when it was sent and is due, in seconds of the host's clock."""
 
     __slots__ = ("due_at", "sent_at")
 
@@ -34,7 +35,7 @@ class Arrival(Message):
 
 
 class Mailbox:
-    """This rank's messages from and to its peers. `seconds(peer, nbytes)` is how long the described network takes from there."""
+    """Sends and receives this rank's messages. `seconds(peer, nbytes)` is the described time of a message from this peer."""
 
     def __init__(
         self, transport: Transport, peers: Iterable[int], seconds: Callable[[int, int], float], pace: Pace, *, began: float
@@ -52,22 +53,22 @@ class Mailbox:
         self._serial = itertools.count()
         self._outbox: dict[int, SimpleQueue[tuple[torch.Tensor, Any] | None]] = {peer: SimpleQueue() for peer in peers}
         self.num_sent = dict.fromkeys(self._outbox, 0)
-        """Messages handed over, by receiver."""
+        """Messages given to `send`, by receiver."""
         self.num_arrived = dict.fromkeys(self._outbox, 0)
         """Messages that have arrived, by sender."""
         self._listeners = [Thread(target=self._listen, args=(peer,), daemon=True) for peer in self._outbox]
         self._senders = [Thread(target=self._deliver, args=(peer,), daemon=True) for peer in self._outbox]
-        with prompt():
+        with realtime_threads():
             for thread in (*self._listeners, *self._senders):
                 thread.start()
 
     def send(self, to: int, header: dict[str, Any], payload: Any, *, at: float) -> None:
-        """Hand over a message; it is on its way from `at` on."""
+        """Send a message without waiting; `at` counts as the moment at which it was sent."""
         self._outbox[to].put((encoded({**header, "sent_at": at - self._began}, payload), payload))
         self.num_sent[to] += 1
 
     def receive(self, source: int | None) -> Arrival:
-        """The message due first, from anyone or from `source`, once it is due; PeerLost if a peer asked for is gone."""
+        """The message due first, of all or of those from `source`; waits until it is due. PeerLost if such a peer is lost."""
         with self._arrived:
             while True:
                 if self._broken is not None:
@@ -78,19 +79,19 @@ class Mailbox:
                     self._arrived.wait()
                     continue
                 first = min(waiting)
-                ahead = first[0] - clock()
-                if ahead <= 0:
+                remaining = first[0] - clock()
+                if remaining <= 0:
                     self._inbox.remove(first)
                     return first[2]
-                self._arrived.wait(ahead)
+                self._arrived.wait(remaining)
 
     def has_message(self, source: int | None) -> bool:
-        """Whether a message for this `receive` has arrived, due or not."""
+        """Whether a message for such a `receive` has arrived, whether due or not."""
         with self._arrived:
             return bool(self._waiting(source))
 
     def close(self) -> None:
-        """Tell every peer that this program has ended, and wait until each has said so."""
+        """Report to all peers that this program has ended, and wait until all of theirs have."""
         for queue in self._outbox.values():
             queue.put(None)
         for thread in (*self._senders, *self._listeners):
@@ -100,7 +101,7 @@ class Mailbox:
         return [item for item in self._inbox if source in (None, item[2].source)]
 
     def _check(self, source: int | None) -> None:
-        """Nothing has arrived: can anything come?"""
+        """Raise an error if no message has arrived and none can arrive any more."""
         gone = self._lost if source is None else self._lost & {source}
         if gone:
             raise PeerLost(f"rank {min(gone)} is gone: its process ended or its connection broke")
@@ -111,11 +112,11 @@ class Mailbox:
 
     def _deliver(self, peer: int) -> None:
         try:
-            while (letter := self._outbox[peer].get()) is not None:
-                header, payload = letter
+            while (item := self._outbox[peer].get()) is not None:
+                header, payload = item
                 self._transport.send(header, peer)
                 if payload is not None:
-                    self._transport.send(wire(payload), peer)
+                    self._transport.send(as_tensor(payload), peer)
             self._transport.send(encoded({"goodbye": 1}, None), peer)
         except PeerLost:
             self._lose(peer)
@@ -123,7 +124,7 @@ class Mailbox:
             self._break(error)
 
     def _listen(self, peer: int) -> None:
-        wake_on_time()
+        reduce_timer_slack()
         packed = torch.empty(HEADER_BYTES, dtype=torch.uint8)
         try:
             while True:
@@ -133,7 +134,7 @@ class Mailbox:
                     self._end(peer)
                     return
                 if payload is not None:
-                    self._transport.receive(wire(payload), peer)
+                    self._transport.receive(as_tensor(payload), peer)
                 self._arrive(peer, header, payload)
         except PeerLost:
             self._lose(peer)
@@ -147,7 +148,7 @@ class Mailbox:
         due = now
         if self._pace.pad:
             due = message.sent_at + self._seconds(source, nbytes(payload))
-            due = self._latest[source] = max(due, self._latest.get(source, due))  # none overtakes another
+            due = self._latest[source] = max(due, self._latest.get(source, due))  # no message overtakes another from the same peer
         with self._arrived:
             if self._pace.pad:
                 self._pace.record("message", now - due)
@@ -173,7 +174,7 @@ class Mailbox:
 
 
 def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
-    """A header of fixed size: numbers and ranges as JSON, and what payload follows it."""
+    """A header of fixed size: its numbers and ranges, and the type and size of the payload that follows, as JSON."""
     fields = {name: [value.start, value.samples] if isinstance(value, Batch) else value for name, value in header.items()}
     if isinstance(payload, torch.Tensor):
         fields["payload"] = [str(payload.dtype).removeprefix("torch."), payload.numel()]
@@ -185,7 +186,7 @@ def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
 
 
 def decoded(packed: torch.Tensor) -> tuple[dict[str, Any], Any]:
-    """The header, and room for the payload that follows it."""
+    """The header, and an empty tensor or a phantom for the payload that follows it."""
     fields = json.loads(packed.numpy().tobytes())
     kind, size = fields.pop("payload", [None, 0])
     header = {name: Batch(*value) if isinstance(value, list) else value for name, value in fields.items()}

@@ -1,4 +1,4 @@
-"""The run's clock on a real machine, and the padding that makes results as late as the cluster's description says."""
+"""The clock of a run in real time, and the padding that holds results until the cluster's description says they are due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ clock = time.monotonic  # one clock for all processes of a host
 
 @dataclass
 class Lateness:
-    """How many results there were, how many took longer than described, and by how many seconds in all."""
+    """The number of results, how many of them took longer than described, and by how many seconds in total."""
 
     count: int = 0
     late: int = 0
@@ -28,16 +28,16 @@ class Lateness:
 
 @dataclass
 class Pace:
-    """Holds what is early and counts what is late; with `pad` off it does neither."""
+    """Holds early results and counts late ones; without `pad` it does neither."""
 
     pad: bool
     kinds: dict[str, Lateness] = field(default_factory=dict)
 
     def due(self, kind: str, since: float, seconds: float) -> float:
-        """Wait until `seconds` after `since` if that is still ahead, and the moment that counts as reached.
+        """Wait until `seconds` after `since`, unless that is past. Returns the moment that counts as the end.
 
-        That is the described moment where a result was held, not the one at which the system woke this thread up: what
-        follows is due from there, so waking up a little late does not add up. What itself was late counts from when it came.
+        For a held result that is the described moment, not the moment at which the system woke this thread up, so that small
+        delays of waking up do not accumulate. For a late result it is the moment at which it was ready.
         """
         now = clock()
         if not self.pad:
@@ -50,7 +50,7 @@ class Pace:
         return moment
 
     def record(self, kind: str, late: float) -> None:
-        """Count a result that came so many seconds later than described (earlier, if below zero)."""
+        """Count a result that was ready so many seconds later than described (earlier if negative)."""
         lateness = self.kinds.setdefault(kind, Lateness())
         lateness.count += 1
         if late > 0:
@@ -59,29 +59,29 @@ class Pace:
 
 
 def one_host() -> bool:
-    """Whether all processes of the run share this host, and so its clock; torchrun tells where they do not."""
+    """Whether all processes of the run are on this host, and so share its clock, by torchrun's environment variables."""
     return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
 
 
 def sleep_until(moment: float) -> None:
-    """Sleep until then, never less."""
-    while (ahead := moment - clock()) > 0:
-        time.sleep(ahead)
+    """Sleep until this moment of the host's clock, never less."""
+    while (remaining := moment - clock()) > 0:
+        time.sleep(remaining)
 
 
-def wake_on_time() -> None:
-    """Ask Linux not to bundle this thread's timers with others': 50 µs is much in a step of a millisecond."""
+def reduce_timer_slack() -> None:
+    """Set this thread's timer slack on Linux to the minimum: the default of 50 µs is much in a step of a millisecond."""
     if sys.platform == "linux":
         PR_SET_TIMERSLACK = 29  # noqa: N806
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 @contextlib.contextmanager
-def prompt() -> Iterator[None]:
-    """Threads started in here, which only move messages, run as soon as they can, where the system grants it.
+def realtime_threads() -> Iterator[None]:
+    """Start threads in this context with real-time priority, if the system allows it: for threads that only move messages.
 
-    With more processes than cores, a thread that wakes up may otherwise wait for a scheduler tick (4 ms at 250 Hz): a
-    gloo all-reduce of 10 kB among four processes on two cores took 8 ms, and 0.9 ms with real-time threads.
+    With more processes than cores, a thread that wakes up may otherwise wait for a scheduler tick (4 ms at 250 Hz). A gloo
+    all-reduce of 10 kB among four processes on two cores took 8 ms, and 0.9 ms with real-time threads.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -95,16 +95,16 @@ def prompt() -> Iterator[None]:
 
 
 def emulation(pad: bool, kinds: dict[str, Lateness]) -> dict[str, Any]:
-    """For the summary: how well the described pace was kept."""
+    """The lateness of results by kind, for the summary."""
     mode = "pad" if pad else "none"
     return {"emulate": mode, **{kind: vars(lateness) for kind, lateness in sorted(kinds.items())}}
 
 
 def warnings(kinds: dict[str, Lateness], seconds: float) -> list[str]:
-    """One sentence if the machine could not always keep the described pace, and none if it could."""
+    """One sentence if any results took longer than described, otherwise none."""
     late = [f"{lateness.late} of {lateness.count} {kind}s" for kind, lateness in sorted(kinds.items()) if lateness.late]
     if not late:
         return []
-    in_all = sum(lateness.late_seconds for lateness in kinds.values())
-    share = f" ({100 * in_all / seconds:.2g} % of the run)" if seconds else ""
-    return [f"{', '.join(late)} took longer than the cluster describes, by {1000 * in_all:.3g} ms in all{share}"]
+    total = sum(lateness.late_seconds for lateness in kinds.values())
+    share = f" ({100 * total / seconds:.2g} % of the run)" if seconds else ""
+    return [f"{', '.join(late)} took longer than the cluster describes, by {1000 * total:.3g} ms in all{share}"]

@@ -1,4 +1,4 @@
-"""What one process of a run does, from meeting the others to the files."""
+"""One process of a run: rendezvous, the rank's run, and on the leader the files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hetsim.dist.pace import Lateness, Pace, clock, emulation, wake_on_time, warnings
+from hetsim.dist.pace import Lateness, Pace, clock, emulation, reduce_timer_slack, warnings
 from hetsim.dist.rank import RankRun
 from hetsim.dist.transport import GlooTransport
 from hetsim.effects import PeerLost
@@ -33,8 +33,8 @@ from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.trace import Trace, TracePart, append_received
 
-MEETING = timedelta(minutes=5)
-"""Until every process must have come."""
+RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
+"""Time in which all processes have to connect to the store."""
 _runs = itertools.count()
 
 Report = Callable[[RunFailed], None]
@@ -42,18 +42,18 @@ Report = Callable[[RunFailed], None]
 
 @cache
 def _torchruns_store() -> Any:
-    store, _, _ = next(dist.rendezvous("env://", timeout=MEETING))  # type: ignore[attr-defined]
+    store, _, _ = next(dist.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))  # type: ignore[attr-defined]
     return store
 
 
 def join(experiment: Experiment, folder: Path, config: str, *, rank: int, interface: str, pad: bool) -> dict[str, Any] | None:
-    """Take part in a process that torchrun started, in this run of perhaps several: each meets under its own name."""
+    """Take part in a run in a process that torchrun started. Each of several runs has its own prefix in the store."""
     store = dist.PrefixStore(f"hetsim run {next(_runs)}", _torchruns_store())  # type: ignore[attr-defined]
 
     def report(error: RunFailed) -> None:
         print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
         abandon(folder)
-        os._exit(1)  # the program's thread waits in the network, and nothing else ends it; torchrun ends the others
+        os._exit(1)  # nothing else ends the program's thread, which waits in the network; torchrun ends the other processes
 
     try:
         return take_part(experiment, folder, config, rank=rank, interface=interface, pad=pad, store=store, report=report)
@@ -63,15 +63,18 @@ def join(experiment: Experiment, folder: Path, config: str, *, rank: int, interf
 
 def child(
     experiment: Experiment, folder: Path, config: str, *, rank: int, interface: str, pad: bool,
-    listening: socket.socket, port: int, telling: Connection,
+    listening: socket.socket, port: int, sender: Connection,
 ) -> None:  # fmt: skip
-    """A process that `launch` started: report the outcome to it, and never outlive it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
+    """Take part in a run in a process that `launch` started: report the result to it, and end when it ends.
+
+    An error is reported with a number: the lower, the nearer to its cause.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C, too, and ends this process
     Thread(target=_leave_with_parent, daemon=True).start()
 
     def report(error: RunFailed) -> None:
-        telling.send((1, error))
-        os._exit(1)  # the program's thread waits in the network, and nothing else ends it; the parent ends the others
+        sender.send((1, error))
+        os._exit(1)  # nothing else ends the program's thread, which waits in the network; the parent ends the other processes
 
     try:
         # the ranks' store listens on the socket that the parent bound, so no other program can take the port in between
@@ -79,22 +82,22 @@ def child(
         if master is None:
             listening.close()
         store = dist.TCPStore(  # type: ignore[attr-defined]
-            "127.0.0.1", port, experiment.num_ranks, rank == 0, MEETING, master_listen_fd=master
+            "127.0.0.1", port, experiment.num_ranks, rank == 0, RENDEZVOUS_TIMEOUT, master_listen_fd=master
         )
         summary = take_part(experiment, folder, config, rank=rank, interface=interface, pad=pad, store=store, report=report)
     except ValueError as error:
-        telling.send((0, error))
+        sender.send((0, error))
     except RunFailed as error:
-        telling.send((1, error))
+        sender.send((1, error))
     except PeerLost as error:
-        telling.send((3, RunFailed(str(error))))
+        sender.send((3, RunFailed(str(error))))
     except OSError as error:
-        telling.send((1, RunFailed(str(error))))
+        sender.send((1, RunFailed(str(error))))
     except Exception as error:
         traceback.print_exc()
-        telling.send((2, RunFailed(f"rank {rank} failed: {type(error).__name__}: {error}")))
+        sender.send((2, RunFailed(f"rank {rank} failed: {type(error).__name__}: {error}")))
     else:
-        telling.send((0, summary))
+        sender.send((0, summary))
 
 
 def _leave_with_parent() -> None:
@@ -107,9 +110,9 @@ def _leave_with_parent() -> None:
 def take_part(
     experiment: Experiment, folder: Path, config: str, *, rank: int, interface: str, pad: bool, store: Any, report: Report
 ) -> dict[str, Any] | None:
-    """Meet the others, run this rank's program, and on the leader write what the run leaves; the summary there."""
+    """Connect to the other ranks, run this rank's program, and on the leader write the run's files. Returns the summary there."""
     begun = clock()
-    wake_on_time()
+    reduce_timer_slack()
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     task, optimizers = experiment.load()
     leads = rank == experiment.leader
@@ -117,44 +120,44 @@ def take_part(
     trace = Trace(folder, experiment.trace) if leads else TracePart(experiment.trace)
     with run_folder(folder, config) if leads else contextlib.nullcontext(), trace:
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
-            part = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace)
-            part.run(store, report)
+            run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace)
+            run.run(store, report)
             if not leads:
-                hand_in(part)
+                send_results(run)
                 return None
-            lateness = collect(part)
-        assert part.history is not None
-        part.history.close()
+            lateness = collect_results(run)
+        assert run.history is not None
+        run.history.close()
         return write_summary(
-            folder, part.outcome, backend="dist", wall_seconds=clock() - begun,
-            emulation=emulation(pad, lateness), warnings=warnings(lateness, part.metrics.applied.seconds),
+            folder, run.outcome, backend="dist", wall_seconds=clock() - begun,
+            emulation=emulation(pad, lateness), warnings=warnings(lateness, run.metrics.applied.seconds),
         )  # fmt: skip
 
 
-def hand_in(part: RankRun) -> None:
-    """Send the leader what this rank did: numbers as JSON, and its part of the trace as an Arrow stream."""
-    assert isinstance(part.trace, TracePart)
-    works = part.rank < part.experiment.num_workers
+def send_results(run: RankRun) -> None:
+    """Send this rank's results to the leader: numbers as JSON, and its part of the trace as an Arrow stream."""
+    assert isinstance(run.trace, TracePart)
+    is_worker = run.rank < run.experiment.num_workers
     numbers = {
-        "activity": part.metrics.activity[part.rank].as_numbers() if works else None,
-        "lateness": {kind: vars(lateness) for kind, lateness in part.pace.kinds.items()},
+        "activity": run.metrics.activity[run.rank].as_numbers() if is_worker else None,
+        "lateness": {kind: vars(lateness) for kind, lateness in run.pace.kinds.items()},
     }
-    part.trace.close()
-    part.transport.send_bytes([json.dumps(numbers).encode()], part.experiment.leader)
-    part.transport.send_bytes(part.trace.pieces(), part.experiment.leader)
+    run.trace.close()
+    run.transport.send_bytes([json.dumps(numbers).encode()], run.experiment.leader)
+    run.transport.send_bytes(run.trace.pieces(), run.experiment.leader)
 
 
-def collect(part: RankRun) -> dict[str, Lateness]:
-    """On the leader: take in what the others did, in rank order; the lateness of all ranks together."""
-    experiment, transport = part.experiment, part.transport
-    in_all: dict[str, Lateness] = defaultdict(Lateness, part.pace.kinds)
+def collect_results(run: RankRun) -> dict[str, Lateness]:
+    """On the leader: receive the other ranks' results, in rank order. Returns the lateness of all ranks."""
+    experiment, transport = run.experiment, run.transport
+    lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
     for rank in range(experiment.num_ranks):
-        if rank == part.rank:
+        if rank == run.rank:
             continue
         numbers = json.loads(b"".join(transport.receive_bytes(rank)))
         if numbers["activity"] is not None:
-            part.metrics.activity[rank] = RankActivity.of_numbers(numbers["activity"], experiment.coordination.num_ahead)
+            run.metrics.activity[rank] = RankActivity.of_numbers(numbers["activity"], experiment.coordination.num_ahead)
         for kind, counts in numbers["lateness"].items():
-            in_all[kind] += Lateness(**counts)
-        append_received(part.trace, transport.receive_bytes(rank), rank=rank)
-    return in_all
+            lateness[kind] += Lateness(**counts)
+        append_received(run.trace, transport.receive_bytes(rank), rank=rank)
+    return lateness

@@ -1,4 +1,4 @@
-"""One rank's run among its peers: what it measures before, the moment at which all begin, and its program to the end."""
+"""One rank's run: its profile, the common start of all ranks, and its program to the end."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
 from hetsim.workloads.task import Task
 
-AHEAD = 0.02
-"""Seconds between agreeing on the beginning and beginning."""
+START_DELAY_SECONDS = 0.02
+"""Seconds from agreeing on the start to the start, so that all ranks know it in time."""
 
 
 class RankRun:
-    """One rank's part of a run. After `run`, `metrics` has what it did; the leader's `history` and `curve` have the versions."""
+    """One rank's part of a run. After `run`, its results are in `metrics`, and the leader's in `history` and `curve`, too."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class RankRun:
             self.history = History(self.prepared.start, self.prepared.stop, observers)
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
-        """Run the program among the others; `report(error)` is called on the leader if no rank can go on."""
+        """Run this rank's program with those of the other ranks. `report(error)` is called on the leader if no rank can go on."""
         experiment, rank, transport = self.experiment, self.rank, self.transport
         coordination, num_workers = experiment.coordination, experiment.num_workers
         warm_up(self.prepared, samples=-(-experiment.batch_size // num_workers))
-        began = agreed_beginning(transport, experiment.leader)
+        began = agree_on_start(transport, experiment.leader)
         mailbox = None
         if coordination.needs_server:
             peers = range(num_workers) if rank == num_workers else [num_workers]
@@ -106,11 +106,11 @@ class RankRun:
                 self.history.record_discarded(result)
             if mailbox is not None:
                 mailbox.close()
-            transport.control.barrier()  # until every program has ended, or the watch says that it never will
+            transport.control.barrier()  # until all programs have ended, or the watch reports a standstill
 
     @property
     def outcome(self) -> Outcome:
-        """What the leader has to report, once `metrics` has what the others did and its history is closed."""
+        """The outcome, on the leader: once `metrics` has all ranks' activity, and the history is closed."""
         assert self.history is not None
         assert self.curve is not None
         return Outcome(
@@ -120,14 +120,14 @@ class RankRun:
 
 
 def measured_profile(experiment: Experiment, task: Task, transport: Transport, pace: Pace) -> Profile:
-    """What each worker's gradients take, measured by all workers at the same time."""
+    """The profile of all workers, measured at the same time and gathered."""
     repetitions, rank = experiment.coordination.allocation.repetitions, transport.rank
     batch = experiment.profile_batches[min(rank, experiment.num_workers - 1)]
     weights = task.initial()
     times = None
     if rank < experiment.num_workers:
         times = StepTimes(experiment.cluster.nodes[rank], seed=experiment.seed, rank=rank, stream=PROFILING)
-        task.gradient(weights, batch)  # sets libraries up
+        task.gradient(weights, batch)  # initialises libraries
         task.device.synchronise()
     transport.control.barrier()
     began = at = clock()
@@ -140,26 +140,26 @@ def measured_profile(experiment: Experiment, task: Task, transport: Transport, p
             moments.append(at)
     ranks = transport.control.gather_numbers(*(moments if times is not None else [began] * (repetitions + 1)))
     workers = ranks[: experiment.num_workers]
-    longest = max(its[-1] - its[0] for its in workers)
+    longest = max(worker[-1] - worker[0] for worker in workers)
     took = longest + Collectives(experiment.cluster).gather_seconds() if pace.pad else clock() - began
-    return Profile([[end - start for start, end in pairwise(its)] for its in workers], took)
+    return Profile([[end - start for start, end in pairwise(worker)] for worker in workers], took)
 
 
 def described_seconds(experiment: Experiment, rank: int) -> Callable[[int, int], float]:
-    """What a message of so many bytes from a peer to this rank takes, by the cluster's description; asked once for each, in order."""
+    """The described seconds of a message of so many bytes from a peer to this rank; to be called once for each, in order."""
     cluster, jitters = experiment.cluster, {}
     if cluster.network.jitter_seconds is not None:
         jitters = {peer: Jitter(cluster, peer, rank, seed=experiment.seed) for peer in range(experiment.num_ranks)}
 
     def seconds(peer: int, nbytes: int) -> float:
-        alone = cluster.message_seconds(peer, rank, nbytes)
-        return alone + jitters[peer].next() if jitters else alone
+        without_jitter = cluster.message_seconds(peer, rank, nbytes)
+        return without_jitter + jitters[peer].next() if jitters else without_jitter
 
     return seconds
 
 
 def warm_up(prepared: Preparation, *, samples: int) -> None:
-    """A first gradient and a first step set libraries up, which is not what a run measures; both are thrown away."""
+    """Compute and discard a gradient and a step, as the first ones initialise libraries, which must not count in the run."""
     task, start = prepared.task, prepared.start
     gradient, _ = task.gradient(start.weights, Batch(0, samples))
     for optimizer in prepared.optimizers:
@@ -168,8 +168,8 @@ def warm_up(prepared: Preparation, *, samples: int) -> None:
     task.device.synchronise()
 
 
-def agreed_beginning(transport: Transport, leader: int) -> float:
-    """The moment at which this rank begins: on one host the same for all, a little ahead, chosen by the leader."""
+def agree_on_start(transport: Transport, leader: int) -> float:
+    """The moment at which this rank starts. On one host all ranks start at the same moment, which the leader chooses."""
     transport.control.barrier()
-    moment = transport.control.broadcast(clock() + AHEAD, leader)
+    moment = transport.control.broadcast(clock() + START_DELAY_SECONDS, leader)
     return moment if one_host() else clock()

@@ -1,8 +1,8 @@
-"""Notices that no rank of a run can go on, and says who waits for whom.
+"""Detects that no rank of a run can go on, and says who waits for whom. `hetsim.sim.standstill` is its twin.
 
-A thread of each process looks once in a while at what its rank waits for. If that has not changed since the last look, it is
-written to the store that the processes share; the leader's thread reads what all have written. If every rank waits or has
-ended, every message that was sent has arrived, and they are not all in the same collective, then nothing can happen any more.
+A thread of each process polls what its rank waits for. If that has not changed since the last poll, the thread writes it to the
+store that the processes share, and the leader's thread reads what all ranks have written. If every rank waits or has ended,
+every message that was sent has arrived, and not all ranks are in the same collective, then no rank can go on.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from typing import Any, Protocol
 
 from hetsim.errors import RunFailed
 
-SECONDS = 1.0
-"""Between two looks."""
-SHOWN = 8
-"""Ranks that are named in the sentence."""
+POLL_SECONDS = 1.0
+"""Time between two polls."""
+MAX_NAMED = 8
+"""Ranks that the sentence names."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What one rank waits for, as of its `num_asked`-th effect."""
+    """What one rank waits for in its `num_asked`-th effect."""
 
     num_asked: int
     what: str
     collective: str | None = None
-    """The thread, number and kind of the collective that it has entered."""
+    """The thread, number and type of the collective that it has entered."""
     ended: bool = False
     sent: dict[int, int] = field(default_factory=dict)
-    """By receiver, messages that it has sent; what has arrived, by sender."""
+    """Messages that it has sent, by receiver; `arrived` has those that have arrived, by sender."""
     arrived: dict[int, int] = field(default_factory=dict)
 
 
 class Store(Protocol):
-    """What the processes share: text by name."""
+    """The key-value store that the processes share (torch.distributed's Store)."""
 
     def set(self, key: str, value: str) -> Any:
-        """Write a text."""
+        """Write a value."""
 
     def get(self, key: str) -> Any:
-        """Read a text as bytes."""
+        """Read a value as bytes."""
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all of these have been written."""
+        """Whether all of these keys have been written."""
 
 
 class StandstillWatch:
-    """Watches one rank; on the leader, all of them. `report(error)` is called on the leader, from the watching thread."""
+    """Watches one rank, and on the leader all ranks. There the watching thread calls `report(error)` at a standstill."""
 
     def __init__(
         self, store: Store, rank: int, num_ranks: int, look: Callable[[], Waiting | None], report: Callable[[RunFailed], None] | None
@@ -73,7 +73,7 @@ class StandstillWatch:
     def _watch(self) -> None:
         seen: Waiting | None = None
         found: list[dict[str, Any]] | None = None
-        while not self._stopped.wait(SECONDS):
+        while not self._stopped.wait(POLL_SECONDS):
             try:
                 waiting = self._look()
                 stuck = waiting is not None and waiting == seen
@@ -85,11 +85,11 @@ class StandstillWatch:
                 if found is not None and found == before:
                     self._report(RunFailed(sentence(found)))
                     return
-            except Exception:  # the run is over, and with it the store
+            except Exception:  # the run has ended, and the store with it
                 return
 
     def _all_stuck(self) -> list[dict[str, Any]] | None:
-        """What all ranks wait for, if none of them can go on."""
+        """What each rank waits for, if none can go on; otherwise None."""
         keys = [self._key(rank) for rank in range(self._num_ranks)]
         if not self._store.check(keys):
             return None
@@ -102,23 +102,23 @@ class StandstillWatch:
 
 
 def standing_still(ranks: list[dict[str, Any] | None]) -> bool:
-    """Whether nothing can happen any more, by what each rank waits for (None: it may go on by itself)."""
-    there = [waiting for waiting in ranks if waiting is not None]
-    if len(there) < len(ranks) or all(waiting["ended"] for waiting in there):
+    """Whether no rank can go on, by what each rank waits for (None: it may go on by itself)."""
+    known = [waiting for waiting in ranks if waiting is not None]
+    if len(known) < len(ranks) or all(waiting["ended"] for waiting in known):
         return False
-    if len({waiting["collective"] for waiting in there}) == 1 and there[0]["collective"] is not None:
-        return False  # all are in it, so it goes on
+    if len({waiting["collective"] for waiting in known}) == 1 and known[0]["collective"] is not None:
+        return False  # all ranks are in it, so it will complete
     return all(
-        count == there[int(receiver)]["arrived"].get(str(sender), 0)
-        for sender, waiting in enumerate(there)
+        count == known[int(receiver)]["arrived"].get(str(sender), 0)
+        for sender, waiting in enumerate(known)
         for receiver, count in waiting["sent"].items()
     )
 
 
 def sentence(ranks: list[dict[str, Any]]) -> str:
-    """Who waits for whom."""
-    waiting = [f"rank {rank} {its['what']}" for rank, its in enumerate(ranks) if not its["ended"]]
-    ended = [f"rank {rank} {its['what']}" for rank, its in enumerate(ranks) if its["ended"]]
-    shown = (waiting + ended)[:SHOWN]
-    more = len(ranks) - len(shown)
-    return f"the run can make no progress: {'; '.join(shown)}{f'; and {more} more' if more else ''}"
+    """What each of the waiting ranks waits for."""
+    waiting = [f"rank {rank} {one['what']}" for rank, one in enumerate(ranks) if not one["ended"]]
+    ended = [f"rank {rank} {one['what']}" for rank, one in enumerate(ranks) if one["ended"]]
+    named = (waiting + ended)[:MAX_NAMED]
+    more = len(ranks) - len(named)
+    return f"the run can make no progress: {'; '.join(named)}{f'; and {more} more' if more else ''}"

@@ -1,6 +1,6 @@
-"""What the processes of a run do with each other's numbers: point-to-point messages and collectives, over gloo.
+"""The transport between the processes of a run: point-to-point messages and collectives, over gloo.
 
-Another transport (NCCL, say) is one more class here; `hetsim.dist.fake` has one for tests, with threads for processes.
+Another transport, such as NCCL, is one more class here. `hetsim.dist.fake` has one between threads, for tests.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hetsim.dist.pace import prompt
+from hetsim.dist.pace import realtime_threads
 from hetsim.effects import PeerLost
 from hetsim.vector import Phantom
 
-SILENCE = timedelta(days=7)
-"""Between messages: a slow step is no failure, and a dead peer is noticed at once."""
+TIMEOUT = timedelta(days=7)
+"""Of gloo's operations. It is long, as a slow step is no failure, and gloo notices a dead peer at once."""
 
 
 class Transport(ABC):
-    """Blocking operations of one rank with the others, on flat CPU tensors; PeerLost where a peer is gone.
+    """Blocking operations of one rank with the others, on flat CPU tensors. They raise PeerLost if a peer is lost.
 
-    All ranks ask for the same collectives in the same order. One thread uses a transport's collectives, another one those of
-    its `background`; messages may be sent and received by one thread for each peer and direction.
+    All ranks have to enter the same collectives in the same order. One thread uses a transport's collectives, and a second one
+    those of its `background`. Messages may be sent and received by one thread for each peer and direction.
     """
 
     rank: int
     size: int
-    """How many ranks there are."""
+    """The number of ranks."""
     background: Transport
     """The same ranks, for the collectives of a second thread."""
     control: Transport
@@ -39,15 +39,15 @@ class Transport(ABC):
 
     @abstractmethod
     def send(self, tensor: torch.Tensor, to: int) -> None:
-        """Until the receiver has it."""
+        """Send a tensor; returns when the receiver has it."""
 
     @abstractmethod
     def receive(self, tensor: torch.Tensor, source: int) -> None:
-        """Fill the tensor with the next message from there, of the same size and kind."""
+        """Fill the tensor with the next message from `source`, which has the same size and type."""
 
     @abstractmethod
     def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
-        """Send the k-th of `size` equal parts of `mine` to rank k, and put what comes from rank k at the k-th place of `parts`."""
+        """Send the k-th of `size` equal parts of `mine` to rank k, and put what rank k sends at the k-th place of `parts`."""
 
     @abstractmethod
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
@@ -59,16 +59,16 @@ class Transport(ABC):
 
     @abstractmethod
     def broadcast(self, number: float, source: int) -> float:
-        """The number that rank `source` has."""
+        """The number of rank `source`."""
 
     @abstractmethod
     def barrier(self) -> None:
-        """Until all ranks are here."""
+        """Wait until all ranks have entered."""
 
     def sum_in_rank_order(self, flat: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks, added up in rank order, so that it is the simulator's to the last bit.
+        """The sum over all ranks, added up in rank order, so that it equals the simulator's to the last bit.
 
-        Each rank adds up one part, and all gather the parts: as many bytes as a ring all-reduce, 2(N−1)/N of the vector a rank.
+        Each rank adds up one part, and all ranks gather the parts. Each sends 2(N−1)/N of the vector, as in a ring all-reduce.
         """
         size = -(-len(flat) // self.size)
         mine = torch.nn.functional.pad(flat, (0, size * self.size - len(flat)))
@@ -88,7 +88,7 @@ class Transport(ABC):
         return rows
 
     def send_bytes(self, pieces: Iterable[bytes], to: int) -> None:
-        """Some pieces of bytes, each after its length, and a length of 0."""
+        """Send pieces of bytes, each after its length, and at the end a length of 0."""
         for piece in pieces:
             if piece:
                 self.send(torch.tensor([len(piece)]), to)
@@ -96,7 +96,7 @@ class Transport(ABC):
         self.send(torch.tensor([0]), to)
 
     def receive_bytes(self, source: int) -> Iterator[bytes]:
-        """The pieces that `send_bytes` sends from there."""
+        """The pieces that `source` sends by `send_bytes`."""
         length = torch.empty(1, dtype=torch.int64)
         while True:
             self.receive(length, source)
@@ -119,9 +119,9 @@ class GlooTransport(Transport):
     @classmethod
     @contextlib.contextmanager
     def connect(cls, rank: int, size: int, store: Any) -> Iterator[GlooTransport]:
-        """Meet the others at a store; leave together with them."""
-        with prompt(), peers_may_leave():
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=SILENCE)
+        """Connect to the other ranks by a store; at the end of the block, wait for them and disconnect."""
+        with realtime_threads(), peer_errors():
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
             groups = dist.new_group(), dist.new_group()
         try:
             transport = cls(rank, size)
@@ -132,41 +132,41 @@ class GlooTransport(Transport):
             dist.destroy_process_group()
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
-        with peers_may_leave(to):
+        with peer_errors(to):
             dist.send(tensor, to, group=self._group)
 
     def receive(self, tensor: torch.Tensor, source: int) -> None:
-        with peers_may_leave(source):
+        with peer_errors(source):
             dist.recv(tensor, source, group=self._group)
 
     def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
-        with peers_may_leave():
+        with peer_errors():
             dist.all_to_all_single(parts, mine, group=self._group)
 
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
-        with peers_may_leave():
+        with peer_errors():
             dist.all_gather_into_tensor(everything, mine, group=self._group)
 
     def maximum(self, number: float) -> float:
         largest = torch.tensor([number], dtype=torch.float64)
-        with peers_may_leave():
+        with peer_errors():
             dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group)
         return float(largest.item())
 
     def broadcast(self, number: float, source: int) -> float:
         value = torch.tensor([number], dtype=torch.float64)
-        with peers_may_leave():
+        with peer_errors():
             dist.broadcast(value, source, group=self._group)
         return float(value.item())
 
     def barrier(self) -> None:
-        with peers_may_leave():
+        with peer_errors():
             dist.barrier(group=self._group)
 
 
 @contextlib.contextmanager
-def peers_may_leave(rank: int | None = None) -> Iterator[None]:
-    """Gloo's error for a peer that is gone, as PeerLost. ValueError: this process is leaving the group."""
+def peer_errors(rank: int | None = None) -> Iterator[None]:
+    """Raise PeerLost for gloo's errors: RuntimeError if a peer is lost, ValueError if this process is leaving the group."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -174,6 +174,6 @@ def peers_may_leave(rank: int | None = None) -> Iterator[None]:
         raise PeerLost(f"{who} is gone: its process ended or its connection broke") from error
 
 
-def wire(payload: Any) -> torch.Tensor:
-    """What goes through the wire: a phantom is as many bytes of nothing."""
+def as_tensor(payload: Any) -> torch.Tensor:
+    """The tensor that is sent for a payload: for a phantom, as many bytes of zeros."""
     return torch.zeros(payload.nbytes, dtype=torch.uint8) if isinstance(payload, Phantom) else payload

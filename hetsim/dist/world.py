@@ -1,4 +1,4 @@
-"""The real world of one rank: what each effect does on this process, and how long its answer is held."""
+"""The world of one rank in real time: what each effect does in this process, and how long its answer is held."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsim.coordination.state import State
 from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Pace, clock
 from hetsim.dist.standstill import Waiting
-from hetsim.dist.transport import Transport, wire
+from hetsim.dist.transport import Transport, as_tensor
 from hetsim.runtime.history import History
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
@@ -21,27 +21,27 @@ from hetsim.runtime.world import as_program_error, handlers, unsupported
 from hetsim.vector import Phantom, nbytes
 
 MAIN, SECOND = 0, 1
-"""The thread that runs the program, and the one that performs what the program starts."""
+"""The thread that runs the program, and the thread that runs the effects that the program starts."""
 
 
 class Turn(NamedTuple):
-    """When an effect is asked for, and how it reaches the others."""
+    """The context of an effect: when it was yielded, and by which transport it reaches the other ranks."""
 
     at: float
-    """The moment, in seconds of the host's clock: the end of the effect before, not when the system woke this thread up."""
+    """In seconds of the host's clock: the end of the effect before, not the moment at which the system woke this thread up."""
     transport: Transport
-    """Each thread has its own collectives."""
+    """Of the thread: each has its own collectives."""
     version: int
-    """That the rank had committed when the effect was asked for, or started."""
+    """The version that the rank had committed when the effect was yielded or started."""
     thread: int = MAIN
 
 
 Answered = tuple[Any, float]
-"""An effect's answer, and the moment that it is then."""
+"""An effect's answer, and the moment at which it is given, in seconds of the host's clock."""
 
 
 class Started(fx.Pending[Any]):
-    """An effect that a second thread performs."""
+    """A started effect, which the second thread runs."""
 
     __slots__ = ("future",)
 
@@ -50,9 +50,9 @@ class Started(fx.Pending[Any]):
 
 
 class ProcessWorld:
-    """One rank of a run in real time; `began` is the moment of the host's clock at which the run began.
+    """One rank of a run in real time; `began` is when the run began, by the host's clock.
 
-    The program runs in one thread, and what it starts in a second one, one effect after another. Only the first thread
+    The program runs in one thread. The effects that it starts run in a second thread, one after another. Only the first thread
     writes the rank's state.
     """
 
@@ -83,12 +83,12 @@ class ProcessWorld:
         self.mailbox = mailbox
         self.pace = pace
         self.history = history
-        """Of the leader."""
+        """On the leader; None on other ranks."""
         self.began = began
         self._keep = keep
-        works = self.rank < experiment.num_workers
-        self.times = prepared.step_times(state) if works else None
-        self.service = None if works else prepared.service_times(state)
+        is_worker = self.rank < experiment.num_workers
+        self.times = prepared.step_times(state) if is_worker else None
+        self.service = None if is_worker else prepared.service_times(state)
         self.collectives = Collectives(experiment.cluster)
         kinds = (GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER)
         self._record = {kind: interval_recorder(recorders, kind) or ignore for kind in kinds}
@@ -101,30 +101,30 @@ class ProcessWorld:
         self.handlers = handlers(self)
 
     def run(self, program: fx.Program[Any]) -> Any:
-        """Run the program to its end, which is its result; an error of the world is thrown into it."""
+        """Run the program to its end. Returns its result; an error of the world is thrown into it."""
         at = self.began
-        give: Callable[[Any], fx.Effect[Any]] = program.send
+        resume: Callable[[Any], fx.Effect[Any]] = program.send
         answer: Any = None
         try:
             while True:
                 try:
-                    effect = give(answer)
+                    effect = resume(answer)
                 except StopIteration as ended:
                     self.ended = True
                     return ended.value
                 except AttributeError as error:
                     raise as_program_error(error, self.rank) from None
                 try:
-                    answer, at = self.perform(effect, Turn(at, self.transport, self.state.version))
-                    give = program.send
+                    answer, at = self.answer_effect(effect, Turn(at, self.transport, self.state.version))
+                    resume = program.send
                 except fx.PeerLost as error:
-                    give, answer = program.throw, error
+                    resume, answer = program.throw, error
         finally:
             program.close()
             self._second.shutdown(wait=False, cancel_futures=True)
 
-    def perform(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
-        """The answer to an effect, once its time has come, and the moment that it is then."""
+    def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
+        """Answer an effect when the answer is due. Returns also that moment."""
         if not self.pace.pad:
             turn = turn._replace(at=clock())
         self._asked[turn.thread] = effect
@@ -136,7 +136,7 @@ class ProcessWorld:
         return answered
 
     def gradient(self, state: RankState, effect: fx.Gradient, turn: Turn) -> Answered:
-        """Really computed; held until its described time."""
+        """Really computed; held for the time of the node's model."""
         assert self.times is not None
         samples, at = effect.batch.samples, turn.at
         if turn.thread == MAIN:
@@ -174,13 +174,13 @@ class ProcessWorld:
         return end
 
     def send(self, state: RankState, effect: fx.Send, turn: Turn) -> Answered:
-        """Handed to the thread that sends to this peer."""
+        """Queued for the thread that sends to this peer."""
         assert self.mailbox is not None
         self.mailbox.send(effect.to, effect.header, effect.payload, at=turn.at)
         return None, turn.at
 
     def receive(self, state: RankState, effect: fx.Receive, turn: Turn) -> Answered:
-        """The message due first, not before it is due."""
+        """The message due first; waits until it is due."""
         assert self.mailbox is not None
         message = self.mailbox.receive(effect.source)
         start, end = message.sent_at - self.began, message.due_at - self.began
@@ -189,17 +189,17 @@ class ProcessWorld:
         return message, max(turn.at, message.due_at)
 
     def all_reduce(self, state: RankState, effect: fx.AllReduce, turn: Turn) -> Answered:
-        """Really sent and added up, in rank order; held since the last entry, which one scalar reduction more finds out."""
+        """Really sent and added up, in rank order; held from the last entry on, which a further scalar reduction determines."""
         self._num_collectives[turn.thread] += 1
         value = effect.value
-        total = turn.transport.sum_in_rank_order(wire(value))
+        total = turn.transport.sum_in_rank_order(as_tensor(value))
         last = turn.transport.maximum(turn.at) if self.pace.pad else turn.at
         size = nbytes(value)
         end = self._held("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size), size)
         return value if isinstance(value, Phantom) else total, end
 
     def gather(self, state: RankState, effect: fx.Gather, turn: Turn) -> Answered:
-        """Really gathered; held since the last entry."""
+        """Really gathered; held from the last entry on."""
         self._num_collectives[turn.thread] += 1
         ranks = turn.transport.gather_numbers(effect.number, turn.at)
         last = max(entered for _, entered in ranks)
@@ -212,18 +212,18 @@ class ProcessWorld:
         return end
 
     def start(self, state: RankState, effect: fx.Start[Any], turn: Turn) -> Answered:
-        """A second thread performs what is started, one after another."""
+        """Submitted to the second thread, which runs started effects one after another."""
         started = Turn(turn.at, self.transport.background, turn.version, SECOND)
-        return Started(self._second.submit(self.perform, effect.effect, started)), turn.at
+        return Started(self._second.submit(self.answer_effect, effect.effect, started)), turn.at
 
     def wait(self, state: RankState, effect: fx.Wait[Any], turn: Turn) -> Answered:
-        """Until that thread has the answer."""
+        """Waits until the second thread has the answer."""
         assert isinstance(effect.pending, Started)
         answer, end = effect.pending.future.result()
         return answer, max(turn.at, end)
 
     def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
-        """The leader records and decides; where seconds are limited and there is no server, it tells the others."""
+        """The leader records and decides; if seconds are limited and there is no server, it broadcasts the decision."""
         committed: State = effect.state
         state.committed(effect.version, self.prepared.epoch(committed))
         stop = self.prepared.stop

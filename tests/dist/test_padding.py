@@ -100,7 +100,7 @@ def driver(clock: Clock, *, rank: int = 0, takes: float = 0.0, pad: bool = True,
 
 def asked(rank: ProcessWorld, effect: Effect[Any], at: float) -> Any:
     """The answer to an effect that is asked for at this moment, and the moment that it is then."""
-    return rank.perform(effect, Turn(at, rank.transport, rank.state.version))
+    return rank.answer_effect(effect, Turn(at, rank.transport, rank.state.version))
 
 
 def arrival(source: int, *, sent_at: float = BEGAN, due_at: float = BEGAN, payload: Any = None, **header: Any) -> Arrival:

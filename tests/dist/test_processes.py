@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from processes import play
+from processes import run_in_processes
 from pyarrow import parquet
 from worlds import cluster, experiment, node, simulate, tiles
 
@@ -44,7 +44,7 @@ def test_synchronous_parameters_are_the_simulators(allocation: str) -> None:
         "method=ssgd", allocation, "weighting=per_sample", cluster=QUICK, batch_size=48, dtype="float64", budget={"epochs": 1}
     )
 
-    real, simulated = play(made)[0].states, simulate(made).states
+    real, simulated = run_in_processes(made)[0].states, simulate(made).states
 
     assert [state.version for state in real] == [state.version for state in simulated] == list(range(1, 31))
     for mine, theirs in zip(real, simulated, strict=True):
@@ -55,7 +55,7 @@ def test_single_precision_agrees_over_the_first_commits() -> None:
     """float32 drifts by rounding alone: within 1e-5 over twenty commits."""
     made = experiment("method=ssgd", cluster=QUICK, batch_size=48, budget={"updates": 20})
 
-    real, simulated = play(made)[0].states, simulate(made).states
+    real, simulated = run_in_processes(made)[0].states, simulate(made).states
 
     assert len(real) == 20
     for mine, theirs in zip(real, simulated, strict=True):
@@ -72,7 +72,7 @@ def test_each_position_is_handed_out_once(method: tuple[str, ...], pad: bool) ->
     """Whoever computes, in whatever order: an epoch budget is the sample sequence, once."""
     made = experiment(*method, cluster=QUICK, batch_size=48, budget={"epochs": 1})
 
-    parts = play(made, pad=pad)
+    parts = run_in_processes(made, pad=pad)
 
     assert tiles([batch for part in parts[: made.num_workers] for batch in part.computed], stop=1437)
     assert parts[made.leader].states[-1].num_samples == 1437
@@ -83,7 +83,7 @@ def test_padding_is_never_undercut() -> None:
     made = experiment("method=asgd", cluster=QUICK, batch_size=48, budget={"epochs": 1})
     described = made.cluster
 
-    parts = play(made)
+    parts = run_in_processes(made)
 
     size = nbytes(parts[made.leader].states[-1].weights)
     rows = [row for part in parts for row in part.rows]
@@ -104,7 +104,7 @@ def test_a_synchronous_run_is_never_shorter_than_its_simulation() -> None:
     """Each reduction and gather waits for the last to enter and then its described time, so the ends cannot come early."""
     made = experiment("method=ssgd", "allocation=dbs", cluster=QUICK, batch_size=48, budget={"updates": 12})
 
-    real = [row.end for row in play(made)[0].rows if row.kind == "commit"]
+    real = [row.end for row in run_in_processes(made)[0].rows if row.kind == "commit"]
 
     simulated = simulate(experiment("method=ssgd", "allocation=even", cluster=QUICK, batch_size=48, budget={"updates": 1})).seconds
     assert len(real) == 12
@@ -116,7 +116,7 @@ def test_a_reduction_is_held_since_the_last_entry() -> None:
     """On every rank alike: the slowest node's gradient, then the described ring."""
     made = experiment("method=ssgd", "allocation=dbs", cluster=QUICK, batch_size=48, budget={"updates": 4})
 
-    parts = play(made)
+    parts = run_in_processes(made)
 
     ring, size = Collectives(made.cluster), nbytes(parts[0].states[-1].weights)
     for kind, described in (("all_reduce", ring.all_reduce_seconds(size)), ("gather", ring.gather_seconds())):
@@ -177,7 +177,7 @@ def test_a_run_goes_on_from_a_committed_state() -> None:
     made = experiment("method=ssgd", cluster=QUICK, batch_size=48, dtype="float64", budget={"updates": 10})
     whole = simulate(made)
 
-    resumed = play(made, checkpoint=whole.checkpoints[3])[0].states
+    resumed = run_in_processes(made, checkpoint=whole.checkpoints[3])[0].states
 
     assert [state.version for state in resumed] == list(range(5, 11))
     torch.testing.assert_close(resumed[-1].weights, whole.weights, rtol=0, atol=1e-12)
@@ -187,7 +187,7 @@ def test_a_budget_of_seconds_stops_every_rank_at_the_same_commit() -> None:
     """Rank 0 judges and tells the others: nobody waits for a reduction that never comes."""
     made = experiment("method=ssgd", cluster=QUICK, batch_size=48, budget={"seconds": 0.05})
 
-    parts = play(made)
+    parts = run_in_processes(made)
 
     commits = [row for row in parts[0].rows if row.kind == "commit"]
     assert commits[-1].end >= 0.05
@@ -228,7 +228,7 @@ def test_what_was_started_goes_on_while_the_program_computes() -> None:
     policies = {axis: getattr(made.coordination, axis) for axis in AXES}
     made = made.__class__(**{**vars(made), "coordination": Overlapped(**policies)})
 
-    took = float(play(made)[0].states[-1].weights[0])
+    took = float(run_in_processes(made)[0].states[-1].weights[0])
 
     assert took == pytest.approx(0.04, abs=0.005)
 
@@ -251,7 +251,7 @@ def test_a_port_that_is_taken_is_one_sentence() -> None:
     with listen(None) as taken:
         port = taken.getsockname()[1]
 
-        with pytest.raises(ValueError, match=rf"backend\.port={port} cannot be had \(Address already in use\): choose another"):
+        with pytest.raises(ValueError, match=rf"backend\.port={port} is not available \(Address already in use\): choose another"):
             listen(port)
 
 

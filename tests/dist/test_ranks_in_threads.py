@@ -17,14 +17,14 @@ from hetsim.coordination.base import Coordination
 from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
-from hetsim.dist.process import collect, hand_in
+from hetsim.dist.process import collect_results, send_results
 from hetsim.dist.rank import RankRun
 from hetsim.effects import AllReduce, Commit, Gradient, LocalUpdate, Node, Program, Receive, Regroup, Send, Update
 from hetsim.errors import ProgramError, RunFailed
 from hetsim.policies.admission import Decision, EveryGradient
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.trace import TracePart, received
+from hetsim.runtime.trace import TracePart, append_received
 
 QUICK = cluster(*(node(seconds) for seconds in (4e-5, 1e-5, 2e-5)), network={"latency_seconds": 1e-5, "bytes_per_second": 1e9})
 SMALL: dict[str, Any] = {
@@ -278,9 +278,9 @@ def test_ranks_hand_in_bytes_and_the_leader_has_what_all_did() -> None:
 
     def finish(run: RankRun) -> None:
         if run.history is None:
-            hand_in(run)
+            send_results(run)
         else:
-            lateness.update(collect(run))
+            lateness.update(collect_results(run))
 
     ends = run_in_threads(described, finish=finish, pad=True)
 
@@ -307,14 +307,14 @@ def test_a_part_of_a_trace_goes_through_bytes(tmp_path: Path) -> None:
         part.close()
         trace = Trace(tmp_path, "full")
 
-        received(trace, part.pieces(), rank=1)
+        append_received(trace, part.pieces(), rank=1)
         trace.close()
 
     table = parquet.read_table(tmp_path / "trace.parquet")
     assert table.column("start").to_pylist() == [row[0] for row in rows]
     assert set(table.column("kind").to_pylist()) == {"gradient"}
     with pytest.raises(RunFailed, match="rank 1 sent a trace that cannot be read"):
-        received(Trace(tmp_path, "full"), iter([b"no arrow stream"]), rank=1)
+        append_received(Trace(tmp_path, "full"), iter([b"no arrow stream"]), rank=1)
 
 
 def test_a_rank_owns_what_its_checkpoint_has() -> None:

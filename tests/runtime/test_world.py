@@ -12,7 +12,7 @@ from hetsim import effects as fx
 from hetsim.dist.world import ProcessWorld
 from hetsim.errors import ProgramError, RunFailed
 from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, interval_recorder
-from hetsim.runtime.world import World, effect_types, explained, handlers, method_name, unsupported
+from hetsim.runtime.world import World, as_program_error, effect_types, handlers, method_name, unsupported
 from hetsim.sim.lockstep import LockstepWorld
 from hetsim.sim.world import EventWorld
 
@@ -85,13 +85,13 @@ def test_a_missing_header_value_is_one_sentence() -> None:
     with pytest.raises(AttributeError) as raised:
         _ = message.batch
 
-    explanation = explained(raised.value, 4)
+    explanation = as_program_error(raised.value, 4)
 
     assert isinstance(explanation, ProgramError)
     assert str(explanation) == (
         "rank 4 reads 'batch' of a message from rank 2, whose header holds version, seconds: add batch=… to that Send"
     )
-    assert explained(other, 4) is other
+    assert as_program_error(other, 4) is other
 
 
 @WORLDS

@@ -10,7 +10,7 @@ import simpy
 
 from hetsim.sim.clock import Clock
 
-RUN: dict[str, Callable[[Clock], object]] = {"run": lambda env: env.run(), "play": lambda env: env.play()}
+RUN: dict[str, Callable[[Clock], object]] = {"run": lambda env: env.run(), "run_all": lambda env: env.run_all()}
 BOTH = pytest.mark.parametrize("how", RUN)
 
 
