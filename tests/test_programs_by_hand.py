@@ -35,7 +35,7 @@ from hetsim.policies.allocation.periodic import SpeedProportional
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.compression import NoCompression
 from hetsim.policies.weighting import NoDiscount, PerSample, PerWorker
-from hetsim.runtime.world import explained
+from hetsim.runtime.world import as_program_error
 
 PLAIN: dict[str, Any] = {
     "allocation": Even(),
@@ -429,7 +429,7 @@ def test_a_value_that_was_not_sent_is_one_sentence_of_the_world():
     with pytest.raises(AttributeError) as missing:
         _ = message.seconds
 
-    error = explained(missing.value, rank=1)
+    error = as_program_error(missing.value, rank=1)
 
     assert isinstance(error, ProgramError)
     assert str(error) == ("rank 1 reads 'seconds' of a message from rank 2, whose header holds version, loss: add seconds=… to that Send")
@@ -440,4 +440,4 @@ def test_an_attribute_that_anything_else_lacks_is_the_error_that_it_was():
     with pytest.raises(AttributeError) as missing:
         _ = Batch(0, 2).seconds  # type: ignore[attr-defined]
 
-    assert explained(missing.value, rank=1) is missing.value
+    assert as_program_error(missing.value, rank=1) is missing.value

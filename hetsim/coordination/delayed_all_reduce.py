@@ -75,7 +75,7 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
             gradient: Vector = None
             if before is not None:
                 gradient = yield from Wait(before.gradient)
-                state = yield from self.observed(plan, state, before)
+                state = yield from self.observe_reduction(plan, state, before)
             following: PendingReduction | None = None
             if batches.num_samples:
                 seconds = None
@@ -105,7 +105,7 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
                 )
             before = following
 
-    def observed(self, plan: Plan, state: State, reduced: PendingReduction) -> Program[State]:
+    def observe_reduction(self, plan: Plan, state: State, reduced: PendingReduction) -> Program[State]:
         """The state with the reduced samples counted, and with the gathered timings observed by the allocation."""
         state = replace(state, num_samples=state.num_samples + reduced.batches.num_samples)
         timings: tuple[Contribution, ...] = ()
