@@ -1,4 +1,4 @@
-"""The table of all methods: what each one's own phase looks like, and what it is identical to. A new method is one more row."""
+"""The tables of all methods: what a run of each must show, and which identities hold. A new method is one more row."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ from hetsim.cli.methods import configs
 
 SHIPPED = sorted(path.stem for path in (configs() / "method").glob("*.yaml"))
 BALANCED = (32, 32, 64, 128)
-"""A batch of 256 on mixed4, whose speeds are 1 : 1 : 2 : 4."""
+"""The shares in proportion to speed of a batch of 256 on mixed4, whose speeds are 1 : 1 : 2 : 4."""
 
-Seen = Callable[[Run], bool]
+Observation = Callable[[Run], bool]
 
 
-def staleness(run: Run, *, behind: int = 0) -> set[int]:
-    """How old what was applied was, from this update on."""
-    return {c.staleness for group in run.applied[behind:] for c in group}
+def staleness(run: Run, *, after: int = 0) -> set[int]:
+    """The staleness of the contributions applied after so many updates."""
+    return {c.staleness for group in run.applied[after:] for c in group}
 
 
 def sizes(run: Run) -> set[int]:
-    """How many contributions made a version, but for the last, drained ones."""
+    """How many contributions made a version, except for the last ones, which end the run."""
     return {len(group) for group in run.applied[:-4]}
 
 
 def shares(run: Run) -> tuple[int, ...]:
-    """The last split."""
+    """The shares after the last commit."""
     split: tuple[int, ...] = run.simulation.experiment.coordination.allocation.shares(run.states[-1].allocation)
     return split
 
 
 def balanced(run: Run, *, within: int = 0) -> bool:
-    """Whether the split is that by speed."""
+    """Whether the shares are in proportion to speed."""
     return max(abs(share - best) for share, best in zip(shares(run), BALANCED, strict=True)) <= within
 
 
-def together(run: Run) -> bool:
-    """Whether everyone has a part in each version, and nothing is late."""
+def synchronous(run: Run) -> bool:
+    """Whether all workers contribute to each version, and no contribution is late."""
     return staleness(run) == {0} and sizes(run) == {4}
 
 
-def alone(run: Run) -> bool:
+def asynchronous(run: Run) -> bool:
     """Whether each gradient makes a version, and some are late."""
     return sizes(run) == {1} and max(staleness(run)) > 1
 
 
 def delayed(run: Run) -> bool:
-    """Whether the delay is nothing in the warm-up, and one step ever after the first one behind it."""
-    return staleness(run) == {0, 1} and staleness(run, behind=21) == {1} and {c.staleness for g in run.applied[:21] for c in g} == {0}
+    """Whether staleness is 0 in the warm-up, and 1 after the first update that follows it."""
+    return staleness(run) == {0, 1} and staleness(run, after=21) == {1} and {c.staleness for g in run.applied[:21] for c in g} == {0}
 
 
 def pushes(run: Run) -> set[int]:
-    """Bytes of what workers sent."""
+    """The sizes in bytes of the workers' pushes."""
     return {row.nbytes for row in run.rows("message") if row.rank < 4 and row.nbytes}
 
 
 def changed(run: Run, name: str) -> bool:
-    """Whether a number of the allocation's state has changed since the first update."""
+    """Whether a field of the allocation's state has changed since the first update."""
     return getattr(run.states[0].allocation, name) != getattr(run.states[-1].allocation, name)
 
 
 @dataclass(frozen=True)
 class Row:
-    """`own` says whether a run on mixed4 entered the method's own phase; `keys` are for a quadratic, where rates differ."""
+    """`shows` is true for a run on mixed4 that does what is specific to the method; `keys` change its config for a quadratic."""
 
-    own: Seen
+    shows: Observation
     keys: dict[str, Any] = field(default_factory=dict)
 
 
@@ -77,30 +77,30 @@ SHRINKING = {
     "local_learning_rate_schedule": {"_target_": "torch.optim.lr_scheduler.ExponentialLR", "gamma": 0.95},
     "local_optimizer": {"weight_decay": 0.0},
 }
-"""Adam's steps do not shrink by themselves, and weight decay moves the optimum."""
+"""Keys with which it converges: Adam's steps do not shrink by themselves, and weight decay moves the optimum."""
 
 METHODS: dict[str, Row] = {
-    "ssgd": Row(together),
+    "ssgd": Row(synchronous),
     "backup": Row(lambda run: staleness(run) == {0} and sizes(run) == {3} and run.states[-1].num_samples_discarded > 0),
-    "asgd": Row(alone),
-    "ssp": Row(lambda run: alone(run) and any(state.admission.waiting for state in run.states)),
+    "asgd": Row(asynchronous),
+    "ssp": Row(lambda run: asynchronous(run) and any(state.admission.waiting for state in run.states)),
     "softsync": Row(lambda run: sizes(run) == {2} and max(staleness(run)) > 1),
     "ringmaster": Row(lambda run: 1 < max(staleness(run)) < 4 and run.states[-1].num_samples_discarded > 0),
-    "staleness_aware": Row(alone),
-    "dc_asgd": Row(alone),
-    "dc_asgd_adaptive": Row(lambda run: alone(run) and bool(run.states[-1].compensation.abs().max() > 0)),
-    "gap_aware": Row(lambda run: alone(run) and bool(run.states[-1].compensation.v.abs().max() > 0)),
-    "dana": Row(lambda run: alone(run) and bool(run.states[-1].compensation.total.abs().max() > 0)),
-    "dbs_sgd": Row(lambda run: alone(run) and balanced(run)),
-    "dbs": Row(lambda run: together(run) and balanced(run)),
-    "omnilearn": Row(lambda run: together(run) and balanced(run)),
-    "lb_bsp": Row(lambda run: together(run) and balanced(run, within=2) and changed(run, "step")),
-    "optperf": Row(lambda run: together(run) and balanced(run) and run.states[-1].allocation.settled),
-    "static": Row(lambda run: together(run) and balanced(run) and run.simulation.profile_seconds > 0),
-    "hetgrad": Row(lambda run: together(run) and balanced(run) and run.simulation.profile_seconds > 0),
+    "staleness_aware": Row(asynchronous),
+    "dc_asgd": Row(asynchronous),
+    "dc_asgd_adaptive": Row(lambda run: asynchronous(run) and bool(run.states[-1].compensation.abs().max() > 0)),
+    "gap_aware": Row(lambda run: asynchronous(run) and bool(run.states[-1].compensation.v.abs().max() > 0)),
+    "dana": Row(lambda run: asynchronous(run) and bool(run.states[-1].compensation.total.abs().max() > 0)),
+    "dbs_sgd": Row(lambda run: asynchronous(run) and balanced(run)),
+    "dbs": Row(lambda run: synchronous(run) and balanced(run)),
+    "omnilearn": Row(lambda run: synchronous(run) and balanced(run)),
+    "lb_bsp": Row(lambda run: synchronous(run) and balanced(run, within=2) and changed(run, "step")),
+    "optperf": Row(lambda run: synchronous(run) and balanced(run) and run.states[-1].allocation.settled),
+    "static": Row(lambda run: synchronous(run) and balanced(run) and run.simulation.profile_seconds > 0),
+    "hetgrad": Row(lambda run: synchronous(run) and balanced(run) and run.simulation.profile_seconds > 0),
     "od_sgd": Row(delayed),
     "pipe_sgd": Row(delayed),
-    "ssd_sgd": Row(lambda run: staleness(run, behind=25) == {1, 2, 3, 4, 5}),
+    "ssd_sgd": Row(lambda run: staleness(run, after=25) == {1, 2, 3, 4, 5}),
     "cd_sgd": Row(lambda run: delayed(run) and 8 * min(pushes(run)) < max(pushes(run))),
     "abs_sgd": Row(lambda run: delayed(run) and balanced(run)),
     "local_sgd": Row(lambda run: sizes(run) == {40}),
@@ -110,7 +110,7 @@ METHODS: dict[str, Row] = {
 
 @dataclass(frozen=True)
 class Identity:
-    """Two sentences for one method: the same times of commits, the same parameters, or both; on `nodes` nodes."""
+    """Two configs of one method: they have the same times of commits, the same parameters, or both."""
 
     one: tuple[str, ...]
     other: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Timing-only runs of every method, for a process that is watched for what it imports."""
+"""Timing-only runs of methods, for a process whose imports are checked."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from worlds import experiment
 from hetsim.sim.world import EventWorld
 
 
-def play(methods: list[str]) -> None:
-    """Each of them, for two epochs of a small phantom."""
+def run_phantoms(methods: list[str]) -> None:
+    """Run each method for two epochs of a small phantom."""
     for name in methods:
         made = experiment(f"method={name}", "workload=phantom", workload={"num_samples": 7000}, budget={"epochs": 2})
         simulation = EventWorld(made, *made.load())

@@ -1,4 +1,4 @@
-"""A run on real processes, with everything that went on in it reported to the test."""
+"""Runs on real processes, with what each rank did reported to the test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hetsim.runtime.trace import Trace
 
 @dataclass
 class Part:
-    """What one rank did: the states that it committed and owned, the ranges that it computed, its rows and its pace."""
+    """What one rank did: its committed states and rank states, the ranges that it computed, its trace rows and its pace."""
 
     states: list[State]
     owned: list[RankState]
@@ -35,39 +35,39 @@ class Part:
     pace: Pace
 
 
-def play(experiment: Experiment, *, pad: bool = True, checkpoint: Checkpoint | None = None) -> list[Part]:
-    """Every rank's part of this run, in rank order; from a checkpoint if one is given."""
-    return play_all([experiment], pad=pad, checkpoint=checkpoint)[0]
+def run_in_processes(experiment: Experiment, *, pad: bool = True, checkpoint: Checkpoint | None = None) -> list[Part]:
+    """Every rank's part of a run, in rank order; the run resumes from the checkpoint, if given."""
+    return run_all_in_processes([experiment], pad=pad, checkpoint=checkpoint)[0]
 
 
-def play_all(
-    experiments: Sequence[Experiment], *, pad: bool = True, checkpoint: Checkpoint | None = None, patience: float = 60
+def run_all_in_processes(
+    experiments: Sequence[Experiment], *, pad: bool = True, checkpoint: Checkpoint | None = None, timeout: float = 60
 ) -> list[list[Part]]:
-    """The same for several runs, one after another in the same processes; a rank that a run does not need waits for the next one."""
+    """The parts of several runs, one after another in the same processes; a rank that a run does not have waits for the next."""
     num_ranks = max(experiment.num_ranks for experiment in experiments)
     listening = launch.listen(None)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*launch.PRELOAD, *experiments[0].workload.imports])
     pipes = [context.Pipe(duplex=False) for _ in range(num_ranks)]
     processes = []
-    for rank, (_, telling) in enumerate(pipes):
-        arguments = (experiments, rank, num_ranks, pad, checkpoint, listening, listening.getsockname()[1], telling)
+    for rank, (_, sender) in enumerate(pipes):
+        arguments = (experiments, rank, num_ranks, pad, checkpoint, listening, listening.getsockname()[1], sender)
         processes.append(context.Process(target=_parts, args=arguments, daemon=True))
     for process in processes:
         process.start()
     listening.close()
-    for _, telling in pipes:
-        telling.close()
-    told: list[list[Part | None]] = []
+    for _, sender in pipes:
+        sender.close()
+    results: list[list[Part | None]] = []
     try:
-        for heard, _ in pipes:
-            assert heard.poll(patience), "a rank did not end in time"
-            told.append(pickle.loads(heard.recv_bytes()))
+        for receiver, _ in pipes:
+            assert receiver.poll(timeout), "a rank did not end in time"
+            results.append(pickle.loads(receiver.recv_bytes()))
     finally:
         for process in processes:
-            process.join(0 if len(told) < len(pipes) else 10)
+            process.join(0 if len(results) < len(pipes) else 10)
             process.terminate()
-    return [[part for part in parts if part is not None] for parts in zip(*told, strict=True)]
+    return [[part for part in parts if part is not None] for parts in zip(*results, strict=True)]
 
 
 def _parts(
@@ -78,7 +78,7 @@ def _parts(
     checkpoint: Checkpoint | None,
     listening: Any,
     port: int,
-    telling: Any,
+    sender: Any,
 ) -> None:
     fd = listening.detach() if rank == 0 else None
     store = dist.TCPStore("127.0.0.1", port, num_ranks, rank == 0, master_listen_fd=fd)
@@ -86,9 +86,9 @@ def _parts(
         _part(experiment, rank, pad, checkpoint, dist.PrefixStore(f"run {number}", store)) if rank < experiment.num_ranks else None
         for number, experiment in enumerate(experiments)
     ]
-    telling.send_bytes(pickle.dumps(parts))
+    sender.send_bytes(pickle.dumps(parts))
     store.add("done", 1)
-    while rank == 0 and store.add("done", 0) < num_ranks:  # the store is this process's: it leaves last
+    while rank == 0 and store.add("done", 0) < num_ranks:  # this process has the store, so it ends last
         time.sleep(0.01)
 
 
@@ -97,30 +97,29 @@ def _part(experiment: Experiment, rank: int, pad: bool, checkpoint: Checkpoint |
     computed: list[Batch] = []
     gradient = task.gradient
 
-    def computing(at: Any, batch: Batch) -> Any:
+    def recording_gradient(at: Any, batch: Batch) -> Any:
         computed.append(batch)
         return gradient(at, batch)
 
-    task.gradient = computing  # type: ignore[method-assign]
+    task.gradient = recording_gradient  # type: ignore[method-assign]
     trace, pace = Trace(None, "full"), Pace(pad)
     owned: list[RankState] = []
     with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
         run = RankRun(
             experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace,
-            checkpoint=checkpoint, keep=owned.append, recorders=[seen := Committed()],
+            checkpoint=checkpoint, keep=owned.append, recorders=[committed := Committed()],
         )  # fmt: skip
         run.run(store)
     profiled = experiment.coordination.allocation.repetitions and rank < experiment.num_workers and checkpoint is None
-    num_thrown_away = 1 + (experiment.coordination.allocation.repetitions + 1 if profiled else 0)
-    return Part(seen.states, owned, computed[num_thrown_away:], rows_of(trace), pace)
+    num_discarded = 1 + (experiment.coordination.allocation.repetitions + 1 if profiled else 0)
+    return Part(committed.states, owned, computed[num_discarded:], rows_of(trace), pace)
 
 
 class Committed(Recorder):
-    """The states that were committed."""
+    """Records the states that were committed."""
 
     def __init__(self) -> None:
         self.states: list[State] = []
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
-        """Remember it."""
         self.states.append(state.evolve(outstanding=tuple(state.outstanding)))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from methods import IDENTITIES, METHODS, SHIPPED, Identity
-from processes import play_all
+from processes import run_all_in_processes
 from torch import nn
 from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate, tiles
 
@@ -64,7 +64,7 @@ def trained(name: str, seed: int) -> tuple[float, bool]:
     run = simulate(experiment(f"method={name}", seed=seed, evaluate_every_epochs=30, budget={"epochs": 30}), trace="full")
     accuracy = run.simulation.curve.points[-1].evaluation.test_accuracy
     assert accuracy is not None
-    return accuracy, METHODS[name].own(run)
+    return accuracy, METHODS[name].shows(run)
 
 
 @pytest.mark.slow
@@ -163,8 +163,8 @@ def test_a_phantom_needs_no_torch() -> None:
     script = f"""
 import sys
 sys.path.insert(0, {str(__file__.rpartition("/")[0])!r})
-from phantoms import play
-play({sorted(METHODS)!r})
+from phantoms import run_phantoms
+run_phantoms({sorted(METHODS)!r})
 assert "torch" not in sys.modules, "torch was imported"
 print("none")
 """
@@ -249,7 +249,7 @@ def test_every_method_runs_in_real_processes() -> None:
         for name in METHODS
     }
 
-    told = dict(zip(made, play_all(list(made.values()), patience=180), strict=True))
+    told = dict(zip(made, run_all_in_processes(list(made.values()), timeout=180), strict=True))
 
     positions = round(0.4 * 1437)
     for name, parts in told.items():

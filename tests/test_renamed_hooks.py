@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hetsim.coordination.base import Coordination
+from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.policies.admission import Admission, Barrier, Decision
 from hetsim.policies.allocation import Allocation, Even
 from hetsim.policies.compensation import Compensation
@@ -27,6 +29,8 @@ def hook(*_: Any) -> None:
         (Barrier, "joined", hook, "worker_joined"),
         (Allocation, "profiled", hook, "observe_profile"),
         (Compensation, "reckons_with_momentum", True, "requires_plain_sgd"),
+        (Coordination, "resilient", hook, "with_recovery"),
+        (ParameterServer, "regrouping", hook, "restart_on_change"),
         (Optimizer, "feels_scale", False, "scale_sensitive"),
         (Optimizer, "feels_scale", property(hook), "scale_sensitive"),
     ],

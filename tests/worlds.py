@@ -1,4 +1,4 @@
-"""Tiny worlds for tests: an experiment from the real config, and its simulation with everything that went on in it."""
+"""Small experiments for tests, built from the real config, and their simulations with all that was recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hetsim.runtime.trace import COLUMNS, Trace
 from hetsim.sim.world import EventWorld
 
 NO_NETWORK = {"latency_seconds": 0.0, "bytes_per_second": 1e300}
-"""Bytes that take so little time that adding it changes no float."""
+"""A network without latency, so fast that adding a message's time changes no float."""
 
 
 def node(seconds_per_sample: float, overhead_seconds: float = 0.0, *, count: int = 1, **more: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def node(seconds_per_sample: float, overhead_seconds: float = 0.0, *, count: int
 
 
 def cluster(*nodes: dict[str, Any], network: dict[str, float] = NO_NETWORK, seconds_per_update: float = 0.0) -> dict[str, Any]:
-    """A whole `cluster`; without a network unless one is given."""
+    """A whole `cluster`, without a network unless one is given."""
     return {"name": "by hand", "nodes": list(nodes), "network": network, "server": {"seconds_per_update": seconds_per_update}}
 
 
@@ -42,7 +42,7 @@ UNEVEN = cluster(
     network={"latency_seconds": 1e-4, "bytes_per_second": 1e8},
     seconds_per_update=5e-4,
 )
-"""Three nodes of unequal, noisy speed; a server that is not free."""
+"""Three nodes of unequal, noisy speed, and a server whose updates take time."""
 
 COORDINATIONS = {
     "all_reduce": ("method=ssgd",),
@@ -54,19 +54,19 @@ ALLOCATIONS: dict[str, dict[str, Any]] = {"even": {}, "fixed": {"allocation": {"
 
 
 def method(coordination: str, allocation: str, *choices: str, **keys: Any) -> Experiment:
-    """An experiment of the table of all methods: a coordination with an allocation, for three workers."""
+    """An experiment that combines a coordination and an allocation of the tables above, for three workers."""
     return experiment(*COORDINATIONS[coordination], f"allocation={allocation}", *choices, **ALLOCATIONS[allocation], **keys)
 
 
 @cache
 def composed(*choices: str) -> DictConfig:
-    """What Hydra makes of these choices of groups."""
+    """The config that Hydra composes from these overrides."""
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         return compose("config", overrides=list(choices))
 
 
 def experiment(*choices: str, cluster: dict[str, Any] | None = None, budget: dict[str, Any] | None = None, **keys: Any) -> Experiment:
-    """What `hetsim` builds from these choices and keys; `cluster` and `budget` replace what the config has."""
+    """The experiment that `hetsim` builds from these overrides and keys; `cluster` and `budget` replace those of the config."""
     changes: dict[str, Any] = {"pictures": False, "trace": "none", **keys}
     if budget is not None:
         changes["budget"] = {"epochs": None, "updates": None, "seconds": None, **budget}
@@ -92,14 +92,14 @@ class Row(NamedTuple):
 
 
 def rows_of(trace: Trace) -> list[Row]:
-    """The rows in a trace's buffer."""
+    """The rows in a trace's list."""
     width, numbers = len(COLUMNS), trace.rows
     return [Row(*numbers[i : i + 3], KINDS[int(numbers[i + 3])], *numbers[i + 4 : i + width]) for i in range(0, len(numbers), width)]
 
 
 @dataclass
 class Run(Recorder):
-    """A finished simulation, and what went on in it: it records its own commits."""
+    """A simulation and its records: it is a recorder of its own commits."""
 
     trace: Trace
     simulation: EventWorld = field(init=False)
@@ -111,11 +111,11 @@ class Run(Recorder):
     computed: list[Batch] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
     num_steps: int = 0
-    """Optimizer steps that were really computed."""
+    """Optimizer steps that were computed."""
 
     @property
     def weights(self) -> Any:
-        """The last committed ones."""
+        """The weights of the last commit."""
         return self.states[-1].weights
 
     def rows(self, *kinds: str) -> list[Row]:
@@ -123,7 +123,7 @@ class Run(Recorder):
         return [row for row in rows_of(self.trace) if not kinds or row.kind in kinds]
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
-        """Remember it."""
+        """Record a commit."""
         state = state.evolve(outstanding=tuple(state.outstanding))
         self.seconds.append(seconds)
         self.states.append(state)
@@ -139,23 +139,23 @@ def simulate(
     trace: str = "none",
     at_commit: Callable[[EventWorld, State], None] | None = None,
 ) -> Run:
-    """Run it in virtual time, from a checkpoint if one is given, and remember every commit and every gradient."""
+    """Run an experiment in virtual time, from a checkpoint if one is given, and record every commit and every gradient."""
     task, optimizers = experiment.load()
     run = Run(Trace(None, trace), at_commit=at_commit)
     gradient, step = task.gradient, optimizers.main.step
 
-    def computing(at: Any, batch: Batch) -> Any:
+    def recording_gradient(at: Any, batch: Batch) -> Any:
         run.computed.append(batch)
         computed = gradient(at, batch)
         run.gradients.append(computed[0])
         return computed
 
-    def stepping(*asked: Any) -> Any:
+    def counting_step(*asked: Any) -> Any:
         run.num_steps += 1
         return step(*asked)
 
     run.simulation = EventWorld(experiment, task, optimizers, [run.trace, run], checkpoint=checkpoint, keep=run.checkpoints.append)
-    task.gradient, optimizers.main.step = computing, stepping  # type: ignore[method-assign]
+    task.gradient, optimizers.main.step = recording_gradient, counting_step  # type: ignore[method-assign]
     run.simulation.run()
     return run
 
