@@ -26,7 +26,7 @@ from hetsim.sim.gradient_batching import GradientBatcher
 from hetsim.sim.membership import Membership
 from hetsim.sim.messages import Messaging
 from hetsim.sim.profiling import run_profiling
-from hetsim.sim.rank_process import RankProcess, Started
+from hetsim.sim.rank_process import LOST, RankProcess, Started
 from hetsim.vector import Phantom, Vector
 from hetsim.workloads.task import Optimizer, Task
 
@@ -65,6 +65,7 @@ class EventWorld:
         )  # fmt: skip
         self.profile_seconds = self.prepared.profile.total_seconds
         self.prepared.profile.record(watching, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
+        self._stop, self._samples_per_epoch = self.prepared.stop, task.num_samples
         self.history = History(self.prepared.start, self.prepared.stop, watching, keeps=keep is not None)
         self._checkpoints = None if keep is None else Checkpoints(keep)
         self._optimizer, self._local_optimizer = SharedSteps(optimizers.main), optimizers.local
@@ -164,7 +165,7 @@ class EventWorld:
     def _computed(self, ended: tuple[RankProcess, fx.Gradient, float, Callback, int]) -> None:
         """It is computed about when it is due: until then it takes no memory, and on a node that is gone it never is."""
         process, effect, seconds, callback, due = ended
-        if not process.lost:
+        if process.status != LOST:
             batcher = self._batcher
             gradient, loss = self.task.gradient(effect.at, effect.batch) if batcher is None else batcher.gradient(due)
             callback(fx.Computed(gradient, loss, effect.batch.samples, seconds))
@@ -223,9 +224,9 @@ class EventWorld:
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
         """Costs no time. The leader decides; where seconds are limited, the others wait for its decision."""
         state: State = effect.state
-        process.state.committed(effect.version, self.prepared.epoch(state))
+        process.state.committed(effect.version, state.num_samples // self._samples_per_epoch)
         leads = process.rank == self.membership.leader
-        stop = self.prepared.stop
+        stop = self._stop
         if leads:
             self._optimizer_at_commit = process.state.optimizer
             going = self.history.commit(self.env.now, process.rank, state, effect.applied)
