@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hetsim import checks
-from hetsim.coordination.all_reduce import SynchronousAllReduce, UnreportedTimings, contributions, gather_timings
+from hetsim.coordination.all_reduce import SynchronousAllReduce, contributions
 from hetsim.coordination.contributions import part
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
@@ -39,9 +39,9 @@ class EverySecond(Admission):
         return 0
 
     def arrived(self, state: int, contribution: Contribution) -> tuple[int, Decision]:
-        """Apply or drop, and free its worker."""
-        only, free = (contribution,), (contribution.rank,)
-        return state + 1, Decision(apply=only, release=free) if state % 2 else Decision(drop=only, release=free)
+        """Apply or drop, and release its worker."""
+        only, worker = (contribution,), (contribution.rank,)
+        return state + 1, Decision(apply=only, release=worker) if state % 2 else Decision(drop=only, release=worker)
 
 
 @dataclass(frozen=True, kw_only=True)
