@@ -17,9 +17,9 @@ BALANCED = (32, 32, 64, 128)
 Seen = Callable[[Run], bool]
 
 
-def staleness(run: Run, *, behind: int = 0) -> set[int]:
+def staleness(run: Run, *, after: int = 0) -> set[int]:
     """How old what was applied was, from this update on."""
-    return {c.staleness for group in run.applied[behind:] for c in group}
+    return {c.staleness for group in run.applied[after:] for c in group}
 
 
 def sizes(run: Run) -> set[int]:
@@ -49,8 +49,8 @@ def alone(run: Run) -> bool:
 
 
 def delayed(run: Run) -> bool:
-    """Whether the delay is nothing in the warm-up, and one step ever after the first one behind it."""
-    return staleness(run) == {0, 1} and staleness(run, behind=21) == {1} and {c.staleness for g in run.applied[:21] for c in g} == {0}
+    """Whether the delay is nothing in the warm-up, and one step ever after the first one of it."""
+    return staleness(run) == {0, 1} and staleness(run, after=21) == {1} and {c.staleness for g in run.applied[:21] for c in g} == {0}
 
 
 def pushes(run: Run) -> set[int]:
@@ -100,7 +100,7 @@ METHODS: dict[str, Row] = {
     "hetgrad": Row(lambda run: together(run) and balanced(run) and run.simulation.profile_seconds > 0),
     "od_sgd": Row(delayed),
     "pipe_sgd": Row(delayed),
-    "ssd_sgd": Row(lambda run: staleness(run, behind=25) == {1, 2, 3, 4, 5}),
+    "ssd_sgd": Row(lambda run: staleness(run, after=25) == {1, 2, 3, 4, 5}),
     "cd_sgd": Row(lambda run: delayed(run) and 8 * min(pushes(run)) < max(pushes(run))),
     "abs_sgd": Row(lambda run: delayed(run) and balanced(run)),
     "local_sgd": Row(lambda run: sizes(run) == {40}),
