@@ -187,8 +187,8 @@ MUTATIONS = (
     Mutation(
         "diloco",
         "the local optimizer forgets",
-        "hetsim/sim/world.py",
-        "process.local_memory, weights = ",
+        "hetsim/runtime/rank.py",
+        "self.local_optimizer, weights = ",
         "_, weights = ",
         "tests/coordination/test_local_steps.py",
     ),
