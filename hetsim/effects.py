@@ -1,13 +1,13 @@
 """A method is a generator that asks; a backend answers. Time passes at a ``yield from`` and nowhere else.
 
-What an effect carries and what it is answered with is immutable by contract, as vectors are: a frozen dataclass sets each
-field by a call, and several are made for every gradient.
-
 A *program* is a generator of *effects*. It never sees which world answers: the simulator does it in virtual
 time, the distributed backend in real time. An error of the world is thrown into the program, so it surfaces at
 the method's own line.
 
     computed = yield from Gradient(at=weights, batch=batch)
+
+Effects and their answers are immutable by contract, as vectors are. They are not frozen dataclasses, because these set each
+field by a function call, and several effects are made for every gradient.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from hetsim.vector import Vector
 T = TypeVar("T")
 
 Program = Generator["Effect[Any]", Any, T]
-"""What a rank does, from its first question to its result."""
+"""What one rank does, from its first effect to its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where a program runs: ranks 0 … N−1 work, rank N serves where a method has a server.
+    """Where a program runs: ranks 0 … N−1 are workers; rank N is the server in methods that have one.
 
-    `own` holds by name what the program keeps on its rank from one version to the next, such as what a compression left out.
-    A checkpoint saves it, so its values are immutable, as vectors are; after a crash or a regroup it is empty.
+    `own` holds, by name, the values that the program keeps on this rank from one version to the next, such as the residual of
+    a compression. A checkpoint saves it, so its values are immutable, as vectors are. It is empty after a crash or a regroup.
     """
 
     rank: int
@@ -52,7 +52,7 @@ class Batch:
 
     @property
     def stop(self) -> int:
-        """The first position behind the range."""
+        """The first position after the range."""
         return self.start + self.samples
 
     def __bool__(self) -> bool:
@@ -61,7 +61,7 @@ class Batch:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Computed:
-    """A mean gradient over `samples` samples, their mean loss, and what it took in seconds."""
+    """The mean gradient over `samples` samples, their mean loss, and the seconds that it took."""
 
     gradient: Vector
     loss: float
@@ -71,7 +71,10 @@ class Computed:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Contribution:
-    """One worker's gradient as a policy sees it: over which batch, from which version, in how many seconds."""
+    """One worker's gradient as a policy sees it: its batch, the version of its weights, its seconds and its mean loss.
+
+    `staleness` is τ in versions. `used` are the weights that a compensation corrects the gradient from.
+    """
 
     rank: int
     batch: Batch
@@ -84,14 +87,15 @@ class Contribution:
 
     @property
     def samples(self) -> int:
-        """How many samples its mean is over."""
+        """The number of samples that the gradient is the mean of."""
         return self.batch.samples
 
 
 class Message:
-    """What arrived: its `source`, its `payload` (a vector or None), and its header's values as attributes.
+    """A received message: its `source`, its `payload` (a vector or None), and its header's values as attributes.
 
-    The worlds do not read a header to steer anything. Reading a value that was not sent ends the run with a ProgramError.
+    A header is data for programs: no world decides anything by it. Reading a value that was not sent ends the run with a
+    ProgramError.
     """
 
     __slots__ = ("__dict__", "payload", "source")
@@ -103,7 +107,7 @@ class Message:
 
     @property
     def header(self) -> dict[str, Any]:
-        """Its values by name."""
+        """The header's values by name."""
         return self.__dict__
 
     if TYPE_CHECKING:
@@ -123,9 +127,9 @@ class Effect(Generic[T]):
 
 @dataclass(slots=True)
 class Gradient(Effect[Computed]):
-    """The mean gradient of these samples at these weights; takes what the node's model says, or what its device takes.
+    """The mean gradient over `batch` at the weights `at`. Takes the seconds of the node's model, or of the real device.
 
-    `version` is that of the global weights which `at` was made from, for the trace.
+    `version` is the version of the global weights that `at` was made from; it is recorded in the trace.
     """
 
     at: Vector
@@ -135,7 +139,7 @@ class Gradient(Effect[Computed]):
 
 @dataclass(slots=True)
 class Update(Effect[Vector]):
-    """One optimizer step from `at` along `gradient`: the new weights. Costs `seconds_per_update` of whoever does it."""
+    """One optimizer step from `at` along `gradient`: the new weights. Takes `seconds_per_update` of the server or the node."""
 
     at: Vector
     gradient: Vector
@@ -143,10 +147,10 @@ class Update(Effect[Vector]):
 
 @dataclass(slots=True)
 class LocalUpdate(Effect[Vector]):
-    """One step of this worker's own optimizer: its next weights. Costs the node's `seconds_per_update`.
+    """One step of this worker's local optimizer: its next weights. Takes the node's `seconds_per_update`.
 
-    `version` and `epoch` are those of the newest global weights that this worker has: the local schedule goes by the epoch.
-    Without a local optimizer the answer is `at` itself, at once.
+    `version` and `epoch` are those of the newest global weights that this worker has; the local learning-rate schedule depends
+    on the epoch. Without a local optimizer the answer is `at` itself, at once.
     """
 
     at: Vector
@@ -156,7 +160,7 @@ class LocalUpdate(Effect[Vector]):
 
 
 class Send(Effect[None]):
-    """Hand a message over and go on: a sender is never held by a slow receiver. Header values are numbers or a Batch."""
+    """Send a message without waiting: a slow receiver never blocks a sender. Header values are numbers or a Batch."""
 
     __slots__ = ("header", "payload", "to")
 
@@ -168,34 +172,34 @@ class Send(Effect[None]):
 
 @dataclass(slots=True)
 class Receive(Effect[Message]):
-    """The next message due, from anyone or from `source`; raises PeerLost if that one is gone."""
+    """The next message due, from any rank or from `source`; raises PeerLost if that rank is lost."""
 
     source: int | None = None
 
 
 @dataclass(slots=True)
 class AllReduce(Effect[Vector]):
-    """The sum over all workers' values, the same on every rank; waits for the last to enter."""
+    """The sum over all workers' values, the same on every rank; waits until all workers have entered."""
 
     value: Vector
 
 
 @dataclass(slots=True)
 class Gather(Effect[tuple[float, ...]]):
-    """Every worker's number, in rank order; waits for the last to enter. Eight bytes each way."""
+    """Every worker's number, in rank order; waits until all workers have entered. Each sends each other eight bytes."""
 
     number: float
 
 
 class Pending(Generic[T]):
-    """An effect that was started and may not have been answered yet; `Wait` for it."""
+    """An effect that was started and may not have been answered yet; `Wait` gives its answer."""
 
     __slots__ = ("answer", "callback")
 
 
 @dataclass(slots=True)
 class Start(Effect[Pending[T]]):
-    """Begin an effect and go on without its answer."""
+    """Start an effect and go on without its answer."""
 
     effect: Effect[T]
 
@@ -209,9 +213,9 @@ class Wait(Effect[T]):
 
 @dataclass(slots=True)
 class Commit(Effect[bool]):
-    """A global version exists: record, evaluate, check the budget. Costs no time. Answers whether to go on.
+    """A global version exists: record, evaluate, check the budget. Takes no time. The answer is whether to go on.
 
-    `state` is all that is needed to start again from here; `applied` are the contributions that made this version.
+    `state` is all that is needed to restart from this version; `applied` are the contributions that made it.
     """
 
     version: int
@@ -221,14 +225,14 @@ class Commit(Effect[bool]):
 
 @dataclass(frozen=True, slots=True)
 class Regrouped:
-    """Who is not there now, and the state of the last commit."""
+    """The workers that are absent now, and the state of the last commit."""
 
     absent: frozenset[int]
     state: Any
 
 
 class Regroup(Effect[Regrouped]):
-    """Begin anew, from the last commit, with everyone who is there; waits for the last of them, and costs `regroup_seconds`."""
+    """Restart from the last commit with all active ranks; waits until all have entered, and takes `regroup_seconds`."""
 
     __slots__ = ()
 

@@ -1,10 +1,10 @@
-"""What can go wrong in a run, by whose fault it is. Each can be made from one string.
+"""The exceptions of a run, by their cause. Each can be constructed from one string, as SimPy and pickle require.
 
-ValueError          the config's: one sentence that names the key, the value and what to do
-RunFailed           a run that cannot go on, with one sentence that says why
-  └─ ProgramError   the method's: its program asked for what its world cannot answer
-PeerLost            the world's: thrown into programs, which may catch it and go on
-AssertionError      hetsim's own
+ValueError          the config is wrong: one sentence that names the key, the value and what to do
+RunFailed           the run cannot go on: one sentence that says why
+  └─ ProgramError   the method is wrong: its program asked for something that its world cannot answer
+PeerLost            another rank is lost: thrown into programs, which may catch it and go on
+AssertionError      hetsim is wrong
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ProgramError(RunFailed):
 
 
 class PeerLost(Exception):
-    """A rank that was waited for, or that takes part, is gone: `rank`, where that is known."""
+    """A rank that takes part in the run is lost; `rank` is its number, if it is known."""
 
     rank: int | None = None
 

@@ -45,7 +45,7 @@ def asked(task: Any, ends: list[float]) -> tuple[GradientBatcher, list[RankProce
 
 def test_those_due_next_are_computed_with_the_first(monkeypatch: pytest.MonkeyPatch):
     """Three at a time, in the order of their ends, and of their beginnings where they end together."""
-    monkeypatch.setattr(gradient_batching, "TOGETHER", 3)
+    monkeypatch.setattr(gradient_batching, "MAX_BATCHED_GRADIENTS", 3)
     task = Spy(1)
     gradients, _, numbers = asked(task, [4.0, 2.0, 3.0, 1.0, 2.0])
 
@@ -59,7 +59,7 @@ def test_those_due_next_are_computed_with_the_first(monkeypatch: pytest.MonkeyPa
 
 def test_what_a_lost_node_was_computing_is_not_computed_and_not_kept(monkeypatch: pytest.MonkeyPatch):
     """Lost before: never computed, and not counted. Lost when it was computed: forgotten with the next few."""
-    monkeypatch.setattr(gradient_batching, "TOGETHER", 2)
+    monkeypatch.setattr(gradient_batching, "MAX_BATCHED_GRADIENTS", 2)
     task = Spy(1)
     gradients, processes, numbers = asked(task, [1.0, 2.0, 3.0, 4.0])
     processes[1].status = LOST
@@ -100,7 +100,7 @@ def test_how_many_are_computed_together_changes_nothing(method: str, faults: dic
     """The same weights, bit by bit, at the same moments."""
     runs = []
     for together in (1, 8):
-        monkeypatch.setattr(gradient_batching, "TOGETHER", together)
+        monkeypatch.setattr(gradient_batching, "MAX_BATCHED_GRADIENTS", together)
         made = experiment(f"method={method}", "workload=digits", cluster={**UNEVEN, **faults}, budget={"updates": 60})
         runs.append(simulate(made, trace="full"))
 

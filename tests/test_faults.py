@@ -284,7 +284,7 @@ def test_nodes_that_go_faster_than_any_version_is_made_are_one_sentence():
     second = {"distribution": "uniform", "loc": 1.0, "scale": 1e-3}
     hasty = world({"nodes": "all", "seconds_to_crash": second, "seconds_to_repair": second}, nodes=2)
 
-    with pytest.raises(RunFailed, match=r"^nodes went 2000 times since version 0 and no other version was made until \d+\.\d+ s: let"):
+    with pytest.raises(RunFailed, match=r"^nodes crashed 2000 times since version 0 and no new version was made until \d+\.\d+ s: let"):
         run("method=asgd", on=hasty, batch_size=4, budget={"updates": 9})
 
 

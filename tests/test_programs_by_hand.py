@@ -409,7 +409,7 @@ def test_fault_tolerance_is_an_ordinary_try():
 def test_an_all_reduce_refuses_policies_that_need_a_server(axis: dict[str, Any]):
     """One sentence that names the axis and what to do."""
     with pytest.raises(
-        ValueError, match=r"^admission is EveryGradient, but an all-reduce waits for everyone .*add coordination=parameter_server"
+        ValueError, match=r"^admission is EveryGradient, but an all-reduce waits for all workers .*add coordination=parameter_server"
     ):
         ssgd(**axis)
 

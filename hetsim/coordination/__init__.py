@@ -1,1 +1,1 @@
-"""Who computes, sends and waits, in what order: programs over effects, written like their papers."""
+"""Which rank computes, sends and waits, in which order: programs over effects, written as in their papers."""

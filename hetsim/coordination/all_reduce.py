@@ -1,4 +1,4 @@
-"""Synchronous data-parallel SGD without a server: every rank holds the weights, an all-reduce adds the gradients."""
+"""Synchronous data-parallel SGD without a server: every rank holds the weights, and an all-reduce adds the gradients."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from hetsim.policies.compression import NoCompression
 from hetsim.policies.weighting import NoDiscount
 from hetsim.vector import Vector, zeros_like
 
-TOGETHER = (
-    "an all-reduce waits for everyone and nothing in it is late: add coordination=parameter_server, "
+REASON_SYNCHRONOUS = (
+    "an all-reduce waits for all workers and no gradient in it is late: add coordination=parameter_server, "
     "or leave this axis as the method sets it"
 )
-UNCOMPRESSED = "only what is pushed to a server is compressed: take compression=none, or a coordination with a server"
+REASON_UNCOMPRESSED = "only what is pushed to a server is compressed: take compression=none, or a coordination with a server"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SynchronousAllReduce(Coordination):
-    """SSGD: W ← W − η (1/c) Σ w_i g_i, where everyone waits for everyone."""
+    """SSGD: W ← W − η (1/c) Σ w_i g_i, where all workers wait for one another."""
 
     needs_server: ClassVar[bool] = False
     same_on_every_rank: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self.only("admission", Barrier, TOGETHER)
-        self.only("compensation", NoCompensation, TOGETHER)
-        self.only("discount", NoDiscount, TOGETHER)
-        self.only("compression", NoCompression, UNCOMPRESSED)
+        self.only("admission", Barrier, REASON_SYNCHRONOUS)
+        self.only("compensation", NoCompensation, REASON_SYNCHRONOUS)
+        self.only("discount", NoDiscount, REASON_SYNCHRONOUS)
+        self.only("compression", NoCompression, REASON_UNCOMPRESSED)
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
         yield from self.synchronous(node, plan, state)
@@ -44,7 +44,10 @@ class SynchronousAllReduce(Coordination):
     def synchronous(
         self, node: Node, plan: Plan, state: State, *, until: int | None = None
     ) -> Program[tuple[State, UnreportedTimings, bool]]:
-        """Compute this rank's share, add up, step. The last state, the timings that are not reported yet, and whether to go on."""
+        """Compute this rank's share, all-reduce, step, commit; repeat `until` a version, or to the end of the run.
+
+        Returns the last state, the timings that are not reported yet, and whether to go on.
+        """
         unreported = node.own.get("unreported") or UnreportedTimings()
         going = True
         while going and state.version != until and state.next_sample != plan.num_positions:
@@ -65,17 +68,17 @@ class SynchronousAllReduce(Coordination):
         return state, unreported, going and state.next_sample != plan.num_positions
 
     def compute(self, at: Vector, batch: Batch, version: int) -> Program[Computed]:
-        """The mean gradient of this rank's range; after the end of the last epoch a range is empty, and its gradient zero."""
+        """The mean gradient over this rank's range. After the end of the last epoch a range is empty, and its gradient is zero."""
         if not batch:
             return Computed(zeros_like(at), 0.0, 0, 0.0)
         return (yield from Gradient(at=at, batch=batch, version=version))
 
 
 def with_timings(group: SynchronousContributions, timings: Sequence[Contribution]) -> SynchronousContributions:
-    """The group with the seconds of all ranks, where they were measured in just this step."""
+    """The group with the gathered seconds of all ranks, for contributions over as many samples as the timings."""
     return replace(group, timings=timings)
 
 
 def contributions(batches: Split, version: int, computed: Computed, staleness: int = 0) -> SynchronousContributions:
-    """All ranks' parts in an update; seconds and loss are this rank's own, as it does not know the others'."""
+    """All ranks' contributions to an update. Seconds and loss are those of this rank, as it does not know the others'."""
     return SynchronousContributions(version, staleness=staleness).appended(batches, computed.seconds, computed.loss)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from hetsim import checks
 from hetsim.coordination.contributions import part
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
@@ -30,42 +31,49 @@ class Coordination(ABC):
     admission: Admission
     compression: Compression
 
-    needs_server: ClassVar[bool]
-    """Whether there is a server, on the rank behind the last worker."""
-    regroups: ClassVar[bool] = True
-    """Whether a worker that goes or comes makes everyone begin anew; otherwise the server's program sees to it."""
-    takes_local_steps: ClassVar[bool] = False
-    """Whether a worker may take steps of its own, with the local optimizer."""
-    same_on_every_rank: ClassVar[bool] = False
-    """Whether all ranks ask the same questions in the same order, and the rank does no more than to pick its own range.
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checks.refuse_renamed(cls, resilient="with_recovery", regrouping="restart_on_change")
 
-    A rank whose range is empty may leave out the gradient and the local step along it. Each class says it for itself: one
-    that it is derived from cannot know. Then a backend may play all ranks as one.
+    needs_server: ClassVar[bool]
+    """Whether there is a server, on the rank after the last worker."""
+    regroups: ClassVar[bool] = True
+    """Whether all active ranks restart from the last commit when a worker crashes, joins or returns.
+
+    If not, the server's program handles it.
+    """
+    takes_local_steps: ClassVar[bool] = False
+    """Whether a worker may take local steps, with the local optimizer."""
+    same_on_every_rank: ClassVar[bool] = False
+    """Whether all ranks yield the same effects in the same order, and use the number of their rank only to pick their range.
+
+    If so, a backend may run all ranks as one. A rank whose range is empty may leave out the gradient and the local step along
+    it. The value is not inherited: each class has to set it, as a base class cannot know what a subclass does.
     """
 
     @property
     def needs_local_steps(self) -> str | None:
-        """Why it would make no sense without a local optimizer; None: it does."""
+        """Why this coordination needs a local optimizer; None if it does not."""
         return None
 
     def remark(self, last: State) -> str | None:
-        """What a user should know of a run that ended here, such as that the method's own phase was never entered."""
+        """What a user should know about a run that ended in this state, such as a phase that was never entered; or None."""
         return None
 
     @property
     def num_ahead(self) -> int:
-        """How many gradients a worker may still compute behind the last commit."""
+        """How many gradients a worker may still compute after the last commit."""
         return 1
 
     def check(self, num_workers: int) -> None:  # noqa: B027
-        """Raise ValueError, with one sentence, if its policies do not go together among so many workers."""
+        """Raise ValueError, with one sentence, if its policies do not fit together for this number of workers."""
 
     def relies_on_scale(self, num_workers: int) -> bool:
-        """Whether its weights act only through the scale of a single gradient, which Adam's family does not feel."""
+        """Whether its weights act only through the scale of a single gradient, on which Adam's steps do not depend."""
         return False
 
     def initial(self, plan: Plan, weights: Vector, profile: Sequence[Contribution] = ()) -> State:
-        """The state before the first step; `profile` is what each worker's gradients before the run took, if there were any."""
+        """The state before the first step. `profile` has each worker's gradients that were measured before the run, if any."""
         allocation = self.allocation.initial_within(plan.num_workers, plan.batch_size, plan.max_samples)
         return State(
             weights=weights,
@@ -75,14 +83,14 @@ class Coordination(ABC):
         )
 
     def with_recovery(self, node: Node, plan: Plan, state: State | None, last: State) -> Program[State | None]:
-        """This rank's program; where who takes part changes, anew from the last commit among those who are there.
+        """This rank's program, restarted from the last commit among the active ranks whenever the membership changes.
 
-        Without a `state` it joins others who are at work: it begins with the regroup, or, where none is needed, at `last`.
+        Without a `state` the rank joins a run under way: it begins with the regroup or, if none is needed, at `last`.
         """
         return self.restart_on_change(node, plan, state) if self.regroups else self.program(node, plan, last if state is None else state)
 
     def restart_on_change(self, node: Node, plan: Plan, state: State | None) -> Program[State | None]:
-        """The program from this state on, and from that of the last commit as often as who takes part changes."""
+        """The program from this state on; after each change of the membership it restarts from the last commit."""
         if len(plan.absent) == plan.num_workers:  # a server waits for the first worker
             state = None
         while True:
@@ -96,7 +104,7 @@ class Coordination(ABC):
 
     @abstractmethod
     def program(self, node: Node, plan: Plan, state: State) -> Program[State | None]:
-        """What this rank does, from this state on. A leader may return its last state, if it dropped samples behind the last commit."""
+        """What this rank does, from this state on. A leader may return its last state, if it dropped samples after the last commit."""
 
     def factors(self, group: Sequence[Contribution], plan: Plan) -> list[float]:
         """w_i d(τ_i) / c of each contribution of a group of c."""
@@ -109,7 +117,7 @@ class Coordination(ABC):
         return part(group, self.factors(group, plan), rank)
 
     def term(self, g: Vector, group: Sequence[Contribution], plan: Plan, rank: int) -> Vector:
-        """This rank's term of (1/c) Σ w_i d(τ_i) g_i. Its factor, which takes a look at everyone, is asked for by numbers alone."""
+        """This rank's term of (1/c) Σ w_i d(τ_i) g_i. Phantoms do not compute its factor, which depends on all ranks."""
         return scaled(g, lambda: self.factor(group, plan, rank))
 
     def total(self, group: Sequence[Contribution], plan: Plan) -> Vector:
@@ -117,7 +125,7 @@ class Coordination(ABC):
         return weighted_sum([c.gradient for c in group], lambda: self.factors(group, plan))
 
     def only(self, axis: str, kind: type, why: str) -> None:
-        """Refuse a policy that would do nothing, or that makes no sense, in this coordination."""
+        """Raise ValueError for a policy that would have no effect, or makes no sense, in this coordination."""
         given = getattr(self, axis)
         if not isinstance(given, kind):
             raise ValueError(f"{axis} is {type(given).__name__}, but {why}")

@@ -1,4 +1,4 @@
-"""Every worker's part in one version of a synchronous method."""
+"""All workers' contributions to one version of a synchronous method."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetsim.effects import Batch, Contribution
 
 
 class Round(NamedTuple):
-    """A global batch that was computed, with one's own seconds and loss."""
+    """A global batch that was computed, with the seconds and the loss of this rank."""
 
     batches: Split
     seconds: float
@@ -20,9 +20,10 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SynchronousContributions(Sequence[Contribution]):
-    """Everyone's part in a version, round by round and in rank order, made into contributions where they are looked at.
+    """All workers' contributions to a version, round by round and in rank order; each one is made when it is read.
 
-    A rank does not know the others' seconds and loss, so they are its own, but for whom `timings` tells of as many samples.
+    A rank does not know the others' seconds and loss, so each contribution has those of this rank, unless `timings` has the
+    seconds of the same rank over as many samples.
     """
 
     version: int
@@ -31,28 +32,28 @@ class SynchronousContributions(Sequence[Contribution]):
     timings: Sequence[Contribution] = field(default=(), repr=False)
 
     def appended(self, batches: Split, seconds: float, loss: float) -> SynchronousContributions:
-        """With one more gradient of everyone."""
+        """With one more gradient of every rank."""
         return replace(self, rounds=(*self.rounds, Round(batches, seconds, loss)))
 
     def by_rank(self) -> list[Contribution]:
-        """All rounds of each rank as one contribution: over so many samples, in so many of one's own seconds."""
-        seconds = sum(its.seconds for its in self.rounds)
-        samples = [sum(of_rank) for of_rank in zip(*(its.batches.samples for its in self.rounds), strict=True)]
+        """All rounds of each rank as one contribution, over the sum of its samples; the seconds are the sum of this rank's."""
+        seconds = sum(round_.seconds for round_ in self.rounds)
+        samples = [sum(of_rank) for of_rank in zip(*(round_.batches.samples for round_ in self.rounds), strict=True)]
         return [Contribution(rank, Batch(0, b), self.version, seconds, 0.0, self.staleness) for rank, b in enumerate(samples) if b]
 
     @property
     def mean_loss(self) -> float:
-        """Over all contributions."""
-        return sum(len(its.batches.ranks) * its.loss for its in self.rounds) / len(self)
+        """The mean over all contributions."""
+        return sum(len(round_.batches.ranks) * round_.loss for round_ in self.rounds) / len(self)
 
     def __len__(self) -> int:
-        return sum(len(its.batches.ranks) for its in self.rounds)
+        return sum(len(round_.batches.ranks) for round_ in self.rounds)
 
     def __iter__(self) -> Iterator[Contribution]:
         measured = {(timing.rank, timing.samples): timing.seconds for timing in self.timings}
-        for its in self.rounds:
-            for rank in its.batches.ranks:
-                yield self._part(its, rank, measured)
+        for round_ in self.rounds:
+            for rank in round_.batches.ranks:
+                yield self._part(round_, rank, measured)
 
     @overload
     def __getitem__(self, index: int) -> Contribution: ...
@@ -65,25 +66,25 @@ class SynchronousContributions(Sequence[Contribution]):
             return list(self)[index]
         place = range(len(self))[index]
         rounds = iter(self.rounds)
-        its = next(rounds)
-        while place >= len(its.batches.ranks):
-            place -= len(its.batches.ranks)
-            its = next(rounds)
-        return self._part(its, its.batches.ranks[place], {})
+        round_ = next(rounds)
+        while place >= len(round_.batches.ranks):
+            place -= len(round_.batches.ranks)
+            round_ = next(rounds)
+        return self._part(round_, round_.batches.ranks[place], {})
 
-    def _part(self, its: Round, rank: int, measured: Mapping[tuple[int, int], float]) -> Contribution:
-        batch = its.batches[rank]
-        seconds = measured.get((rank, batch.samples), its.seconds)
-        return Contribution(rank, batch, self.version, seconds, its.loss, self.staleness)
+    def _part(self, round_: Round, rank: int, measured: Mapping[tuple[int, int], float]) -> Contribution:
+        batch = round_.batches[rank]
+        seconds = measured.get((rank, batch.samples), round_.seconds)
+        return Contribution(rank, batch, self.version, seconds, round_.loss, self.staleness)
 
 
 def part(group: Sequence[Contribution], factors: Sequence[float], rank: int) -> float:
-    """This rank's factor in a group; a rank with an empty range has no part in it."""
+    """This rank's factor in a group; 0 for a rank with an empty range."""
     return sum(factor for c, factor in zip(group, factors, strict=True) if c.rank == rank)
 
 
-def latest(applied: Sequence[Contribution]) -> int:
-    """The largest staleness among these contributions; 0 where there are none."""
+def max_staleness(applied: Sequence[Contribution]) -> int:
+    """The largest staleness of these contributions; 0 if there are none."""
     if isinstance(applied, SynchronousContributions):
         return applied.staleness
     return max([c.staleness for c in applied], default=0)

@@ -1,11 +1,11 @@
-"""One-step delay without a server: an all-reduce goes on while the next gradient is computed."""
+"""One-step delay without a server: an all-reduce overlaps with the next gradient."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hetsim.coordination.all_reduce import UNCOMPRESSED, SynchronousAllReduce, contributions
+from hetsim.coordination.all_reduce import REASON_UNCOMPRESSED, SynchronousAllReduce, contributions
 from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.one_step_delay import OneStepDelay
 from hetsim.coordination.plan import Plan, Split
@@ -28,8 +28,8 @@ from hetsim.vector import Vector
 
 
 @dataclass(frozen=True)
-class Reducing:
-    """A reduction under way: of whose gradients, with whose measurements if any, and what they cost."""
+class PendingReduction:
+    """A started reduction, the started gather of timings if there is one, and the gradients that both belong to."""
 
     gradient: Pending[Vector]
     seconds: Pending[tuple[float, ...]] | None
@@ -40,16 +40,16 @@ class Reducing:
 
 @dataclass(frozen=True, kw_only=True)
 class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
-    """One-step delay without a server: every rank takes the global step too.
+    """One-step delay without a server: every rank takes the global step, too.
 
-    An iteration takes the longer of gradient + global update + local update, and reduction.
+    An iteration takes the maximum of gradient + global update + local update, and reduction.
     """
 
     same_on_every_rank: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         OneStepDelay.__post_init__(self)
-        self.only("compression", NoCompression, UNCOMPRESSED)
+        self.only("compression", NoCompression, REASON_UNCOMPRESSED)
 
     @property
     def num_ahead(self) -> int:
@@ -61,12 +61,12 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
             yield from self.delayed(node, plan, state, unreported)
 
     def delayed(self, node: Node, plan: Plan, state: State, unreported: UnreportedTimings) -> Program[None]:
-        """Have the last reduction, begin this one, step globally and locally, compute."""
+        """Compute, wait for the last reduction, start the next one, step globally and locally; repeat."""
         node.own.pop("unreported", None)  # what is under way is measured again after a resume
         at = previous = state.weights
         version = state.version
         memory = self.compensation.initial(state.weights, 1)
-        before: Reducing | None = None
+        before: PendingReduction | None = None
         while True:
             batches = plan.split(state.next_sample, self.allocation.shares(state.allocation))
             computed = yield from self.compute(at, batches[node.rank], version)
@@ -75,26 +75,26 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
             gradient: Vector = None
             if before is not None:
                 gradient = yield from Wait(before.gradient)
-                state = yield from self.learned(plan, state, before)
-            now: Reducing | None = None
+                state = yield from self.observed(plan, state, before)
+            following: PendingReduction | None = None
             if batches.num_samples:
                 seconds = None
                 if self.allocation.asks(state.allocation, plan.epoch(state.num_samples + batches.num_samples)):
                     seconds = yield from Start(Gather(unreported.seconds))
                 term = self.term(computed.gradient, group, plan, node.rank)
                 pending = yield from Start(AllReduce(term))
-                now = Reducing(pending, seconds, unreported, batches, group)
+                following = PendingReduction(pending, seconds, unreported, batches, group)
                 unreported = unreported if seconds is None else UnreportedTimings()
             if before is not None:
                 weights = yield from Update(at=state.weights, gradient=gradient)
                 previous = state.weights
                 state = replace(state, version=state.version + 1, weights=weights, next_sample=batches.stop)
-                state = replace(state, outstanding=() if now is None else batches)
-                if not (yield from Commit(state.version, state, before.group)) or now is None:
-                    if now is not None:  # nobody is left waiting in it
-                        if now.seconds is not None:
-                            yield from Wait(now.seconds)
-                        yield from Wait(now.gradient)
+                state = replace(state, outstanding=() if following is None else batches)
+                if not (yield from Commit(state.version, state, before.group)) or following is None:
+                    if following is not None:  # otherwise other ranks would wait in it for ever
+                        if following.seconds is not None:
+                            yield from Wait(following.seconds)
+                        yield from Wait(following.gradient)
                     return
             state = replace(state, next_sample=batches.stop)
             version = state.version
@@ -103,14 +103,14 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
                 memory, at = yield from self.step(
                     plan, memory, g=own, base=state.weights, previous=previous, at=at, version=version, epoch=plan.epoch(state.num_samples)
                 )
-            before = now
+            before = following
 
-    def learned(self, plan: Plan, state: State, done: Reducing) -> Program[State]:
-        """Count what was reduced, and let the allocation see what was gathered with it."""
-        state = replace(state, num_samples=state.num_samples + done.batches.num_samples)
+    def observed(self, plan: Plan, state: State, reduced: PendingReduction) -> Program[State]:
+        """The state with the reduced samples counted, and with the gathered timings observed by the allocation."""
+        state = replace(state, num_samples=state.num_samples + reduced.batches.num_samples)
         timings: tuple[Contribution, ...] = ()
-        if done.seconds is not None:
-            everyones = yield from Wait(done.seconds)
-            timings = done.unreported.timings(state.version, everyones)
+        if reduced.seconds is not None:
+            gathered = yield from Wait(reduced.seconds)
+            timings = reduced.unreported.timings(state.version, gathered)
         epoch = plan.epoch(state.num_samples)
         return replace(state, allocation=self.allocation.observe(state.allocation, timings, epoch))

@@ -1,4 +1,4 @@
-"""One-step delay around a server: push and pull go on while the next gradient is computed."""
+"""One-step delay around a server: push and pull overlap with the next gradient."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from hetsim.effects import (
 
 @dataclass(frozen=True, kw_only=True)
 class DelayedParameterServer(OneStepDelay):
-    """One-step delay around a server: push, post the pull, step locally, compute; have the pull before the next push.
+    """One-step delay around a server: push, post the pull, step locally, compute, wait for the pull, push.
 
-    An iteration takes the longer of gradient + local update, and push + server + pull. With `pull_every` k a worker
-    pulls after every k-th push only, and steps on from its own weights in between (SSD-SGD, arXiv 2012.05396), where there is
-    nothing to compensate for.
+    An iteration takes the maximum of gradient + local update, and push + server + pull. With `pull_every` k a worker pulls
+    only after every k-th push (SSD-SGD, arXiv 2012.05396). In between it steps on from its local weights, and there is nothing
+    to compensate for.
     """
 
     needs_server: ClassVar[bool] = True
@@ -56,7 +56,7 @@ class DelayedParameterServer(OneStepDelay):
         return self.server(plan, state.rewound()) if node.rank == node.server else self.worker(node, plan, state)
 
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """Synchronous until the server hands out ranges ahead; from then on one step of delay, and pushes compressed."""
+        """Synchronous until the server hands out several ranges at once; from then on delayed by one step, with compressed pushes."""
         yield from Send(node.server)
         message = yield from Receive(node.server)
         while message.batch and message.rounds == 1:
@@ -83,7 +83,7 @@ class DelayedParameterServer(OneStepDelay):
                 before, newest = newest, message.payload
                 base = newest
             packing, payload = self.compression.pack(packing, computed.gradient, plan.num_parameters)
-            node.own["compression"] = pushes = pushes.pushed(batch, packing, num_outstanding=self.num_ahead)
+            node.own["compression"] = pushes = pushes.appended(batch, packing, num_outstanding=self.num_ahead)
             yield from Send(node.server, payload, version=version, seconds=computed.seconds, loss=computed.loss)
             if step % self.pull_every == 0:
                 pull = yield from Start(Receive(node.server))
@@ -95,22 +95,22 @@ class DelayedParameterServer(OneStepDelay):
             yield from Wait(pull)
 
     def server(self, plan: Plan, state: State) -> Program[None]:
-        """Average one gradient of each, step, commit; send the weights to those who pull, and ranges ahead of them."""
+        """Average one gradient of each worker, step, commit; send weights, and the ranges up to the next pull, to workers that pull."""
         for rank in plan.active_ranks:
             yield from Receive(rank)
         delayed_from = max(self.warm_up, state.version)
-        dealt: deque[list[Batch]] = deque()
+        handed_out: deque[list[Batch]] = deque()
         asking = plan.active_ranks
         going = True
         while True:
             rounds = self.rounds(state.version, delayed_from) if going else 0
             if rounds or not going:
-                first = len(dealt)
+                first = len(handed_out)
                 for _ in range(rounds):
-                    dealt.append(list(plan.split(state.next_sample, self.allocation.shares(state.allocation))))
-                    state = replace(state, next_sample=dealt[-1][-1].stop)
+                    handed_out.append(list(plan.split(state.next_sample, self.allocation.shares(state.allocation))))
+                    state = replace(state, next_sample=handed_out[-1][-1].stop)
                 for rank in asking:
-                    batch = dealt[first][rank] if rounds else Batch(state.next_sample, 0)
+                    batch = handed_out[first][rank] if rounds else Batch(state.next_sample, 0)
                     yield from Send(
                         rank,
                         state.weights if going else None,
@@ -119,16 +119,16 @@ class DelayedParameterServer(OneStepDelay):
                         rounds=rounds,
                         epoch=plan.epoch(state.num_samples),
                     )
-            batches = dealt.popleft() if dealt else []
+            batches = handed_out.popleft() if handed_out else []
             asking = [rank for rank, batch in enumerate(batches) if batch]
             if not going or not asking:
                 return
             state, applied = yield from self.collected(plan, state, batches, packed_from=delayed_from)
-            state = replace(state, outstanding=tuple(batch for batches in dealt for batch in batches if batch))
+            state = replace(state, outstanding=tuple(batch for batches in handed_out for batch in batches if batch))
             going = yield from Commit(state.version, state, applied)
 
     def rounds(self, version: int, delayed_from: int) -> int:
-        """How many global batches to hand out with these weights: one, or those up to the next pull, and none between pulls."""
+        """How many global batches to hand out with this version: one in the warm-up, then those up to the next pull, or none."""
         if version < delayed_from:
             return 1
         since = version - delayed_from
@@ -137,7 +137,7 @@ class DelayedParameterServer(OneStepDelay):
     def collected(
         self, plan: Plan, state: State, batches: list[Batch], *, packed_from: int
     ) -> Program[tuple[State, tuple[Contribution, ...]]]:
-        """One gradient of each, the step that they make, and what is learned from them; in the warm-up pushes are whole."""
+        """The state after one gradient of each worker, and these. Pushes of versions from `packed_from` on are compressed."""
         group = []
         for rank, batch in enumerate(batches):
             if batch:
@@ -145,8 +145,8 @@ class DelayedParameterServer(OneStepDelay):
                 gradient = message.payload
                 if message.version >= packed_from:
                     gradient = self.compression.unpack(gradient, state.weights, plan.num_parameters)
-                late = state.version - message.version
-                group.append(Contribution(rank, batch, message.version, message.seconds, message.loss, late, gradient))
+                staleness = state.version - message.version
+                group.append(Contribution(rank, batch, message.version, message.seconds, message.loss, staleness, gradient))
         weights = yield from Update(at=state.weights, gradient=self.total(group, plan))
         num_samples = state.num_samples + sum(c.samples for c in group)
         allocation = self.allocation.observe(state.allocation, group, plan.epoch(num_samples))
@@ -155,7 +155,7 @@ class DelayedParameterServer(OneStepDelay):
 
 
 def own_ranges(plan: Plan, message: Message) -> Iterator[Batch]:
-    """A worker's ranges in the global batches that a reply hands out: each one batch behind the last."""
+    """A worker's ranges in the global batches that a reply hands out, each one global batch after the one before."""
     for round_ in range(message.rounds if message.batch else 0):
         batch = plan.clip(message.batch.start + round_ * plan.batch_size, message.batch.samples)
         if not batch:

@@ -1,4 +1,4 @@
-"""Local steps: everyone trains alone for a while, then an all-reduce averages, or gives an outer optimizer its gradient."""
+"""Local steps: each worker trains alone for H steps, then an all-reduce averages, or gives an outer optimizer its gradient."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hetsim import checks
-from hetsim.coordination.all_reduce import UNCOMPRESSED
+from hetsim.coordination.all_reduce import REASON_UNCOMPRESSED
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.plan import Plan
@@ -26,9 +26,9 @@ class LocalSteps(Coordination):
     """H local steps from W to x_i, then W ← outer step along Δ = (1/N) Σ w_i (W − x_i).
 
     Local SGD (Stich, arXiv 1805.09767) where the outer optimizer is plain SGD with rate 1: W becomes the mean of the x_i.
-    DiLoCo (arXiv 2311.08105) where it is Nesterov SGD and the local one AdamW. A version is what an average makes; each
-    local step is an iteration of its worker, over its share of one global batch. A local optimizer's memory goes on from
-    one round to the next, and begins afresh when a run is started again.
+    DiLoCo (arXiv 2311.08105) where it is Nesterov SGD and the local one AdamW. Each average makes a version; each local
+    step is an iteration of its worker, over its share of one global batch. A local optimizer keeps its memory from one round
+    to the next and over a resume, and loses it in a crash or a regroup.
     """
 
     needs_server: ClassVar[bool] = False
@@ -40,18 +40,18 @@ class LocalSteps(Coordination):
 
     def __post_init__(self) -> None:
         checks.whole("coordination.period", self.period)
-        together = "at each average everyone waits for everyone: leave this axis as the method sets it"
-        self.only("admission", Barrier, together)
-        self.only("compensation", NoCompensation, together)
-        self.only("discount", NoDiscount, together)
-        self.only("compression", NoCompression, UNCOMPRESSED)
+        reason = "at each average all workers wait for one another: leave this axis as the method sets it"
+        self.only("admission", Barrier, reason)
+        self.only("compensation", NoCompensation, reason)
+        self.only("discount", NoDiscount, reason)
+        self.only("compression", NoCompression, REASON_UNCOMPRESSED)
 
     @property
     def needs_local_steps(self) -> str | None:
-        return "between two averages the workers take steps of their own"
+        return "between two averages the workers take local steps"
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """The same on every rank: go H steps from the common weights, add up how far everyone went, step."""
+        """The same on every rank: H local steps from the common weights, an all-reduce of the differences, a global step."""
         unreported = node.own.get("unreported") or UnreportedTimings()
         going = True
         while going and state.next_sample != plan.num_positions:
@@ -68,8 +68,8 @@ class LocalSteps(Coordination):
                     loss, seconds = computed.loss, computed.seconds
                 own = own.appended(batches, seconds)
                 group = group.appended(batches, seconds, loss)
-            went = with_tail(state.weights - x, x, plan.num_parameters)
-            delta = yield from AllReduce(self.term(went, group, plan, node.rank))
+            difference = with_tail(state.weights - x, x, plan.num_parameters)
+            delta = yield from AllReduce(self.term(difference, group, plan, node.rank))
             state = replace(state, next_sample=rounds[-1].stop, num_samples=rounds[-1].stop)
             unreported = unreported + own
             epoch = plan.epoch(state.num_samples)
@@ -81,5 +81,5 @@ class LocalSteps(Coordination):
             going = yield from Commit(state.version, state, group)
 
     def factor(self, group: Sequence[Contribution], plan: Plan, rank: int) -> float:
-        """By the samples of all its steps."""
+        """This rank's factor, by the samples of all its local steps."""
         return super().factor(group.by_rank() if isinstance(group, SynchronousContributions) else group, plan, rank)

@@ -19,18 +19,18 @@ from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.weighting import NoDiscount
 from hetsim.vector import Vector, with_tail
 
-AGAINST = ("previous", "used")
+AGAINST_CHOICES = ("previous", "used")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneStepDelay(Coordination):
     """OD-SGD, arXiv 2005.06728: a warm-up of synchronous SGD; then each worker goes on from w_i(t+1) = W(t) + u(g_i(t)).
 
-    W(t) are the newest global weights it has, one step old; u is a step of its local optimizer. Without one, the next
-    gradient is computed at W(t) itself: Pipe-SGD (NeurIPS 2018, arXiv 1811.03619). Globally it is synchronous:
+    W(t) are the newest global weights that the worker has, one step old; u is a step of its local optimizer. Without one, the
+    next gradient is computed at W(t) itself: Pipe-SGD (NeurIPS 2018, arXiv 1811.03619). Globally it is synchronous:
     W(t+1) = W(t) − η (1/N) Σ g_i(t).
-    A compensation corrects g_i in the local step only, for the way from W(t−1) to W(t) (`against` previous) as the
-    authors' code does, or from the weights that g_i was computed at (`against` used).
+    A compensation corrects g_i in the local step only: from W(t−1) to W(t) (`against` previous), as the authors' code does, or
+    from the weights that g_i was computed at (`against` used).
     """
 
     takes_local_steps: ClassVar[bool] = True
@@ -41,17 +41,17 @@ class OneStepDelay(Coordination):
 
     def __post_init__(self) -> None:
         checks.whole("coordination.warm_up", self.warm_up, least=0)
-        checks.choice("coordination.against", self.against, AGAINST)
-        together = "in a one-step delay everyone waits for everyone, one step later: leave this axis as the method sets it"
-        self.only("admission", Barrier, together)
-        self.only("discount", NoDiscount, together)
+        checks.choice("coordination.against", self.against, AGAINST_CHOICES)
+        reason = "in a one-step delay all workers wait for one another, one step later: leave this axis as the method sets it"
+        self.only("admission", Barrier, reason)
+        self.only("discount", NoDiscount, reason)
         if not self.compensation.corrects_locally:
-            self.only("compensation", NoCompensation, "a worker cannot correct its own step by it: take dc, dc_adaptive or none")
+            self.only("compensation", NoCompensation, "a worker cannot correct its local step by it: take dc, dc_adaptive or none")
 
     @property
     def needs_local_steps(self) -> str | None:
         corrects = not isinstance(self.compensation, NoCompensation)
-        return f"{type(self.compensation).__name__} corrects a worker's own step" if corrects else None
+        return f"{type(self.compensation).__name__} corrects a worker's local step" if corrects else None
 
     def remark(self, last: State) -> str | None:
         if last.version > self.warm_up:
@@ -61,7 +61,10 @@ class OneStepDelay(Coordination):
     def step(
         self, plan: Plan, memory: object, *, g: Contribution, base: Vector, previous: Vector, at: Vector, version: int, epoch: int
     ) -> Program[tuple[object, Vector]]:
-        """u: from `base`, along this worker's own gradient, computed at `at`; and the compensation's state after it."""
+        """The local step u from `base` along this worker's gradient `g`, which was computed at `at`.
+
+        Returns the compensation's state after it, and the weights.
+        """
         used = previous if self.against == "previous" else at
         memory, gradient = self.compensation.correct(memory, replace(g, used=used), base)
         gradient = with_tail(gradient, g.gradient, plan.num_parameters)

@@ -18,54 +18,57 @@ from hetsim.policies.weighting import NoDiscount, PerWorker
 from hetsim.vector import Vector, with_tail
 
 Holding = tuple[Batch, Vector]
-"""What a worker took from the server: a range, and the weights to compute at."""
+"""What the server sent a worker: a range, and the weights to compute at."""
 
 
 class Outstanding(Collection[Batch]):
-    """The ranges that were taken and not brought back, as they are now: first those to be handed out again, then whoever's."""
+    """The ranges that were handed out and whose gradient has not arrived: those to hand out again, then those of each worker.
+
+    It is a view: it changes as the server goes on.
+    """
 
     def __init__(self, state: State) -> None:
         self.next_sample = state.next_sample
-        """Where the ranges begin that nobody has taken."""
-        self.returned = deque(state.outstanding)
+        """The first position that was never handed out."""
+        self.requeued = deque(state.outstanding)
         self.holding: dict[int, Holding] = {}
 
-    def is_left(self, plan: Plan) -> bool:
-        """Whether anything is to be handed out, if only somebody came."""
-        return bool(self.returned or plan.clip(self.next_sample, 1))
+    def has_next(self, plan: Plan) -> bool:
+        """Whether there is a range for the next worker that asks."""
+        return bool(self.requeued or plan.clip(self.next_sample, 1))
 
     def take(self, plan: Plan, rank: int, share: int) -> Batch:
-        """A worker's next range: one that was never brought back, as far as it fits, or its share of what nobody has taken."""
-        if not self.returned:
+        """A worker's next range: one to hand out again, as far as it fits into the worker's memory, or its share of new positions."""
+        if not self.requeued:
             batch = plan.clip(self.next_sample, share)
             self.next_sample = batch.stop
             return batch
-        batch = self.returned.popleft()
+        batch = self.requeued.popleft()
         fits = batch.samples if plan.max_samples is None else min(batch.samples, plan.max_samples[rank])
         if fits < batch.samples:
-            self.returned.appendleft(Batch(batch.start + fits, batch.samples - fits))
+            self.requeued.appendleft(Batch(batch.start + fits, batch.samples - fits))
         return Batch(batch.start, fits)
 
     def lose(self, rank: int) -> None:
-        """What this worker held is to be handed out again."""
+        """The range of a lost worker is to be handed out again."""
         if rank in self.holding:
-            self.returned.append(self.holding.pop(rank)[0])
+            self.requeued.append(self.holding.pop(rank)[0])
 
     def __iter__(self) -> Iterator[Batch]:
-        yield from self.returned
+        yield from self.requeued
         for batch, _ in self.holding.values():
             yield batch
 
     def __len__(self) -> int:
-        return len(self.returned) + len(self.holding)
+        return len(self.requeued) + len(self.holding)
 
     def __contains__(self, batch: object) -> bool:
-        return any(batch == mine for mine in self)
+        return any(batch == held for held in self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterServer(Coordination):
-    """Workers pull weights and a range of samples, and push a gradient; admission decides what the server does with it."""
+    """Workers pull weights and a range of samples, and push a gradient; admission decides when the server applies it."""
 
     needs_server: ClassVar[bool] = True
     regroups: ClassVar[bool] = False
@@ -79,11 +82,11 @@ class ParameterServer(Coordination):
     def check(self, num_workers: int) -> None:
         if self.compensation.requires_plain_sgd:
             name = type(self.compensation).__name__
-            why = f"compensation is {name}, which reckons with the very steps that are taken: take per_worker, none and single gradients"
+            why = f"compensation is {name}, which assumes plain SGD along each gradient: take per_worker, none and single gradients"
             self.only("weighting", PerWorker, why)
             self.only("discount", NoDiscount, why)
             if self.admission.group_size(num_workers) > 1:
-                raise ValueError(f"admission is {type(self.admission).__name__}, which makes a version of several, but {why}")
+                raise ValueError(f"admission is {type(self.admission).__name__}, which makes a version of several gradients, but {why}")
 
     def relies_on_scale(self, num_workers: int) -> bool:
         unweighted = isinstance(self.weighting, PerWorker) and isinstance(self.discount, NoDiscount)
@@ -93,7 +96,7 @@ class ParameterServer(Coordination):
         return self.server(plan, state) if node.rank == node.server else self.worker(node, plan, state)
 
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """Ask for work, compute where the server's weights are, send back what it cost."""
+        """Pull weights and a range, compute, push the gradient with its seconds and loss; repeat until a range is empty."""
         own, server = node.own, node.server
         pushes = own.get("compression") or Pushes(self.compression.initial(state.weights))
         packing = pushes.resumed(state.outstanding)
@@ -103,36 +106,36 @@ class ParameterServer(Coordination):
             computed = yield from Gradient(at=message.payload, batch=message.batch, version=message.version)
             packing, payload = self.compression.pack(packing, computed.gradient, plan.num_parameters)
             if packing is not None:
-                own["compression"] = pushes = pushes.pushed(message.batch, packing, num_outstanding=1)
+                own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
             yield from Send(server, payload, version=message.version, seconds=computed.seconds, loss=computed.loss)
-            del computed, payload  # a thousand workers that wait would keep a thousand gradients
+            del computed, payload  # otherwise a thousand waiting workers keep a thousand gradients
             message = yield from Receive(server)
 
     def server(self, plan: Plan, state: State) -> Program[State | None]:
-        """Do with each gradient what admission says, and hand out ranges, until everyone who is there was sent home.
+        """Do with each gradient what admission decides, and hand out ranges, until all active workers got an empty range.
 
-        It goes on without whom it loses, hands the range out again, and takes in who comes back. Who finds nothing to take
-        is kept while others hold ranges, as these may come back.
+        The server goes on without a lost worker and hands its range out again; a worker that returns is given a range. A worker
+        for which no range is left stays idle while others hold ranges, as these may have to be handed out again.
         """
         waiting: set[int] = set()
         idle: set[int] = set()
-        here = set(plan.active_ranks)
+        active = set(plan.active_ranks)
         outstanding = Outstanding(state)
-        holding, returned = outstanding.holding, outstanding.returned
+        holding, requeued = outstanding.holding, outstanding.requeued
         state = state.evolve(admission=self.admission.resumed(state.admission, plan.num_workers), outstanding=outstanding)
         for rank in plan.absent:
-            state, _ = self.left(state, rank)
+            state, _ = self.worker_left(state, rank)
         going = True
-        while here or (going and outstanding.is_left(plan)):
+        while active or (going and outstanding.has_next(plan)):
             try:
                 message = yield from Receive()
             except PeerLost as lost:
                 if lost.rank is None:
                     raise
-                for place in (here, waiting, idle):
+                for place in (active, waiting, idle):
                     place.discard(lost.rank)
                 outstanding.lose(lost.rank)
-                state, decision = self.left(state, lost.rank)
+                state, decision = self.worker_left(state, lost.rank)
             else:
                 rank = message.source
                 waiting.add(rank)
@@ -142,21 +145,21 @@ class ParameterServer(Coordination):
                     admission, decision = self.admission.arrived(state.admission, self.contribution(message, held, plan, state))
                     if admission is not state.admission:
                         state = state.evolve(admission=admission)
-                else:  # it is ready, or too late
-                    if rank not in here:
-                        here.add(rank)
+                else:  # a worker that asks for its first range, or whose gradient is too late
+                    if rank not in active:
+                        active.add(rank)
                         state = state.evolve(admission=self.admission.worker_joined(state.admission, rank))
-                    if message.payload is None:  # gone, and back before it was missed
+                    if message.payload is None:  # it crashed, and requeued before the loss was detected
                         outstanding.lose(rank)
                     holding.pop(rank, None)
                     decision = Decision(release=(rank,))
             decisions = [decision]
-            for rank in sorted(idle)[: len(returned)] if returned else ():
+            for rank in sorted(idle)[: len(requeued)] if requeued else ():
                 idle.discard(rank)
                 waiting.add(rank)
                 state = state.evolve(admission=self.admission.worker_joined(state.admission, rank))
                 decisions.append(Decision(release=(rank,)))
-            for decision in decisions:  # and those that it leads to
+            for decision in decisions:  # releasing a worker with nothing to take appends further decisions
                 applied: Sequence[Contribution] = ()
                 if decision.apply and going:
                     compensation, applied = self.corrected(plan, state, decision.apply)
@@ -183,22 +186,22 @@ class ParameterServer(Coordination):
                         yield from Send(rank, sent, version=state.version, batch=batch)
                     else:
                         idle.add(rank)
-                        state, more = self.left(state, rank)
-                        decisions.append(more)
+                        state, following = self.worker_left(state, rank)
+                        decisions.append(following)
             if idle and not (going and outstanding):
                 for rank in sorted(idle):
                     yield from Send(rank, version=state.version, batch=Batch(outstanding.next_sample, 0))
-                here -= idle
+                active -= idle
                 idle.clear()
         return state.evolve(outstanding=()) if going else None
 
-    def left(self, state: State, rank: int) -> tuple[State, Decision]:
-        """Tell admission that a worker will send no more."""
+    def worker_left(self, state: State, rank: int) -> tuple[State, Decision]:
+        """Report to admission that a worker will push no more gradients."""
         admission, decision = self.admission.worker_left(state.admission, rank)
         return state.evolve(admission=admission), decision
 
     def observed(self, plan: Plan, state: State, decision: Decision) -> State:
-        """Learn the workers' speeds from what was decided on: shares do not change while a barrier fills."""
+        """The state after the allocation has observed the contributions decided on: shares do not change while a barrier fills."""
         seen = decision.apply + decision.drop
         allocation = self.allocation.observe(state.allocation, seen, plan.epoch(state.num_samples))
         if allocation is state.allocation and not decision.drop:
@@ -207,7 +210,7 @@ class ParameterServer(Coordination):
         return state.evolve(allocation=allocation, num_samples_discarded=num_samples_discarded)
 
     def corrected(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
-        """The g_i of W ← W − η (1/c) Σ w_i d(τ_i) g_i, each corrected for its delay, and the compensation's state behind them."""
+        """The g_i of W ← W − η (1/c) Σ w_i d(τ_i) g_i, each corrected for its delay, and the compensation's state after them."""
         compensation, corrected = state.compensation, []
         for c in group:
             compensation, gradient = self.compensation.correct(compensation, c, state.weights)
@@ -218,7 +221,7 @@ class ParameterServer(Coordination):
         return compensation, corrected
 
     def contribution(self, message: Message, held: Holding, plan: Plan, state: State) -> Contribution:
-        """What a worker brought back for what it held."""
+        """The gradient that a worker pushed for the range and weights that it held."""
         batch, used = held
         gradient = self.compression.unpack(message.payload, used, plan.num_parameters)
         version, staleness = message.version, state.version - message.version

@@ -1,4 +1,4 @@
-"""What is to be done, and who takes which range of it."""
+"""The samples that a run hands out, and which rank takes which range of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import NamedTuple, overload
 from hetsim.effects import Batch
 from hetsim.policies.allocation.base import proportional
 
-AT_ONCE = 3  # splits that are in force at the same time, as some ranks have decided again and others not yet
+MAX_CACHED_LAYOUTS = 3
+"""As many splits are used at the same time, as some ranks have already observed the newest timings and others not yet."""
 
 
 class Layout(NamedTuple):
-    """How a whole global batch is laid out: each rank's samples, where they begin in it, and who has any."""
+    """The layout of a whole global batch: each rank's samples, their offsets in the batch, and the ranks that have any."""
 
     samples: tuple[int, ...]
     offsets: tuple[int, ...]
@@ -23,16 +24,16 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, samples: tuple[int, ...]) -> Layout:
-        """One rank behind the other."""
+        """The layout in which each rank's samples follow those of the rank before."""
         ranks = range(len(samples)) if all(samples) else tuple(rank for rank, share in enumerate(samples) if share)
         return cls(samples, tuple(accumulate(samples[:-1], initial=0)), ranks)
 
 
 @dataclass(frozen=True, slots=True)
 class Split(Sequence[Batch]):
-    """The ranges of one global batch in rank order, from `start` to `stop`, each made where it is looked at.
+    """The ranges of one global batch in rank order, from `start` to `stop`; each one is made when it is read.
 
-    The last global batch of an epoch budget is shorter than its layout: whoever lies behind its end has an empty range.
+    The last global batch of an epoch budget is shorter than its layout: the ranks after its end have an empty range.
     """
 
     start: int
@@ -41,12 +42,12 @@ class Split(Sequence[Batch]):
 
     @property
     def num_samples(self) -> int:
-        """Of all ranks together."""
+        """The samples of all ranks together."""
         return self.stop - self.start
 
     @property
     def ranks(self) -> Sequence[int]:
-        """Who has any samples, in order."""
+        """The ranks that have samples, in order."""
         _, offsets, ranks = self.layout
         if offsets[ranks[-1]] < self.num_samples:
             return ranks
@@ -54,7 +55,7 @@ class Split(Sequence[Batch]):
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """Each rank's."""
+        """The samples of each rank."""
         whole = self.num_samples == self.layout.offsets[-1] + self.layout.samples[-1]
         return self.layout.samples if whole else tuple(batch.samples for batch in self)
 
@@ -76,7 +77,7 @@ class Split(Sequence[Batch]):
 class Plan:
     """N workers, a global batch of B samples, and how many positions to hand out in all (None: no end).
 
-    The first `num_parameters` numbers of a vector are parameters; what stands behind them is averaged (None: all are).
+    The first `num_parameters` numbers of a vector are parameters (None: all are); the others, its tail, are averaged.
     """
 
     num_workers: int
@@ -85,15 +86,15 @@ class Plan:
     samples_per_epoch: int | None = None
     num_parameters: int | None = None
     max_samples: tuple[int, ...] | None = None
-    """What fits into each worker's memory, in samples (None: everything)."""
+    """How many samples fit into each worker's memory (None: no bound)."""
     absent: frozenset[int] = frozenset()
-    """Workers that are not there: the others take their shares too."""
+    """Workers that are absent: the active ranks take their shares, too."""
     _by_identity: dict[int, tuple[Sequence[int], Layout]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _by_value: dict[tuple[int, ...], Layout] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def active_ranks(self) -> list[int]:
-        """Workers that are there."""
+        """The workers that are present."""
         return [rank for rank in range(self.num_workers) if rank not in self.absent]
 
     def epoch(self, num_samples: int) -> int:
@@ -101,7 +102,7 @@ class Plan:
         return 0 if self.samples_per_epoch is None else num_samples // self.samples_per_epoch
 
     def clip(self, start: int, samples: int) -> Batch:
-        """The range of at most `samples` positions from `start`: shorter at the end, and empty behind it."""
+        """The range of at most `samples` positions from `start`: shorter at the last position, and empty after it."""
         if samples < 1:
             raise ValueError(f"the allocation gave a worker {samples} samples: shares must be whole numbers of at least 1")
         if self.num_positions is None:
@@ -109,12 +110,12 @@ class Plan:
         return Batch(start, max(0, min(samples, self.num_positions - start)))
 
     def split(self, start: int, shares: Sequence[int]) -> Split:
-        """The ranges of one global batch. Shares that stay the same tuple are looked at once: then this takes no time in N."""
+        """The ranges of one global batch. For shares that are the same tuple as before, the time does not depend on N."""
         stop = start + self.batch_size if self.num_positions is None else min(start + self.batch_size, self.num_positions)
         return Split(start, max(start, stop), self._layout(shares))
 
     def rounds(self, start: int, shares: Sequence[int], max_rounds: int) -> list[Split]:
-        """The ranges of each of the next `max_rounds` global batches; fewer where the last epoch ends."""
+        """The ranges of each of the next `max_rounds` global batches; fewer at the end of the last epoch."""
         rounds: list[Split] = []
         while len(rounds) < max_rounds and start != self.num_positions:
             rounds.append(self.split(start, shares))
@@ -122,18 +123,18 @@ class Plan:
         return rounds
 
     def _layout(self, shares: Sequence[int]) -> Layout:
-        """Remembered by the tuple itself, and shared by equal ones: in a simulation each rank may hold one of its own."""
+        """The layout of these shares, cached by the identity of the tuple, and shared by equal tuples: each rank may hold its own."""
         known = self._by_identity.get(id(shares))
         if known is not None:
             return known[1]
-        if len(self._by_value) > AT_ONCE or len(self._by_identity) > AT_ONCE * self.num_workers:
+        if len(self._by_value) > MAX_CACHED_LAYOUTS or len(self._by_identity) > MAX_CACHED_LAYOUTS * self.num_workers:
             self._by_identity.clear()
             self._by_value.clear()
         samples = tuple(shares)
         layout = self._by_value.get(samples)
         if layout is None:
             layout = self._by_value[samples] = Layout.of(self._redistribute(self._checked(samples)))
-        if samples is shares:  # any other sequence might change; as long as it is held here, nothing else has its id
+        if samples is shares:  # another sequence might change; while this tuple is kept active, no other object has its id
             self._by_identity[id(shares)] = (shares, layout)
         return layout
 
@@ -144,20 +145,20 @@ class Plan:
             self.clip(0, share)
             if share > max_samples:
                 raise ValueError(
-                    f"the allocation gave a worker {share} samples, but {max_samples} fit into its memory: let it heed `max_samples`"
+                    f"the allocation gave a worker {share} samples, but {max_samples} fit into its memory: let it respect `max_samples`"
                 )
         return shares
 
     def _redistribute(self, shares: tuple[int, ...]) -> tuple[int, ...]:
-        """Whoever is here takes the shares of those who are not, in proportion to one's own, as far as memory allows."""
+        """The active ranks take the shares of the absent ones, in proportion to their shares, as far as their memory allows."""
         if not self.absent:
             return shares
-        here = self.active_ranks
-        max_samples = None if self.max_samples is None else [self.max_samples[rank] for rank in here]
+        active = self.active_ranks
+        max_samples = None if self.max_samples is None else [self.max_samples[rank] for rank in active]
         if max_samples is not None and sum(max_samples) < self.batch_size:
             raise ValueError(
-                f"with {len(self.absent)} nodes gone the others' max_samples hold {sum(max_samples)} samples in all, but "
+                f"with {len(self.absent)} nodes absent, the others' max_samples hold {sum(max_samples)} samples in all, but "
                 f"batch_size={self.batch_size}: lower it, or raise them"
             )
-        taken = dict(zip(here, proportional([shares[rank] for rank in here], self.batch_size, max_samples=max_samples), strict=True))
-        return tuple(taken.get(rank, 0) for rank in range(self.num_workers))
+        by_rank = dict(zip(active, proportional([shares[rank] for rank in active], self.batch_size, max_samples=max_samples), strict=True))
+        return tuple(by_rank.get(rank, 0) for rank in range(self.num_workers))

@@ -1,4 +1,4 @@
-"""What a worker's compression has left out, with what it was before each push that may not have been applied."""
+"""The state of a worker's compression now, and before each push that may not have been applied."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hetsim.effects import Batch
 class Pushes:
     """The state of a worker's compression after its last push, and before each of its latest pushes.
 
-    A push that had not been applied at a checkpoint is lost, and its range is handed out and computed again: then the
-    compression goes on from before that push. Otherwise what it had left out would be sent twice.
+    A push that had not been applied at a checkpoint is lost, and its range is handed out and computed again. Then the
+    compression resumes from its state before that push; otherwise its residual would be sent twice.
     """
 
     after: Any
     before: tuple[tuple[int, Any], ...] = ()
     """(first position of the range, state before its push), the latest last."""
 
-    def pushed(self, batch: Batch, after: Any, *, num_outstanding: int) -> Pushes:
-        """With one more push, of which the last `num_outstanding` may not have been applied."""
+    def appended(self, batch: Batch, after: Any, *, num_outstanding: int) -> Pushes:
+        """With one more push. The last `num_outstanding` pushes may not have been applied."""
         return Pushes(after, (*self.before, (batch.start, self.after))[-num_outstanding:])
 
     def resumed(self, outstanding: Collection[Batch]) -> Any:
-        """The state to go on from where these ranges are handed out again."""
-        again = {batch.start for batch in outstanding}
-        return next((state for start, state in self.before if start in again), self.after)
+        """The state to resume from if these ranges are handed out again."""
+        starts = {batch.start for batch in outstanding}
+        return next((state for start, state in self.before if start in starts), self.after)

@@ -1,4 +1,4 @@
-"""How far a run has come: what every rank agrees on at a commit."""
+"""The state of a run at a commit, on which all ranks agree."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _new, _set = object.__new__, object.__setattr__
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A run at a commit: what all ranks agree on, and every program can start from.
+    """The state of a run at a commit: all ranks agree on it, and every program can start from it.
 
-    What belongs to one rank is not in it: the optimizer's memory, and what the program keeps in `Node.own`. A checkpoint
+    It does not have what belongs to one rank: the optimizer's memory, and what the program keeps in `Node.own`. A checkpoint
     (`hetsim.runtime.rank.Checkpoint`) is a State together with the state of each rank.
     """
 
@@ -29,19 +29,19 @@ class State:
     compensation: Any = None
     admission: Any = None
     outstanding: Collection[Batch] = ()
-    """Ranges that were handed out and not applied yet: they are handed out again on a new start."""
+    """Ranges that were handed out and not applied yet: after a restart they are handed out again."""
 
     def evolve(self, **changes: Any) -> State:
-        """A copy with these changes: `dataclasses.replace`, several times as fast, for what happens at every gradient."""
-        other = _new(State)
-        _set(other, "__dict__", self.__dict__ | changes)
-        return other
+        """A copy with these changes: as `dataclasses.replace`, but several times as fast, as it is made at every gradient."""
+        copy = _new(State)
+        _set(copy, "__dict__", self.__dict__ | changes)
+        return copy
 
     def rewound(self) -> State:
-        """Before the ranges that were handed out and not applied, so that they are handed out again."""
+        """The state before the outstanding ranges, so that they are handed out again."""
         return replace(self, next_sample=min([self.next_sample, *(batch.start for batch in self.outstanding)]), outstanding=())
 
     @property
     def num_samples_in_flight(self) -> int:
-        """Positions handed out that were neither applied nor discarded."""
+        """The positions that were handed out and neither applied nor discarded."""
         return self.next_sample - self.num_samples - self.num_samples_discarded

@@ -1,4 +1,4 @@
-"""What a rank has measured and not reported yet, and how everyone's measurements are gathered for an allocation."""
+"""Timings that a rank has not reported yet, and the gather of all ranks' timings for an allocation."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from hetsim.coordination.plan import Split
 from hetsim.effects import Batch, Contribution, Gather, Program
 
 
-class Computed(NamedTuple):
-    """Global batches of `num_samples`, split by the same shares, and how many of them there were in a row."""
+class ComputedBatches(NamedTuple):
+    """Consecutive global batches of `num_samples` that were split by the same shares, and how many they are."""
 
     shares: tuple[int, ...]
     num_samples: int
     num_gradients: int
 
     def samples(self) -> Iterator[int]:
-        """Of each rank, in all of them; the last global batch of an epoch budget ends within the shares."""
-        left = self.num_samples
+        """The samples of each rank in all of them. The last global batch of an epoch budget is shorter than the sum of shares."""
+        remaining = self.num_samples
         for share in self.shares:
-            yield self.num_gradients * min(share, left)
-            left -= min(share, left)
+            yield self.num_gradients * min(share, remaining)
+            remaining -= min(share, remaining)
 
 
 @dataclass(frozen=True)
 class UnreportedTimings:
-    """What all ranks have computed since the allocation last asked, and the seconds that it took this rank."""
+    """The batches of all ranks since the allocation last asked for timings, and the seconds that they took this rank."""
 
-    computed: tuple[Computed, ...] = ()
+    computed: tuple[ComputedBatches, ...] = ()
     seconds: float = 0.0
 
     def appended(self, batches: Split, seconds: float) -> UnreportedTimings:
         """With one more gradient of each rank."""
         shares, num_samples, computed = batches.layout.samples, batches.num_samples, self.computed
         if computed and computed[-1].shares is shares and computed[-1].num_samples == num_samples:
-            longer = Computed(shares, num_samples, computed[-1].num_gradients + 1)
+            longer = ComputedBatches(shares, num_samples, computed[-1].num_gradients + 1)
             return UnreportedTimings((*computed[:-1], longer), self.seconds + seconds)
-        return self + UnreportedTimings((Computed(shares, num_samples, 1),), seconds)
+        return self + UnreportedTimings((ComputedBatches(shares, num_samples, 1),), seconds)
 
     def __add__(self, other: UnreportedTimings) -> UnreportedTimings:
-        """These measurements, and then the others."""
+        """These timings followed by the others."""
         before, after = self.computed, other.computed
-        if before and after and alike(before[-1], after[0]):
+        if before and after and same_split(before[-1], after[0]):
             after = (after[0]._replace(num_gradients=before[-1].num_gradients + after[0].num_gradients), *after[1:])
             before = before[:-1]
         return UnreportedTimings(before + after, self.seconds + other.seconds)
@@ -59,15 +59,15 @@ class UnreportedTimings:
         )
 
 
-def alike(one: Computed, other: Computed) -> bool:
-    """Whether each rank has as many samples in both; ranks are compared only after a resume, when equal shares are two objects."""
+def same_split(one: ComputedBatches, other: ComputedBatches) -> bool:
+    """Whether each rank has the same number of samples in both. Equal shares are different objects only after a resume."""
     return one.num_samples == other.num_samples and (one.shares is other.shares or one.shares == other.shares)
 
 
 def gather_timings(
     unreported: UnreportedTimings, version: int, *, asked: bool
 ) -> Program[tuple[tuple[Contribution, ...], UnreportedTimings]]:
-    """If the allocation asks: the timings of all ranks since it last asked; and what is unreported after that."""
+    """If the allocation asks: the timings of all ranks since it last asked. Also what is unreported after that."""
     if not asked:
         return (), unreported
     gathered = yield from Gather(unreported.seconds)

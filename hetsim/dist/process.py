@@ -31,7 +31,7 @@ from hetsim.results.folder import abandon, run_folder
 from hetsim.results.summary import write_summary
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.metrics import RankActivity
-from hetsim.runtime.trace import Trace, TracePart, received
+from hetsim.runtime.trace import Trace, TracePart, append_received
 
 MEETING = timedelta(minutes=5)
 """Until every process must have come."""
@@ -156,5 +156,5 @@ def collect(part: RankRun) -> dict[str, Lateness]:
             part.metrics.activity[rank] = RankActivity.of_numbers(numbers["activity"], experiment.coordination.num_ahead)
         for kind, counts in numbers["lateness"].items():
             in_all[kind] += Lateness(**counts)
-        received(part.trace, transport.receive_bytes(rank), rank=rank)
+        append_received(part.trace, transport.receive_bytes(rank), rank=rank)
     return in_all

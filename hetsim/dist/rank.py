@@ -72,8 +72,8 @@ class RankRun:
         if rank == experiment.leader:
             every_samples = experiment.evaluate_every_epochs * task.num_samples
             self.curve = LearningCurve(task, every_samples=every_samples, at_once=False)
-            watching = [self.metrics, self.curve, trace, *recorders, *progress_bars(experiment, self.prepared.plan.num_positions)]
-            self.history = History(self.prepared.start, self.prepared.stop, watching)
+            observers = [self.metrics, self.curve, trace, *recorders, *progress_bars(experiment, self.prepared.plan.num_positions)]
+            self.history = History(self.prepared.start, self.prepared.stop, observers)
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
         """Run the program among the others; `report(error)` is called on the leader if no rank can go on."""

@@ -17,7 +17,7 @@ from hetsim.runtime.history import History
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
 from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Recorder, ignore, interval_recorder
-from hetsim.runtime.world import explained, handlers, unsupported
+from hetsim.runtime.world import as_program_error, handlers, unsupported
 from hetsim.vector import Phantom, nbytes
 
 MAIN, SECOND = 0, 1
@@ -113,7 +113,7 @@ class ProcessWorld:
                     self.ended = True
                     return ended.value
                 except AttributeError as error:
-                    raise explained(error, self.rank) from None
+                    raise as_program_error(error, self.rank) from None
                 try:
                     answer, at = self.perform(effect, Turn(at, self.transport, self.state.version))
                     give = program.send

@@ -1,1 +1,1 @@
-"""What runs a method, shared by all worlds: the experiment, the protocol of a world, the state of a rank, and recorders."""
+"""What all worlds share: the experiment, the protocol of a world, the state of a rank, and recorders."""

@@ -1,4 +1,4 @@
-"""What a config selects with `backend=`: a world, and how a run in it is started."""
+"""What a config selects with `backend=`: the world that answers a method's effects, and how a run in it is started."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hetsim.runtime.experiment import Experiment
 
 
 class Backend(ABC):
-    """A world that answers a method's questions."""
+    """Runs an experiment in a world of its kind."""
 
     name: ClassVar[str]
 
     def check(self, experiment: Experiment) -> None:  # noqa: B027
-        """Raise ValueError, with one sentence, if this experiment cannot run here."""
+        """Raise ValueError, with one sentence, if this backend cannot run the experiment."""
 
     @abstractmethod
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
-        """Run it, leave its files and its resolved config in the folder; the summary (None on ranks that do not lead)."""
+        """Run it, and write its files and its resolved config to the folder. Returns the summary; None on ranks that do not lead."""

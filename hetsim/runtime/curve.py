@@ -23,43 +23,43 @@ class Point:
 
 
 class LearningCurve(Recorder):
-    """The first version, the last, and one each `every_samples` samples.
+    """Evaluates the first version, the last, and one every `every_samples` applied samples.
 
-    Weights are immutable, so a version can be evaluated at any time: at its commit where time can stand still (`at_once`),
-    otherwise at the end.
+    Weights are immutable, so a version can be evaluated at any time: at its commit in virtual time (`at_once`), and at the end
+    of the run in real time.
     """
 
     def __init__(self, task: Task, *, every_samples: float, at_once: bool) -> None:
         self.task = task
         self.at_once = at_once
         self.points: list[Point] = []
-        self._every = every_samples
-        self._evaluated = 0.0
+        self._every_samples = every_samples
+        self._num_intervals = 0.0
         self._seconds = 0.0
         self._newest = -1
-        self._kept: list[tuple[float, int, int, Vector]] = []
+        self._unevaluated: list[tuple[float, int, int, Vector]] = []
 
     def begin(self, start: State) -> None:
-        self._keep(0.0, start)
+        self._add(0.0, start)
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
         self._seconds = seconds
-        if state.num_samples // self._every > self._evaluated:
-            self._keep(seconds, state)
+        if state.num_samples // self._every_samples > self._num_intervals:
+            self._add(seconds, state)
 
     def close(self, last: State) -> None:
         if last.version != self._newest:
-            self._keep(self._seconds, last)
+            self._add(self._seconds, last)
         self._evaluate()
 
-    def _keep(self, seconds: float, state: State) -> None:
+    def _add(self, seconds: float, state: State) -> None:
         self._newest = max(self._newest, state.version)
-        self._evaluated = state.num_samples // self._every
-        self._kept.append((seconds, state.version, state.num_samples, state.weights))
+        self._num_intervals = state.num_samples // self._every_samples
+        self._unevaluated.append((seconds, state.version, state.num_samples, state.weights))
         if self.at_once:
             self._evaluate()
 
     def _evaluate(self) -> None:
-        for seconds, version, samples, weights in self._kept:
+        for seconds, version, samples, weights in self._unevaluated:
             self.points.append(Point(seconds, version, samples, self.task.evaluate(weights)))
-        self._kept.clear()
+        self._unevaluated.clear()

@@ -1,4 +1,4 @@
-"""One run as its config describes it: built at the edge, read by both backends."""
+"""One run as its config describes it: built by `hetsim.cli`, read by both backends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hetsim.workloads.task import Optimizer, OptimizerRecipe, Task, Workload
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Which method on which cluster trains what, from which seed, for how long, and what is recorded of it."""
+    """A method on a cluster, its workload and optimizers, seed and budget, and what is recorded of the run."""
 
     method: str
     coordination: Coordination
@@ -62,49 +62,49 @@ class Experiment:
 
     @property
     def num_ranks(self) -> int:
-        """Programs that run: the workers, and a server where the method has one."""
+        """The number of programs: the workers, and a server if the method has one."""
         return self.num_workers + self.coordination.needs_server
 
     @property
     def leader(self) -> int:
-        """The rank whose commits count: the server, or rank 0 where there is none."""
+        """The rank whose commits count: the server, or rank 0 if there is none."""
         return self.num_workers if self.coordination.needs_server else 0
 
     @property
     def profile_batches(self) -> tuple[Batch, ...]:
-        """What each worker computes to be measured before the run: B samples, or what fits into its memory."""
+        """The batch that each worker is measured with before the run: B samples, or as many as fit into its memory."""
         max_samples = self.cluster.max_samples or (self.batch_size,) * self.num_workers
         return tuple(Batch(0, min(self.batch_size, bound)) for bound in max_samples)
 
     def plan(self, task: Task) -> Plan:
-        """What is to be handed out of this task's samples."""
+        """The plan for handing out this task's samples."""
         positions = self.budget.num_positions(task.num_samples)
         return Plan(self.num_workers, self.batch_size, positions, task.num_samples, task.num_parameters, self.cluster.max_samples)
 
     def load(self) -> tuple[Task, Optimizers]:
-        """The workload's data, model and optimizers, refusing what would silently do nothing."""
+        """The workload's data, model and optimizers. Raises ValueError for weights that would have no effect."""
         task = self.workload.load(seed=self.seed, dtype=self.dtype, device=device("cpu"))
         if "torch" in sys.modules:  # a phantom never imports it
             sys.modules["torch"].set_num_threads(self.threads)
         optimizer = task.optimizer(self.optimizer)
         local = None if self.local_optimizer is None else task.optimizer(self.local_optimizer)
         if self.budget.epochs is not None and self.budget.updates is None and self.budget.seconds is None:
-            for one in (optimizer, local):
-                if one is not None:
-                    one.foresee(math.ceil(self.budget.epochs))
+            for either in (optimizer, local):
+                if either is not None:
+                    either.foresee(math.ceil(self.budget.epochs))
         if self.coordination.relies_on_scale(self.num_workers) and not optimizer.scale_sensitive:
             raise ValueError(
-                f"optimizer._target_={self.optimizer.optimizer.target} does not feel a gradient's scale, so weighting or discounting "
+                f"optimizer._target_={self.optimizer.optimizer.target} does not depend on a gradient's scale, so weighting or discounting "
                 "single gradients would do nothing: use torch.optim.SGD, or weighting=per_worker discount=none"
             )
         return task, Optimizers(optimizer, local)
 
     def _check_optimizers(self) -> None:
-        """Refuse an optimizer that would do nothing, that is missing, or that a compensation does not suit."""
+        """Raise ValueError for an optimizer that would have no effect, that is missing, or that does not suit the compensation."""
         coordination = type(self.coordination).__name__
         if self.local_optimizer is not None and not self.coordination.takes_local_steps:
             raise ValueError(
-                f"local_optimizer would do nothing, as in {coordination} no worker takes steps of its own: take local_optimizer=none"
+                f"local_optimizer would do nothing, as in {coordination} no worker takes local steps: take local_optimizer=none"
             )
         if self.local_optimizer is None and self.coordination.needs_local_steps is not None:
             raise ValueError(f"local_optimizer is none, but {self.coordination.needs_local_steps}: add one, such as local_optimizer=sgd")
@@ -113,7 +113,7 @@ class Experiment:
 
 
 class Optimizers(NamedTuple):
-    """The one that makes versions, and the one of each worker's own steps, where workers take any."""
+    """The optimizer that makes versions, and the optimizer of the workers' local steps, if they take any."""
 
     main: Optimizer
     local: Optimizer | None = None

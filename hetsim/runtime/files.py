@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writes: a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def unfinished(path: Path) -> Path:
-    """The name of a file while it is written."""
+    """The temporary name of a file while it is written."""
     return path.with_name(f".{path.name}.unfinished")
 
 
@@ -24,6 +24,6 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write all of the text, or leave the file as it was."""
+    """Write the text atomically: all of it, or the file stays as it was."""
     with written_whole(path) as whole:
         whole.write_text(text, encoding="utf-8")

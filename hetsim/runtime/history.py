@@ -1,4 +1,4 @@
-"""The leader's record of the global versions, and checkpoints of all ranks at one of them."""
+"""The leader's history of global versions, and the checkpoints of all ranks at a version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.runtime.stop import StopRule
 
 
 class History:
-    """What the leader has committed: reports it to the recorders, and decides whether the run goes on."""
+    """The leader's last commit. Reports commits to the recorders, and decides after each whether the run goes on."""
 
     def __init__(self, start: State, stop: StopRule, recorders: Sequence[Recorder], *, keeps: bool = False) -> None:
         self.start = self.last = start
@@ -25,17 +25,17 @@ class History:
             recorder.begin(start)
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> bool:
-        """This rank, which leads, has committed a version; whether updates and seconds allow another one."""
+        """Report that this rank, the leader, has committed a version. Returns whether the budget allows another one."""
         for commit in self._commits:
             commit(seconds, rank, state, applied)
         going = self._goes_on(state.version, seconds)
         if not going or self._keeps:
-            state = state.evolve(outstanding=tuple(state.outstanding))  # which a server goes on changing
+            state = state.evolve(outstanding=tuple(state.outstanding))  # the server's view would change
         self.last = state
         return going
 
     def record_discarded(self, state: State | None) -> None:
-        """What the leader dropped after the last commit counts as discarded."""
+        """Count as discarded what the leader dropped after the last commit."""
         if state is not None:
             self.last = replace(self.last, num_samples_discarded=state.num_samples_discarded, outstanding=state.outstanding)
 
@@ -46,7 +46,7 @@ class History:
 
 
 class Checkpoints:
-    """Collects each rank's state at its commit of a version, and hands on a checkpoint once it has those of all ranks."""
+    """Collects each rank's state at its commit of a version; calls `keep(checkpoint)` once it has the states of all ranks."""
 
     def __init__(self, keep: Callable[[Checkpoint], None]) -> None:
         self.keep = keep
@@ -54,15 +54,15 @@ class Checkpoints:
         self._states: dict[int, tuple[State, Sequence[int]]] = {}
 
     def add(self, rank: RankState, version: int) -> None:
-        """A rank stands at this version."""
+        """Add the state of a rank that is at this version."""
         self._ranks.setdefault(version, {})[rank.rank] = rank.snapshot()
 
     def add_state(self, state: State, num_gradients: Sequence[int]) -> None:
-        """The leader has committed this state, in which so many gradients of each rank are applied."""
+        """Add the state that the leader committed, and how many gradients of each rank are applied in it."""
         self._states[state.version] = state, tuple(num_gradients)
 
     def complete(self, version: int, ranks: Collection[int]) -> None:
-        """Hand on the checkpoint of a version if it is complete: these ranks take part."""
+        """Call `keep` with the checkpoint of a version if it has the states of these ranks, which take part."""
         found = self._ranks.get(version, {})
         if version not in self._states or not found.keys() >= set(ranks):
             return
@@ -75,6 +75,6 @@ class Checkpoints:
         self.keep(Checkpoint(state=state, ranks=tuple(parts)))
 
     def forget(self) -> None:
-        """Who takes part has changed: what is not complete never will be."""
+        """Drop incomplete checkpoints: the membership has changed, so they will never be complete."""
         self._ranks.clear()
         self._states.clear()

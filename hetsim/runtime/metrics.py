@@ -1,4 +1,4 @@
-"""A run in numbers, added up as it goes and independent of the trace."""
+"""The numbers of a run, added up as it runs and independent of the trace."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ from hetsim.effects import Contribution
 from hetsim.errors import RunFailed
 from hetsim.runtime.recorder import DOWN, GRADIENT, UPDATE, Recorder, RecordInterval, Row
 
-RECENT = 8
-"""Intervals remembered per worker, and as many more for each further gradient that may lie after the last commit."""
-SUMS = ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds")
+RECENT_INTERVALS = 8
+"""Intervals kept per worker, for each gradient that may lie after the last commit."""
+SUMMED = ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds")
 
 
 @dataclass(slots=True)
 class RankActivity:
-    """What one rank did: its intervals in seconds of the run's clock, added up; the latest are kept, to be cut at the run's end."""
+    """What one rank did: sums of its intervals in seconds of the run's clock; the latest ones are kept, to be cut at the end."""
 
     iterations: int = 0
     samples: int = 0
     compute_seconds: float = 0.0
     update_seconds: float = 0.0
     down_seconds: float = 0.0
-    """In which its node was absent."""
+    """Seconds in which its node was absent."""
     num_ahead: int = 1
     """Gradients that may still be computed after the last commit."""
     recent: deque[tuple[str, float, float, int, int]] = field(init=False, compare=False)
-    """Of each: the sum that it counts in, its start and end, and the iterations and samples that count with it."""
+    """For each interval: the sum that it belongs to, its start and end, and its iterations and samples."""
 
     def __post_init__(self) -> None:
-        self.recent = deque(maxlen=RECENT * self.num_ahead)
+        self.recent = deque(maxlen=RECENT_INTERVALS * self.num_ahead)
 
     def cut(self, seconds: float) -> None:
-        """Take back what lies after this moment: a gradient that was not finished then does not count."""
+        """Remove what lies after this moment: a gradient that was not finished then does not count."""
         recent = list(self.recent)
         self.recent.clear()
         for name, start, end, iterations, samples in recent:
-            beyond = end - max(start, seconds)
-            if beyond > 0:
+            removed = end - max(start, seconds)
+            if removed > 0:
                 self.iterations -= iterations
                 self.samples -= samples
-                setattr(self, name, getattr(self, name) - beyond)
+                setattr(self, name, getattr(self, name) - removed)
                 end, iterations, samples = seconds, 0, 0
             if end > start:  # what remains may be cut again, at an earlier moment
                 self.recent.append((name, start, end, iterations, samples))
 
     def as_numbers(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
-        return {**{name: getattr(self, name) for name in SUMS}, "recent": list(self.recent)}
+        """All fields as numbers that JSON can hold."""
+        return {**{name: getattr(self, name) for name in SUMMED}, "recent": list(self.recent)}
 
     @classmethod
     def of_numbers(cls, numbers: Mapping[str, Any], num_ahead: int) -> RankActivity:
-        """What `as_numbers` gave."""
-        activity = cls(**{name: numbers[name] for name in SUMS}, num_ahead=num_ahead)
+        """The activity that `as_numbers` was called on."""
+        activity = cls(**{name: numbers[name] for name in SUMMED}, num_ahead=num_ahead)
         activity.recent.extend((str(name), *rest) for name, *rest in numbers["recent"])
         return activity
 
 
 @dataclass
 class Applied:
-    """What the committed versions were made of, by worker and in all."""
+    """The contributions that the committed versions were made of, by worker and in total."""
 
     num_workers: int
     staleness_max: int = 0
@@ -91,26 +91,26 @@ class Applied:
         """A version was made of these contributions."""
         self.num_updates += 1
         self.seconds = seconds
-        late = 0
+        largest = 0
         if type(applied) is SynchronousContributions:
-            for its in applied.rounds:
-                key = (its.batches.ranks, applied.staleness)
+            for round_ in applied.rounds:
+                key = (round_.batches.ranks, applied.staleness)
                 self._rounds[key] = self._rounds.get(key, 0) + 1
-            late = applied.staleness
+            largest = applied.staleness
         else:
             count, total = self._count, self._staleness
             for contribution in applied:
                 rank, staleness = contribution.rank, contribution.staleness
                 count[rank] += 1
                 total[rank] += staleness
-                if staleness > late:
-                    late = staleness
-        if late > self.staleness_max:
-            self.staleness_max = late
+                if staleness > largest:
+                    largest = staleness
+        if largest > self.staleness_max:
+            self.staleness_max = largest
 
 
 class Metrics(Recorder):
-    """What each worker did, and what the versions were made of."""
+    """Records what each worker did, and which contributions the versions were made of."""
 
     takes_back = True
 
@@ -133,7 +133,7 @@ class Metrics(Recorder):
         activity.recent.append(("compute_seconds", start, end, 1, samples))
 
     def _update(self, row: Row) -> None:
-        """Of a worker; one that takes no time leaves nothing to cut."""
+        """A worker's update; one that takes no time leaves nothing to cut."""
         start, end, rank = row[:3]
         if rank < self.num_workers and start != end:
             activity = self.activity[rank]
@@ -161,13 +161,13 @@ class Metrics(Recorder):
 
 
 def check_finite(applied: Applied, activity: Sequence[RankActivity]) -> None:
-    """RunFailed if times were so large that there are no numbers for them."""
+    """Raise RunFailed if a time is larger than any float."""
     if not all(math.isfinite(seconds) for seconds in (applied.seconds, *(worker.compute_seconds for worker in activity))):
-        raise RunFailed("the run's clock went beyond all numbers: lower the largest times of the cluster, or the spread of its noise")
+        raise RunFailed("the run's clock is larger than any float: lower the largest times of the cluster, or the spread of its noise")
 
 
 def added(numbers: Sequence[int], more: Iterable[tuple[Sequence[int], int]]) -> list[int]:
-    """The numbers by rank, with so much more for each of these ranks."""
+    """The numbers by rank, with each further number added for all of its ranks."""
     result = list(numbers)
     for ranks, number in more:
         for rank in ranks:
@@ -176,7 +176,7 @@ def added(numbers: Sequence[int], more: Iterable[tuple[Sequence[int], int]]) -> 
 
 
 def summary(applied: Applied, activity: Sequence[RankActivity]) -> dict[str, Any]:
-    """Rates, staleness and idleness. Waiting is everything that is neither computing nor an update, on a node that is there."""
+    """Rates, staleness and idleness. Waiting is all that is neither computing nor an update, on a node that is present."""
     seconds, count, staleness = applied.seconds, applied.count, applied.staleness
     for worker in activity:
         worker.cut(seconds)
@@ -204,5 +204,5 @@ def summary(applied: Applied, activity: Sequence[RankActivity]) -> dict[str, Any
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """part / whole; None where there is nothing to divide by."""
+    """part / whole; None if `whole` is 0."""
     return part / whole if whole else None

@@ -1,4 +1,4 @@
-"""What a finished run has to report."""
+"""The outcome of a finished run, from which its summary is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.runtime.metrics import Applied, RankActivity
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The numbers of a run, from whichever world."""
+    """The numbers of a run, the same in every world."""
 
     experiment: Experiment
     start: State
@@ -21,7 +21,7 @@ class Outcome:
     """The state of the last commit."""
     applied: Applied
     activity: Sequence[RankActivity]
-    """By rank, of the workers."""
+    """Of the workers, by rank."""
     points: Sequence[Point]
     profile_seconds: float
-    """What measuring the workers took before the run began."""
+    """Seconds that measuring the workers took before the run began."""

@@ -1,4 +1,4 @@
-"""What every world needs before a run begins: plan, first or resumed state, profile, positions of streams, and the stop rule."""
+"""The preparation of a run, for every world: plan, first or resumed state, profile, stream positions, and stop rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hetsim.workloads.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """A run that can begin: the same in every world, for all ranks."""
+    """All that a run begins with: the same in every world and on all ranks."""
 
     experiment: Experiment
     task: Task
@@ -25,44 +25,44 @@ class Preparation:
     plan: Plan
     profile: Profile
     checkpoint: Checkpoint
-    """Where the run begins."""
+    """The state and the ranks' states that the run begins with."""
     stop: StopRule
 
     @property
     def start(self) -> State:
-        """The state that the run begins at."""
+        """The state that the run begins with."""
         return self.checkpoint.state
 
     def epoch(self, state: State) -> int:
-        """Whole passes over the data in what is applied at this state."""
+        """Whole passes over the data in the samples that are applied in this state."""
         return state.num_samples // self.task.num_samples
 
     def rank_state(self, rank: int) -> RankState:
-        """A rank at the beginning of the run: as the checkpoint has it, or afresh at its state."""
+        """The state of a rank at the beginning of the run: as the checkpoint has it, or a new one at the checkpoint's version."""
         for saved in self.checkpoint.ranks:
             if saved.rank == rank:
                 return saved.snapshot()
         start = self.start
-        own = RankState(rank=rank)
-        self.restart(own, start, optimizer=self.optimizers.main.initial())
+        state = RankState(rank=rank)
+        self.restart(state, start, optimizer=self.optimizers.main.initial())
         if rank == self.experiment.num_workers:
-            own.num_updates = start.version
-        return own
+            state.num_updates = start.version
+        return state
 
     def restart(self, rank: RankState, state: State, *, optimizer: object) -> None:
-        """Let a rank begin afresh at a commit, with the optimizer's memory that belongs to it."""
+        """Restart a rank from a commit, with the optimizer's memory at that commit."""
         local = self.optimizers.local
         local_memory = None if local is None else local.initial()
         rank.restart(version=state.version, epoch=self.epoch(state), optimizer=optimizer, local_optimizer=local_memory)
 
     def step_times(self, rank: RankState) -> StepTimes:
-        """The times of a worker's gradients, from where its stream stands."""
+        """The times of a worker's gradients, from the position of its stream on."""
         times = StepTimes(self.experiment.cluster.nodes[rank.rank], seed=self.experiment.seed, rank=rank.rank)
         times.skip(rank.num_gradients)
         return times
 
     def service_times(self, server: RankState) -> ServiceTimes:
-        """The times of the server's updates, from where its stream stands."""
+        """The times of the server's updates, from the position of its stream on."""
         times = ServiceTimes(self.experiment.cluster, seed=self.experiment.seed)
         times.skip(server.num_updates)
         return times
@@ -77,9 +77,9 @@ def prepare(
     checkpoint: Checkpoint | None = None,
     absent: Collection[int] = (),
 ) -> Preparation:
-    """The run of an experiment, from its beginning or from a checkpoint, while these workers are absent.
+    """The preparation of a run from its beginning or from a checkpoint, while these workers are absent.
 
-    `profile()` measures what the allocation wants to know before the run; a run that goes on from a checkpoint knows it.
+    `profile()` measures the workers for the allocation; it is not called if the run resumes from a checkpoint.
     """
     plan = replace(experiment.plan(task), absent=frozenset(absent))
     measured = Profile()

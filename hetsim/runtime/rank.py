@@ -1,4 +1,4 @@
-"""The state of one rank: everything mutable that belongs to it, and so the unit of a checkpoint."""
+"""The state of one rank, which is the unit of a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from hetsim.workloads.task import Optimizer
 
 @dataclass(slots=True, kw_only=True)
 class RankState:
-    """Everything mutable that belongs to one rank. The values in it are immutable, so a copy of it is a snapshot.
+    """Everything mutable that belongs to one rank. Its values are immutable, so a shallow copy is a snapshot.
 
-    A resume restores all of it, so a synchronous run goes on bit-equal, local steps and compression included. A rank that
-    crashed begins afresh, and so do all ranks after a regroup: they keep their rank and the positions of their streams, take
-    version, epoch and the optimizer's memory from the last commit, and lose the local optimizer's memory and `own`.
+    A resume restores all of it, so a synchronous run goes on bit-equal, local steps and compression included. After a crash the
+    rank restarts, and after a regroup all ranks restart: they keep their rank and the positions of their streams, take version,
+    epoch and the optimizer's memory from the last commit, and lose the local optimizer's memory and `own`.
     """
 
     rank: Any
-    """In lockstep one object stands for all ranks."""
+    """Its number; in lockstep, an object that stands for all ranks."""
     version: int = 0
-    """That it committed last or, on a worker of a server, that of the global weights which it works with."""
+    """The version that it committed last or, on a worker of a server, the version of the weights that it computes with."""
     epoch: int = 0
-    """Whole passes over the data in what was applied up to that version; the learning-rate schedule goes by it."""
+    """Whole passes over the data in the samples applied up to that version; the learning-rate schedule depends on it."""
     optimizer: Any = None
     """The memory of the optimizer that makes versions."""
     local_optimizer: Any = None
-    """The memory of the optimizer of its own steps; None where a worker takes none."""
+    """The memory of the local optimizer; None if there is none."""
     own: dict[str, Any] = field(default_factory=dict)
-    """What its program keeps from one version to the next (`Node.own`): the residual of a compression, timings to be reported."""
+    """What its program keeps from one version to the next (`Node.own`): the residual of a compression, unreported timings."""
     num_gradients: int = 0
-    """Its gradients that were applied up to the version: where its stream of gradient times stands."""
+    """Its gradients that were applied up to that version: the position of its stream of gradient times."""
     num_updates: int = 0
-    """Optimizer steps of the server: where the stream of its service times stands."""
+    """Optimizer steps of the server: the position of its stream of service times."""
     num_messages: dict[int, int] = field(default_factory=dict)
-    """By receiver, messages that it has sent: where the streams of their jitter stand."""
+    """Messages that it has sent, by receiver: the positions of the streams of their jitter."""
 
     def update(self, optimizer: Optimizer, at: Vector, gradient: Vector) -> Vector:
         """One step of the optimizer that makes versions: the new weights."""
@@ -45,32 +45,32 @@ class RankState:
         return weights
 
     def local_update(self, optimizer: Optimizer, at: Vector, gradient: Vector, epoch: int) -> Vector:
-        """One step of its own optimizer in this epoch: its next weights."""
+        """One step of the local optimizer in this epoch: the worker's next weights."""
         self.local_optimizer, weights = optimizer.step(self.local_optimizer, at, gradient, epoch)
         return weights
 
     def committed(self, version: int, epoch: int) -> None:
-        """It has committed this version."""
+        """Set the version that the rank has committed, and its epoch."""
         self.version = version
         self.epoch = epoch
 
     def restart(self, *, version: int, epoch: int, optimizer: Any, local_optimizer: Any) -> None:
-        """Begin afresh at a commit: what only this rank knew is lost."""
+        """Restart from a commit: what only this rank had is lost."""
         self.committed(version, epoch)
         self.optimizer = optimizer
         self.local_optimizer = local_optimizer
         self.own.clear()
 
     def snapshot(self) -> RankState:
-        """A copy, which stays as this rank is now."""
+        """A copy that does not change when the rank does."""
         return replace(self, own=dict(self.own), num_messages=dict(self.num_messages))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """All that a run needs to go on from a commit: what all ranks agree on, and what each rank owns.
+    """All that a run needs to resume from a commit: the state that all ranks agree on, and what each rank owns.
 
-    `ranks` is empty for the beginning of a run: then each rank begins afresh at `state`.
+    `ranks` is empty at the beginning of a run: then each rank starts with a new state at `state.version`.
     """
 
     state: State

@@ -1,4 +1,4 @@
-"""What watches a run: the trace, the metrics, the learning curve and the progress bar are recorders."""
+"""Recorders observe a run: the trace, the metrics, the learning curve and the progress bar are recorders."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER, APPLY, COMMIT, PROFILE, DOWN, REG
 
 
 class Recorder:
-    """Is told of the intervals and the commits of a run; each method does nothing unless a recorder defines it."""
+    """Observes the intervals and the commits of a run. Each method does nothing unless a recorder overrides it."""
 
     takes_back: bool = False
-    """Whether it implements `take_back`; to others an interval on a node that may crash is reported when it is over."""
+    """Whether it implements `take_back`. If not, an interval on a node that may crash is reported only when it is over."""
 
     def begin(self, start: State) -> None:
         """The run begins at this state."""
 
     def on(self, kind: int) -> RecordInterval | None:
-        """The function to call with each interval of this kind; None: it does not want them."""
+        """The function to call with each interval of this kind; None if the recorder does not observe this kind."""
         return None
 
     def take_back(self, rank: int, seconds: float) -> None:
-        """What this rank was doing after this moment did not happen: its node crashed then."""
+        """Remove what was reported of this rank after this moment: its node crashed then."""
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
         """The leader, this rank, has committed a version, made of these contributions."""
@@ -39,12 +39,15 @@ class Recorder:
 
 
 def interval_recorder(recorders: Collection[Recorder], kind: int) -> RecordInterval | None:
-    """One function that reports an interval of this kind to all that want it: with one of them, its own; with none, None."""
-    wanted = [record for recorder in recorders if (record := recorder.on(kind)) is not None]
-    if len(wanted) < 2:
-        return wanted[0] if wanted else None
+    """The function that reports an interval of this kind to the recorders that observe it.
 
-    first, *others = wanted
+    With one such recorder it is that recorder's own function, with none it is None: hot paths pay for no more than they need.
+    """
+    observing = [record for recorder in recorders if (record := recorder.on(kind)) is not None]
+    if len(observing) < 2:
+        return observing[0] if observing else None
+
+    first, *others = observing
     if len(others) == 1:
         second = others[0]
 
@@ -55,7 +58,7 @@ def interval_recorder(recorders: Collection[Recorder], kind: int) -> RecordInter
         return both
 
     def each(row: Row) -> None:
-        for record in wanted:
+        for record in observing:
             record(row)
 
     return each

@@ -10,10 +10,10 @@ from hetsim.runtime.budget import Budget
 
 @dataclass(frozen=True)
 class StopRule:
-    """Epochs and updates are counted alike on every rank; seconds are judged by the leader alone.
+    """All ranks count the same epochs and updates; only the leader checks the budget's seconds, by its clock.
 
-    Where there is a server, it leads and the others never ask. Where there is none and seconds are limited, the others wait
-    at each commit for the leader's decision (`waits`).
+    A server leads, and its workers do not commit. Without a server and with limited seconds, the other ranks wait at each
+    commit for the leader's decision (`waits`).
     """
 
     budget: Budget
@@ -25,17 +25,17 @@ class StopRule:
         return cls(budget, waits=budget.seconds is not None and not needs_server)
 
     def leader_goes_on(self, version: int, seconds: float) -> bool:
-        """What the leader decides, which has just committed this version."""
+        """The decision of the leader, which has just committed this version."""
         return self.budget.allows(version, seconds)
 
     def others_go_on(self, version: int) -> bool:
-        """What another rank knows by itself; where it `waits`, the leader's decision counts."""
+        """The decision of another rank without the leader's clock; if the rule `waits`, the leader's decision counts instead."""
         return self.budget.allows(version, 0.0)
 
 
 @dataclass(slots=True)
 class StopDecision:
-    """The leader's decision on going on after one version, and who waits for it."""
+    """The leader's decision whether the run goes on after one version, and the callbacks that wait for it."""
 
     going: bool | None = None
     """None: the leader has not decided yet."""
@@ -43,13 +43,13 @@ class StopDecision:
     num_asked: int = 0
 
     def publish(self, going: bool) -> None:
-        """The leader has decided: answer everyone who waits."""
+        """Publish the leader's decision: call all waiting callbacks."""
         self.going = going
         for callback in self.waiting:
             callback(going)
 
     def wait(self, callback: Callable[[bool], None]) -> bool | None:
-        """The decision; None if there is none yet, and then `callback(going)` is called once there is."""
+        """The decision; None if it is not published yet, and then `callback(going)` is called when it is."""
         if self.going is None:
             self.waiting.append(callback)
         return self.going

@@ -1,4 +1,4 @@
-"""The trace of a run: one row for each interval or event, in columns, written as it grows."""
+"""The trace of a run: one row for each interval or event, in columns, written to its file during the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.coordination.contributions import latest
+from hetsim.coordination.contributions import max_staleness
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
 from hetsim.errors import RunFailed
@@ -21,35 +21,35 @@ from hetsim.runtime.recorder import APPLY, COMMIT, KINDS, Recorder, RecordInterv
 
 COLUMNS = ("start", "end", "rank", "kind", "version", "samples", "staleness", "nbytes")
 DETAILS = ("full", "commits", "none")
-LIST = len(COLUMNS) * 1024
-"""Numbers in the list before they are packed: few enough to stay in a cache."""
-CHUNK = len(COLUMNS) * 65536
-"""Numbers in the buffer before they are written."""
-MEMORY_BYTES = 2**24
-"""Of a rank's part of a trace, before it goes to a file."""
+MAX_LIST_NUMBERS = len(COLUMNS) * 1024
+"""Numbers in the list of rows before it is packed: few enough to stay in a processor's cache."""
+MAX_BUFFERED_NUMBERS = len(COLUMNS) * 65536
+"""Packed numbers in the buffer before they are written to the file."""
+MAX_MEMORY_BYTES = 2**24
+"""Bytes of a rank's part of a trace in memory before it is spilled to a temporary file."""
 PIECE_BYTES = 2**22
-"""Of a part that is sent at once."""
-REPEATED = ("rank", "kind", "samples", "staleness", "nbytes")
-"""Columns of few values; the others would be larger as a dictionary."""
+"""Bytes of a part that are sent in one message."""
+DICTIONARY_COLUMNS = ("rank", "kind", "samples", "staleness", "nbytes")
+"""Columns with few distinct values; the others would be larger with a dictionary."""
 
 
 class Trace(Recorder):
     """Rows of (start end rank kind version samples staleness nbytes), seconds and bytes; `trace.parquet` when closed.
 
-    gradient: a worker computes at `version` · update: an optimizer step on `rank` · message: from hand-over to delivery,
-    `rank` the sender · all_reduce, gather: from this rank's entry to the end · apply: a contribution of `rank` goes into
-    `version`, `staleness` versions old · commit: `version` exists, made of `samples` samples · profile: a gradient to measure
-    by, before the run began, so at negative seconds · down: a node is absent · regroup: from this rank's entry to the restart.
-    Two threads may record intervals at the same time; one of them commits.
+    gradient: a worker computes at `version` · update: an optimizer step on `rank` · message: from sending to delivery, `rank`
+    is the sender · all_reduce, gather: from this rank's entry to the end · apply: a contribution of `rank` goes into `version`,
+    `staleness` versions old · commit: `version` exists, made of `samples` samples · profile: a gradient that was measured
+    before the run began, so at negative seconds · down: a node is absent · regroup: from this rank's entry to the restart.
+    Two threads may record intervals at the same time; only one of them commits.
     """
 
     def __init__(self, folder: Path | None, detail: str) -> None:
         self.full = detail == "full"
         self.commits = detail != "none"
         self.rows: list[float] = []
-        """The numbers of all rows, or of those that are not packed yet where rows are written to a file."""
+        """The numbers of all rows; if rows are written to a file, of those that are not packed yet."""
         self.record = self.rows.extend
-        """Adds the numbers of one row; the next commit writes them to the file, if there are many."""
+        """Appends the numbers of one row; the next commit packs and writes them if there are many."""
         self._path = folder / "trace.parquet" if folder is not None and self.commits else None
         self._packed = array("d")
         self._writer: Any = None
@@ -74,17 +74,17 @@ class Trace(Recorder):
                 if late > staleness:
                     staleness = late
         else:
-            staleness = latest(applied)
+            staleness = max_staleness(applied)
         record((seconds, seconds, rank, COMMIT, version, num_samples - self._num_samples, staleness, 0))
         self._num_samples = num_samples
-        if len(self.rows) >= LIST:
+        if len(self.rows) >= MAX_LIST_NUMBERS:
             self.spill()
 
     def spill(self) -> None:
         """Pack the rows in the list, and write the packed ones if they are many."""
         if self.stores:
             self._pack()
-            if len(self._packed) >= CHUNK:
+            if len(self._packed) >= MAX_BUFFERED_NUMBERS:
                 self.flush()
 
     def flush(self) -> None:
@@ -101,7 +101,7 @@ class Trace(Recorder):
 
         assert self._path is not None
         if self._writer is None:
-            self._writer = parquet.ParquetWriter(unfinished(self._path), table.schema, use_dictionary=REPEATED)
+            self._writer = parquet.ParquetWriter(unfinished(self._path), table.schema, use_dictionary=DICTIONARY_COLUMNS)
         self._writer.write_table(table)
 
     @property
@@ -110,13 +110,13 @@ class Trace(Recorder):
         return self._path is not None
 
     def _pack(self) -> None:
-        """Of the rows that are there now: another thread may add some meanwhile."""
+        """Pack the rows that are in the list now; another thread may append rows meanwhile."""
         numbers = self.rows[:]
         self._packed.frombytes(pack(f"{len(numbers)}d", *numbers))  # half the time of array.fromlist
         del self.rows[: len(numbers)]
 
     def close(self, last: State | None = None) -> None:
-        """Finish the file; only now it has its name."""
+        """Finish the file and give it its final name."""
         if self._path is not None and not self._closed:
             self._closed = True
             self.flush()
@@ -128,7 +128,7 @@ class Trace(Recorder):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove a file that is not finished."""
+        """Remove the file if it is not finished."""
         if self._writer is not None and self._path is not None:
             self._writer.close()
             self._writer = None
@@ -136,11 +136,11 @@ class Trace(Recorder):
 
 
 class TracePart(Trace):
-    """One rank's part of a trace, to be sent to the leader: an Arrow stream, in memory and then in a file without a name."""
+    """One rank's part of a trace, to be sent to the leader: an Arrow stream in memory, or in a temporary file if it is large."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(None, detail)
-        self._file = SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115  (closed in __exit__)
+        self._file = SpooledTemporaryFile(max_size=MAX_MEMORY_BYTES)  # noqa: SIM115  (closed in __exit__)
 
     @property
     def stores(self) -> bool:
@@ -171,11 +171,11 @@ class TracePart(Trace):
         self._file.close()
 
 
-def received(trace: Trace, pieces: Iterator[bytes], *, rank: int) -> None:
-    """Append a part that `rank` sent to a trace; RunFailed if it is no such part."""
+def append_received(trace: Trace, pieces: Iterator[bytes], *, rank: int) -> None:
+    """Append the part that `rank` sent to a trace. Raises RunFailed if it cannot be read."""
     import pyarrow as pa
 
-    with SpooledTemporaryFile(max_size=MEMORY_BYTES) as file:
+    with SpooledTemporaryFile(max_size=MAX_MEMORY_BYTES) as file:
         for piece in pieces:
             file.write(piece)
         file.seek(0)

@@ -1,8 +1,8 @@
 """The protocol that every world implements: one method for each effect.
 
-A world is asked by a rank's program and answers in its own kind of time. Each effect has a method of its name in snake case:
-`AllReduce` is answered by `all_reduce`. Whoever adds an effect to `hetsim.effects` is told by `handlers` which worlds lack
-its method; a world that cannot answer an effect says so by `send = unsupported`.
+A world answers the effects of a rank's program, in its own kind of time. The method has the effect's name in snake case:
+`AllReduce` is answered by `all_reduce`. If an effect is added to `hetsim.effects`, `handlers` raises an error in each world that
+lacks its method. A world that cannot answer an effect declares it: `send = unsupported`.
 """
 
 from __future__ import annotations
@@ -15,124 +15,124 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from hetsim import effects as fx
 from hetsim.errors import ProgramError
 
-Who = TypeVar("Who", contravariant=True)
-"""Who asks: the state of a rank, or what holds it."""
-How = TypeVar("How", contravariant=True)
-"""How it is to be answered: a callback, or the moment and the transport."""
+Caller = TypeVar("Caller", contravariant=True)
+"""The rank that yields the effect: its state, or the object that holds it."""
+Context = TypeVar("Context", contravariant=True)
+"""What the world needs to answer: a callback, or the moment and the transport."""
 Answer = TypeVar("Answer", covariant=True)
-"""The effect's answer, with what else the world needs to know of it."""
+"""The effect's answer, in the world's own form: alone, or with the moment at which it is due."""
 
 Handler = Callable[[Any, Any, Any], Any]
 
 
-class World(Protocol[Who, How, Answer]):
-    """Answers the effects that programs yield: `gradient(who, effect, how)` answers a `Gradient`, and so on."""
+class World(Protocol[Caller, Context, Answer]):
+    """Answers the effects that programs yield: `gradient(caller, effect, context)` answers a `Gradient`, and so on."""
 
     name: ClassVar[str]
-    """As it stands in error sentences."""
+    """Its name in error sentences."""
 
     @property
-    def gradient(self) -> Callable[[Who, fx.Gradient, How], Answer]:
+    def gradient(self) -> Callable[[Caller, fx.Gradient, Context], Answer]:
         """A mean gradient and its loss, after the seconds that the node takes."""
 
     @property
-    def update(self) -> Callable[[Who, fx.Update, How], Answer]:
+    def update(self) -> Callable[[Caller, fx.Update, Context], Answer]:
         """New global weights, by the rank's optimizer."""
 
     @property
-    def local_update(self) -> Callable[[Who, fx.LocalUpdate, How], Answer]:
-        """A worker's own new weights, by its local optimizer."""
+    def local_update(self) -> Callable[[Caller, fx.LocalUpdate, Context], Answer]:
+        """A worker's new local weights, by its local optimizer."""
 
     @property
-    def send(self) -> Callable[[Who, fx.Send, How], Answer]:
-        """None, at once; the message is under way."""
+    def send(self) -> Callable[[Caller, fx.Send, Context], Answer]:
+        """None, at once; the message is being sent."""
 
     @property
-    def receive(self) -> Callable[[Who, fx.Receive, How], Answer]:
+    def receive(self) -> Callable[[Caller, fx.Receive, Context], Answer]:
         """The next message that is due."""
 
     @property
-    def all_reduce(self) -> Callable[[Who, fx.AllReduce, How], Answer]:
+    def all_reduce(self) -> Callable[[Caller, fx.AllReduce, Context], Answer]:
         """The sum over all workers in rank order, once the last has entered and the reduction has taken its time."""
 
     @property
-    def gather(self) -> Callable[[Who, fx.Gather, How], Answer]:
+    def gather(self) -> Callable[[Caller, fx.Gather, Context], Answer]:
         """The numbers of all workers in rank order."""
 
     @property
-    def start(self) -> Callable[[Who, fx.Start[Any], How], Answer]:
-        """A `Pending`, at once; the effect is under way."""
+    def start(self) -> Callable[[Caller, fx.Start[Any], Context], Answer]:
+        """A `Pending`, at once; the effect goes on."""
 
     @property
-    def wait(self) -> Callable[[Who, fx.Wait[Any], How], Answer]:
+    def wait(self) -> Callable[[Caller, fx.Wait[Any], Context], Answer]:
         """The answer of a started effect."""
 
     @property
-    def commit(self) -> Callable[[Who, fx.Commit, How], Answer]:
+    def commit(self) -> Callable[[Caller, fx.Commit, Context], Answer]:
         """Whether the run goes on."""
 
     @property
-    def regroup(self) -> Callable[[Who, fx.Regroup, How], Answer]:
-        """Who is absent, and the state of the last commit."""
+    def regroup(self) -> Callable[[Caller, fx.Regroup, Context], Answer]:
+        """The absent workers, and the state of the last commit."""
 
     @property
-    def now(self) -> Callable[[Who, fx.Now, How], Answer]:
+    def now(self) -> Callable[[Caller, fx.Now, Context], Answer]:
         """Seconds since the run began."""
 
 
 def unsupported(*_: Any) -> Any:
-    """Stands in a world in the place of the method of an effect that it cannot answer."""
-    raise AssertionError("`handlers` puts a refusal in its place")
+    """Takes the place of a world's method for an effect that it cannot answer."""
+    raise AssertionError("`handlers` replaces it by a function that raises a ProgramError")
 
 
 class Handlers(dict[type, Handler]):
     """The method that answers each type of effect."""
 
     def __missing__(self, kind: type) -> Handler:
-        return _refuse_no_effect
+        return _refuse_other_object
 
 
 def handlers(world: World[Any, Any, Any]) -> Handlers:
-    """The table from effect to method; TypeError if the world neither has nor declares unsupported the method of any effect."""
-    table, lacking = Handlers(), []
+    """The table from effect to method. Raises TypeError if the world neither has a method nor declares it `unsupported`."""
+    table, missing = Handlers(), []
     for kind in effect_types():
         method = getattr(world, method_name(kind), None)
         if method is None:
-            lacking.append(kind)
+            missing.append(kind)
         elif getattr(method, "__func__", method) is unsupported:
             table[kind] = _refusal(world.name, kind)
         else:
             table[kind] = method
-    if lacking:
-        wanted = ", ".join(f"{method_name(kind)} for {kind.__module__}.{kind.__qualname__}" for kind in lacking)
+    if missing:
+        wanted = ", ".join(f"{method_name(kind)} for {kind.__module__}.{kind.__qualname__}" for kind in missing)
         raise TypeError(f"{type(world).__name__} ({world.name}) lacks the methods {wanted}: write them, or set them to `unsupported`")
     return table
 
 
 def effect_types() -> Iterator[type[fx.Effect[Any]]]:
-    """Every subclass of Effect, whoever defined it."""
-    fresh: list[type[fx.Effect[Any]]] = [fx.Effect]
-    while fresh:
-        subclasses = fresh.pop(0).__subclasses__()
-        fresh += subclasses
+    """Every subclass of Effect, in whichever module."""
+    classes: list[type[fx.Effect[Any]]] = [fx.Effect]
+    while classes:
+        subclasses = classes.pop(0).__subclasses__()
+        classes += subclasses
         yield from subclasses
 
 
 def method_name(kind: type) -> str:
-    """AllReduce: all_reduce."""
+    """The name of the method for an effect: all_reduce for AllReduce."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
 
 
 def place(program: Generator[Any, Any, Any]) -> str:
-    """The file and line at which a program waits, within the programs that it delegates to."""
+    """The file and line at which a program waits, in the innermost program that it delegates to."""
     while isinstance(inner := getattr(program, "gi_yieldfrom", None), GeneratorType):
         program = inner
     frame = getattr(program, "gi_frame", None)
     return "" if frame is None else f"{frame.f_code.co_filename}, line {frame.f_lineno}"
 
 
-def explained(error: AttributeError, rank: Any) -> Exception:
-    """What to raise in the place of an AttributeError of a program: a ProgramError if a message lacks a header value."""
+def as_program_error(error: AttributeError, rank: Any) -> Exception:
+    """The exception to raise for an AttributeError of a program: a ProgramError if a message lacks a header value."""
     message = error.obj
     if not isinstance(message, fx.Message):
         return error
@@ -144,13 +144,13 @@ def explained(error: AttributeError, rank: Any) -> Exception:
 
 
 def _refusal(world: str, kind: type) -> Handler:
-    def refuse(who: Any, *_: Any) -> Any:
+    def refuse(caller: Any, *_: Any) -> Any:
         raise ProgramError(
-            f"{world} does not support the effect {kind.__name__}, which rank {who.rank} asks for: take another backend or method"
+            f"{world} does not support the effect {kind.__name__}, which rank {caller.rank} asks for: take another backend or method"
         )
 
     return refuse
 
 
-def _refuse_no_effect(who: Any, effect: Any, *_: Any) -> Any:
-    raise ProgramError(f"rank {who.rank} yields {effect!r}, which is no effect: is a 'yield from' forgotten?")
+def _refuse_other_object(caller: Any, effect: Any, *_: Any) -> Any:
+    raise ProgramError(f"rank {caller.rank} yields {effect!r}, which is no effect: is a 'yield from' forgotten?")

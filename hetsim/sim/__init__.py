@@ -1,4 +1,4 @@
-"""The simulator: answers a method's questions in virtual time. The only place that knows SimPy."""
+"""The simulator: answers a method's effects in virtual time. Only this package imports SimPy."""
 
 from hetsim.sim.backend import Simulator
 

@@ -1,4 +1,4 @@
-"""The backend `sim`: plays a run in virtual time, and leaves its files."""
+"""The backend `sim`: runs an experiment in virtual time, and writes its files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hetsim.sim.world import EventWorld
 
 @dataclass(frozen=True, kw_only=True)
 class Simulator(Backend):
-    """backend=sim: SimPy's clock, the cluster's times, the workload's real numbers.
+    """backend=sim: SimPy's clock, the cluster's described times, and the workload's real gradients.
 
-    Where all ranks do the same and nothing is computed, they are played in lockstep: the same times, at a fraction of the cost.
+    If all ranks do the same and nothing is computed, they run in lockstep: the same times, at a fraction of the cost.
     """
 
     name: ClassVar[str] = "sim"

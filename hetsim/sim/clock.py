@@ -1,4 +1,4 @@
-"""SimPy's clock and queue of events, with a shortcut for what happens most: one function that is called once, later."""
+"""SimPy's clock and event queue, with a shortcut for the most frequent event: one callback that is called once, later."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Callback = Callable[[Any], None]
 
 
 class Suspended:
-    """A performer's word that the answer comes later, through `callback`."""
+    """What a world's method returns if the answer comes later, through `callback`."""
 
 
 SUSPENDED: Final = Suspended()
 
 
 class Clock(Environment):
-    """SimPy's environment: events of any kind happen in order of time, and at the same time in order of their scheduling.
+    """SimPy's environment: all events happen in order of time, priority and scheduling, as SimPy's own do.
 
-    An entry of its queue is (time, priority, serial, then, answer): `callback(answer)` is to be called. That is all it takes to be
-    called later; a Timeout with one callback would cost three times as much. Of an event, what is called is its callbacks.
+    An entry of its queue is (time, priority, serial, callback, answer), and `callback(answer)` is called when it is due. A
+    Timeout with one callback would cost three times as much. The entry of a SimPy event calls the event's callbacks.
     """
 
     __slots__ = ("now",)
 
-    now: float  # read at every turn, and a property costs more than what it is read for
+    now: float  # read at every effect, where a property would cost too much
     _queue: list[Any]
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Clock(Environment):
 
     @property
     def _now(self) -> float:
-        """The moment, by the name that SimPy has for it."""
+        """The current time, by SimPy's name for it."""
         return self.now
 
     @_now.setter
@@ -45,45 +45,45 @@ class Clock(Environment):
         self.now = now
 
     def after(self, seconds: float, callback: Callback, answer: Any = None) -> Any:
-        """Call `callback(answer)` so many virtual seconds from now."""
+        """Call `callback(answer)` after so many virtual seconds."""
         heappush(self._queue, (self.now + seconds, NORMAL, next(self._eid), callback, answer))
         return SUSPENDED
 
     def at(self, moment: float, callback: Callback, answer: Any = None, priority: int = NORMAL) -> Any:
-        """Call `callback(answer)` at this moment, of SimPy's priority: NORMAL, or URGENT, before what is NORMAL."""
+        """Call `callback(answer)` at this moment, with SimPy's priority: URGENT comes before NORMAL at the same moment."""
         heappush(self._queue, (moment, priority, next(self._eid), callback, answer))
         return SUSPENDED
 
-    def next_too(self, callback: Callback) -> Any:
-        """What `callback` would be called with next, taken out of the queue, if that is what happens next in this moment; or None."""
+    def pop_if_next(self, callback: Callback) -> Any:
+        """If the next entry of the queue is this callback at the present moment, remove it and return its answer; otherwise None."""
         queue = self._queue
         if queue and queue[0][3] is callback and queue[0][0] == self.now:
             return heappop(queue)[4]
         return None
 
     def schedule(self, event: Event, priority: Any = NORMAL, delay: float = 0) -> None:
-        """Let an event of SimPy's happen so many virtual seconds from now."""
-        heappush(self._queue, (self.now + delay, priority, next(self._eid), _happen, event))
+        """Schedule an event of SimPy's after so many virtual seconds."""
+        heappush(self._queue, (self.now + delay, priority, next(self._eid), _process, event))
 
     def step(self) -> None:
-        """What is next in the queue happens."""
+        """Process the next entry of the queue."""
         if not self._queue:
             raise EmptySchedule
         self.now, _, _, callback, answer = heappop(self._queue)
         callback(answer)
 
-    def play(self) -> None:
-        """Everything happens, until nothing is under way any more: `run()` at half the price."""
+    def run_all(self) -> None:
+        """Process all entries until the queue is empty: `run()` at half the cost."""
         queue = self._queue
-        while True:  # "while queue" would be a loop that Python 3.11 never specialises, as it jumps back on a condition
+        while True:  # Python 3.11 never specialises a "while queue" loop, as it jumps back on a condition
             if not queue:
                 return
             self.now, _, _, callback, answer = heappop(queue)
             callback(answer)
 
 
-def _happen(event: Event) -> None:
-    """An event of SimPy's is due: call whoever waits for it. If it has failed and nobody handles that, its exception ends the run."""
+def _process(event: Event) -> None:
+    """Call the callbacks of an event of SimPy's. If it has failed and no callback defuses it, its exception ends the run."""
     callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
     try:
         for callback in callbacks:

@@ -1,4 +1,4 @@
-"""Collectives in virtual time: who has entered, who is waited for, and how long it takes from the last entry."""
+"""Collectives in virtual time: which ranks have entered, which are missing, and the time from the last entry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hetsim.vector import Vector, nbytes
 
 @dataclass(slots=True)
 class PendingCollective:
-    """A collective that not all ranks have entered yet: by rank, its value, when it entered, at which version, and its callback."""
+    """A collective that not all ranks have entered yet. By rank: its value, the time and version of its entry, its callback."""
 
     entered: dict[int, tuple[Any, float, int, Callback]] = field(default_factory=dict)
 
@@ -35,23 +35,23 @@ class PendingCollectives:
         self._num_dissolved = 0
 
     def all_reduce(self, process: RankProcess, effect: fx.AllReduce, callback: Callback) -> Any:
-        """From the last entry, what the network's algorithm takes; the sum is in rank order."""
-        brought = self._enter(process, fx.AllReduce, effect.value, callback, len(self.members))
-        if brought:
-            values = iter(brought.values())
+        """Takes the time of the network's algorithm from the last entry on. The sum is in rank order."""
+        values_by_rank = self._enter(process, fx.AllReduce, effect.value, callback, len(self.members))
+        if values_by_rank:
+            values = iter(values_by_rank.values())
             total: Vector = next(values)
             for value in values:
                 total = total + value
             size = nbytes(total)
-            self._answer(fx.AllReduce, self._collectives.all_reduce_seconds(size), total, ALL_REDUCE, size)
+            self._complete(fx.AllReduce, self._collectives.all_reduce_seconds(size), total, ALL_REDUCE, size)
         return SUSPENDED
 
     def gather(self, process: RankProcess, effect: fx.Gather, callback: Callback) -> Any:
-        """From the last entry, a number of eight bytes from each rank to each rank; 0 stands for absent ranks."""
-        brought = self._enter(process, fx.Gather, effect.number, callback, len(self.members))
-        if brought:
-            numbers = tuple(brought.get(rank, 0.0) for rank in range(self.cluster.num_workers))
-            self._answer(fx.Gather, self._collectives.gather_seconds(), numbers, GATHER, 8)
+        """Takes the time of eight bytes from each rank to each rank, from the last entry on. Absent ranks have 0."""
+        values_by_rank = self._enter(process, fx.Gather, effect.number, callback, len(self.members))
+        if values_by_rank:
+            numbers = tuple(values_by_rank.get(rank, 0.0) for rank in range(self.cluster.num_workers))
+            self._complete(fx.Gather, self._collectives.gather_seconds(), numbers, GATHER, 8)
         return SUSPENDED
 
     def regroup(
@@ -63,19 +63,19 @@ class PendingCollectives:
         seconds: float,
         answer: Callable[[], fx.Regrouped],
     ) -> Any:
-        """From the last entry, so many seconds."""
+        """Takes so many seconds from the last entry on."""
         if self._enter(process, fx.Regroup, None, callback, num_processes):
-            self._answer(fx.Regroup, seconds, answer(), REGROUP, 0)
+            self._complete(fx.Regroup, seconds, answer(), REGROUP, 0)
         return SUSPENDED
 
     def join(self, members: set[int]) -> None:
-        """These workers take part from now on."""
+        """Set the workers that take part from now on."""
         self.members = members
         self._collectives = Collectives(self.cluster, sorted(members))
 
     @property
     def is_regrouping(self) -> bool:
-        """Whether a rank waits for others to regroup with."""
+        """Whether a rank has entered a Regroup that is not complete."""
         return bool(self._pending[fx.Regroup])
 
     def leave(self, rank: int) -> None:
@@ -85,18 +85,18 @@ class PendingCollectives:
                 collective.entered.pop(rank, None)
 
     def dissolve(self) -> None:
-        """Drop all collectives: who takes part has changed."""
+        """Drop all collectives: the membership has changed."""
         self._num_dissolved += 1
         for pending in self._pending.values():
             pending.clear()
 
     def missing(self, kind: type, rank: int) -> list[int]:
-        """The ranks that a rank waits for in a collective."""
+        """The ranks that a rank waits for in a collective of this kind."""
         found = next((collective for collective in self._pending[kind] if rank in collective.entered), None)
         return [] if found is None else sorted(self.members - found.entered.keys())
 
     def _enter(self, process: RankProcess, kind: type, value: Any, callback: Callback, num_processes: int) -> dict[int, Any] | None:
-        """Enter the first collective of this kind that the rank is not in yet; all values in rank order, once all ranks are in it."""
+        """Enter the first collective of this kind that the rank is not in yet. Returns all values by rank once all have entered."""
         pending = self._pending[kind]
         collective = next((collective for collective in pending if process.rank not in collective.entered), None)
         if collective is None:
@@ -107,8 +107,8 @@ class PendingCollectives:
             return None
         return {rank: collective.entered[rank][0] for rank in sorted(collective.entered)}
 
-    def _answer(self, kind: type, seconds: float, answer: Any, row_kind: int, size: int) -> None:
-        """Answer all ranks, in rank order, when the collective's time has passed, unless it is dissolved before."""
+    def _complete(self, kind: type, seconds: float, answer: Any, row_kind: int, size: int) -> None:
+        """Answer all ranks, in rank order, after the collective's seconds, unless it is dissolved before."""
         entered = sorted(self._pending[kind].popleft().entered.items())
         num_dissolved, record = self._num_dissolved, self._record[row_kind]
 

@@ -1,4 +1,4 @@
-"""Gradients that are due one after the other, computed a few at a time."""
+"""Computes gradients that are due one after another in small batches, for the processor's caches."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from hetsim.sim.rank_process import RankProcess
 from hetsim.vector import Vector
 from hetsim.workloads.task import Task
 
-TOGETHER = 8
-"""Gradients computed together at the most,"""
+MAX_BATCHED_GRADIENTS = 8
+"""Gradients that are computed together."""
+CACHE_BYTES = 2**21
+"""Bytes of the gradients that are computed together, so that they stay in the cache; larger gradients are computed singly."""
 
 
-SPACE = 2**21
-"""and the bytes that they may take: in the cache that they are to stay in, and of a larger model one is computed at a time."""
-
-
-class Computed(NamedTuple):
-    """A gradient that is not due yet, with its mean loss."""
+class EarlyGradient(NamedTuple):
+    """A gradient that was computed before it is due, with its mean loss."""
 
     process: RankProcess
     gradient: Vector
@@ -28,21 +26,21 @@ class Computed(NamedTuple):
 
 
 class GradientBatcher:
-    """Computes gradients when the first of a few is due.
+    """Computes a few gradients when the first of them is due.
 
-    What a gradient is hangs on its weights and its batch alone, so it may be computed at any time between. The simulation and
-    torch push each other's code and data out of the processor's caches: in turn, each takes longer than by itself.
+    A gradient depends only on its weights and its batch, so it may be computed at any time between its start and its end. The
+    simulation and torch evict each other's code and data from the processor's caches, so alternating between them is slow.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self._most = max(1, min(TOGETHER, SPACE // max(1, task.initial().nbytes)))
+        self._max_gradients = max(1, min(MAX_BATCHED_GRADIENTS, CACHE_BYTES // max(1, task.initial().nbytes)))
         self._serial = count()
         self._due: list[tuple[float, int, RankProcess, fx.Gradient]] = []
-        self._computed: dict[int, Computed] = {}  # by their numbers
+        self._computed: dict[int, EarlyGradient] = {}  # by number
 
     def expect(self, end: float, process: RankProcess, effect: fx.Gradient) -> int:
-        """It will be asked for at this moment, by the number that is answered, unless the player is lost before."""
+        """Announce a gradient that ends at this moment. Returns the number to ask for it with, unless its process is lost before."""
         number = next(self._serial)
         heappush(self._due, (end, number, process, effect))
         return number
@@ -50,16 +48,16 @@ class GradientBatcher:
     def gradient(self, number: int) -> tuple[Vector, float]:
         """The gradient that is due now, and its mean loss."""
         if number not in self._computed:
-            self._computed = {key: its for key, its in self._computed.items() if not its.process.lost}
+            self._computed = {key: early for key, early in self._computed.items() if not early.process.lost}
             self._compute()
-        its = self._computed.pop(number)
-        return its.gradient, its.loss
+        early = self._computed.pop(number)
+        return early.gradient, early.loss
 
     def _compute(self) -> None:
-        """The next few: on a node that is gone none ever is."""
-        due, left = self._due, self._most
-        while due and left:
+        """Compute the next few gradients, except those of lost processes."""
+        due, remaining = self._due, self._max_gradients
+        while due and remaining:
             _, number, process, effect = heappop(due)
             if not process.lost:
-                self._computed[number] = Computed(process, *self.task.gradient(effect.at, effect.batch))
-                left -= 1
+                self._computed[number] = EarlyGradient(process, *self.task.gradient(effect.at, effect.batch))
+                remaining -= 1

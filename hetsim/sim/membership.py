@@ -1,8 +1,8 @@
-"""Who takes part: nodes go and come back as the cluster's faults say, and the programs learn of it as real ones would.
+"""Membership: nodes crash, join and return as the cluster's faults say, and programs learn of it as they would on real nodes.
 
-What a node was computing, and every message to and from it, is lost with it. `detection_seconds` later the others learn of it.
-Where a coordination goes on without a worker, its server gets PeerLost where it receives; otherwise all ranks do, where they
-communicate or when they next do, and then a `Regroup` among all who are there.
+What a node was computing, and every message to and from it, is lost in a crash. The other ranks learn of it `detection_seconds`
+later. If the coordination goes on without a worker, its server gets PeerLost where it receives. Otherwise all ranks get PeerLost
+when they communicate, and restart after a `Regroup` of all active ranks.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from hetsim.runtime.recorder import DOWN, Recorder, RecordInterval, Row, ignore,
 from hetsim.sim.clock import Callback, Clock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.messages import Messaging
-from hetsim.sim.rank_process import ACTIVE, BY_ITSELF, CHANGED, LOST, OUTDATED, RankProcess
+from hetsim.sim.rank_process import ACTIVE, LOCAL_EFFECTS, LOST, MEMBERSHIP_CHANGED, OUTDATED, RankProcess
 from hetsim.vector import nbytes
 
 MAX_CRASHES = 1000
-"""How often each node may go on average before another version is made."""
+"""Crashes per node, on average, without a new version, after which the run fails."""
 
 
-class Members(Protocol):
-    """What a membership needs of the world whose nodes go and come."""
+class MembershipWorld(Protocol):
+    """The interface that a membership needs of its world."""
 
     env: Clock
     processes: list[RankProcess]
-    """By rank, the process of its present life."""
+    """The present process of each rank."""
     messaging: Messaging
     collectives: PendingCollectives
 
@@ -41,20 +41,20 @@ class Members(Protocol):
         """The state of the last commit."""
 
     def spawn(self, rank: int) -> RankProcess:
-        """A process that joins others, at the last commit."""
+        """A new process that joins the run at the last commit."""
 
     def restart(self, process: RankProcess) -> None:
-        """Let a process begin afresh at the last commit."""
+        """Restart the state of a process from the last commit."""
 
-    def computes_from(self, rank: int, now: float) -> None:
-        """What a node was computing is lost."""
+    def reset_compute(self, rank: int, now: float) -> None:
+        """Drop what a node was computing; it is free from now on."""
 
     def forget_decisions(self) -> None:
-        """Nobody waits for the leader's decision on going on any more."""
+        """Drop the leader's decisions that ranks were waiting for."""
 
 
 class Membership:
-    """Makes nodes go and come back, and knows who is there, who leads, and which generation of the group this is."""
+    """Lets nodes crash and return; knows the absent workers, the leader, and the generation of the membership."""
 
     def __init__(self, experiment: Experiment, recorders: Sequence[Recorder]) -> None:
         self.cluster = experiment.cluster
@@ -64,56 +64,56 @@ class Membership:
         self.leader = experiment.leader
         """The rank whose commits count."""
         self.generation = 0
-        """How often the group has changed."""
-        self._coming: dict[int, Iterator[tuple[float, float]]] = {}
-        self._next: dict[int, tuple[float, float]] = {}
+        """How often the membership has changed."""
+        self._outages: dict[int, Iterator[tuple[float, float]]] = {}
+        self._next_outage: dict[int, tuple[float, float]] = {}
         for rank in self.faults.nodes:
-            self._coming[rank] = outages(self.cluster, rank, seed=experiment.seed)
-            self._draw(rank)
-        self.absent = frozenset(rank for rank, (start, _) in self._next.items() if start == 0)
-        """Workers that are not there when the run begins."""
+            self._outages[rank] = outages(self.cluster, rank, seed=experiment.seed)
+            self._draw_outage(rank)
+        self.absent = frozenset(rank for rank, (start, _) in self._next_outage.items() if start == 0)
+        """Workers that are absent when the run begins."""
         self.down: dict[int, float] = {}
-        """Workers that are not there now, and since when."""
-        self._newcomers: set[int] = set()
+        """Workers that are absent now, and since when."""
+        self._joining: set[int] = set()
         self._last_version = -1
-        self._num_gone = 0  # since that version
+        self._num_crashes = 0  # since that version
         self._under_way: dict[int, dict[Row, RecordInterval]] = {rank: {} for rank in self.faults.nodes}
         self._recorders = recorders
         self._taking_back = [recorder for recorder in recorders if recorder.takes_back]
         self._record_down = interval_recorder(recorders, DOWN)
-        self._world: Members | None = None
+        self._world: MembershipWorld | None = None
 
     @property
-    def world(self) -> Members:
-        """The world whose nodes go and come, once it has begun."""
+    def world(self) -> MembershipWorld:
+        """The world of the run; only after `begin`."""
         assert self._world is not None
         return self._world
 
-    def over(self, world: Members) -> bool:
-        """Whether the run has come to its end, rather than to a standstill."""
+    def over(self, world: MembershipWorld) -> bool:
+        """Whether the run has ended, as opposed to a standstill."""
         processes = world.processes
         return processes[self.leader].done and (bool(self.faults.nodes) or all(process.done for process in processes))
 
-    def begin(self, world: Members) -> None:
-        """At 0 seconds."""
+    def begin(self, world: MembershipWorld) -> None:
+        """Schedule the first crashes and joins, at 0 seconds."""
         self._world = world
         world.collectives.join(set(range(self.num_workers)) - self.absent)
-        for rank in self._next:
-            start, until = self._next[rank]
+        for rank in self._next_outage:
+            start, until = self._next_outage[rank]
             if rank in self.absent:
                 world.processes[rank].status = LOST
                 self.down[rank] = 0.0
                 self._return_at(rank, until)
             else:
-                world.env.after(start, self._go, rank)
+                world.env.after(start, self._crash, rank)
 
     def end(self, seconds: float) -> None:
-        """The run is over, and this was its last commit: whoever is down now was down until then."""
+        """End the run at its last commit: nodes that are down now were down until then."""
         for rank in list(self.down):
             self._was_down(rank, seconds)
 
-    def died(self, num_updates: int) -> str | None:
-        """What happened, if nobody is left who could go on."""
+    def total_loss(self, num_updates: int) -> str | None:
+        """The error sentence if all nodes are down for ever; otherwise None."""
         if len(self.down) < self.num_workers:
             return None
         last = max(self.down.values())
@@ -123,9 +123,9 @@ class Membership:
         )
 
     def recorders(self, kind: int) -> tuple[RecordInterval, Callable[[Row, Callback], Callback]]:
-        """For intervals on nodes that may crash: what to call when one begins, and how to report it when it is over.
+        """For intervals on nodes that may crash: a function to call at the start, and one that wraps the callback at the end.
 
-        Recorders that can take an interval back get it at its beginning; the others when it is over, cut where its node crashes.
+        Recorders that can take an interval back get it at its start; the others at its end, or cut at the crash of its node.
         """
         at_once = interval_recorder(self._taking_back, kind) or ignore
         later = interval_recorder([recorder for recorder in self._recorders if not recorder.takes_back], kind)
@@ -147,14 +147,14 @@ class Membership:
         return at_once, record_when_done
 
     def regroup(self, process: RankProcess, effect: fx.Regroup, callback: Callback) -> Any:
-        """From the last entry, regroup_seconds, and where somebody comes back, the time that the weights take to it."""
+        """Takes `regroup_seconds` from the last entry on and, if a node joins, the time of sending it the weights."""
         present = self._present()
-        least = 1 + self.coordination.needs_server  # a server alone waits for the first worker
-        seconds = self.faults.regroup_seconds + max([self._weights_take(rank) for rank in self._newcomers], default=0.0)
+        min_processes = 1 + self.coordination.needs_server  # a server on its own waits for the first worker
+        seconds = self.faults.regroup_seconds + max([self._transfer_seconds(rank) for rank in self._joining], default=0.0)
         return self.world.collectives.regroup(
             process,
             callback,
-            num_processes=max(least, len(present)),
+            num_processes=max(min_processes, len(present)),
             seconds=seconds,
             answer=self._regrouped,
         )
@@ -163,35 +163,35 @@ class Membership:
         return [process for process in self.world.processes if process.status != LOST and not process.done]
 
     def _regrouped(self) -> fx.Regrouped:
-        """All who are there stand at the last commit."""
+        """Restart all present processes from the last commit."""
         world, present = self.world, self._present()
         members = {process.rank for process in present if process.rank < self.num_workers}
         world.collectives.join(members)
         if not self.coordination.needs_server:
             self.leader = min(members)
-        self._newcomers.clear()
+        self._joining.clear()
         for process in present:
             world.restart(process)
             process.status = ACTIVE
         return fx.Regrouped(frozenset(range(self.num_workers)) - members, world.last)
 
-    def _weights_take(self, newcomer: int) -> float:
-        """From the server, or from the lowest rank that stayed."""
+    def _transfer_seconds(self, joining: int) -> float:
+        """Seconds of sending the weights from the server, or from the lowest rank that was not restarted."""
         world = self.world
         if self.coordination.needs_server:
             source = self.leader
         else:
-            source = min(world.collectives.members - self._newcomers - self.down.keys(), default=newcomer)
-        if source == newcomer:
+            source = min(world.collectives.members - self._joining - self.down.keys(), default=joining)
+        if source == joining:
             return 0.0
-        return self.cluster.message_seconds(source, newcomer, nbytes(world.last.weights))
+        return self.cluster.message_seconds(source, joining, nbytes(world.last.weights))
 
-    def _draw(self, rank: int) -> None:
-        self._next[rank] = next(self._coming[rank], (math.inf, math.inf))
+    def _draw_outage(self, rank: int) -> None:
+        self._next_outage[rank] = next(self._outages[rank], (math.inf, math.inf))
 
-    def _go(self, rank: int) -> None:
-        """A node goes, with all that it was doing."""
-        world, until = self.world, self._next[rank][1]
+    def _crash(self, rank: int) -> None:
+        """A node crashes and loses all that it was doing."""
+        world, until = self.world, self._next_outage[rank][1]
         process, now = world.processes[rank], world.env.now
         if self.over(world):
             return
@@ -207,61 +207,61 @@ class Membership:
         self._under_way[rank].clear()
         world.messaging.lose(rank)
         world.collectives.leave(rank)
-        world.env.after(self.faults.detection_seconds, self._noticed, process)
+        world.env.after(self.faults.detection_seconds, self._detected, process)
         self._return_at(rank, until)
 
     def _check_progress(self, now: float) -> None:
-        """Nodes may come and go too fast for any version to be made: then they would do so for ever."""
+        """Raise RunFailed if nodes crash so often that no version is ever made."""
         version = self.world.last.version
         if version != self._last_version:
-            self._last_version, self._num_gone = version, 0
-        self._num_gone += 1
-        if self._num_gone > MAX_CRASHES * len(self.faults.nodes):
+            self._last_version, self._num_crashes = version, 0
+        self._num_crashes += 1
+        if self._num_crashes > MAX_CRASHES * len(self.faults.nodes):
             raise RunFailed(
-                f"nodes went {self._num_gone - 1} times since version {version} and no other version was made until {now:g} s: "
+                f"nodes crashed {self._num_crashes - 1} times since version {version} and no new version was made until {now:g} s: "
                 "let cluster.faults crash them less often, or give them smaller steps"
             )
 
     def _return_at(self, rank: int, until: float) -> None:
         if until < math.inf:
-            self.world.env.after(until - self.world.env.now, self._come, rank)
+            self.world.env.after(until - self.world.env.now, self._return, rank)
 
-    def _noticed(self, gone: RankProcess) -> None:
-        """The others learn of a loss, unless the node came back before, a regroup has told them already, or it had done its part."""
+    def _detected(self, lost: RankProcess) -> None:
+        """Report a loss to the other ranks, unless the node has returned, its program had ended, or a regroup has handled it."""
         world = self.world
-        if self.over(world) or gone.done or world.processes[gone.rank] is not gone:
+        if self.over(world) or lost.done or world.processes[lost.rank] is not lost:
             return
         if self.coordination.regroups:
-            if gone.rank in world.collectives.members or world.collectives.is_regrouping:
-                self._change()
+            if lost.rank in world.collectives.members or world.collectives.is_regrouping:
+                self._change_membership()
         else:
-            world.messaging.report_loss(world.processes[self.leader], gone.rank)
+            world.messaging.report_loss(world.processes[self.leader], lost.rank)
 
-    def _come(self, rank: int) -> None:
-        """A node is there again, or for the first time, and begins."""
+    def _return(self, rank: int) -> None:
+        """A node returns, or joins for the first time, and starts its program."""
         world = self.world
         if self.over(world):
             return
         now = world.env.now
         self._was_down(rank, now)
-        self._draw(rank)
-        if self._next[rank][0] < math.inf:
-            world.env.after(self._next[rank][0] - now, self._go, rank)
-        world.computes_from(rank, now)
+        self._draw_outage(rank)
+        if self._next_outage[rank][0] < math.inf:
+            world.env.after(self._next_outage[rank][0] - now, self._crash, rank)
+        world.reset_compute(rank, now)
         process = world.processes[rank] = world.spawn(rank)
         if self.coordination.regroups:
-            self._newcomers.add(rank)
+            self._joining.add(rank)
             process.status = OUTDATED
-            self._change()
-        process.go()
+            self._change_membership()
+        process.resume()
 
     def _was_down(self, rank: int, until: float) -> None:
         start = self.down.pop(rank)
         if until > start and self._record_down is not None:
             self._record_down((start, until, rank, DOWN, 0, 0, 0, 0))
 
-    def _change(self) -> None:
-        """A new generation: what was under way among the others is void, and each learns it when it communicates."""
+    def _change_membership(self) -> None:
+        """Start a new generation: drop all messages and collectives; each rank gets PeerLost when it communicates."""
         world = self.world
         self.generation += 1
         world.collectives.dissolve()
@@ -270,11 +270,11 @@ class Membership:
         for rank, process in enumerate(list(world.processes)):
             if process.status == LOST or process.waits_for is None:
                 continue
-            if process.done:  # it is needed again
-                world.processes[rank] = again = world.spawn(rank)
-                again.status = OUTDATED
-                again.go()
+            if process.done:  # it takes part in the regroup, too
+                world.processes[rank] = restarted = world.spawn(rank)
+                restarted.status = OUTDATED
+                restarted.resume()
                 continue
             process.status = OUTDATED
-            if not isinstance(process.waits_for, BY_ITSELF):
-                process.fail(fx.PeerLost(CHANGED))
+            if not isinstance(process.waits_for, LOCAL_EFFECTS):
+                process.fail(fx.PeerLost(MEMBERSHIP_CHANGED))

@@ -1,4 +1,4 @@
-"""Messages in virtual time: the links they pass, when they are delivered, and who waits for one."""
+"""Messages in virtual time: the links that they cross, their delivery, and the processes that wait for them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hetsim.sim.rank_process import LOST, RankProcess
 
 
 class Channel:
-    """From one rank to another: messages arrive in the order in which they are sent.
+    """A channel from one rank to another: messages arrive in the order in which they are sent.
 
-    Where no link is shared, a message takes latency + nbytes / bytes_per_second, whatever else is under way. Where links are
-    shared, a line is one connection: its messages go one after another. It ends with the life of either rank.
+    Without shared links a message takes latency + nbytes / bytes_per_second, whatever else is being sent. With shared links a
+    channel is one connection: it transfers one message after another. It ends when either rank is lost.
     """
 
-    __slots__ = ("arrival", "behind", "bytes_per_second", "closed", "flow", "jitter", "latency", "receiver", "route")
+    __slots__ = ("arrival", "bytes_per_second", "closed", "flow", "jitter", "latency", "queue", "receiver", "route")
 
     def __init__(self, receiver: RankProcess, latency: float, bytes_per_second: float, route: Route | None, jitter: Jitter | None) -> None:
         self.receiver = receiver
@@ -32,17 +32,17 @@ class Channel:
         self.route = route
         self.jitter = jitter
         self.flow: Flow | None = None
-        """What is being transferred."""
-        self.behind: deque[Envelope] | None = None
-        """What is to be transferred behind it, if there ever was anything: a thousand empty queues would fill a cache."""
+        """The present transfer."""
+        self.queue: deque[Envelope] | None = None
+        """Messages to be transferred after it; None if there never was one, as a thousand empty queues would fill a cache."""
         self.arrival = 0.0
-        """Of the last message: none overtakes it."""
+        """When the last message arrives: no other may arrive before it."""
         self.closed = False
-        """What is on it is lost."""
+        """Whether it has ended: its messages are lost."""
 
 
 class PeerLostNotice:
-    """Stands in the place of a message: its source is gone."""
+    """Delivered in place of a message: its source is lost."""
 
     __slots__ = ("source",)
 
@@ -51,10 +51,10 @@ class PeerLostNotice:
 
 
 class Envelope(fx.Message):
-    """A message under way, and what a program gets of it."""
+    """A message that is being sent, and later the message that the program receives."""
 
     __slots__ = ("channel", "size", "start")
-    __init__ = object.__init__  # its slots are set one by one: that is faster than a call with arguments
+    __init__ = object.__init__  # setting the slots one by one is faster than a call with arguments
 
     channel: Channel
     size: int
@@ -62,7 +62,7 @@ class Envelope(fx.Message):
 
 
 class Messaging:
-    """Performs Send and Receive among these players."""
+    """Answers Send and Receive among these processes."""
 
     def __init__(
         self, env: Clock, cluster: Cluster, processes: Sequence[RankProcess], recorders: Collection[Recorder], *, seed: int
@@ -75,11 +75,11 @@ class Messaging:
         self._flows = Flows(env)
         self._links: dict[tuple[str, int | str], Link] = {}
         self._jitters: dict[tuple[int, int], Jitter] = {}
-        self._end_transfer = self._transferred  # made once: a bound method is dear to make for every message
-        self._hand_over = self._deliver
+        self._end_transfer = self._transferred  # bound once: binding a method for every message is costly
+        self._end_delivery = self._deliver
 
     def send(self, process: RankProcess, effect: fx.Send, callback: Callback) -> None:
-        """On its way at once; the sender goes on."""
+        """Takes no time of the sender; the message is sent at once."""
         channel = process.channels.get(effect.to)
         if channel is None or channel.receiver.status == LOST:
             channel = process.channels[effect.to] = self._channel(process.rank, effect.to)
@@ -95,42 +95,42 @@ class Messaging:
         elif channel.flow is None:
             channel.flow = self._flows.start(channel.route, size, self._end_transfer, envelope)
         else:
-            if channel.behind is None:
-                channel.behind = deque()
-            channel.behind.append(envelope)
+            if channel.queue is None:
+                channel.queue = deque()
+            channel.queue.append(envelope)
 
     def receive(self, process: RankProcess, effect: fx.Receive, callback: Callback) -> Any:
-        """The message delivered first of those asked for."""
+        """The first delivered message, of all or of those from `source`."""
         source = effect.source
         if process.messages:
             for message in process.messages:
                 if source is None or source == message.source:
                     process.messages.remove(message)
                     if type(message) is PeerLostNotice:
-                        return process.refuse(effect, fx.PeerLost.of(message.source))
+                        return process.fail_soon(effect, fx.PeerLost.of(message.source))
                     return message
         assert process.callback is None, f"rank {process.rank} waits for two messages at once"
         process.source, process.callback = source, callback
         return SUSPENDED
 
     def skip(self, sender: int, num_messages: Mapping[int, int]) -> None:
-        """Let the jitter of a sender's messages go on after so many to each receiver."""
+        """Set the jitter streams of a sender's messages to the positions after so many messages to each receiver."""
         if self.cluster.network.jitter_seconds is not None:
             for receiver, count in num_messages.items():
                 self._jitter(sender, receiver).skip(count)
 
     def num_messages(self, sender: int) -> dict[int, int]:
-        """By receiver, the messages of a sender that have drawn a jitter so far."""
+        """The messages of a sender that have drawn a jitter so far, by receiver."""
         return {receiver: jitter.num_drawn for (rank, receiver), jitter in self._jitters.items() if rank == sender}
 
     def lose(self, rank: int) -> None:
-        """Nothing is under way to or from this rank any more."""
+        """Drop all messages to and from this rank that are not delivered."""
         for process in self.processes:
             for to in list(process.channels) if process.rank == rank else [rank]:
                 self._close(process.channels.pop(to, None))
 
     def dissolve(self) -> None:
-        """Nothing is under way any more, and what was delivered will not be read."""
+        """Drop all messages, including those that are delivered and not received."""
         for process in self.processes:
             for channel in process.channels.values():
                 self._close(channel)
@@ -138,24 +138,24 @@ class Messaging:
             process.messages.clear()
 
     def report_loss(self, process: RankProcess, rank: int) -> None:
-        """Let this player know that a rank is gone, where it waits for a message or when it next does."""
+        """Report to a process that a rank is lost: now if it waits for its message, otherwise when it next receives."""
         if process.callback is not None and process.source in (None, rank):
             process.fail(fx.PeerLost.of(rank))
         else:
             process.messages.append(PeerLostNotice(rank))
 
     def _transferred(self, envelope: Envelope) -> None:
-        """The last byte is through; the next message of the line begins."""
+        """The last byte has left the links; the next message of the channel starts."""
         channel = envelope.channel
         channel.flow = None
-        if channel.behind:
+        if channel.queue:
             assert channel.route is not None
-            following = channel.behind.popleft()
+            following = channel.queue.popleft()
             channel.flow = self._flows.start(channel.route, following.size, self._end_transfer, following)
         self._arrive(envelope, channel, self.env.now + channel.latency)
 
     def _arrive(self, envelope: Envelope, channel: Channel, arrival: float) -> None:
-        """Deliver it at this moment, later by the jitter if there is any, and not before the message before it."""
+        """Schedule the delivery at this moment plus the jitter, but not before the delivery of the message before."""
         if channel.jitter is not None:
             arrival += channel.jitter.next()
         if arrival < channel.arrival:
@@ -164,7 +164,7 @@ class Messaging:
         if self._record is not None:
             header = envelope.__dict__
             self._record((envelope.start, arrival, envelope.source, MESSAGE, header.get("version", 0), 0, 0, envelope.size))
-        self.env.at(arrival, self._hand_over, envelope)
+        self.env.at(arrival, self._end_delivery, envelope)
 
     def _deliver(self, envelope: Envelope) -> None:
         channel = envelope.channel
@@ -179,7 +179,7 @@ class Messaging:
             process.messages.append(envelope)
 
     def _close(self, channel: Channel | None) -> None:
-        """What is on this line is lost."""
+        """End a channel: its messages are lost."""
         if channel is not None:
             channel.closed = True
             if channel.flow is not None:
@@ -189,9 +189,9 @@ class Messaging:
         path = self.cluster.path(sender, receiver)
         route = None
         if path.links:
-            of_racks = tuple(self._link(link) for link in path.links if isinstance(link[1], str))
-            of_nodes = tuple(self._link(link) for link in path.links if isinstance(link[1], int))
-            route = Route(shared=of_racks, own=of_nodes, limit=path.bytes_per_second)
+            rack_links = tuple(self._link(link) for link in path.links if isinstance(link[1], str))
+            node_links = tuple(self._link(link) for link in path.links if isinstance(link[1], int))
+            route = Route(shared=rack_links, own=node_links, limit=path.bytes_per_second)
         jitter = self._jitter(sender, receiver) if self.cluster.network.jitter_seconds is not None else None
         return Channel(self.processes[receiver], path.latency_seconds, path.bytes_per_second, route, jitter)
 

@@ -1,4 +1,4 @@
-"""What each worker's gradients take before a run, in virtual time."""
+"""The profile before a run, in virtual time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hetsim.runtime.profiling import Profile
 
 
 def run_profiling(experiment: Experiment) -> Profile:
-    """All workers measure at the same time and gather the times; that ends at 0 s. The gradients themselves are not computed."""
+    """The profile of all workers, measured at the same time and gathered; it ends at 0 s. No gradient is really computed."""
     repetitions, batches = experiment.coordination.allocation.repetitions, experiment.profile_batches
     seconds = []
     for rank, node in enumerate(experiment.cluster.nodes):
         times = StepTimes(node, seed=experiment.seed, rank=rank, stream=PROFILING)
-        took: list[float] = []
+        worker_seconds: list[float] = []
         for _ in range(repetitions):
-            took.append(times.seconds(batches[rank].samples, sum(took)))
-        seconds.append(took)
+            worker_seconds.append(times.seconds(batches[rank].samples, sum(worker_seconds)))
+        seconds.append(worker_seconds)
     return Profile(seconds, max(map(sum, seconds)) + Collectives(experiment.cluster).gather_seconds())

@@ -1,4 +1,4 @@
-"""One rank's program in virtual time: asks its world, and goes on with each answer."""
+"""One rank's program as a process in virtual time: yields effects to its world, and resumes with each answer."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any, Final
 from hetsim import effects as fx
 from hetsim.effects import Effect, PeerLost, Pending, Program
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.world import Handlers, explained
+from hetsim.runtime.world import Handlers, as_program_error
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 
 ACTIVE: Final = 0
 OUTDATED: Final = 1
-"""Who takes part has changed: it can only do what a rank does by itself, until it has regrouped."""
+"""The membership has changed: it can do only what needs no other rank, until it has regrouped."""
 LOST: Final = 2
-"""Its node is gone, and nothing reaches or leaves it any more."""
+"""Its node has crashed: nothing reaches or leaves it any more."""
 
-BY_ITSELF = (fx.Gradient, fx.Update, fx.LocalUpdate)
-"""What a rank does without the others, and ends before it learns of a change of membership."""
-WHEN_OUTDATED = (*BY_ITSELF, fx.Commit, fx.Now, fx.Regroup)
-CHANGED = "who takes part has changed"
+LOCAL_EFFECTS = (fx.Gradient, fx.Update, fx.LocalUpdate)
+"""Effects that need no other rank: they are answered before the rank learns of a change of the membership."""
+EFFECTS_WHEN_OUTDATED = (*LOCAL_EFFECTS, fx.Commit, fx.Now, fx.Regroup)
+MEMBERSHIP_CHANGED = "the membership has changed"
 
 
 class RankProcess:
-    """One rank's program in one life of its node, the rank's state, and the messages that it has not read."""
+    """One rank's program between two crashes of its node, the rank's state, and the messages that it has not received."""
 
     __slots__ = (
-        *("_go", "_send", "callback", "channels", "done", "env", "handlers", "messages", "program"),
+        *("_resume", "_send", "callback", "channels", "done", "env", "handlers", "messages", "program"),
         *("rank", "result", "source", "state", "status", "waits_for"),
     )
 
@@ -38,8 +38,8 @@ class RankProcess:
         self.program = program
         self.handlers = handlers
         self.status = ACTIVE
-        self._send = program.send  # bound once: binding a method at every turn is costly
-        self._go = self.go
+        self._send = program.send  # bound once: binding a method for every effect is costly
+        self._resume = self.resume
         self.waits_for: Effect[Any] | None = None
         self.messages: deque[Any] = deque()
         self.channels: dict[int, Any] = {}  # by receiver
@@ -50,41 +50,41 @@ class RankProcess:
 
     @property
     def lost(self) -> bool:
-        """Whether its node is gone."""
+        """Whether its node has crashed."""
         return self.status == LOST
 
-    def go(self, answer: Any = None) -> None:
-        """Hand over an answer and ask the world what the program asks next, until an answer takes time."""
+    def resume(self, answer: Any = None) -> None:
+        """Send an answer into the program, and ask the world for the next one, until an answer takes time."""
         if self.status:
-            self._go_restricted(answer)
+            self._resume_restricted(answer)
             return
-        send, go, handlers = self._send, self._go, self.handlers
+        send, resume, handlers = self._send, self._resume, self.handlers
         try:
             while answer is not SUSPENDED:
                 effect = send(answer)
                 self.waits_for = effect
-                answer = handlers[effect.__class__](self, effect, go)
-        except StopIteration as ended:
-            self.done, self.result = True, ended.value
+                answer = handlers[effect.__class__](self, effect, resume)
+        except StopIteration as stop:
+            self.done, self.result = True, stop.value
         except AttributeError as error:
-            raise explained(error, self.rank) from None
+            raise as_program_error(error, self.rank) from None
 
-    def _go_restricted(self, answer: Any) -> None:
+    def _resume_restricted(self, answer: Any) -> None:
         """The same for a process that is lost or outdated."""
         try:
             while self.status != LOST and answer is not SUSPENDED:
                 answer = self._ask(self._send(answer))
-        except StopIteration as ended:
-            self.done, self.result = True, ended.value
+        except StopIteration as stop:
+            self.done, self.result = True, stop.value
 
     def _ask(self, effect: Effect[Any]) -> Any:
         self.waits_for = effect
-        if self.status == OUTDATED and not isinstance(effect, WHEN_OUTDATED):
-            return self.refuse(effect, PeerLost(CHANGED))
-        return self.handlers[effect.__class__](self, effect, self._go)
+        if self.status == OUTDATED and not isinstance(effect, EFFECTS_WHEN_OUTDATED):
+            return self.fail_soon(effect, PeerLost(MEMBERSHIP_CHANGED))
+        return self.handlers[effect.__class__](self, effect, self._resume)
 
-    def refuse(self, effect: Effect[Any], error: PeerLost) -> Any:
-        """Throw the error at this moment, but once the program waits for the answer, and only if it still does then."""
+    def fail_soon(self, effect: Effect[Any], error: PeerLost) -> Any:
+        """Throw the error into the program at this moment, after it has begun to wait for this effect, if it still waits then."""
 
         def fail(_: Any) -> None:
             if self.waits_for is effect:
@@ -93,20 +93,20 @@ class RankProcess:
         return self.env.after(0.0, fail)
 
     def fail(self, error: PeerLost) -> None:
-        """Throw an error of the world into the program, at the line where it waits."""
+        """Throw an error of the world into the program now, at the line where it waits."""
         if self.status == LOST:
             return
         self.callback = None
         try:
             effect = self.program.throw(error)
-        except StopIteration as ended:
-            self.done, self.result = True, ended.value
+        except StopIteration as stop:
+            self.done, self.result = True, stop.value
             return
-        self.go(self._ask(effect))
+        self.resume(self._ask(effect))
 
 
 class Started(Pending[Any]):
-    """An effect under way: whichever comes first, the answer or the one who waits for it, finds the other."""
+    """A started effect: its answer and the callback that waits for it may come in either order."""
 
     __slots__ = ("effect",)
 
@@ -116,7 +116,7 @@ class Started(Pending[Any]):
         self.callback: Callback | None = None
 
     def resolve(self, answer: Any) -> None:
-        """The answer is here."""
+        """Set the answer, and call the callback if one waits."""
         self.answer = answer
         if self.callback is not None:
             self.callback(answer)

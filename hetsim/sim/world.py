@@ -1,4 +1,4 @@
-"""The simulator's world, event by event: what each effect costs in virtual time, and what it answers."""
+"""The simulator's world, event by event: how long each effect takes in virtual time, and its answer."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ from hetsim.sim.membership import Membership
 from hetsim.sim.messages import Messaging
 from hetsim.sim.profiling import run_profiling
 from hetsim.sim.rank_process import LOST, RankProcess, Started
+from hetsim.sim.shared_steps import SharedSteps
+from hetsim.sim.standstill import sentence
 from hetsim.vector import Phantom, Vector
-from hetsim.workloads.task import Optimizer, Task
+from hetsim.workloads.task import Task
 
 GC_THRESHOLD = 50_000
-"""So many objects are made in a run before Python looks for cycles among them: ten thousand nodes make ten times as many."""
+"""Objects allocated before Python looks for reference cycles: a run on ten thousand nodes allocates ten times as many."""
 
 
 class EventWorld:
-    """One run in virtual time. After `run`, `metrics`, `curve` and `history` have what it did; gradients are really computed."""
+    """One run in virtual time, with really computed gradients. Its results are in `metrics`, `curve` and `history` after `run`."""
 
     name: ClassVar[str] = "backend=sim"
 
@@ -57,16 +59,16 @@ class EventWorld:
         every_samples = experiment.evaluate_every_epochs * task.num_samples
         self.curve = LearningCurve(task, every_samples=every_samples, at_once=True)
         positions = experiment.plan(task).num_positions
-        watching = [self.metrics, self.curve, *recorders, *progress_bars(experiment, positions)]
-        self.membership = Membership(experiment, watching)
+        observers = [self.metrics, self.curve, *recorders, *progress_bars(experiment, positions)]
+        self.membership = Membership(experiment, observers)
         self.prepared = prepare(
             experiment, task, optimizers,
             profile=lambda: run_profiling(experiment), checkpoint=checkpoint, absent=self.membership.absent,
         )  # fmt: skip
         self.profile_seconds = self.prepared.profile.total_seconds
-        self.prepared.profile.record(watching, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
+        self.prepared.profile.record(observers, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
         self._stop, self._samples_per_epoch = self.prepared.stop, task.num_samples
-        self.history = History(self.prepared.start, self.prepared.stop, watching, keeps=keep is not None)
+        self.history = History(self.prepared.start, self.prepared.stop, observers, keeps=keep is not None)
         self._checkpoints = None if keep is None else Checkpoints(keep)
         self._optimizer, self._local_optimizer = SharedSteps(optimizers.main), optimizers.local
         states = [self.prepared.rank_state(rank) for rank in range(experiment.num_ranks)]
@@ -75,17 +77,17 @@ class EventWorld:
         self._times = [self.prepared.step_times(state) for state in states[:num_workers]]
         self._service = self.prepared.service_times(states[-1])
         self._num_workers = num_workers
-        self._may_go = self.membership.faults.nodes
-        self._record_gradient = interval_recorder(watching, GRADIENT) or ignore
-        self._record_update = interval_recorder(watching, UPDATE) or ignore
+        self._may_crash = self.membership.faults.nodes
+        self._record_gradient = interval_recorder(observers, GRADIENT) or ignore
+        self._record_update = interval_recorder(observers, UPDATE) or ignore
         self._under_way = {kind: self.membership.recorders(kind) for kind in (GRADIENT, UPDATE)}
         self._computes_until = [0.0] * num_workers
         self._batcher = None if isinstance(self.prepared.start.weights, Phantom) else GradientBatcher(task)
         self._end_gradient = self._computed  # bound once: binding a method for every gradient is costly
         self._decisions: dict[int, StopDecision] = {}
         self.processes: list[RankProcess] = []
-        self.collectives = PendingCollectives(self.env, experiment.cluster, watching)
-        self.messaging = Messaging(self.env, experiment.cluster, self.processes, watching, seed=experiment.seed)
+        self.collectives = PendingCollectives(self.env, experiment.cluster, observers)
+        self.messaging = Messaging(self.env, experiment.cluster, self.processes, observers, seed=experiment.seed)
         self.all_reduce, self.gather = self.collectives.all_reduce, self.collectives.gather
         self.send, self.receive = self.messaging.send, self.messaging.receive
         self.regroup = self.membership.regroup
@@ -103,38 +105,38 @@ class EventWorld:
         """Run every program to its end."""
         self.membership.begin(self)
         for process in [process for process in self.processes if not process.lost]:
-            process.go()
+            process.resume()
         thresholds = gc.get_threshold()
         gc.freeze()
         gc.set_threshold(max(GC_THRESHOLD, thresholds[0]), *thresholds[1:])
         try:
-            self.env.play()
+            self.env.run_all()
         finally:
             gc.set_threshold(*thresholds)
             gc.unfreeze()
         if not self.membership.over(self):
-            died = self.membership.died(self.metrics.applied.num_updates)
-            raise RunFailed(died or f"the simulation can make no progress: {self._who_waits()}")
+            total_loss = self.membership.total_loss(self.metrics.applied.num_updates)
+            raise RunFailed(total_loss or sentence(self.processes, self.collectives, leader=self.membership.leader))
         self.membership.end(self.metrics.applied.seconds)
         self.history.record_discarded(self.processes[self.membership.leader].result)
         self.history.close()
 
     @property
     def outcome(self) -> Outcome:
-        """What the finished run has to report."""
+        """The outcome of the finished run."""
         return Outcome(
             experiment=self.experiment, start=self.history.start, last=self.history.last, applied=self.metrics.applied,
             activity=self.metrics.activity, points=self.curve.points, profile_seconds=self.profile_seconds,
         )  # fmt: skip
 
     def spawn(self, rank: int) -> RankProcess:
-        """A process that joins others, at the last commit."""
+        """A new process that joins the run at the last commit."""
         state = RankState(rank=rank)
         self._restart(state)
         return self._process(state, None)
 
     def restart(self, process: RankProcess) -> None:
-        """Let a process begin afresh at the last commit; it keeps the positions of its streams."""
+        """Restart the state of a process from the last commit; it keeps the positions of its streams."""
         self._restart(process.state)
 
     def _process(self, state: RankState, start: State | None) -> RankProcess:
@@ -146,16 +148,16 @@ class EventWorld:
         self.prepared.restart(state, self.history.last, optimizer=self._optimizer_at_commit)
 
     def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback) -> Any:
-        """Takes what the node's model says."""
+        """Takes the time of the node's model; really computed when it is due."""
         rank, samples, now = process.rank, effect.batch.samples, self.env.now
         start = self._computes_until[rank]
-        if start < now:  # one gradient at a time, if more than one was started
+        if start < now:  # member gradient at a time, if more than member was started
             start = now
         seconds = self._times[rank].seconds(samples, start)
         self._computes_until[rank] = end = start + seconds
         process.state.version = effect.version
         row = (start, end, rank, GRADIENT, effect.version, samples, 0, 0)
-        if rank in self._may_go:
+        if rank in self._may_crash:
             callback = self._record_under_way(row, callback)
         else:
             self._record_gradient(row)
@@ -163,7 +165,7 @@ class EventWorld:
         return self.env.at(end, self._end_gradient, (process, effect, seconds, callback, due))
 
     def _computed(self, ended: tuple[RankProcess, fx.Gradient, float, Callback, int]) -> None:
-        """It is computed about when it is due: until then it takes no memory, and on a node that is gone it never is."""
+        """Compute the gradient only when it is due: it takes no memory before, and is never computed on a lost node."""
         process, effect, seconds, callback, due = ended
         if process.status != LOST:
             batcher = self._batcher
@@ -171,13 +173,13 @@ class EventWorld:
             callback(fx.Computed(gradient, loss, effect.batch.samples, seconds))
 
     def _record_under_way(self, row: Row, callback: Callback) -> Callback:
-        """Record what begins on a node that may go before it is over."""
+        """Record an interval that begins on a node that may crash before it ends."""
         at_once, when_done = self._under_way[row[3]]
         at_once(row)
         return when_done(row, callback)
 
     def update(self, process: RankProcess, effect: fx.Update, callback: Callback) -> Any:
-        """Costs seconds_per_update of the server or the node."""
+        """Takes seconds_per_update of the server or the node."""
         state, rank = process.state, process.rank
         weights = state.update(self._optimizer, effect.at, effect.gradient)
         if rank < self._num_workers:
@@ -187,7 +189,7 @@ class EventWorld:
         return self._updated(rank, seconds, state.version, weights, callback)
 
     def local_update(self, process: RankProcess, effect: fx.LocalUpdate, callback: Callback) -> Any:
-        """Costs the node's seconds_per_update; without a local optimizer there is no step."""
+        """Takes the node's seconds_per_update; without a local optimizer there is no step."""
         if self._local_optimizer is None:
             return effect.at
         process.state.version = effect.version
@@ -200,14 +202,14 @@ class EventWorld:
             return weights
         now = self.env.now
         row = (now, now + seconds, rank, UPDATE, version, 0, 0, 0)
-        if rank in self._may_go:
+        if rank in self._may_crash:
             callback = self._record_under_way(row, callback)
         else:
             self._record_update(row)
         return self.env.after(seconds, callback, weights)
 
     def start(self, process: RankProcess, effect: fx.Start[Any], callback: Callback) -> Started:
-        """Goes on at once; the effect takes its own time."""
+        """Takes no time; the started effect takes its own."""
         started = Started(effect.effect)
         answer = self.handlers[effect.effect.__class__](process, effect.effect, started.resolve)
         if answer is not SUSPENDED:
@@ -215,14 +217,14 @@ class EventWorld:
         return started
 
     def wait(self, process: RankProcess, effect: fx.Wait[Any], callback: Callback) -> Any:
-        """Until the started effect is answered."""
+        """Waits until the started effect is answered."""
         started = effect.pending
         assert isinstance(started, Started)
         started.callback = callback
         return started.answer
 
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
-        """Costs no time. The leader decides; where seconds are limited, the others wait for its decision."""
+        """Takes no time. The leader decides whether to go on; if seconds are limited, the other ranks wait for its decision."""
         state: State = effect.state
         process.state.committed(effect.version, state.num_samples // self._samples_per_epoch)
         leads = process.rank == self.membership.leader
@@ -245,70 +247,33 @@ class EventWorld:
         return SUSPENDED if decided is None else decided
 
     def _checkpoint(self, checkpoints: Checkpoints, process: RankProcess, *, leads: bool) -> None:
-        """Each rank's state at its own commit; the workers of a server, which do not commit, at the server's."""
+        """Save each rank's state at its own commit. The workers of a server do not commit: theirs are saved at the server's."""
         version = process.state.version
         with_server = self.experiment.coordination.needs_server
-        standing = [one for one in self.processes if not one.lost] if with_server else [process]
-        for one in standing:
-            one.state.num_messages = self.messaging.num_messages(one.rank)
-            checkpoints.add(one.state, version)
+        reporting = [member for member in self.processes if not member.lost] if with_server else [process]
+        for member in reporting:
+            member.state.num_messages = self.messaging.num_messages(member.rank)
+            checkpoints.add(member.state, version)
         if leads:
             count = zip(self._num_gradients_before, self.metrics.applied.count, strict=True)
             checkpoints.add_state(self.history.last, [before + now for before, now in count])
-        checkpoints.complete(version, {one.rank for one in standing} | self.collectives.members)
+        checkpoints.complete(version, {member.rank for member in reporting} | self.collectives.members)
 
     def now(self, process: RankProcess, effect: fx.Now, callback: Callback) -> float:
         """Virtual seconds since the run began."""
         return float(self.env.now)
 
-    def computes_from(self, rank: int, now: float) -> None:
-        """What a node was computing is lost."""
+    def reset_compute(self, rank: int, now: float) -> None:
+        """Drop what a node was computing; it is free from now on."""
         self._computes_until[rank] = now
 
     def forget_decisions(self) -> None:
-        """Nobody waits for the leader's decision any more, and what is not complete never will be a checkpoint."""
+        """Drop the leader's decisions that ranks were waiting for, and incomplete checkpoints."""
         self._decisions.clear()
         if self._checkpoints is not None:
             self._checkpoints.forget()
 
     def _forget(self, version: int, decision: StopDecision) -> None:
-        """A decision that is made and that everyone has asked for is not asked for again."""
+        """Delete a decision that was published and that all other ranks have asked for."""
         if decision.going is not None and decision.num_asked == len(self.collectives.members) - 1:
             del self._decisions[version]
-
-    def _who_waits(self) -> str:
-        waiting = [process for process in self.processes if not process.done and not process.lost]
-        some = [f"rank {process.rank} waits {self._for(process, process.waits_for)}" for process in waiting[:8]]
-        return "; ".join([*some, *([f"and {len(waiting) - 8} more"] if len(waiting) > 8 else [])])
-
-    def _for(self, process: RankProcess, effect: fx.Effect[Any] | None) -> str:
-        """What a process waits for, and from which ranks."""
-        if isinstance(effect, fx.Wait):
-            assert isinstance(effect.pending, Started)
-            return self._for(process, effect.pending.effect)
-        if isinstance(effect, fx.Receive):
-            return "for a message from " + ("anyone" if effect.source is None else f"rank {effect.source}")
-        if isinstance(effect, fx.Commit):
-            return f"for the decision of rank {self.membership.leader}"
-        missing = self.collectives.missing(type(effect), process.rank)
-        names = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        return f"in a {type(effect).__name__} for rank{'s' if len(missing) > 1 else ''} {names}"
-
-
-class SharedSteps(Optimizer):
-    """An optimizer whose very same step, taken by rank after rank, is computed once."""
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer = optimizer
-        self._asked: tuple[Any, Vector, Vector, int | None] = (None, None, None, None)
-        self._done: tuple[Any, Vector] = (None, None)
-
-    def initial(self) -> Any:
-        return self.optimizer.initial()
-
-    def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int) -> tuple[Any, Vector]:
-        last_memory, last_weights, last_gradient, last_epoch = self._asked
-        if gradient is not last_gradient or weights is not last_weights or memory is not last_memory or epoch != last_epoch:
-            self._asked = (memory, weights, gradient, epoch)
-            self._done = self.optimizer.step(memory, weights, gradient, epoch)
-        return self._done

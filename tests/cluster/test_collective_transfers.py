@@ -50,7 +50,7 @@ class Wires:
         for sender, receiver in messages:
             arrive = self.cluster.path(sender, receiver).latency_seconds
             flows.start(self.route(sender, receiver), nbytes, lambda latency: ended.append(clock.now + latency), arrive)
-        clock.play()
+        clock.run_all()
         return max(ended)
 
 

@@ -178,8 +178,8 @@ def test_a_compensation_needs_local_steps():
 @BOTH
 @pytest.mark.parametrize("compensation", ["gap_aware", "dana"])
 def test_a_compensation_by_the_server_is_refused(where: str, compensation: str):
-    """A worker cannot correct its own step by it."""
-    with pytest.raises(ValueError, match="a worker cannot correct its own step by it"):
+    """A worker cannot correct its local step by it."""
+    with pytest.raises(ValueError, match="a worker cannot correct its local step by it"):
         delayed(where, f"compensation={compensation}")
 
 

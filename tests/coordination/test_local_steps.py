@@ -140,7 +140,7 @@ def test_a_period_is_a_whole_number_of_steps(period: Any):
 
 def test_what_would_need_a_server_is_refused():
     """An average waits for everyone."""
-    with pytest.raises(ValueError, match=r"^admission is EveryGradient, but at each average everyone waits for everyone"):
+    with pytest.raises(ValueError, match=r"^admission is EveryGradient, but at each average all workers wait for one another"):
         alone(admission=EveryGradient())
 
 

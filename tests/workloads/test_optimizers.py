@@ -219,7 +219,7 @@ def test_sgd_feels_scale_at_any_rate(rate: float):
 def test_weights_that_would_silently_do_nothing_are_refused():
     """Adam with single gradients weighted per sample; behind a barrier the weights act on the mean, and are allowed."""
     with pytest.raises(
-        ValueError, match=r"^optimizer\._target_=torch\.optim\.Adam does not feel a gradient's scale.* weighting=per_worker"
+        ValueError, match=r"^optimizer\._target_=torch\.optim\.Adam does not depend on a gradient's scale.* weighting=per_worker"
     ):
         experiment("method=asgd", "workload=quadratic", "optimizer=adam", "weighting=per_sample").load()
     for choices in (

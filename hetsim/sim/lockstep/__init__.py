@@ -1,4 +1,4 @@
-"""All ranks of a program that is the same on each of them, run as one with arrays."""
+"""Lockstep: a program that is the same on all ranks runs once, with arrays of numbers by rank."""
 
 from hetsim.sim.lockstep.world import LockstepWorld
 

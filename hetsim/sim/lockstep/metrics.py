@@ -1,4 +1,4 @@
-"""What all ranks did, added up as arrays by rank."""
+"""The metrics of all ranks, added up as arrays by rank."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
-from hetsim.runtime.metrics import RECENT, Applied, RankActivity, check_finite, summary
+from hetsim.runtime.metrics import RECENT_INTERVALS, Applied, RankActivity, check_finite, summary
 from hetsim.runtime.recorder import Recorder
 from hetsim.sim.lockstep.times import Counts, Seconds
 
 
 class VectorizedMetrics(Recorder):
-    """The numbers that `Metrics` has: the world hands it the intervals of all ranks at once, as arrays."""
+    """The same numbers as `Metrics`, from the intervals of all ranks at once, as arrays."""
 
     def __init__(self, num_workers: int, *, num_ahead: int) -> None:
         self.num_ahead = num_ahead
@@ -25,18 +25,18 @@ class VectorizedMetrics(Recorder):
         self.samples = np.zeros(num_workers, np.int64)
         self.compute_seconds = np.zeros(num_workers)
         self.update_seconds = np.zeros(num_workers)
-        self._recent: deque[tuple[bool, Seconds, Seconds, Counts]] = deque(maxlen=RECENT * num_ahead)
+        self._recent: deque[tuple[bool, Seconds, Seconds, Counts]] = deque(maxlen=RECENT_INTERVALS * num_ahead)
         self._activity: list[RankActivity] | None = None
 
     def gradient(self, start: Seconds, end: Seconds, samples: Counts) -> None:
-        """Those who have samples computed a gradient; the interval of the others is empty."""
+        """The ranks with samples computed a gradient; the intervals of the others are empty."""
         self.iterations += samples > 0
         self.samples += samples
         self.compute_seconds += end - start
         self._recent.append((True, start, end, samples))
 
     def update(self, start: Seconds, end: Seconds) -> None:
-        """Those whose interval is not empty took an optimizer step."""
+        """The ranks with a non-empty interval took an optimizer step."""
         self.update_seconds += end - start
         self._recent.append((False, start, end, np.zeros_like(self.samples)))
 
@@ -48,7 +48,7 @@ class VectorizedMetrics(Recorder):
 
     @property
     def activity(self) -> list[RankActivity]:
-        """By rank, once the run is over."""
+        """What each rank did, once the run is over."""
         if self._activity is None:
             self._activity = self._by_rank()
         return self._activity

@@ -1,4 +1,4 @@
-"""One rank that stands for all: splits of a batch as arrays by rank."""
+"""The rank that stands for all ranks, and splits of a global batch as arrays by rank."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from hetsim.sim.lockstep.times import Counts
 
 
 class AllRanks:
-    """In the place of a rank: it picks all ranges at once, and nothing can be decided by it."""
+    """Stands for all ranks in the place of one: indexing with it gives all ranges, and comparing it is a TypeError."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> NoReturn:
-        raise TypeError("this program asks which rank it is, so it is not the same on every rank: same_on_every_rank must be False")
+        raise TypeError("this program compares its rank, so it is not the same on every rank: same_on_every_rank must be False")
 
     def __repr__(self) -> str:
-        return "everyone"
+        return "all"
 
 
 ALL_RANKS: Final[Any] = AllRanks()
 
 
 class VectorizedBatch(fx.Batch):
-    """Everyone's range of a split: `start` and `samples` are arrays; true where anyone has any."""
+    """The ranges of all ranks: `start` and `samples` are arrays by rank. True if any rank has samples."""
 
     __slots__ = ()
     start: Any
@@ -42,7 +42,7 @@ class VectorizedBatch(fx.Batch):
 
 @dataclass(frozen=True, slots=True)
 class VectorizedSplit(Split):
-    """A split that can be asked for all ranges at once; `arrays` has the samples and offsets of its layout."""
+    """A split that can be indexed by `ALL_RANKS`; `arrays` has the samples and offsets of its layout."""
 
     arrays: tuple[Counts, Counts] = field(repr=False, compare=False)
 
@@ -56,7 +56,7 @@ class VectorizedSplit(Split):
 
 @dataclass(frozen=True, slots=True)
 class VectorizedPlan(Plan):
-    """A plan whose splits can be asked for all ranges at once."""
+    """A plan whose splits can be indexed by `ALL_RANKS`."""
 
     _latest: list[tuple[Layout, tuple[Counts, Counts]]] = field(default_factory=list, init=False, repr=False, compare=False)
 

@@ -1,4 +1,4 @@
-"""What the next gradients and updates of all nodes take, as arrays by rank."""
+"""The times of the next gradients and updates of all nodes, as arrays by rank."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from numpy.typing import NDArray
 
 from hetsim.cluster.compute_times import StepTimes
 
-BLOCK = 64  # numbers taken from each stream of chance at a time
-
+BLOCK = 64  # numbers taken from each random stream at a time
 
 Seconds = NDArray[np.float64]
 """By rank."""
-
-
 Counts = NDArray[np.int64]
 """By rank."""
 
 
 class Draws:
-    """The next number of each of many streams at once; whoever is not asked keeps its own for later."""
+    """The next numbers of many random streams at once; a stream that is not asked keeps its number for later."""
 
     def __init__(self, streams: Sequence[Iterator[float]]) -> None:
         self._streams = streams
@@ -31,7 +28,7 @@ class Draws:
         self._taken = np.full(len(streams), BLOCK)
 
     def next(self, asked: NDArray[np.bool_]) -> Seconds:
-        """One number for each stream, which counts as taken only where it is asked for."""
+        """One number for each stream; only the numbers of the streams that are asked count as taken."""
         empty = self._taken == BLOCK
         if empty.all():
             drawn = chain.from_iterable(islice(stream, BLOCK) for stream in self._streams)
@@ -46,22 +43,22 @@ class Draws:
 
 
 class VectorizedTimes:
-    """What the next gradients and updates of all nodes take, as their `StepTimes` say.
+    """The times of the next gradients and updates of all nodes, equal to those of their `StepTimes`.
 
-    Nodes whose times are affine in their samples, times noise, are worked out in one go; the others are asked one by one.
+    Times that are affine in the samples, times noise, are computed as arrays; the other nodes' `StepTimes` are asked one by one.
     """
 
     def __init__(self, times: Sequence[StepTimes]) -> None:
-        affine = [one.affine for one in times]
-        self._one_by_one = {rank: one for rank, one in enumerate(times) if affine[rank] is None}
-        self._overhead = np.array([0.0 if its is None else its[0] for its in affine])
-        self._per_sample = np.array([0.0 if its is None else its[1] for its in affine])
-        self._update = np.array([0.0 if its is None else one.update_seconds(0.0) for one, its in zip(times, affine, strict=True)])
-        noise = [None if its is None else one.noise() for one, its in zip(times, affine, strict=True)]
-        self._draws = Draws([repeat(1.0) if its is None else its for its in noise]) if any(its is not None for its in noise) else None
+        affine = [node.affine for node in times]
+        self._one_by_one = {rank: node for rank, node in enumerate(times) if affine[rank] is None}
+        self._overhead = np.array([0.0 if line is None else line[0] for line in affine])
+        self._per_sample = np.array([0.0 if line is None else line[1] for line in affine])
+        self._update = np.array([0.0 if line is None else node.update_seconds(0.0) for node, line in zip(times, affine, strict=True)])
+        noise = [None if line is None else node.noise() for node, line in zip(times, affine, strict=True)]
+        self._draws = Draws([repeat(1.0) if one is None else one for one in noise]) if any(one is not None for one in noise) else None
 
     def seconds(self, samples: Counts, start: Seconds) -> Seconds:
-        """Of each rank's gradient over so many samples, begun then; 0, and nothing drawn, where there are none."""
+        """Each rank's seconds for a gradient over its samples, begun at `start`; 0, and no number drawn, for no samples."""
         asked = samples > 0
         seconds: Seconds = self._overhead + samples * self._per_sample
         if self._draws is not None:
@@ -73,7 +70,7 @@ class VectorizedTimes:
         return seconds
 
     def update_seconds(self, start: Seconds) -> Seconds:
-        """Of an optimizer step of each rank's own, begun then."""
+        """Each rank's seconds for an optimizer step, begun at `start`."""
         seconds = self._update.copy()
         for rank, times in self._one_by_one.items():
             seconds[rank] = times.update_seconds(float(start[rank]))

@@ -1,7 +1,7 @@
-"""The simulator's world in lockstep: one program runs for all ranks; where a rank has a number, here is an array by rank.
+"""The simulator's world in lockstep: one program runs for all ranks, with an array by rank in place of each rank's number.
 
-What the event-by-event world does rank by rank is here one addition, one draw and one maximum, of the same numbers in the
-same order: commits and times are equal to the last bit, and what an iteration costs hardly grows with the ranks.
+What the event-by-event world does rank by rank is one operation on arrays here, on the same numbers in the same order. So
+commits and times are equal to the last bit, and the cost of an iteration hardly grows with the ranks.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from hetsim.vector import Phantom, nbytes
 from hetsim.workloads.task import Task
 
 Answered = tuple[Any, Seconds]
-"""An effect's answer, and when each rank has it."""
+"""An effect's answer, and the time at which each rank has it."""
 
 
 class Started(fx.Pending[Any]):
-    """An effect under way: its answer, and when each rank has it."""
+    """A started effect: its answer, and the time at which each rank has it."""
 
     __slots__ = ("end",)
 
@@ -49,7 +49,7 @@ class Started(fx.Pending[Any]):
 
 
 class LockstepWorld:
-    """One run, as `EventWorld` makes it. After `run`, `metrics`, `curve` and `history` have what it did."""
+    """One run, with the results of `EventWorld`. They are in `metrics`, `curve` and `history` after `run`."""
 
     name: ClassVar[str] = "backend=sim in lockstep"
     send = receive = regroup = unsupported
@@ -73,44 +73,44 @@ class LockstepWorld:
         every_samples = experiment.evaluate_every_epochs * task.num_samples
         self.curve = LearningCurve(task, every_samples=every_samples, at_once=True)
         positions = experiment.plan(task).num_positions
-        watching = [self.metrics, self.curve, *recorders, *progress_bars(experiment, positions)]
+        observers = [self.metrics, self.curve, *recorders, *progress_bars(experiment, positions)]
         self.prepared = prepare(experiment, task, optimizers, profile=lambda: run_profiling(experiment), checkpoint=checkpoint)
         self.profile_seconds = self.prepared.profile.total_seconds
-        self.prepared.profile.record(watching, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
-        self.history = History(self.prepared.start, self.prepared.stop, watching, keeps=keep is not None)
+        self.prepared.profile.record(observers, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
+        self.history = History(self.prepared.start, self.prepared.stop, observers, keeps=keep is not None)
         self._keep = keep
         states = [self.prepared.rank_state(rank) for rank in range(num_workers)]
         self._num_gradients_before = [state.num_gradients for state in states]
         self.state = _joined(states)
-        """The state of all ranks: in its `own`, a number of each rank is an array."""
+        """The state of all ranks; in its `own`, an array by rank takes the place of a rank's number."""
         plan = self.prepared.plan
-        vectorized = VectorizedPlan(**{its.name: getattr(plan, its.name) for its in fields(plan) if its.init})
+        vectorized = VectorizedPlan(**{given.name: getattr(plan, given.name) for given in fields(plan) if given.init})
         self.program = coordination.program(fx.Node(ALL_RANKS, num_workers, self.state.own), vectorized, self.prepared.start)
         self.clock: Seconds = np.zeros(num_workers)
-        """Where each rank is."""
+        """The present time of each rank."""
         self._times = VectorizedTimes([self.prepared.step_times(state) for state in states])
         self._collectives = Collectives(experiment.cluster)
         self._computes_until: Seconds = np.zeros(num_workers)
         self._computed: NDArray[np.bool_] = np.zeros(num_workers, np.bool_)
-        """Who had a part in the last gradient, and so in the local step that follows it."""
-        self._record = {kind: interval_recorder(watching, kind) for kind in (GRADIENT, UPDATE, ALL_REDUCE, GATHER)}
+        """The ranks that computed the last gradient, and so take the local step after it."""
+        self._recorders = {kind: interval_recorder(observers, kind) for kind in (GRADIENT, UPDATE, ALL_REDUCE, GATHER)}
         self.handlers = handlers(self)
 
     @staticmethod
     def suits(experiment: Experiment, task: Task) -> bool:
-        """Whether it can play this run: all ranks do the same, of vectors without numbers, on nodes that are there all the time."""
+        """Whether it can run this experiment: all ranks do the same, on phantoms, on nodes that are never absent."""
         same = vars(type(experiment.coordination)).get("same_on_every_rank", False)
         return bool(same) and not experiment.cluster.faults.nodes and isinstance(task.initial(), Phantom)
 
     @property
     def outcome(self) -> Outcome:
-        """What the finished run has to report."""
+        """The outcome of the finished run."""
         return Outcome(
             experiment=self.experiment, start=self.history.start, last=self.history.last, applied=self.metrics.applied,
             activity=self.metrics.activity, points=self.curve.points, profile_seconds=self.profile_seconds,
         )  # fmt: skip
 
-    @np.errstate(over="ignore", invalid="ignore")  # whoever asks for such times gets a sentence when the run is over
+    @np.errstate(over="ignore", invalid="ignore")  # times that are too large are an error at the end of the run
     def run(self) -> None:
         """Run the program to its end."""
         answer: Any = None
@@ -123,9 +123,9 @@ class LockstepWorld:
                 return
             answer, self.clock = self.handlers[type(effect)](self.state, effect, None)
 
-    def gradient(self, state: RankState, effect: fx.Gradient, how: None) -> Answered:
-        """Takes what each node's model says; nothing where a range is empty."""
-        assert isinstance(effect.batch, VectorizedBatch), f"all ranks compute {effect.batch!r}: a program takes its range by its rank"
+    def gradient(self, state: RankState, effect: fx.Gradient, context: None) -> Answered:
+        """Takes the time of each node's model; none if the node's range is empty."""
+        assert isinstance(effect.batch, VectorizedBatch), f"all ranks compute {effect.batch!r}: a program has to pick its range by its rank"
         gradient, loss = self.task.gradient(effect.at, effect.batch)
         now, samples = self.clock, effect.batch.samples
         start = np.maximum(now, self._computes_until)  # one gradient at a time, if more than one was started
@@ -134,17 +134,17 @@ class LockstepWorld:
         self._computed = samples > 0
         self._computes_until = np.where(self._computed, end, self._computes_until)
         self.metrics.gradient(start, end, samples)
-        self._rows(GRADIENT, start, end, effect.version, samples, ranks=self._computed)
+        self._record_rows(GRADIENT, start, end, effect.version, samples, ranks=self._computed)
         answered = now + np.where(start == now, seconds, end - now)
         return fx.Computed(gradient, loss, samples, seconds), np.where(self._computed, answered, now)  # type: ignore[arg-type]
 
-    def update(self, state: RankState, effect: fx.Update, how: None) -> Answered:
-        """Costs each node's seconds_per_update."""
+    def update(self, state: RankState, effect: fx.Update, context: None) -> Answered:
+        """Takes each node's seconds_per_update."""
         weights = state.update(self.optimizers.main, effect.at, effect.gradient)
         return weights, self._updated(state.version)
 
-    def local_update(self, state: RankState, effect: fx.LocalUpdate, how: None) -> Answered:
-        """The same, for the ranks that have a gradient to step along; without a local optimizer there is no step."""
+    def local_update(self, state: RankState, effect: fx.LocalUpdate, context: None) -> Answered:
+        """The same, for the ranks that computed a gradient; without a local optimizer there is no step."""
         if self.optimizers.local is None:
             return effect.at, self.clock
         weights = state.local_update(self.optimizers.local, effect.at, effect.gradient, effect.epoch)
@@ -156,54 +156,54 @@ class LockstepWorld:
             seconds[~ranks] = 0.0
         end: Seconds = self.clock + seconds
         self.metrics.update(self.clock, end)
-        self._rows(UPDATE, self.clock, end, version, ranks=seconds > 0)
+        self._record_rows(UPDATE, self.clock, end, version, ranks=seconds > 0)
         return end
 
-    def all_reduce(self, state: RankState, effect: fx.AllReduce, how: None) -> Answered:
-        """From the last entry, what the network's algorithm takes; a phantom is its own sum."""
+    def all_reduce(self, state: RankState, effect: fx.AllReduce, context: None) -> Answered:
+        """Takes the time of the network's algorithm from the last entry on. The sum of phantoms is the phantom."""
         size = nbytes(effect.value)
-        return effect.value, self._met(ALL_REDUCE, self._collectives.all_reduce_seconds(size), size)
+        return effect.value, self._collective(ALL_REDUCE, self._collectives.all_reduce_seconds(size), size)
 
-    def gather(self, state: RankState, effect: fx.Gather, how: None) -> Answered:
-        """From the last entry, a number of eight bytes from each rank to each rank."""
+    def gather(self, state: RankState, effect: fx.Gather, context: None) -> Answered:
+        """Takes the time of eight bytes from each rank to each rank, from the last entry on."""
         numbers = np.broadcast_to(effect.number, self.clock.shape)
-        return tuple(numbers.tolist()), self._met(GATHER, self._collectives.gather_seconds(), 8)
+        return tuple(numbers.tolist()), self._collective(GATHER, self._collectives.gather_seconds(), 8)
 
-    def _met(self, kind: int, seconds: float, size: int) -> Seconds:
+    def _collective(self, kind: int, seconds: float, size: int) -> Seconds:
         end = np.full_like(self.clock, self.clock.max() + seconds)
-        self._rows(kind, self.clock, end, self.state.version, size=size)
+        self._record_rows(kind, self.clock, end, self.state.version, size=size)
         return end
 
-    def start(self, state: RankState, effect: fx.Start[Any], how: None) -> Answered:
-        """Goes on at once; the effect takes its own time."""
+    def start(self, state: RankState, effect: fx.Start[Any], context: None) -> Answered:
+        """Takes no time; the started effect takes its own."""
         return Started(*self.handlers[type(effect.effect)](state, effect.effect, None)), self.clock
 
-    def wait(self, state: RankState, effect: fx.Wait[Any], how: None) -> Answered:
-        """Until the started effect is answered."""
+    def wait(self, state: RankState, effect: fx.Wait[Any], context: None) -> Answered:
+        """Waits until the started effect is answered."""
         assert isinstance(effect.pending, Started)
         return effect.pending.answer, np.maximum(self.clock, effect.pending.end)
 
-    def commit(self, state: RankState, effect: fx.Commit, how: None) -> Answered:
-        """Costs no time. The leader decides; where seconds are limited, the others wait for its decision."""
+    def commit(self, state: RankState, effect: fx.Commit, context: None) -> Answered:
+        """Takes no time. The leader decides whether to go on; if seconds are limited, the other ranks wait for its decision."""
         committed: State = effect.state
         state.committed(effect.version, self.prepared.epoch(committed))
         leader = self.experiment.leader
         at = self.clock[leader]
-        going = self.history.commit(float(at), leader, committed, self._as_the_leader_saw(effect.applied))
+        going = self.history.commit(float(at), leader, committed, self._with_leaders_seconds(effect.applied))
         if self._keep is not None:
             self._keep(Checkpoint(state=self.history.last, ranks=self._by_rank()))
         return going, np.maximum(self.clock, at) if self.prepared.stop.waits else self.clock
 
-    def now(self, state: RankState, effect: fx.Now, how: None) -> Answered:
+    def now(self, state: RankState, effect: fx.Now, context: None) -> Answered:
         """Each rank's seconds since the run began."""
         return self.clock, self.clock
 
-    def _as_the_leader_saw(self, applied: Sequence[fx.Contribution]) -> Sequence[fx.Contribution]:
-        """With its own seconds, as a rank does not know the others'."""
+    def _with_leaders_seconds(self, applied: Sequence[fx.Contribution]) -> Sequence[fx.Contribution]:
+        """The contributions with the leader's seconds for all ranks, as a rank does not know the others'."""
         if not isinstance(applied, SynchronousContributions):
             return applied
-        of_leader = (float(np.broadcast_to(its.seconds, self.clock.shape)[self.experiment.leader]) for its in applied.rounds)
-        return replace(applied, rounds=tuple(its._replace(seconds=s) for its, s in zip(applied.rounds, of_leader, strict=True)))
+        of_leader = (float(np.broadcast_to(round_.seconds, self.clock.shape)[self.experiment.leader]) for round_ in applied.rounds)
+        return replace(applied, rounds=tuple(round_._replace(seconds=s) for round_, s in zip(applied.rounds, of_leader, strict=True)))
 
     def _by_rank(self) -> tuple[RankState, ...]:
         """The state of each rank at a commit."""
@@ -219,7 +219,7 @@ class LockstepWorld:
             for rank in range(len(self.clock))
         )
 
-    def _rows(
+    def _record_rows(
         self,
         kind: int,
         start: Seconds,
@@ -230,8 +230,8 @@ class LockstepWorld:
         size: int = 0,
         ranks: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Report the interval of each rank that takes part."""
-        record = self._record[kind]
+        """Report the intervals of these ranks; None: of all ranks."""
+        record = self._recorders[kind]
         if record is None:
             return
         places = np.arange(len(self.clock)) if ranks is None else np.flatnonzero(ranks)
@@ -241,14 +241,14 @@ class LockstepWorld:
 
 
 def _of_rank(value: Any, rank: int, shape: tuple[int, ...]) -> Any:
-    """One rank's part of what a program keeps."""
+    """One rank's value of a value in `own`."""
     if isinstance(value, UnreportedTimings):
         return replace(value, seconds=float(np.broadcast_to(value.seconds, shape)[rank]))
     return value
 
 
 def _joined(states: Sequence[RankState]) -> RankState:
-    """One state for all ranks: their timings as an array; everything else is alike on ranks that do the same on phantoms."""
+    """One state for all ranks, with their timings as an array. All else is equal on ranks that do the same on phantoms."""
     own = dict(states[0].own)
     for name, value in own.items():
         if isinstance(value, UnreportedTimings):

@@ -1,4 +1,4 @@
-"""Links, routes over them, and the transfers under way on them."""
+"""Links, routes over links, and flows, which are transfers over routes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ INF: Final = math.inf
 
 
 class Link:
-    """What carries so many bytes per second, among all the flows that cross it. Carries the flows of one `Flows` at a time.
+    """A link carries so many bytes per second for all the flows that cross it. It belongs to one `Flows` at a time.
 
-    Either it is named by the groups in `groups`, or `alone` is the one flow on it, or it is idle: never two of these.
+    A link is in one of three states: groups in `groups` name it, or `alone` is the only flow on it, or it is idle.
     """
 
     __slots__ = ("alone", "bytes_per_second", "groups", "left", "name", "open")
@@ -25,8 +25,8 @@ class Link:
         self.bytes_per_second = bytes_per_second
         self.name = name
         self.alone: Flow | None = None
-        self.groups: dict[Group, None] = {}  # in the order in which they came
-        self.left = 0.0  # while rates are filled: bytes per second that nobody has yet,
+        self.groups: dict[Group, None] = {}  # in the order of their first flows
+        self.left = 0.0  # during progressive filling: bytes per second that are not assigned yet,
         self.open = 0  # and the flows without a rate
 
     def __repr__(self) -> str:
@@ -34,11 +34,11 @@ class Link:
 
 
 class Route:
-    """The way from a sender to a receiver: made once, and used by every flow between the two.
+    """The links from a sender to a receiver: made once, and used by every flow between the two.
 
-    `shared` are links that many flows use as a rule, `own` those that as a rule carry one flow at a time. That is a matter
-    of speed alone: rates are the same wherever a link stands. `limit` is what one flow gets at most, in bytes per second.
-    Without links and limit a flow takes no time.
+    `shared` are links that usually carry many flows, `own` links that usually carry one flow at a time. The distinction only
+    affects the speed of the simulation: rates are the same for either. `limit` is the maximum rate of one flow in bytes per
+    second. Without links and limit a flow takes no time.
     """
 
     __slots__ = ("cap", "flows", "group", "limit", "own", "shared")
@@ -52,16 +52,16 @@ class Route:
         self.shared = shared
         self.own = own
         self.limit = limit
-        self.cap = min([limit, *(link.bytes_per_second for link in own)])  # where its own links carry nothing else
-        self.flows: object = None  # which used it last,
-        self.group: Group  # and the group there of flows whose own links carry nothing else
+        self.cap = min([limit, *(link.bytes_per_second for link in own)])  # if its own links carry no other flow
+        self.flows: object = None  # the `Flows` that used it last,
+        self.group: Group  # and the group there of flows whose own links carry no other flow
 
 
-NOWHERE: Final = Route()
+EMPTY_ROUTE: Final = Route()
 
 
 class Flow:
-    """A transfer under way: who is called when its last byte is there, and where it stands meanwhile."""
+    """A transfer: its route, the callback for its end, and its group and mark until then."""
 
     __slots__ = ("answer", "callback", "group", "mark", "route", "serial")
 
@@ -76,12 +76,12 @@ class Flow:
 class Group:
     """Flows that cross the same links under the same cap. Max-min fairness gives each of them the same rate.
 
-    `given` bytes have gone to each until the moment `since`, from where on each gets `rate` bytes per second. `heap` holds
-    (mark, serial, flow), and also flows that have left since: those whose `group` is another. `alarms` are the moments, falling,
-    at which the clock will have a look: the last is not later than the end of the first flow, but for rounding.
+    Each flow has got `given` bytes until the moment `since`, and `rate` bytes per second from then on. `heap` has
+    (mark, serial, flow), also of flows that have left: those whose `group` is not this one. `alarms` are the moments of the
+    scheduled alarms, in descending order: the last is no later than the end of the first flow, except for rounding.
 
-    The flows that share no link are one group, too: each has its cap for all of its time, so their total counts *seconds*. There
-    `given` and `since` stay 0, `cap` and `rate` 1, the total is the time, and a mark is the moment of the end, to the last bit.
+    The flows that share no link are one group, too: each has its cap for all of its time, so their total counts *seconds*. In that
+    group `given` and `since` stay 0, `cap` and `rate` 1, the total is the time, and a mark is exactly the moment of the end.
     """
 
     __slots__ = ("alarms", "bytes_per_second", "cap", "given", "heap", "links", "num_flows", "rate", "since", "solitary")
@@ -99,13 +99,13 @@ class Group:
         self.since = 0.0
 
     def settle(self, now: float) -> None:
-        """Bring the books up to date: what was given at this rate until now is given."""
+        """Bring `given` and `since` up to this moment, at the present rate."""
         if self.since != now:
             self.given += self.rate * (now - self.since)
             self.since = now
 
     def rebase(self) -> None:
-        """Count from zero again; what is left to each flow stays."""
+        """Set the total to 0 and rebuild the heap; the remaining bytes of each flow stay the same."""
         heap = []
         for _, serial, flow in self.heap:
             if flow.group is self:

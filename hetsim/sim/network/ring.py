@@ -1,4 +1,4 @@
-"""An all-reduce in a ring, transfer by transfer: what the closed form says where links are equal and idle, and what it cannot say."""
+"""A ring all-reduce, transfer by transfer: equal to the closed form for equal, idle links, and exact for others."""
 
 from __future__ import annotations
 
@@ -10,52 +10,55 @@ from hetsim.sim.network.links import Route
 
 
 class Ring:
-    """Node i sends 1/N of `nbytes` to node i+1 in each of 2(N−1) steps; `callback(None)` is called when everyone has everything.
+    """Node i sends 1/N of `nbytes` to node i+1 in each of 2(N−1) steps; `callback(None)` is called when all have all chunks.
 
-    A node begins a step when its own chunk of the step before is out and its predecessor's is here. `routes[i]` leads from node i
-    to its successor, and what left it arrives `latencies[i]` seconds later.
+    A node starts a step when it has sent its chunk of the step before and received that of its predecessor. `routes[i]` leads from
+    node i to its successor; a chunk arrives `latencies[i]` seconds after it was transferred.
     """
 
-    __slots__ = ("_chunk", "_flows", "_latencies", "_missing", "_num_begun", "_num_here", "_num_out", "_num_steps", "_routes", "_then")
+    __slots__ = (
+        *("_callback", "_chunk", "_flows", "_latencies", "_missing", "_num_received", "_num_sent", "_num_started", "_num_steps"),
+        "_routes",
+    )
 
     def __init__(self, flows: Flows, routes: Sequence[Route], latencies: Sequence[float], nbytes: float, callback: Callback) -> None:
         num_nodes = len(routes)
         self._flows = flows
         self._routes = routes
         self._latencies = latencies
-        self._then = callback
+        self._callback = callback
         self._chunk = nbytes / num_nodes
         self._num_steps = 2 * (num_nodes - 1)
-        self._num_begun = [0] * num_nodes
-        self._num_out = [0] * num_nodes
-        self._num_here = [0] * num_nodes
+        self._num_started = [0] * num_nodes
+        self._num_sent = [0] * num_nodes
+        self._num_received = [0] * num_nodes
         self._missing = num_nodes * self._num_steps  # chunks that have not arrived
 
     def start(self) -> None:
-        """Everyone begins. A ring of one has nothing to do."""
+        """Start the first step on all nodes. A ring of one node ends at once."""
         if not self._num_steps:
-            self._then(None)
+            self._callback(None)
         for node in range(len(self._routes)):
-            self._go(node)
+            self._start_step(node)
 
-    def _go(self, node: int) -> None:
-        begun = self._num_begun[node]
-        if begun < self._num_steps and self._num_out[node] == begun <= self._num_here[node]:
-            self._num_begun[node] = begun + 1
-            self._flows.start(self._routes[node], self._chunk, self._out, node)
+    def _start_step(self, node: int) -> None:
+        num_started = self._num_started[node]
+        if num_started < self._num_steps and self._num_sent[node] == num_started <= self._num_received[node]:
+            self._num_started[node] = num_started + 1
+            self._flows.start(self._routes[node], self._chunk, self._sent, node)
 
-    def _out(self, node: int) -> None:
-        self._num_out[node] += 1
-        self._flows.env.after(self._latencies[node], self._here, (node + 1) % len(self._routes))
-        self._go(node)
+    def _sent(self, node: int) -> None:
+        self._num_sent[node] += 1
+        self._flows.env.after(self._latencies[node], self._received, (node + 1) % len(self._routes))
+        self._start_step(node)
 
-    def _here(self, node: int) -> None:
-        self._num_here[node] += 1
+    def _received(self, node: int) -> None:
+        self._num_received[node] += 1
         self._missing -= 1
         if self._missing:
-            self._go(node)
+            self._start_step(node)
         else:
-            self._then(None)
+            self._callback(None)
 
 
 def ring_seconds(routes: Sequence[Route], latencies: Sequence[float], nbytes: float) -> float:
@@ -66,5 +69,5 @@ def ring_seconds(routes: Sequence[Route], latencies: Sequence[float], nbytes: fl
     env = Clock()
     ended: list[float] = []
     Ring(Flows(env), routes, latencies, nbytes, lambda _: ended.append(env.now)).start()
-    env.play()
+    env.run_all()
     return ended[0]

@@ -33,8 +33,8 @@ class CountingClock(Clock):
         self.num_waiting += 1
         super().schedule(event, priority, delay)
 
-    def next_too(self, callback: Callback) -> Any:
-        answer = super().next_too(callback)
+    def pop_if_next(self, callback: Callback) -> Any:
+        answer = super().pop_if_next(callback)
         self.num_waiting -= answer is not None
         return answer
 
@@ -42,7 +42,7 @@ class CountingClock(Clock):
         self.num_waiting -= 1
         super().step()
 
-    def play(self) -> None:
+    def run_all(self) -> None:
         while self.num_waiting:
             self.step()
 
@@ -73,5 +73,5 @@ class World:
         return {flow.answer: rate for flow, rate in self.flows.rates().items()}
 
     def run(self) -> list[tuple[Any, float]]:
-        self.env.play()
+        self.env.run_all()
         return list(self.ended.items())

@@ -1,0 +1,27 @@
+"""An optimizer for replicated state: ranks that take the same step share one computation of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetsim.vector import Vector
+from hetsim.workloads.task import Optimizer
+
+
+class SharedSteps(Optimizer):
+    """An optimizer that computes a step once if rank after rank asks for the same one, with the same objects."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self._asked: tuple[Any, Vector, Vector, int | None] = (None, None, None, None)
+        self._done: tuple[Any, Vector] = (None, None)
+
+    def initial(self) -> Any:
+        return self.optimizer.initial()
+
+    def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int) -> tuple[Any, Vector]:
+        last_memory, last_weights, last_gradient, last_epoch = self._asked
+        if gradient is not last_gradient or weights is not last_weights or memory is not last_memory or epoch != last_epoch:
+            self._asked = (memory, weights, gradient, epoch)
+            self._done = self.optimizer.step(memory, weights, gradient, epoch)
+        return self._done
