@@ -123,8 +123,7 @@ def take_part(
                 hand_in(part)
                 return None
             lateness = collect(part)
-        assert part.history is not None
-        part.history.close()
+        part.close()
         return write_summary(
             folder, part.outcome, backend="dist", wall_seconds=clock() - begun,
             emulation=emulation(pad, lateness), warnings=warnings(lateness, part.metrics.applied.seconds),
@@ -139,7 +138,7 @@ def hand_in(part: RankRun) -> None:
         "activity": part.metrics.activity[part.rank].as_numbers() if works else None,
         "lateness": {kind: vars(lateness) for kind, lateness in part.pace.kinds.items()},
     }
-    part.trace.close()
+    part.close()
     part.transport.send_bytes([json.dumps(numbers).encode()], part.experiment.leader)
     part.transport.send_bytes(part.trace.pieces(), part.experiment.leader)
 

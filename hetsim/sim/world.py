@@ -257,7 +257,14 @@ class EventWorld:
         if leads:
             count = zip(self._num_gradients_before, self.metrics.applied.count, strict=True)
             checkpoints.add_state(self.history.last, [before + now for before, now in count])
-        checkpoints.complete(version, {member.rank for member in reporting} | self.collectives.members)
+        ranks = [member.rank for member in reporting] if with_server else self.collectives.members
+        checkpoints.complete(version, ranks, [self._absent(rank) for rank in self.membership.down])
+
+    def _absent(self, rank: int) -> RankState:
+        """The state that a rank which is absent now will have when it comes back."""
+        state = RankState(rank=rank)
+        self._restart(state)
+        return state
 
     def now(self, process: RankProcess, effect: fx.Now, callback: Callback) -> float:
         """Virtual seconds since the run began."""

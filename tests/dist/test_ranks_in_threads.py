@@ -24,7 +24,9 @@ from hetsim.errors import ProgramError, RunFailed
 from hetsim.policies.admission import Decision, EveryGradient
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.trace import TracePart, received
+from hetsim.runtime.trace import TracePart, append_received
+
+pytestmark = pytest.mark.slow
 
 QUICK = cluster(*(node(seconds) for seconds in (4e-5, 1e-5, 2e-5)), network={"latency_seconds": 1e-5, "bytes_per_second": 1e9})
 SMALL: dict[str, Any] = {
@@ -271,6 +273,13 @@ def test_a_workers_own_schedule_follows_the_epoch_on_the_effect() -> None:
         LocalUpdate(at=0.0, gradient=0.0, version=0)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("name", ["source", "header"])
+def test_a_header_value_cannot_hide_what_every_message_has(name: str) -> None:
+    """It is refused where the message is made."""
+    with pytest.raises(ValueError, match="give the header value another name"):
+        Send(0, None, **{name: 1})
+
+
 def test_ranks_hand_in_bytes_and_the_leader_has_what_all_did() -> None:
     """Numbers as JSON, rows as an Arrow stream."""
     described = small("method=ssgd")
@@ -307,14 +316,14 @@ def test_a_part_of_a_trace_goes_through_bytes(tmp_path: Path) -> None:
         part.close()
         trace = Trace(tmp_path, "full")
 
-        received(trace, part.pieces(), rank=1)
+        append_received(trace, part.pieces(), rank=1)
         trace.close()
 
     table = parquet.read_table(tmp_path / "trace.parquet")
     assert table.column("start").to_pylist() == [row[0] for row in rows]
     assert set(table.column("kind").to_pylist()) == {"gradient"}
     with pytest.raises(RunFailed, match="rank 1 sent a trace that cannot be read"):
-        received(Trace(tmp_path, "full"), iter([b"no arrow stream"]), rank=1)
+        append_received(Trace(tmp_path, "full"), iter([b"no arrow stream"]), rank=1)
 
 
 def test_a_rank_owns_what_its_checkpoint_has() -> None:
