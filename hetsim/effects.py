@@ -165,6 +165,8 @@ class Send(Effect[None]):
     __slots__ = ("header", "payload", "to")
 
     def __init__(self, to: int, payload: Vector = None, **header: Any) -> None:
+        if "source" in header or "header" in header:
+            raise ValueError("a message has a source and a header already: give the header value another name")
         self.to = to
         self.payload = payload
         self.header = header

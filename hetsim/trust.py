@@ -33,11 +33,16 @@ def permitted(path: Any, *, key: str, trust: Iterable[str] = ()) -> str:
     return path
 
 
+def current_name(path: str) -> str:
+    """The name that a class has now, by the name that a config has for it."""
+    return MOVED.get(path, path)
+
+
 def resolve(path: Any, *, key: str, trust: Iterable[str] = ()) -> Callable[..., Any]:
     """The class or function of this dotted name; ValueError if it does not exist or is defined elsewhere."""
     roots = (*HOME, *trust)
     permitted(path, key=key, trust=trust)
-    target = _locate(MOVED.get(path, path), key)
+    target = _locate(current_name(path), key)
     if not isinstance(target, type | FunctionType) or not _within(target.__module__, roots):
         raise ValueError(_refusal(path, key, roots))
     return target

@@ -363,6 +363,7 @@ def modules_after(script: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ssgd", "dbs_sgd"])
 def test_a_timing_only_run_imports_neither_torch_nor_scipy_stats(tmp_path: Path, method: str):
     """A phantom is sizes only, even with SGD in the config, log-normal noise in the cluster and a trace on disk."""
@@ -382,6 +383,7 @@ def test_a_timing_only_run_imports_neither_torch_nor_scipy_stats(tmp_path: Path,
     assert {"simpy", "hetsim.sim.world", "pyarrow"} <= loaded
 
 
+@pytest.mark.slow
 def test_an_experiment_is_checked_before_torch_is_imported():
     """Building one for real images and a real optimizer imports no torch; loading it would."""
     loaded = modules_after("""

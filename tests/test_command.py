@@ -20,6 +20,9 @@ from hetsim.cli.main import main
 from hetsim.cli.methods import configs
 from hetsim.dist import Processes
 from hetsim.results.compare import relative_error
+from hetsim.trust import MOVED, resolve
+
+pytestmark = pytest.mark.slow
 
 QUICK = ("workload=quadratic", "budget.epochs=2", "pictures=false")
 
@@ -75,7 +78,7 @@ BAD = {
     "method=od_sgd coordination=parameter_server": "local_optimizer would do nothing, as in ParameterServer",
     "method=local_sgd local_optimizer=none": "local_optimizer is none, but between two averages the workers take local steps",
     "method=pipe_sgd compensation=dc": "local_optimizer is none, but DelayCompensation corrects a worker's local step: add one",
-    "method=od_sgd compensation=dana": "compensation is Dana, but a worker cannot correct its local step by it: take dc, dc_adaptive or none",
+    "method=od_sgd compensation=dana": "compensation is Dana, but a worker cannot correct its local step by it: take dc",
     "method=od_sgd compensation=gap_aware": "compensation is GapAware, but a worker cannot correct its local step by it",
     "method=od_sgd admission=ssp": "admission is BoundedStaleness, but in a one-step delay all workers wait for one another",
     "method=od_sgd discount=inverse_staleness": "discount is InverseStaleness, but in a one-step delay all workers wait",
@@ -347,6 +350,16 @@ def test_a_users_own_config_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     assert status == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["cluster"] == "mine"
+
+
+def test_classes_that_have_moved_keep_their_old_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A config of hetsim 0.1 still runs; every old name leads to a class."""
+    typed = ("backend._target_=hetsim.sim.simulator.Simulator", "method=optperf", "allocation._target_=hetsim.policies.optperf.OptPerf")
+
+    assert command(monkeypatch, *typed, *QUICK, f"hydra.run.dir={tmp_path / 'run'}") == 0
+
+    for old in MOVED:
+        assert resolve(old, key="key").__name__ == old.rpartition(".")[2]
 
 
 OWN = '''

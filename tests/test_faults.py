@@ -314,6 +314,7 @@ def test_crashes_by_law_are_a_nodes_own_stream():
     assert next(outages(made, 1, seed=4)) != next(outages(made, 1, seed=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_hands_out_each_position_once_whoever_comes_and_goes(method: str):
     """An epoch budget is met exactly, with crashes by law on all nodes; nobody is left waiting; the same seed, the same trace."""
@@ -334,6 +335,7 @@ def test_every_method_hands_out_each_position_once_whoever_comes_and_goes(method
     assert its.rows() == runs[1].rows()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_whatever_happens_to_whom_no_position_is_lost(data: st.DataObject):

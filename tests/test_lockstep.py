@@ -119,6 +119,7 @@ def reported(kind: type[EventWorld] | type[LockstepWorld], described: Experiment
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("nodes", CLUSTERS)
 @pytest.mark.parametrize("method", METHODS)
@@ -170,6 +171,7 @@ def test_a_new_property_of_nodes_is_not_ignored(method: str, quantity: str, monk
     assert twice.summary["seconds"] > before.summary["seconds"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ssgd", "dbs", "local_sgd", "od_sgd", "abs_sgd"])
 def test_a_run_goes_on_from_any_commit_as_the_simulation_does(method: str):
     """Streams of chance, versions and epochs go on where they were; what was under way is handed out again."""
@@ -180,6 +182,7 @@ def test_a_run_goes_on_from_any_commit_as_the_simulation_does(method: str):
         assert reported(LockstepWorld, made, checkpoint) == reported(EventWorld, made, checkpoint)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_lockstep_is_the_simulation_on_any_small_cluster(data: st.DataObject):

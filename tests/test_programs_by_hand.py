@@ -432,7 +432,7 @@ def test_a_value_that_was_not_sent_is_one_sentence_of_the_world():
     error = as_program_error(missing.value, rank=1)
 
     assert isinstance(error, ProgramError)
-    assert str(error) == ("rank 1 reads 'seconds' of a message from rank 2, whose header holds version, loss: add seconds=… to that Send")
+    assert str(error) == "rank 1 reads 'seconds' of a message from rank 2, whose header holds version, loss: add seconds=… to that Send"
 
 
 def test_an_attribute_that_anything_else_lacks_is_the_error_that_it_was():

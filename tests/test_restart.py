@@ -12,6 +12,8 @@ from worlds import ALLOCATIONS, NO_NETWORK, SYNCHRONOUS, UNEVEN, Run, cluster, e
 from hetsim.coordination.plan import Split
 from hetsim.runtime.rank import Checkpoint, RankState
 
+pytestmark = pytest.mark.slow
+
 STEADY = cluster(node(4e-4, 2e-3), node(1e-4, 5e-3), node(2e-4), network=NO_NETWORK, seconds_per_update=5e-4)
 KEYS: dict[str, Any] = {
     "workload": {"num_parameters": 6, "num_samples": 90},
@@ -209,3 +211,28 @@ def test_delayed_and_asynchronous_methods_lose_and_repeat_no_sample(choices: tup
 
         batches = [c.batch for group in [*whole.applied[: stop + 1], *rest.applied] for c in group]
         assert tiles(batches, 315)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_checkpoint_taken_while_a_rank_was_absent_is_whole(gone: int):
+    """It has every rank: the absent one as it will come back, so that all ranks take the same steps after a resume."""
+    faults = {"schedule": [{"nodes": [gone], "crash": 0.05, "repair": 0.2}]}
+    keys = {**KEYS, "cluster": {**UNEVEN, "faults": faults}, "momentum": 0.9, "budget": {"epochs": 10}}
+    crashed = simulate(experiment("method=ssgd", "workload=quadratic", **keys))
+    without = {state.version for state, group in zip(crashed.states, crashed.applied, strict=True) if gone not in {c.rank for c in group}}
+    taken = next(its for its in crashed.checkpoints if its.state.version in without)
+
+    rest = simulate(experiment("method=ssgd", "workload=quadratic", **{**keys, "cluster": UNEVEN}), checkpoint=taken)
+
+    assert [rank.rank for rank in taken.ranks] == [0, 1, 2]
+    assert all(equal(rank.optimizer, its.ranks[0].optimizer) for its in [taken, *rest.checkpoints] for rank in its.ranks)
+    assert rest.num_steps == len(rest.states)
+
+
+def test_a_server_that_goes_on_without_a_worker_is_checkpointed():
+    """At each version, of all ranks, and nothing is kept for versions that never become whole."""
+    faults = {"schedule": [{"nodes": [1], "crash": 0.02}]}
+    run = simulate(experiment("method=asgd", "workload=quadratic", **{**KEYS, "cluster": {**UNEVEN, "faults": faults}}))
+
+    assert len(run.checkpoints) == len(run.states) > 20
+    assert {len(its.ranks) for its in run.checkpoints} == {4}

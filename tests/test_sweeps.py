@@ -33,6 +33,8 @@ from hetsim.results import table
 from hetsim.results.identity import config_header, folder_name, identity_of, typed_overrides
 from hetsim.results.table_files import markdown
 
+pytestmark = pytest.mark.slow
+
 TINY = ("workload=phantom", "budget.epochs=null", "budget.updates=4", "trace=none", "pictures=false")
 
 

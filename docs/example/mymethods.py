@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hetsim import checks
-from hetsim.coordination.all_reduce import SynchronousAllReduce, UnreportedTimings, contributions, gather_timings
+from hetsim.coordination.all_reduce import SynchronousAllReduce, contributions
 from hetsim.coordination.contributions import part
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State

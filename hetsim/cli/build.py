@@ -19,7 +19,7 @@ from hetsim.coordination.base import Coordination
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
-from hetsim.trust import argument_names, permitted, required_arguments, resolve
+from hetsim.trust import argument_names, current_name, permitted, required_arguments, resolve
 from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
 
 
@@ -95,7 +95,8 @@ def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **giv
     for option in required_arguments(target):
         if option not in options and option not in given:
             raise ValueError(f"{name}.{option} is missing: give it a value")
-    return instantiate({**entry, "_partial_": True}, _convert_="all")(**given)
+    recipe = {**entry, "_target_": current_name(entry["_target_"]), "_partial_": True}
+    return instantiate(recipe, _convert_="all")(**given)
 
 
 def _optimizer(entries: Mapping[str, Any], name: str, trust: tuple[str, ...]) -> OptimizerRecipe:

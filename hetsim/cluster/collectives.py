@@ -34,8 +34,8 @@ class Collectives:
     def all_reduce_seconds(self, nbytes: int) -> float:
         """Seconds of the network's all-reduce of a vector of `nbytes` bytes; zero for one participant."""
         if nbytes not in self._known:
-            algorithm: Callable[[int], float] = getattr(self, self.cluster.network.all_reduce)
-            self._known[nbytes] = algorithm(nbytes) if len(self.members) > 1 else 0.0
+            algorithm = ALGORITHMS[self.cluster.network.all_reduce]
+            self._known[nbytes] = algorithm(self, nbytes) if len(self.members) > 1 else 0.0
         return self._known[nbytes]
 
     def gather_seconds(self) -> float:
@@ -123,6 +123,14 @@ class Collectives:
         num_rings = min(map(len, racks))
         among = self._step((one[k], other[k]) for one, other in _around(racks) for k in range(num_rings)) if len(racks) > 1 else frozenset()
         return within, num_rings, among
+
+
+ALGORITHMS: dict[str, Callable[[Collectives, int], float]] = {
+    "ring": Collectives.ring,
+    "halving_doubling": Collectives.halving_doubling,
+    "two_level": Collectives.two_level,
+}
+"""All-reduce algorithms by the name that `cluster.network.all_reduce` has for them."""
 
 
 def _around(places: Sequence[T]) -> Iterable[tuple[T, T]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 from hetsim.cluster.distributions import GRADIENTS, JITTER, SERVICE, SPELLS
@@ -13,6 +14,10 @@ from hetsim.vector import Vector, nbytes
 
 MAX_SPEED_CHANGES = 100_000
 """A step during which a node's speed changes more often is refused: to add up its time would take too long."""
+
+
+PROBED = ((1, 0.0), (7, 0.5), (1000, 1e5))
+"""(samples, second of the start) for which step times are tried, to see whether they are affine."""
 
 
 class StepTimes:
@@ -34,11 +39,15 @@ class StepTimes:
     def affine(self) -> tuple[float, float] | None:
         """(overhead, seconds per sample), if the next gradient takes (overhead + b · seconds per sample) · `noise()`; None: ask `seconds`.
 
-        A class whose `seconds` is another one than here is to be asked.
+        That is found out by asking a node of the same description, without noise: a new property of nodes cannot be forgotten here.
         """
         node = self.node
-        known = type(self).seconds is _SECONDS and type(self).update_seconds is _UPDATE_SECONDS
-        return (node.overhead_seconds, node.seconds_per_sample) if known and not node.table and self.slowdown is None else None
+        if node.table or self.slowdown is not None:
+            return None
+        steady = type(self)(replace(node, noise=None), seed=0, rank=0)
+        line = node.overhead_seconds, node.seconds_per_sample
+        asked = [steady.seconds(b, start) == line[0] + b * line[1] for b, start in PROBED]
+        return line if all(asked) and steady.update_seconds(0.0) == node.seconds_per_update else None
 
     def noise(self) -> Iterator[float] | None:
         """The factors of its next gradients, where they are affine; None: always 1."""
@@ -56,9 +65,6 @@ class StepTimes:
         """Of an optimizer step on the node, started at second `start` of the run."""
         seconds = self.node.seconds_per_update
         return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
-
-
-_SECONDS, _UPDATE_SECONDS = StepTimes.seconds, StepTimes.update_seconds
 
 
 class ServiceTimes:

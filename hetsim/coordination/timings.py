@@ -34,7 +34,11 @@ class UnreportedTimings:
 
     def appended(self, batches: Split, seconds: float) -> UnreportedTimings:
         """With one more gradient of each rank."""
-        return self + UnreportedTimings((ComputedBatches(batches.layout.samples, batches.num_samples, 1),), seconds)
+        shares, num_samples, computed = batches.layout.samples, batches.num_samples, self.computed
+        if computed and computed[-1].shares is shares and computed[-1].num_samples == num_samples:
+            longer = ComputedBatches(shares, num_samples, computed[-1].num_gradients + 1)
+            return UnreportedTimings((*computed[:-1], longer), self.seconds + seconds)
+        return self + UnreportedTimings((ComputedBatches(shares, num_samples, 1),), seconds)
 
     def __add__(self, other: UnreportedTimings) -> UnreportedTimings:
         """These timings followed by the others."""

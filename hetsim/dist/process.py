@@ -126,8 +126,7 @@ def take_part(
                 send_results(run)
                 return None
             lateness = collect_results(run)
-        assert run.history is not None
-        run.history.close()
+        run.close()
         return write_summary(
             folder, run.outcome, backend="dist", wall_seconds=clock() - begun,
             emulation=emulation(pad, lateness), warnings=warnings(lateness, run.metrics.applied.seconds),
@@ -142,7 +141,7 @@ def send_results(run: RankRun) -> None:
         "activity": run.metrics.activity[run.rank].as_numbers() if is_worker else None,
         "lateness": {kind: vars(lateness) for kind, lateness in run.pace.kinds.items()},
     }
-    run.trace.close()
+    run.close()
     run.transport.send_bytes([json.dumps(numbers).encode()], run.experiment.leader)
     run.transport.send_bytes(run.trace.pieces(), run.experiment.leader)
 

@@ -67,6 +67,8 @@ class RankRun:
         profile = self.prepared.profile
         profile.record([trace], experiment.profile_batches, ranks=[rank] if rank < len(profile.seconds) else [])
         self.recorders: list[Recorder] = [self.metrics, trace, *recorders]
+        self.last = self.prepared.start
+        """The state that this rank committed last; of a worker of a server, that of the beginning."""
         self.curve: LearningCurve | None = None
         self.history: History | None = None
         if rank == experiment.leader:
@@ -102,11 +104,20 @@ class RankRun:
                 result: State | None = world.run(program)
             finally:
                 gc.unfreeze()
+            self.last = world.last
             if self.history is not None:
                 self.history.record_discarded(result)
             if mailbox is not None:
                 mailbox.close()
             transport.control.barrier()  # until all programs have ended, or the watch reports a standstill
+
+    def close(self) -> None:
+        """Close all recorders, once the leader has what the others did."""
+        if self.history is not None:
+            self.history.close()
+            return
+        for recorder in self.recorders:
+            recorder.close(self.last)
 
     @property
     def outcome(self) -> Outcome:

@@ -96,6 +96,8 @@ class ProcessWorld:
         self._asked: list[fx.Effect[Any] | None] = [None, None]
         self._num_asked = 0
         self._num_collectives = [0, 0]
+        self.last: State = prepared.start
+        """The state that this rank committed last."""
         self.ended = False
         """Whether the program has ended."""
         self.handlers = handlers(self)
@@ -113,7 +115,9 @@ class ProcessWorld:
                     self.ended = True
                     return ended.value
                 except AttributeError as error:
-                    raise as_program_error(error, self.rank) from None
+                    if (lacking := as_program_error(error, self.rank)) is not None:
+                        raise lacking from None
+                    raise
                 try:
                     answer, at = self.answer_effect(effect, Turn(at, self.transport, self.state.version))
                     resume = program.send
@@ -224,7 +228,7 @@ class ProcessWorld:
 
     def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
         """The leader records and decides; if seconds are limited and there is no server, it broadcasts the decision."""
-        committed: State = effect.state
+        self.last = committed = effect.state
         state.committed(effect.version, self.prepared.epoch(committed))
         stop = self.prepared.stop
         if self.history is not None:

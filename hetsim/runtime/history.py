@@ -61,17 +61,23 @@ class Checkpoints:
         """Add the state that the leader committed, and how many gradients of each rank are applied in it."""
         self._states[state.version] = state, tuple(num_gradients)
 
-    def complete(self, version: int, ranks: Collection[int]) -> None:
-        """Call `keep` with the checkpoint of a version if it has the states of these ranks, which take part."""
+    def complete(self, version: int, ranks: Collection[int], absent: Sequence[RankState]) -> None:
+        """Call `keep` with the checkpoint of a version if it has the states of these ranks, which take part.
+
+        The ranks that are absent are as they will be when they come back. Older versions never become complete any more.
+        """
         found = self._ranks.get(version, {})
         if version not in self._states or not found.keys() >= set(ranks):
             return
-        state, num_gradients = self._states.pop(version)
-        del self._ranks[version]
+        state, num_gradients = self._states[version]
+        found.update({rank.rank: rank for rank in absent if rank.rank not in found})
         parts = [found[rank] for rank in sorted(found)]
         for part in parts:
             if part.rank < len(num_gradients):
                 part.num_gradients = num_gradients[part.rank]
+        for collected in (self._ranks, self._states):
+            for older in [other for other in collected if other <= version]:
+                del collected[older]
         self.keep(Checkpoint(state=state, ranks=tuple(parts)))
 
     def forget(self) -> None:

@@ -119,6 +119,7 @@ class Metrics(Recorder):
         self.activity = [RankActivity(num_ahead=num_ahead) for _ in range(num_workers)]
         """By rank."""
         self.applied = Applied(num_workers)
+        self._applied = self.applied.commit  # bound once: it is called at every commit
 
     def on(self, kind: int) -> RecordInterval | None:
         return {GRADIENT: self._gradient, UPDATE: self._update, DOWN: self._down}.get(kind)
@@ -149,7 +150,7 @@ class Metrics(Recorder):
         self.activity[rank].cut(seconds)
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
-        self.applied.commit(seconds, applied)
+        self._applied(seconds, applied)
 
     def close(self, last: State) -> None:
         check_finite(self.applied, self.activity)

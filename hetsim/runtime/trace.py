@@ -65,12 +65,18 @@ class Trace(Recorder):
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
         if not self.commits:
             return
-        record, version = self.record, state.version
+        record, version, num_samples = self.record, state.version, state.num_samples
         if self.full:
+            staleness = 0
             for c in applied:
-                record((seconds, seconds, c.rank, APPLY, version, c.batch.samples, c.staleness, 0))
-        record((seconds, seconds, rank, COMMIT, version, state.num_samples - self._num_samples, max_staleness(applied), 0))
-        self._num_samples = state.num_samples
+                late = c.staleness
+                record((seconds, seconds, c.rank, APPLY, version, c.batch.samples, late, 0))
+                if late > staleness:
+                    staleness = late
+        else:
+            staleness = max_staleness(applied)
+        record((seconds, seconds, rank, COMMIT, version, num_samples - self._num_samples, staleness, 0))
+        self._num_samples = num_samples
         if len(self.rows) >= MAX_LIST_NUMBERS:
             self.spill()
 

@@ -131,11 +131,11 @@ def place(program: Generator[Any, Any, Any]) -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}, line {frame.f_lineno}"
 
 
-def as_program_error(error: AttributeError, rank: Any) -> Exception:
-    """The exception to raise for an AttributeError of a program: a ProgramError if a message lacks a header value."""
+def as_program_error(error: AttributeError, rank: Any) -> ProgramError | None:
+    """The error to raise in the place of a program's AttributeError if a message lacks a header value; None: let it pass."""
     message = error.obj
     if not isinstance(message, fx.Message):
-        return error
+        return None
     sent = ", ".join(message.header) or "nothing"
     return ProgramError(
         f"rank {rank} reads {error.name!r} of a message from rank {message.source}, whose header holds {sent}: "

@@ -13,7 +13,7 @@ from hetsim.runtime.recorder import MESSAGE, Recorder, interval_recorder
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Flow, Link, Route
-from hetsim.sim.rank_process import RankProcess
+from hetsim.sim.rank_process import LOST, RankProcess
 
 
 class Channel:
@@ -81,7 +81,7 @@ class Messaging:
     def send(self, process: RankProcess, effect: fx.Send, callback: Callback) -> None:
         """Takes no time of the sender; the message is sent at once."""
         channel = process.channels.get(effect.to)
-        if channel is None or channel.receiver.lost:
+        if channel is None or channel.receiver.status == LOST:
             channel = process.channels[effect.to] = self._channel(process.rank, effect.to)
         envelope = Envelope()
         envelope.source = process.rank
@@ -169,7 +169,7 @@ class Messaging:
     def _deliver(self, envelope: Envelope) -> None:
         channel = envelope.channel
         process = channel.receiver
-        if channel.closed or process.lost:
+        if channel.closed or process.status == LOST:
             return
         callback = process.callback
         if callback is not None and (process.source is None or process.source == envelope.source):

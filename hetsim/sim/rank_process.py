@@ -67,7 +67,8 @@ class RankProcess:
         except StopIteration as stop:
             self.done, self.result = True, stop.value
         except AttributeError as error:
-            raise as_program_error(error, self.rank) from None
+            self._explain(error)
+            raise
 
     def _resume_restricted(self, answer: Any) -> None:
         """The same for a process that is lost or outdated."""
@@ -76,6 +77,14 @@ class RankProcess:
                 answer = self._ask(self._send(answer))
         except StopIteration as stop:
             self.done, self.result = True, stop.value
+        except AttributeError as error:
+            self._explain(error)
+            raise
+
+    def _explain(self, error: AttributeError) -> None:
+        """Raise a ProgramError in the place of the error of a message that lacks a header value."""
+        if (lacking := as_program_error(error, self.rank)) is not None:
+            raise lacking from None
 
     def _ask(self, effect: Effect[Any]) -> Any:
         self.waits_for = effect
@@ -102,6 +111,9 @@ class RankProcess:
         except StopIteration as stop:
             self.done, self.result = True, stop.value
             return
+        except AttributeError as lacking:
+            self._explain(lacking)
+            raise
         self.resume(self._ask(effect))
 
 

@@ -26,7 +26,7 @@ from hetsim.sim.gradient_batching import GradientBatcher
 from hetsim.sim.membership import Membership
 from hetsim.sim.messages import Messaging
 from hetsim.sim.profiling import run_profiling
-from hetsim.sim.rank_process import RankProcess, Started
+from hetsim.sim.rank_process import LOST, RankProcess, Started
 from hetsim.sim.shared_steps import SharedSteps
 from hetsim.sim.standstill import sentence
 from hetsim.vector import Phantom, Vector
@@ -67,6 +67,7 @@ class EventWorld:
         )  # fmt: skip
         self.profile_seconds = self.prepared.profile.total_seconds
         self.prepared.profile.record(observers, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
+        self._stop, self._samples_per_epoch = self.prepared.stop, task.num_samples
         self.history = History(self.prepared.start, self.prepared.stop, observers, keeps=keep is not None)
         self._checkpoints = None if keep is None else Checkpoints(keep)
         self._optimizer, self._local_optimizer = SharedSteps(optimizers.main), optimizers.local
@@ -166,7 +167,7 @@ class EventWorld:
     def _computed(self, ended: tuple[RankProcess, fx.Gradient, float, Callback, int]) -> None:
         """Compute the gradient only when it is due: it takes no memory before, and is never computed on a lost node."""
         process, effect, seconds, callback, due = ended
-        if not process.lost:
+        if process.status != LOST:
             batcher = self._batcher
             gradient, loss = self.task.gradient(effect.at, effect.batch) if batcher is None else batcher.gradient(due)
             callback(fx.Computed(gradient, loss, effect.batch.samples, seconds))
@@ -225,9 +226,9 @@ class EventWorld:
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
         """Takes no time. The leader decides whether to go on; if seconds are limited, the other ranks wait for its decision."""
         state: State = effect.state
-        process.state.committed(effect.version, self.prepared.epoch(state))
+        process.state.committed(effect.version, state.num_samples // self._samples_per_epoch)
         leads = process.rank == self.membership.leader
-        stop = self.prepared.stop
+        stop = self._stop
         if leads:
             self._optimizer_at_commit = process.state.optimizer
             going = self.history.commit(self.env.now, process.rank, state, effect.applied)
@@ -256,7 +257,14 @@ class EventWorld:
         if leads:
             count = zip(self._num_gradients_before, self.metrics.applied.count, strict=True)
             checkpoints.add_state(self.history.last, [before + now for before, now in count])
-        checkpoints.complete(version, {member.rank for member in reporting} | self.collectives.members)
+        ranks = [member.rank for member in reporting] if with_server else self.collectives.members
+        checkpoints.complete(version, ranks, [self._absent(rank) for rank in self.membership.down])
+
+    def _absent(self, rank: int) -> RankState:
+        """The state that a rank which is absent now will have when it comes back."""
+        state = RankState(rank=rank)
+        self._restart(state)
+        return state
 
     def now(self, process: RankProcess, effect: fx.Now, callback: Callback) -> float:
         """Virtual seconds since the run began."""

@@ -246,11 +246,14 @@ def test_every_position_is_applied_once_and_nobody_is_left_waiting(allocation: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("allocation", ["even", "fixed", "dbs"])
-def test_local_sgd_goes_on_as_if_it_had_never_stopped(allocation: str):
-    """Without momentum there is nothing a worker would forget: bit by bit, from every version, on noisy nodes."""
+@pytest.mark.parametrize("inner", ["sgd", "adamw"])
+@EVERY_ALLOCATION
+def test_local_sgd_goes_on_as_if_it_had_never_stopped(allocation: str, inner: str):
+    """Bit by bit, from every version, on noisy nodes: each worker's own optimizer and what it has to report are in a checkpoint."""
     name, options = ALLOCATIONS[allocation]
-    described = local_sgd(f"allocation={name}", allocation=options, period=2, budget={"epochs": 3.5})
+    described = local_sgd(
+        f"allocation={name}", f"local_optimizer={inner}", allocation=options, period=2, momentum=0.9, budget={"epochs": 3.5}
+    )
     whole = simulate(described)
     assert len(whole.states) == 6
 

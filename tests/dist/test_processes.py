@@ -29,6 +29,8 @@ from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Now
 from hetsim.errors import RunFailed
 from hetsim.vector import Phantom, nbytes
 
+pytestmark = pytest.mark.slow
+
 QUICK = cluster(
     *(node(seconds, 1e-3, seconds_per_update=5e-4) for seconds in (4e-5, 1e-5, 2e-5)),
     network={"latency_seconds": 1e-3, "bytes_per_second": 1e8},

@@ -26,6 +26,8 @@ from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import RankState
 from hetsim.runtime.trace import TracePart, append_received
 
+pytestmark = pytest.mark.slow
+
 QUICK = cluster(*(node(seconds) for seconds in (4e-5, 1e-5, 2e-5)), network={"latency_seconds": 1e-5, "bytes_per_second": 1e9})
 SMALL: dict[str, Any] = {
     "workload": {"num_parameters": 6, "num_samples": 90},
@@ -269,6 +271,13 @@ def test_a_workers_own_schedule_follows_the_epoch_on_the_effect() -> None:
     assert not torch.equal(simulate(decaying).weights, frozen.weights)
     with pytest.raises(TypeError, match="epoch"):
         LocalUpdate(at=0.0, gradient=0.0, version=0)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["source", "header"])
+def test_a_header_value_cannot_hide_what_every_message_has(name: str) -> None:
+    """It is refused where the message is made."""
+    with pytest.raises(ValueError, match="give the header value another name"):
+        Send(0, None, **{name: 1})
 
 
 def test_ranks_hand_in_bytes_and_the_leader_has_what_all_did() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from hetsim import checks
+from hetsim.cluster.collectives import ALGORITHMS
 from hetsim.cluster.model import Network, Node, Rack, Server
 from hetsim.cluster.parse.values import LINKS, _distribution, _number
 
@@ -19,7 +20,7 @@ def _network(config: Any) -> Network:
         latency_seconds=checks.number("cluster.network.latency_seconds", entry["latency_seconds"], zero=True),
         bytes_per_second=checks.number("cluster.network.bytes_per_second", entry["bytes_per_second"]),
         jitter_seconds=_distribution("cluster.network", entry, "jitter_seconds"),
-        all_reduce=checks.choice("cluster.network.all_reduce", algorithm, ("ring", "halving_doubling", "two_level")),
+        all_reduce=checks.choice("cluster.network.all_reduce", algorithm, tuple(ALGORITHMS)),
     )
 
 

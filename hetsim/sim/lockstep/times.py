@@ -49,7 +49,8 @@ class VectorizedTimes:
     """
 
     def __init__(self, times: Sequence[StepTimes]) -> None:
-        affine = [node.affine for node in times]
+        lines = {id(node.node): node.affine for node in times}  # nodes of one row are one object
+        affine = [lines[id(node.node)] for node in times]
         self._one_by_one = {rank: node for rank, node in enumerate(times) if affine[rank] is None}
         self._overhead = np.array([0.0 if line is None else line[0] for line in affine])
         self._per_sample = np.array([0.0 if line is None else line[1] for line in affine])
