@@ -112,7 +112,7 @@ class RankRun:
             transport.control.barrier()  # until all programs have ended, or the watch reports a standstill
 
     def close(self) -> None:
-        """Close all recorders, once the leader has what the others did."""
+        """Close all recorders; on the leader, after the results of all ranks are collected."""
         if self.history is not None:
             self.history.close()
             return

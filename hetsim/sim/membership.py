@@ -47,7 +47,7 @@ class MembershipWorld(Protocol):
         """Restart the state of a process from the last commit."""
 
     def reset_compute(self, rank: int, now: float) -> None:
-        """Drop what a node was computing; it is free from now on."""
+        """Drop what a node was computing: its next gradient starts at this moment or later."""
 
     def forget_decisions(self) -> None:
         """Drop the leader's decisions that ranks were waiting for."""

@@ -261,7 +261,7 @@ class EventWorld:
         checkpoints.complete(version, ranks, [self._absent(rank) for rank in self.membership.down])
 
     def _absent(self, rank: int) -> RankState:
-        """The state that a rank which is absent now will have when it comes back."""
+        """The state that an absent rank will have when it returns."""
         state = RankState(rank=rank)
         self._restart(state)
         return state
@@ -271,7 +271,7 @@ class EventWorld:
         return float(self.env.now)
 
     def reset_compute(self, rank: int, now: float) -> None:
-        """Drop what a node was computing; it is free from now on."""
+        """Drop what a node was computing: its next gradient starts at this moment or later."""
         self._computes_until[rank] = now
 
     def forget_decisions(self) -> None:

@@ -91,7 +91,7 @@ def test_a_missing_header_value_is_one_sentence() -> None:
     assert str(explanation) == (
         "rank 4 reads 'batch' of a message from rank 2, whose header holds version, seconds: add batch=… to that Send"
     )
-    assert as_program_error(other, 4) is other
+    assert as_program_error(other, 4) is None
 
 
 @WORLDS
