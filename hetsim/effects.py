@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from hetsim.errors import PeerLost as PeerLost  # programs catch it
 from hetsim.vector import Vector
@@ -120,6 +120,9 @@ class Effect(Generic[T]):
 
     __slots__ = ()
 
+    communicates: ClassVar[bool] = True
+    """Whether other ranks take part in its answer: a rank whose membership is outdated can ask only for what is its own."""
+
     def __iter__(self) -> Generator[Effect[Any], Any, T]:
         answer: T = yield self
         return answer
@@ -132,6 +135,8 @@ class Gradient(Effect[Computed]):
     `version` is the version of the global weights that `at` was made from; it is recorded in the trace.
     """
 
+    communicates: ClassVar[bool] = False
+
     at: Vector
     batch: Batch
     version: int
@@ -140,6 +145,8 @@ class Gradient(Effect[Computed]):
 @dataclass(slots=True)
 class Update(Effect[Vector]):
     """One optimizer step from `at` along `gradient`: the new weights. Takes `seconds_per_update` of the server or the node."""
+
+    communicates: ClassVar[bool] = False
 
     at: Vector
     gradient: Vector
@@ -152,6 +159,8 @@ class LocalUpdate(Effect[Vector]):
     `version` and `epoch` are those of the newest global weights that this worker has; the local learning-rate schedule depends
     on the epoch. Without a local optimizer the answer is `at` itself, at once.
     """
+
+    communicates: ClassVar[bool] = False
 
     at: Vector
     gradient: Vector
@@ -243,3 +252,4 @@ class Now(Effect[float]):
     """Seconds since the run began."""
 
     __slots__ = ()
+    communicates: ClassVar[bool] = False

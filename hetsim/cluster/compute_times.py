@@ -16,7 +16,7 @@ MAX_SPEED_CHANGES = 100_000
 """A step during which a node's speed changes more often is refused: to add up its time would take too long."""
 
 
-PROBED = ((1, 0.0), (7, 0.5), (1000, 1e5))
+PROBED = ((1, 0.0), (7, 0.5), (1000, 30.0), (10**6, 1e5))
 """(samples, second of the start) for which step times are tried, to see whether they are affine."""
 
 
@@ -39,7 +39,7 @@ class StepTimes:
     def affine(self) -> tuple[float, float] | None:
         """(overhead, seconds per sample), if the next gradient takes (overhead + b · seconds per sample) · `noise()`; None: ask `seconds`.
 
-        That is found out by asking a node of the same description, without noise: a new property of nodes cannot be forgotten here.
+        This is found out by asking a node of the same description, without noise, for a few sizes at a few moments.
         """
         node = self.node
         if node.table or self.slowdown is not None:
@@ -47,7 +47,7 @@ class StepTimes:
         steady = type(self)(replace(node, noise=None), seed=0, rank=0)
         line = node.overhead_seconds, node.seconds_per_sample
         asked = [steady.seconds(b, start) == line[0] + b * line[1] for b, start in PROBED]
-        return line if all(asked) and steady.update_seconds(0.0) == node.seconds_per_update else None
+        return line if all(asked) and all(steady.update_seconds(start) == node.seconds_per_update for _, start in PROBED) else None
 
     def noise(self) -> Iterator[float] | None:
         """The factors of its next gradients, where they are affine; None: always 1."""

@@ -65,7 +65,7 @@ class RankRun:
             profile=lambda: measured_profile(experiment, task, transport, pace), checkpoint=checkpoint,
         )  # fmt: skip
         profile = self.prepared.profile
-        profile.record([trace], experiment.profile_batches, ranks=[rank] if rank < len(profile.seconds) else [])
+        profile.record([trace, *recorders], experiment.profile_batches, ranks=[rank] if rank < len(profile.seconds) else [])
         self.recorders: list[Recorder] = [self.metrics, trace, *recorders]
         self.last = self.prepared.start
         """The state that this rank committed last; of a worker of a server, that of the beginning."""

@@ -130,6 +130,7 @@ class ProcessWorld:
     def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
         """Answer an effect when the answer is due. Returns also that moment."""
         if not self.pace.pad:
+            self.task.device.synchronise()
             turn = turn._replace(at=clock())
         self._asked[turn.thread] = effect
         self._num_asked += 1
@@ -168,6 +169,8 @@ class ProcessWorld:
         if self.optimizers.local is None:
             return effect.at, turn.at
         assert self.times is not None
+        if turn.thread == MAIN:
+            state.version = effect.version
         weights = state.local_update(self.optimizers.local, effect.at, effect.gradient, effect.epoch)
         self.task.device.synchronise()
         return weights, self._updated(self.times.update_seconds(turn.at - self.began), effect.version, turn)
@@ -230,6 +233,7 @@ class ProcessWorld:
         """The leader records and decides; if seconds are limited and there is no server, it broadcasts the decision."""
         self.last = committed = effect.state
         state.committed(effect.version, self.prepared.epoch(committed))
+        state.num_gradients += sum(contribution.rank == self.rank for contribution in effect.applied)
         stop = self.prepared.stop
         if self.history is not None:
             going = self.history.commit(turn.at - self.began, self.rank, committed, effect.applied)

@@ -8,8 +8,7 @@ lacks its method. A world that cannot answer an effect declares it: `send = unsu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
-from types import GeneratorType
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from hetsim import effects as fx
@@ -121,14 +120,6 @@ def effect_types() -> Iterator[type[fx.Effect[Any]]]:
 def method_name(kind: type) -> str:
     """The name of the method for an effect: all_reduce for AllReduce."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
-
-
-def place(program: Generator[Any, Any, Any]) -> str:
-    """The file and line at which a program waits, in the innermost program that it delegates to."""
-    while isinstance(inner := getattr(program, "gi_yieldfrom", None), GeneratorType):
-        program = inner
-    frame = getattr(program, "gi_frame", None)
-    return "" if frame is None else f"{frame.f_code.co_filename}, line {frame.f_lineno}"
 
 
 def as_program_error(error: AttributeError, rank: Any) -> ProgramError | None:

@@ -92,7 +92,7 @@ class PendingCollectives:
 
     def missing(self, kind: type, rank: int) -> list[int]:
         """The ranks that a rank waits for in a collective of this kind."""
-        found = next((collective for collective in self._pending[kind] if rank in collective.entered), None)
+        found = next((collective for collective in self._pending.get(kind, ()) if rank in collective.entered), None)
         return [] if found is None else sorted(self.members - found.entered.keys())
 
     def _enter(self, process: RankProcess, kind: type, value: Any, callback: Callback, num_processes: int) -> dict[int, Any] | None:

@@ -20,7 +20,7 @@ from hetsim.runtime.recorder import DOWN, Recorder, RecordInterval, Row, ignore,
 from hetsim.sim.clock import Callback, Clock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.messages import Messaging
-from hetsim.sim.rank_process import ACTIVE, LOCAL_EFFECTS, LOST, MEMBERSHIP_CHANGED, OUTDATED, RankProcess
+from hetsim.sim.rank_process import ACTIVE, LOST, MEMBERSHIP_CHANGED, OUTDATED, RankProcess
 from hetsim.vector import nbytes
 
 MAX_CRASHES = 1000
@@ -276,5 +276,5 @@ class Membership:
                 restarted.resume()
                 continue
             process.status = OUTDATED
-            if not isinstance(process.waits_for, LOCAL_EFFECTS):
+            if process.waits_for.communicates:
                 process.fail(fx.PeerLost(MEMBERSHIP_CHANGED))

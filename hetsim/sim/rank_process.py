@@ -17,9 +17,6 @@ OUTDATED: Final = 1
 LOST: Final = 2
 """Its node has crashed: nothing reaches or leaves it any more."""
 
-LOCAL_EFFECTS = (fx.Gradient, fx.Update, fx.LocalUpdate)
-"""Effects that need no other rank: they are answered before the rank learns of a change of the membership."""
-EFFECTS_WHEN_OUTDATED = (*LOCAL_EFFECTS, fx.Commit, fx.Now, fx.Regroup)
 MEMBERSHIP_CHANGED = "the membership has changed"
 
 
@@ -88,7 +85,7 @@ class RankProcess:
 
     def _ask(self, effect: Effect[Any]) -> Any:
         self.waits_for = effect
-        if self.status == OUTDATED and not isinstance(effect, EFFECTS_WHEN_OUTDATED):
+        if self.status == OUTDATED and effect.communicates and not isinstance(effect, fx.Commit | fx.Regroup):
             return self.fail_soon(effect, PeerLost(MEMBERSHIP_CHANGED))
         return self.handlers[effect.__class__](self, effect, self._resume)
 

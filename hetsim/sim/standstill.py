@@ -30,5 +30,7 @@ def _what(effect: fx.Effect[object] | None, rank: int, collectives: PendingColle
     if isinstance(effect, fx.Commit):
         return f"for the decision of rank {leader}"
     missing = collectives.missing(type(effect), rank)
+    if not missing:
+        return f"in a {type(effect).__name__}"
     names = ", ".join(map(str, missing[:MAX_NAMED])) + (f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else "")
     return f"in a {type(effect).__name__} for rank{'s' if len(missing) > 1 else ''} {names}"

@@ -151,7 +151,7 @@ class EventWorld:
         """Takes the time of the node's model; really computed when it is due."""
         rank, samples, now = process.rank, effect.batch.samples, self.env.now
         start = self._computes_until[rank]
-        if start < now:  # member gradient at a time, if more than member was started
+        if start < now:  # one gradient at a time, if more than one was started
             start = now
         seconds = self._times[rank].seconds(samples, start)
         self._computes_until[rank] = end = start + seconds
