@@ -33,6 +33,15 @@ def permitted(path: Any, *, key: str, trust: Iterable[str] = ()) -> str:
     return path
 
 
+_FIRST = {current: first for first, current in MOVED.items() if "workloads" in first or "coordination" in first or "policies" in first}
+"""The backends had their present names from the first."""
+
+
+def first_name(path: Any) -> Any:
+    """The name that a class had first, by the name that it has now; any other value stays as it is."""
+    return _FIRST.get(path, path) if isinstance(path, str) else path
+
+
 def current_name(path: str) -> str:
     """The name that a class has now, by the name that a config has for it."""
     return MOVED.get(path, path)

@@ -145,7 +145,7 @@ MAY_IMPORT = {
         *("hetsim.dist", "hetsim.runtime", "hetsim.coordination", "hetsim.cluster", "hetsim.workloads", "hetsim.results"),
         *("hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.errors"),
     ),
-    "hetsim/results/": ("hetsim.results", "hetsim.runtime", "hetsim.checks"),
+    "hetsim/results/": ("hetsim.results", "hetsim.runtime", "hetsim.checks", "hetsim.trust"),
 }
 
 

@@ -20,7 +20,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
-from worlds import exit_status
+from worlds import composed, exit_status
 
 from hetsim.cli import job
 from hetsim.cli.errors import sentence
@@ -458,3 +458,21 @@ def test_long_values_that_would_look_the_same_are_shown_in_full(tmp_path: Path) 
     told = markdown(table.rows(table.runs(tmp_path), accuracy=0.9)[0], accuracy=0.9)
 
     assert [f"`{value}`" in told for value in nodes] == [True, True, True, False]
+
+
+KNOWN = {  # recorded with hetsim 0.1
+    ("method=ssgd",): "7aafde09bf09",
+    ("method=optperf", "cluster=two_racks"): "ffc6819f461c",
+    ("method=od_sgd", "workload=mnist"): "b37326428828",
+    ("method=pipe_sgd", "workload=phantom", "seed=3"): "8a3804a4fcae",
+    ("method=diloco", "workload=quadratic", "backend=dist"): "f6a0932e52d6",
+}
+
+
+@pytest.mark.parametrize("choices", KNOWN, ids=" ".join)
+def test_a_run_is_the_one_that_it_was_before_classes_moved(choices: tuple[str, ...]) -> None:
+    """So a sweep that was begun with an earlier version goes on where it stopped."""
+    entries = OmegaConf.to_container(composed(*choices), resolve=True)
+    assert isinstance(entries, dict)
+
+    assert identity_of({str(key): value for key, value in entries.items()}) == KNOWN[choices]

@@ -23,10 +23,9 @@ from hetsim.runtime.curve import LearningCurve
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import History
 from hetsim.runtime.metrics import Metrics
-from hetsim.runtime.outcome import Outcome
+from hetsim.runtime.outcome import Outcome, observed
 from hetsim.runtime.preparation import Preparation, prepare
 from hetsim.runtime.profiling import Profile
-from hetsim.runtime.progress import progress_bars
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
@@ -72,9 +71,7 @@ class RankRun:
         self.curve: LearningCurve | None = None
         self.history: History | None = None
         if rank == experiment.leader:
-            every_samples = experiment.evaluate_every_epochs * task.num_samples
-            self.curve = LearningCurve(task, every_samples=every_samples, at_once=False)
-            observers = [self.metrics, self.curve, trace, *recorders, *progress_bars(experiment, self.prepared.plan.num_positions)]
+            self.curve, observers = observed(experiment, task, self.metrics, [trace, *recorders], at_once=False)
             self.history = History(self.prepared.start, self.prepared.stop, observers)
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
@@ -124,10 +121,8 @@ class RankRun:
         """The outcome, on the leader: once `metrics` has all ranks' activity, and the history is closed."""
         assert self.history is not None
         assert self.curve is not None
-        return Outcome(
-            experiment=self.experiment, start=self.history.start, last=self.history.last, applied=self.metrics.applied,
-            activity=self.metrics.activity, points=self.curve.points, profile_seconds=self.prepared.profile.total_seconds,
-        )  # fmt: skip
+        seconds = self.prepared.profile.total_seconds
+        return Outcome.of(self.experiment, self.history, self.metrics, self.curve, profile_seconds=seconds)
 
 
 def measured_profile(experiment: Experiment, task: Task, transport: Transport, pace: Pace) -> Profile:

@@ -3,6 +3,10 @@
 A thread of each process polls what its rank waits for. If that has not changed since the last poll, the thread writes it to the
 store that the processes share, and the leader's thread reads what all ranks have written. If every rank waits or has ended,
 every message that was sent has arrived, and not all ranks are in the same collective, then no rank can go on.
+
+A collective may complete on one rank long before it does on another, whose last part is still in the network. So where any rank
+is in a collective, nothing may have changed for `COLLECTIVE_SECONDS` before the run is ended. Messages are counted, so without
+a collective two polls are enough. A thread that does not get to poll, as on a busy machine, delays the finding: each poll is numbered.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from hetsim.errors import RunFailed
 
 POLL_SECONDS = 1.0
 """Time between two polls."""
+COLLECTIVE_SECONDS = 300.0
+"""Without any change, before ranks in different collectives count as a standstill."""
 MAX_NAMED = 8
 """Ranks that the sentence names."""
 
@@ -68,33 +74,41 @@ class StandstillWatch:
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(2 * POLL_SECONDS)  # it may wait for a store that is gone
 
     def _watch(self) -> None:
         seen: Waiting | None = None
-        found: list[dict[str, Any]] | None = None
+        poll = 0
+        first: list[dict[str, Any]] | None = None
+        polls: list[int] = []
+        since = 0
         while not self._stopped.wait(POLL_SECONDS):
+            poll += 1
             try:
                 waiting = self._look()
-                stuck = waiting is not None and waiting == seen
-                self._store.set(self._key(self._rank), json.dumps(asdict(waiting) if stuck and waiting is not None else None))
+                stuck = asdict(waiting) if waiting is not None and waiting == seen else None
+                self._store.set(self._key(self._rank), json.dumps([poll, stuck]))
                 seen = waiting
                 if self._report is None:
                     continue
-                before, found = found, self._all_stuck()
-                if found is not None and found == before:
-                    self._report(RunFailed(sentence(found)))
+                found = self._read()
+                if found is None or not standing_still(found[1]):
+                    first = None
+                elif found[1] != first:
+                    (polls, first), since = found, poll
+                elif all(now > then for now, then in zip(found[0], polls, strict=True)) and poll - since >= patience(found[1]):
+                    self._report(RunFailed(sentence(found[1])))
                     return
             except Exception:  # the run has ended, and the store with it
                 return
 
-    def _all_stuck(self) -> list[dict[str, Any]] | None:
-        """What each rank waits for, if none can go on; otherwise None."""
+    def _read(self) -> tuple[list[int], list[Any]] | None:
+        """The number of each rank's last poll, and what it found; None until all ranks have polled."""
         keys = [self._key(rank) for rank in range(self._num_ranks)]
         if not self._store.check(keys):
             return None
-        ranks = [json.loads(self._store.get(key)) for key in keys]
-        return ranks if standing_still(ranks) else None
+        polls, ranks = zip(*(json.loads(self._store.get(key)) for key in keys), strict=True)
+        return list(polls), list(ranks)
 
     @staticmethod
     def _key(rank: int) -> str:
@@ -113,6 +127,11 @@ def standing_still(ranks: list[dict[str, Any] | None]) -> bool:
         for sender, waiting in enumerate(known)
         for receiver, count in waiting["sent"].items()
     )
+
+
+def patience(ranks: list[dict[str, Any]]) -> float:
+    """Polls for which all ranks must have been waiting like this."""
+    return COLLECTIVE_SECONDS / POLL_SECONDS if any(waiting["collective"] is not None for waiting in ranks) else 1
 
 
 def sentence(ranks: list[dict[str, Any]]) -> str:

@@ -11,20 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.results.keys import CHANGE_NO_FILE
+from hetsim.trust import first_name
 
 IDENTITY, TYPED = "# identity: ", "# typed: "
 """How the first two lines of a run's config.yaml begin."""
 
 
 def identity_of(entries: Mapping[str, Any]) -> str:
-    """Twelve hexadecimal digits: equal for equal resolved configs, different if any value differs that may change a file."""
+    """Twelve hexadecimal digits: equal for equal resolved configs, different if any value differs that may change a file.
+
+    A class that has moved is known by its first name, so that runs of earlier versions of hetsim are known again.
+    """
     counted = {key: value for key, value in entries.items() if key not in CHANGE_NO_FILE}
     return hashlib.sha256(repr(_ordered(counted)).encode()).hexdigest()[:12]
 
 
 def _ordered(entry: Any) -> Any:
     if isinstance(entry, Mapping):
-        return tuple(sorted((repr(key), repr(_ordered(value))) for key, value in entry.items()))
+        named = ((key, first_name(value) if key == "_target_" else value) for key, value in entry.items())
+        return tuple(sorted((repr(key), repr(_ordered(value))) for key, value in named))
     return [_ordered(part) for part in entry] if isinstance(entry, list | tuple) else entry
 
 

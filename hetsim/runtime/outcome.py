@@ -1,19 +1,36 @@
-"""The outcome of a finished run, from which its summary is written."""
+"""What watches every run, and what a finished run has to report."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hetsim.coordination.state import State
-from hetsim.runtime.curve import Point
+from hetsim.runtime.curve import LearningCurve, Point
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.history import History
 from hetsim.runtime.metrics import Applied, RankActivity
+from hetsim.runtime.progress import progress_bars
+from hetsim.runtime.recorder import Recorder
+from hetsim.workloads.task import Task
+
+
+class Measured(Protocol):
+    """Metrics, in whichever form a world has them."""
+
+    @property
+    def applied(self) -> Applied:
+        """What the versions were made of."""
+
+    @property
+    def activity(self) -> Sequence[RankActivity]:
+        """By rank, of the workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The numbers of a run, the same in every world."""
+    """The numbers of a finished run, from whichever world."""
 
     experiment: Experiment
     start: State
@@ -21,7 +38,24 @@ class Outcome:
     """The state of the last commit."""
     applied: Applied
     activity: Sequence[RankActivity]
-    """Of the workers, by rank."""
+    """By rank, of the workers."""
     points: Sequence[Point]
     profile_seconds: float
-    """Seconds that measuring the workers took before the run began."""
+    """The seconds that measuring the workers took before the run."""
+
+    @classmethod
+    def of(cls, experiment: Experiment, history: History, metrics: Measured, curve: LearningCurve, *, profile_seconds: float) -> Outcome:
+        """What these have seen of a run."""
+        return cls(
+            experiment=experiment, start=history.start, last=history.last, applied=metrics.applied, activity=metrics.activity,
+            points=curve.points, profile_seconds=profile_seconds,
+        )  # fmt: skip
+
+
+def observed(
+    experiment: Experiment, task: Task, metrics: Recorder, recorders: Sequence[Recorder], *, at_once: bool
+) -> tuple[LearningCurve, list[Recorder]]:
+    """The learning curve of a run, and all that watch its leader: metrics first, as they refuse a run without numbers."""
+    every_samples = experiment.evaluate_every_epochs * task.num_samples
+    curve = LearningCurve(task, every_samples=every_samples, at_once=at_once)
+    return curve, [metrics, curve, *recorders, *progress_bars(experiment, experiment.plan(task).num_positions)]

@@ -9,13 +9,11 @@ from typing import Any, ClassVar
 from hetsim import effects as fx
 from hetsim.coordination.state import State
 from hetsim.errors import RunFailed
-from hetsim.runtime.curve import LearningCurve
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import Checkpoints, History
 from hetsim.runtime.metrics import Metrics
-from hetsim.runtime.outcome import Outcome
+from hetsim.runtime.outcome import Outcome, observed
 from hetsim.runtime.preparation import prepare
-from hetsim.runtime.progress import progress_bars
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, Row, ignore, interval_recorder
 from hetsim.runtime.stop import StopDecision
@@ -56,10 +54,7 @@ class EventWorld:
         num_workers, coordination = experiment.num_workers, experiment.coordination
         self.env = Clock()
         self.metrics = Metrics(num_workers, num_ahead=coordination.num_ahead)
-        every_samples = experiment.evaluate_every_epochs * task.num_samples
-        self.curve = LearningCurve(task, every_samples=every_samples, at_once=True)
-        positions = experiment.plan(task).num_positions
-        observers = [self.metrics, self.curve, *recorders, *progress_bars(experiment, positions)]
+        self.curve, observers = observed(experiment, task, self.metrics, recorders, at_once=True)
         self.membership = Membership(experiment, observers)
         self.prepared = prepare(
             experiment, task, optimizers,
@@ -124,10 +119,7 @@ class EventWorld:
     @property
     def outcome(self) -> Outcome:
         """The outcome of the finished run."""
-        return Outcome(
-            experiment=self.experiment, start=self.history.start, last=self.history.last, applied=self.metrics.applied,
-            activity=self.metrics.activity, points=self.curve.points, profile_seconds=self.profile_seconds,
-        )  # fmt: skip
+        return Outcome.of(self.experiment, self.history, self.metrics, self.curve, profile_seconds=self.profile_seconds)
 
     def spawn(self, rank: int) -> RankProcess:
         """A new process that joins the run at the last commit."""

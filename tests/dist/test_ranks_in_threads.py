@@ -17,6 +17,7 @@ from hetsim.coordination.base import Coordination
 from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
+from hetsim.dist import standstill
 from hetsim.dist.process import collect_results, send_results
 from hetsim.dist.rank import RankRun
 from hetsim.effects import AllReduce, Commit, Gradient, LocalUpdate, Node, Program, Receive, Regroup, Send, Update
@@ -228,8 +229,9 @@ class Uneven(Coordination):
         yield from Commit(1, replace(state, version=1))
 
 
-def test_a_reduction_that_not_all_ranks_enter_ends_the_run() -> None:
-    """In both worlds, with the rank that waits in it."""
+def test_a_reduction_that_not_all_ranks_enter_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both worlds, with the rank that waits in it; in the real one after a time in which nothing has changed."""
+    monkeypatch.setattr(standstill, "COLLECTIVE_SECONDS", 3.0)
     uneven = by(Uneven, small("method=ssgd"))
 
     ends = run_in_threads(uneven, watch=True)
@@ -237,6 +239,48 @@ def test_a_reduction_that_not_all_ranks_enter_ends_the_run() -> None:
     assert str(ends[0]) == "the run can make no progress: rank 0 waits in a AllReduce; rank 1 has ended; rank 2 has ended"
     with pytest.raises(RunFailed, match="rank 0 waits in a AllReduce for ranks 1, 2"):
         simulate(uneven)
+
+
+def at(what: str, *, collective: str | None = None, ended: bool = False, **counts: dict[str, int]) -> dict[str, Any]:
+    """What a rank has written to the store."""
+    return {"num_asked": 1, "what": what, "collective": collective, "ended": ended, "sent": {}, "arrived": {}, **counts}
+
+
+WAITS = at("waits for a message from anyone")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "still"),
+    [
+        ([WAITS, WAITS], True),
+        ([WAITS, None], False),
+        ([WAITS, at("has ended", ended=True)], True),
+        ([at("has ended", ended=True)] * 2, False),
+        ([at("in", collective="0 5 AllReduce")] * 2, False),
+        ([at("in", collective="0 5 AllReduce"), at("in", collective="0 6 AllReduce")], True),
+        ([at("waits", sent={"1": 3}), at("waits", arrived={"0": 2})], False),
+        ([at("waits", sent={"1": 3}), at("waits", arrived={"0": 3})], True),
+    ],
+    ids=[
+        "all wait",
+        "one works",
+        "one has ended",
+        "all have ended",
+        "the same collective",
+        "two collectives",
+        "a message under way",
+        "none",
+    ],
+)
+def test_what_counts_as_a_standstill(ranks: list[Any], still: bool) -> None:
+    """All wait or have ended, every message has arrived, and they are not all in the same collective."""
+    assert standstill.standing_still(ranks) is still
+
+
+def test_a_collective_is_waited_for_longer() -> None:
+    """One rank may be through with it while the last part is still under way to another."""
+    assert standstill.patience([WAITS, WAITS]) == 1
+    assert standstill.patience([WAITS, at("in", collective="0 5 AllReduce")]) == 300
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,10 @@ from hetsim.cluster.collectives import Collectives
 from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.state import State
 from hetsim.coordination.timings import UnreportedTimings
-from hetsim.runtime.curve import LearningCurve
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import History
-from hetsim.runtime.outcome import Outcome
+from hetsim.runtime.outcome import Outcome, observed
 from hetsim.runtime.preparation import prepare
-from hetsim.runtime.progress import progress_bars
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, UPDATE, Recorder, interval_recorder
 from hetsim.runtime.world import handlers, unsupported
@@ -70,10 +68,7 @@ class LockstepWorld:
         self.optimizers = optimizers
         num_workers, coordination = experiment.num_workers, experiment.coordination
         self.metrics = VectorizedMetrics(num_workers, num_ahead=coordination.num_ahead)
-        every_samples = experiment.evaluate_every_epochs * task.num_samples
-        self.curve = LearningCurve(task, every_samples=every_samples, at_once=True)
-        positions = experiment.plan(task).num_positions
-        observers = [self.metrics, self.curve, *recorders, *progress_bars(experiment, positions)]
+        self.curve, observers = observed(experiment, task, self.metrics, recorders, at_once=True)
         self.prepared = prepare(experiment, task, optimizers, profile=lambda: run_profiling(experiment), checkpoint=checkpoint)
         self.profile_seconds = self.prepared.profile.total_seconds
         self.prepared.profile.record(observers, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
@@ -105,10 +100,7 @@ class LockstepWorld:
     @property
     def outcome(self) -> Outcome:
         """The outcome of the finished run."""
-        return Outcome(
-            experiment=self.experiment, start=self.history.start, last=self.history.last, applied=self.metrics.applied,
-            activity=self.metrics.activity, points=self.curve.points, profile_seconds=self.profile_seconds,
-        )  # fmt: skip
+        return Outcome.of(self.experiment, self.history, self.metrics, self.curve, profile_seconds=self.profile_seconds)
 
     @np.errstate(over="ignore", invalid="ignore")  # times that are too large are an error at the end of the run
     def run(self) -> None:
