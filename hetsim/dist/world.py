@@ -87,7 +87,7 @@ class ProcessWorld:
         self.began = began
         self._keep = keep
         is_worker = self.rank < experiment.num_workers
-        self.times = prepared.step_times(state) if is_worker else None
+        self.times = prepared.step_times(self.rank, num_gradients=state.num_gradients) if is_worker else None
         self.service = None if is_worker else prepared.service_times(state)
         self.collectives = Collectives(experiment.cluster)
         kinds = (GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER)

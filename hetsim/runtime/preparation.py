@@ -55,10 +55,11 @@ class Preparation:
         local_memory = None if local is None else local.initial()
         rank.restart(version=state.version, epoch=self.epoch(state), optimizer=optimizer, local_optimizer=local_memory)
 
-    def step_times(self, rank: RankState) -> StepTimes:
-        """The times of a worker's gradients, from the position of its stream on."""
-        times = StepTimes(self.experiment.cluster.nodes[rank.rank], seed=self.experiment.seed, rank=rank.rank)
-        times.skip(rank.num_gradients)
+    def step_times(self, rank: int, *, num_gradients: int) -> StepTimes:
+        """The times of a worker's gradients, after so many that an earlier run has had."""
+        times = StepTimes(self.experiment.cluster.nodes[rank], seed=self.experiment.seed, rank=rank)
+        if num_gradients:
+            times.skip(num_gradients)
         return times
 
     def service_times(self, server: RankState) -> ServiceTimes:

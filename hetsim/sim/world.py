@@ -65,16 +65,18 @@ class EventWorld:
         self._stop, self._samples_per_epoch = self.prepared.stop, task.num_samples
         self.history = History(self.prepared.start, self.prepared.stop, observers, keeps=keep is not None)
         self._checkpoints = None if keep is None else Checkpoints(keep)
-        self._optimizer, self._local_optimizer = SharedSteps(optimizers.main), optimizers.local
+        self._optimizer = optimizers.main if coordination.needs_server else SharedSteps(optimizers.main)
+        self._local_optimizer = optimizers.local
         states = [self.prepared.rank_state(rank) for rank in range(experiment.num_ranks)]
         self._optimizer_at_commit: Any = states[experiment.leader].optimizer
         self._num_gradients_before = [state.num_gradients for state in states[:num_workers]]
-        self._times = [self.prepared.step_times(state) for state in states[:num_workers]]
+        self._times = [self.prepared.step_times(rank, num_gradients=count) for rank, count in enumerate(self._num_gradients_before)]
         self._service = self.prepared.service_times(states[-1])
         self._num_workers = num_workers
         self._may_crash = self.membership.faults.nodes
         self._record_gradient = interval_recorder(observers, GRADIENT) or ignore
         self._record_update = interval_recorder(observers, UPDATE) or ignore
+        self._record_service = interval_recorder([its for its in observers if its is not self.metrics], UPDATE) or ignore
         self._under_way = {kind: self.membership.recorders(kind) for kind in (GRADIENT, UPDATE)}
         self._computes_until = [0.0] * num_workers
         self._batcher = None if isinstance(self.prepared.start.weights, Phantom) else GradientBatcher(task)
@@ -196,8 +198,10 @@ class EventWorld:
         row = (now, now + seconds, rank, UPDATE, version, 0, 0, 0)
         if rank in self._may_crash:
             callback = self._record_under_way(row, callback)
-        else:
+        elif rank < self._num_workers:
             self._record_update(row)
+        else:  # metrics are of workers
+            self._record_service(row)
         return self.env.after(seconds, callback, weights)
 
     def start(self, process: RankProcess, effect: fx.Start[Any], callback: Callback) -> Started:

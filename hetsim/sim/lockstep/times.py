@@ -49,7 +49,8 @@ class VectorizedTimes:
     """
 
     def __init__(self, times: Sequence[StepTimes]) -> None:
-        lines = {id(node.node): node.affine for node in times}  # nodes of one row are one object
+        distinct = {id(node.node): node for node in times}  # nodes of one row are one object
+        lines = {key: node.affine for key, node in distinct.items()}
         affine = [lines[id(node.node)] for node in times]
         self._one_by_one = {rank: node for rank, node in enumerate(times) if affine[rank] is None}
         self._overhead = np.array([0.0 if line is None else line[0] for line in affine])

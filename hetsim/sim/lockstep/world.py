@@ -74,16 +74,19 @@ class LockstepWorld:
         self.prepared.profile.record(observers, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
         self.history = History(self.prepared.start, self.prepared.stop, observers, keeps=keep is not None)
         self._keep = keep
-        states = [self.prepared.rank_state(rank) for rank in range(num_workers)]
-        self._num_gradients_before = [state.num_gradients for state in states]
+        saved = self.prepared.checkpoint.ranks
+        states = [self.prepared.rank_state(rank) for rank in range(num_workers if saved else 1)]
+        self._num_gradients_before = [state.num_gradients for state in states] if saved else [0] * num_workers
         self.state = _joined(states)
-        """The state of all ranks; in its `own`, an array by rank takes the place of a rank's number."""
+        """The state of all ranks: in its `own`, a number of each rank is an array."""
         plan = self.prepared.plan
         vectorized = VectorizedPlan(**{given.name: getattr(plan, given.name) for given in fields(plan) if given.init})
         self.program = coordination.program(fx.Node(ALL_RANKS, num_workers, self.state.own), vectorized, self.prepared.start)
         self.clock: Seconds = np.zeros(num_workers)
         """The present time of each rank."""
-        self._times = VectorizedTimes([self.prepared.step_times(state) for state in states])
+        self._times = VectorizedTimes(
+            [self.prepared.step_times(rank, num_gradients=count) for rank, count in enumerate(self._num_gradients_before)]
+        )
         self._collectives = Collectives(experiment.cluster)
         self._computes_until: Seconds = np.zeros(num_workers)
         self._computed: NDArray[np.bool_] = np.zeros(num_workers, np.bool_)
