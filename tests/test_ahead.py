@@ -69,7 +69,7 @@ def test_what_a_lost_node_was_computing_is_not_computed_and_not_kept(monkeypatch
     gradients.gradient(numbers[3])
 
     assert task.computed == [0, 2, 3]
-    assert gradients._computed == {}
+    assert gradients.num_kept == 0
 
 
 def test_one_effect_may_be_under_way_twice():

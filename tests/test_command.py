@@ -20,7 +20,6 @@ from hetsim.cli.main import main
 from hetsim.cli.methods import configs
 from hetsim.dist import Processes
 from hetsim.results.compare import relative_error
-from hetsim.trust import MOVED, resolve
 
 pytestmark = pytest.mark.slow
 
@@ -350,16 +349,6 @@ def test_a_users_own_config_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     assert status == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["cluster"] == "mine"
-
-
-def test_classes_that_have_moved_keep_their_old_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A config of hetsim 0.1 still runs; every old name leads to a class."""
-    typed = ("backend._target_=hetsim.sim.simulator.Simulator", "method=optperf", "allocation._target_=hetsim.policies.optperf.OptPerf")
-
-    assert command(monkeypatch, *typed, *QUICK, f"hydra.run.dir={tmp_path / 'run'}") == 0
-
-    for old in MOVED:
-        assert resolve(old, key="key").__name__ == old.rpartition(".")[2]
 
 
 OWN = '''

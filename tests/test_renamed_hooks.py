@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from worlds import exit_status
 
+from hetsim.cli.main import main
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.policies.admission import Admission, Barrier, Decision
 from hetsim.policies.allocation import Allocation, Even
 from hetsim.policies.compensation import Compensation
-from hetsim.trust import resolve
+from hetsim.trust import MOVED, resolve
 from hetsim.workloads.task import Optimizer
 
 
@@ -87,3 +89,16 @@ def test_a_dotted_name_has_no_empty_part():
     """Python would call it an empty module name."""
     with pytest.raises(ValueError, match=r"x=hetsim\.\.checks is no dotted name"):
         resolve("hetsim..checks", key="x")
+
+
+@pytest.mark.slow
+def test_classes_that_have_moved_keep_their_old_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A config of hetsim 0.1 still runs; every old name leads to a class."""
+    typed = ("backend._target_=hetsim.sim.simulator.Simulator", "method=optperf", "allocation._target_=hetsim.policies.optperf.OptPerf")
+
+    quick = ("workload=quadratic", "budget.epochs=2", "pictures=false", f"hydra.run.dir={tmp_path / 'run'}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed, *quick) == 0
+
+    for old in MOVED:
+        assert resolve(old, key="key").__name__ == old.rpartition(".")[2]

@@ -44,7 +44,7 @@ class Mailbox:
         self._seconds = seconds
         self._began = began
         self._broken: Exception | None = None
-        self._pace = pace
+        self.pace = pace
         self._arrived = Condition()
         self._inbox: list[tuple[float, int, Arrival]] = []
         self._latest: dict[int, float] = {}
@@ -119,9 +119,9 @@ class Mailbox:
                     self._transport.send(as_tensor(payload), peer)
             self._transport.send(encoded({"goodbye": 1}, None), peer)
         except PeerLost:
-            self._lose(peer)
+            self.lose(peer)
         except Exception as error:
-            self._break(error)
+            self.fail(error)
 
     def _listen(self, peer: int) -> None:
         reduce_timer_slack()
@@ -135,29 +135,31 @@ class Mailbox:
                     return
                 if payload is not None:
                     self._transport.receive(as_tensor(payload), peer)
-                self._arrive(peer, header, payload)
+                self.arrive(peer, header, payload)
         except PeerLost:
-            self._lose(peer)
+            self.lose(peer)
         except Exception as error:
-            self._break(error)
+            self.fail(error)
 
-    def _arrive(self, source: int, header: dict[str, Any], payload: Any = None) -> None:
+    def arrive(self, source: int, header: dict[str, Any], payload: Any = None) -> None:
+        """A message is here, whose header says when it was sent: put it into the inbox, with the time at which it is due."""
         now = clock()
         message = Arrival(source, header, payload)
         message.sent_at = header.pop("sent_at") + self._began
         due = now
-        if self._pace.pad:
+        if self.pace.pad:
             due = message.sent_at + self._seconds(source, nbytes(payload))
             due = self._latest[source] = max(due, self._latest.get(source, due))  # no message overtakes another from the same peer
         with self._arrived:
-            if self._pace.pad:
-                self._pace.record("message", now - due)
+            if self.pace.pad:
+                self.pace.record("message", now - due)
             message.due_at = max(now, due)
             self._inbox.append((due, next(self._serial), message))
             self.num_arrived[source] = self.num_arrived.get(source, 0) + 1
             self._arrived.notify_all()
 
-    def _lose(self, peer: int) -> None:
+    def lose(self, peer: int) -> None:
+        """This peer is gone: `receive` raises PeerLost once its messages are read."""
         with self._arrived:
             self._lost.add(peer)
             self._arrived.notify_all()
@@ -167,7 +169,8 @@ class Mailbox:
             self._ended.add(peer)
             self._arrived.notify_all()
 
-    def _break(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """Something broke in a thread: let `receive` raise it."""
         with self._arrived:
             self._broken = error
             self._arrived.notify_all()

@@ -53,6 +53,11 @@ class GradientBatcher:
         early = self._computed.pop(number)
         return early.gradient, early.loss
 
+    @property
+    def num_kept(self) -> int:
+        """Gradients that are computed and not asked for yet."""
+        return len(self._computed)
+
     def _compute(self) -> None:
         """Compute the next few gradients, except those of lost processes."""
         due, remaining = self._due, self._max_gradients

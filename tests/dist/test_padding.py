@@ -213,9 +213,9 @@ def room(pad: bool = True, *, peers: tuple[int, ...] = ()) -> Mailbox:
 def test_messages_are_delivered_in_the_order_in_which_they_are_due(clock: Clock) -> None:
     """A small one that was sent later overtakes a large one from another rank, but none from its own."""
     post = room()
-    post._arrive(0, {"sent_at": 0.0}, Phantom(3))
-    post._arrive(1, {"sent_at": 1.0}, Phantom(1))
-    post._arrive(0, {"sent_at": 1.5}, Phantom(1))
+    post.arrive(0, {"sent_at": 0.0}, Phantom(3))
+    post.arrive(1, {"sent_at": 1.0}, Phantom(1))
+    post.arrive(0, {"sent_at": 1.5}, Phantom(1))
     clock.now = BEGAN + 10
 
     received = [post.receive(None) for _ in range(3)]
@@ -228,17 +228,17 @@ def test_a_late_message_is_due_when_it_came(clock: Clock) -> None:
     clock.now = BEGAN + 5
     for pad, counted in ((True, {"message": Lateness(1, 1, 3.0)}), (False, {})):
         post = room(pad)
-        post._arrive(0, {"sent_at": 0.0}, Phantom(2))
+        post.arrive(0, {"sent_at": 0.0}, Phantom(2))
 
         assert post.receive(0).due_at == BEGAN + 5
-        assert post._pace.kinds == counted
+        assert post.pace.kinds == counted
 
 
 def test_a_message_is_held_until_it_is_due() -> None:
     """On the real clock."""
     began = pace.clock()
     post = Mailbox(FakeNetwork(2).transport(0), (), lambda *_: 0.05, Pace(True), began=began)
-    post._arrive(0, {"sent_at": 0.0})
+    post.arrive(0, {"sent_at": 0.0})
 
     message = post.receive(None)
 
@@ -247,8 +247,7 @@ def test_a_message_is_held_until_it_is_due() -> None:
 
 def test_a_header_that_cannot_be_sent_is_the_senders_error() -> None:
     """It surfaces where it was made, instead of in a thread."""
-    post = room()
-    post._outbox[1] = messages.SimpleQueue()
+    post = room(peers=(1,))
 
     with pytest.raises(AssertionError, match="bytes is too long"):
         post.send(1, {"text": "x" * 600}, None, at=BEGAN)
@@ -259,7 +258,7 @@ def test_a_header_that_cannot_be_sent_is_the_senders_error() -> None:
 def test_what_breaks_a_thread_reaches_the_program() -> None:
     """Whoever waits is told, instead of waiting for ever."""
     post = room()
-    post._break(KeyError("float99"))
+    post.fail(KeyError("float99"))
 
     with pytest.raises(KeyError, match="float99"):
         post.receive(None)
@@ -269,8 +268,8 @@ def test_what_breaks_a_thread_reaches_the_program() -> None:
 def test_a_lost_peer_is_told_once_its_messages_are_read() -> None:
     """What it had sent still counts."""
     post = room()
-    post._arrive(1, {"sent_at": 0.0})
-    post._lose(1)
+    post.arrive(1, {"sent_at": 0.0})
+    post.lose(1)
 
     assert post.receive(None).source == 1
     with pytest.raises(PeerLost, match="rank 1 is gone"):
