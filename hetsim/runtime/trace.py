@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import pack
 from tempfile import SpooledTemporaryFile
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hetsim.coordination.state import State
 from hetsim.effects import Contribution
 from hetsim.errors import RunFailed
 from hetsim.runtime.files import unfinished
-from hetsim.runtime.recorder import APPLY, COMMIT, KINDS, Recorder, RecordInterval
+from hetsim.runtime.recorder import APPLY, COMMIT, KINDS, Recorder, RecordInterval, Row
 
 COLUMNS = ("start", "end", "rank", "kind", "version", "samples", "staleness", "nbytes")
 DETAILS = ("full", "commits", "none")
@@ -140,7 +141,18 @@ class TracePart(Trace):
 
     def __init__(self, detail: str) -> None:
         super().__init__(None, detail)
+        self._spilling = Lock()
         self._file = SpooledTemporaryFile(max_size=MAX_MEMORY_BYTES)  # noqa: SIM115  (closed in __exit__)
+
+    def on(self, kind: int) -> RecordInterval | None:
+        """A rank that does not lead hears of no commits, so each interval sees to it that rows do not pile up in memory."""
+        return self._record_and_spill if self.full else None
+
+    def _record_and_spill(self, row: Row) -> None:
+        self.record(row)
+        if len(self.rows) >= MAX_LIST_NUMBERS:
+            with self._spilling:
+                self.spill()
 
     @property
     def stores(self) -> bool:

@@ -25,7 +25,8 @@ from hetsim.errors import ProgramError, RunFailed
 from hetsim.policies.admission import Decision, EveryGradient
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.trace import TracePart, append_received
+from hetsim.runtime.recorder import GRADIENT
+from hetsim.runtime.trace import MAX_LIST_NUMBERS, TracePart, append_received
 
 pytestmark = pytest.mark.slow
 
@@ -352,12 +353,15 @@ def test_a_part_of_a_trace_goes_through_bytes(tmp_path: Path) -> None:
 
     from hetsim.runtime.trace import Trace
 
-    rows = [(float(i), float(i + 1), 1, 0, i, 5, 0, 0) for i in range(100_000)]
+    rows = [(float(i), float(i + 1), 1, GRADIENT, i, 5, 0, 0) for i in range(100_000)]
     with TracePart("full") as part:
+        record, longest = part.on(GRADIENT), 0
+        assert record is not None
         for row in rows:
-            part.record(row)
-            part.spill()
+            record(row)
+            longest = max(longest, len(part.rows))
         part.close()
+        assert longest <= MAX_LIST_NUMBERS
         trace = Trace(tmp_path, "full")
 
         append_received(trace, part.pieces(), rank=1)
