@@ -53,12 +53,12 @@ def suggestion(value: Any, options: Collection[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def mapping(key: str, value: Any, *, required: Collection[str] = (), optional: Collection[str] = ()) -> dict[str, Any]:
-    """A mapping with all of the required keys and no others than the required and optional ones."""
+def mapping(key: str, value: Any, *, required: Collection[str] = (), optional: Collection[str] | None = ()) -> dict[str, Any]:
+    """A mapping with all of the required keys and no others than the required and optional ones; None: any others."""
     if not isinstance(value, Mapping):
-        names = ", ".join(required or list(optional)[:4])
+        names = ", ".join(required or list(optional or ())[:4])
         raise ValueError(f"{key} must be a mapping{f' of keys such as {names}' if names else ''}, not {value!r}")
-    known = [*required, *optional]
+    known = [*required, *(value if optional is None else optional)]
     for name in value:
         if name not in known:
             raise ValueError(f"{key}.{name} is unknown: known are {', '.join(known)}{suggestion(name, known)}")

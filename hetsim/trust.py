@@ -1,97 +1,119 @@
-"""Which code a config may run: what a `_target_` *resolves to* must be defined in hetsim, torch.optim or a trusted module."""
+"""Whose classes a config may name: those that ship with hetsim, torch.optim's, and those of modules that the user trusts.
+
+A `_target_` is looked up by the key at which it stands, and must be a public class of the kind that this key expects.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable
-from types import FunctionType
-from typing import Any
+from collections.abc import Iterable
 
-HOME = ("hetsim", "torch.optim")
-MOVED = {
-    "hetsim.coordination.one_step_delay.DelayedAllReduce": "hetsim.coordination.delayed_all_reduce.DelayedAllReduce",
-    "hetsim.coordination.one_step_delay.DelayedParameterServer": "hetsim.coordination.delayed_server.DelayedParameterServer",
-    "hetsim.policies.optperf.OptPerf": "hetsim.policies.allocation.OptPerf",
-    "hetsim.sim.simulator.Simulator": "hetsim.sim.Simulator",
-    "hetsim.dist.launch.Processes": "hetsim.dist.Processes",
-    "hetsim.workloads.arrays.NpzArrays": "hetsim.workloads.data.npz.NpzArrays",
-    "hetsim.workloads.digits.Digits": "hetsim.workloads.data.digits.Digits",
-    "hetsim.workloads.vision.CIFAR10": "hetsim.workloads.data.torchvision.CIFAR10",
-    "hetsim.workloads.vision.FashionMNIST": "hetsim.workloads.data.torchvision.FashionMNIST",
-    "hetsim.workloads.vision.MNIST": "hetsim.workloads.data.torchvision.MNIST",
-}
-"""Where classes are now, by the names in configs of hetsim 0.1, which keep working."""
+from hetsim import checks, trusted_source
+from hetsim.registry import SHIPPED, current_name
+
+TORCH = "torch.optim"
+TORCH_GROUPS = ("optimizer", "learning_rate_schedule")
+"""The groups whose classes are torch.optim's instead of hetsim's."""
 
 
-def permitted(path: Any, *, key: str, trust: Iterable[str] = ()) -> str:
-    """This dotted name, if it is in a permitted module; `resolve` checks the rest once it may be imported."""
-    roots = (*HOME, *trust)
-    if not isinstance(path, str) or not _within(path, roots):
-        raise ValueError(_refusal(path, key, roots))
+def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ()) -> str:
+    """This name of a class, if a config may name it at this key. ValueError with one sentence if not; nothing is imported."""
+    if not isinstance(path, str) or not all(part.isidentifier() for part in path.split(".")):
+        raise ValueError(f"{key}={path} is no name of a class: give one such as {_examples(group)[0]}")
+    top = path.split(".")[0]
+    shipped = SHIPPED.get(group, ())
+    if current_name(path) in shipped:
+        return path
+    if top == "hetsim" and group not in TORCH_GROUPS:
+        raise ValueError(
+            f"{key}={path} is none of the classes that hetsim has for {group}: take {' or '.join(shipped)}{_near(path, shipped)}"
+        )
+    root = next((root for root in trust if _within(path, root)), TORCH if group in TORCH_GROUPS and _within(path, TORCH) else None)
+    if root is None or top == "hetsim":
+        raise ValueError(f"{key}={path} is not allowed: it must name a class of {_owner(group)}{_advice(top, trust)}")
+    if path == root or any(part.startswith("_") for part in path.removeprefix(root + ".").split(".")):
+        raise ValueError(
+            f"{key}={path} is not allowed: it must name a public class of {root}, such as {root}.{_examples(group)[0].split('.')[-1]}"
+        )
     return path
 
 
-_FIRST = {current: first for first, current in MOVED.items() if "workloads" in first or "coordination" in first or "policies" in first}
-"""The backends had their present names from the first."""
+def check_source(path: str, *, key: str, group: str, kind: type, trust: Iterable[str] = ()) -> None:
+    """ValueError with one sentence if a name of a trusted module cannot be a subclass of `kind`; none of its code has run."""
+    if current_name(check_name(path, key=key, group=group, trust=trust)) in SHIPPED.get(group, ()) or _within(path, TORCH):
+        return
+    module, _, name = path.rpartition(".")
+    try:
+        reason = trusted_source.refusal(module, name, kind)
+    except ValueError as error:
+        raise ValueError(f"{key}={path}: {error}") from None
+    if reason is not None:
+        raise ValueError(f"{key}={path} is refused, as {reason}: name a subclass of {kind.__module__}.{kind.__qualname__}")
 
 
-def first_name(path: Any) -> Any:
-    """The name that a class had first, by the name that it has now; any other value stays as it is."""
-    return _FIRST.get(path, path) if isinstance(path, str) else path
+def resolve(path: str, *, key: str, group: str, kind: type, trust: Iterable[str] = ()) -> type:
+    """The class of this name, a subclass of `kind`. ValueError with one sentence if there is none, or it may not be named here."""
+    check_source(path, key=key, group=group, kind=kind, trust=trust)
+    module, _, name = current_name(path).rpartition(".")
+    if current_name(path) in SHIPPED.get(group, ()):
+        shipped: type = getattr(importlib.import_module(module), name)
+        return shipped
+    if _within(path, TORCH):
+        found = vars(sys.modules.get(module, sys)).get(name) if _within(module, TORCH) else None
+        if found is None:
+            raise ValueError(f"{key}={path} does not exist: name a class such as {' or '.join(_examples(group))}")
+        roots: Iterable[str] = (TORCH,)
+    else:
+        try:
+            found = vars(trusted_source.imported(module)).get(name)
+        except ValueError as error:
+            raise ValueError(f"{key}={path}: {error}") from None
+        roots = trust
+    if not (isinstance(found, type) and issubclass(found, kind) and any(_within(found.__module__, root) for root in roots)):
+        raise ValueError(f"{key}={path} is no {kind.__name__}: name a subclass of {kind.__module__}.{kind.__qualname__}")
+    return found
 
 
-def current_name(path: str) -> str:
-    """The name that a class has now, by the name that a config has for it."""
-    return MOVED.get(path, path)
+def check_trusted(trust: object) -> list[str]:
+    """The names of modules that the user trusts; ValueError with one sentence if the value is something else."""
+    if trust is None:
+        return []
+    if not isinstance(trust, list) or not all(isinstance(root, str) and all(map(str.isidentifier, root.split("."))) for root in trust):
+        raise ValueError(f"trust must be a list of module names, such as trust=[mypackage], not {trust!r}")
+    return trust
 
 
-def resolve(path: Any, *, key: str, trust: Iterable[str] = ()) -> Callable[..., Any]:
-    """The class or function of this dotted name; ValueError if it does not exist or is defined elsewhere."""
-    roots = (*HOME, *trust)
-    permitted(path, key=key, trust=trust)
-    target = _locate(current_name(path), key)
-    if not isinstance(target, type | FunctionType) or not _within(target.__module__, roots):
-        raise ValueError(_refusal(path, key, roots))
-    return target
-
-
-def argument_names(target: Callable[..., Any]) -> list[str]:
-    """The names of the arguments that this class or function takes."""
+def argument_names(target: type) -> list[str]:
+    """The names of the arguments that this class takes."""
     return list(inspect.signature(target).parameters)
 
 
-def required_arguments(target: Callable[..., Any]) -> list[str]:
+def required_arguments(target: type) -> list[str]:
     """The arguments that have no default."""
     return [name for name, parameter in inspect.signature(target).parameters.items() if parameter.default is parameter.empty]
 
 
-def _refusal(path: Any, key: str, roots: Iterable[str]) -> str:
-    top = path.split(".")[0] if isinstance(path, str) else ""
-    known = top in sys.stdlib_module_names or any(root.split(".")[0] == top for root in roots)
-    yours = f"; if {top} is a module of your own, add 'trust=[{top}]'" if top.isidentifier() and not known else ""
-    return f"{key}={path} is not allowed: it must name a class or function that is defined in {' or '.join(roots)}{yours}"
+def _within(name: str, root: str) -> bool:
+    return name == root or name.startswith(root + ".")
 
 
-def _within(name: str, roots: Iterable[str]) -> bool:
-    return any(name == root or name.startswith(root + ".") for root in roots)
+def _owner(group: str) -> str:
+    return TORCH if group in TORCH_GROUPS else f"hetsim, such as {SHIPPED[group][0]}"
 
 
-def _locate(path: str, key: str) -> Any:
-    """Import the modules in the path, then follow attributes."""
-    parts = path.split(".")
-    if not all(parts):
-        raise ValueError(f"{key}={path} is no dotted name: name a class or function, such as package.module.Class")
-    found: Any = None
-    for index, part in enumerate(parts):
-        if found is not None and hasattr(found, part):
-            found = getattr(found, part)
-            continue
-        try:
-            found = importlib.import_module(".".join(parts[: index + 1]))
-        except ImportError:
-            if index == 0:
-                raise ValueError(f"{key}={path}: Python finds no module {part!r}: add its folder to PYTHONPATH, or install it") from None
-            raise ValueError(f"{key}={path} does not exist: {'.'.join(parts[:index]) or path} has no {part!r}") from None
-    return found
+def _examples(group: str) -> tuple[str, ...]:
+    if group in TORCH_GROUPS:
+        return (f"{TORCH}.SGD",) if group == TORCH_GROUPS[0] else (f"{TORCH}.lr_scheduler.StepLR",)
+    return SHIPPED[group]
+
+
+def _near(path: str, shipped: Iterable[str]) -> str:
+    same = [name for name in shipped if name.split(".")[-1] == path.split(".")[-1]]
+    return f"; did you mean {same[0]!r}?" if same else checks.suggestion(path, list(shipped))
+
+
+def _advice(top: str, trust: Iterable[str]) -> str:
+    known = top in sys.stdlib_module_names or top in ("hetsim", "torch") or any(root.split(".")[0] == top for root in trust)
+    return "" if known else f"; if {top} is a module of your own, add 'trust=[{top}]' to the command line"

@@ -128,6 +128,9 @@ MAY_IMPORT = {
     "hetsim/vector.py": (),
     "hetsim/checks.py": (),
     "hetsim/errors.py": (),
+    "hetsim/registry.py": (),
+    "hetsim/trusted_source.py": (),
+    "hetsim/trust.py": ("hetsim.registry", "hetsim.trusted_source", "hetsim.checks"),
     "hetsim/effects.py": ("hetsim.vector", "hetsim.errors"),
     "hetsim/policies/": ("hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.policies"),
     "hetsim/coordination/": ("hetsim.policies", "hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.coordination"),
@@ -145,7 +148,7 @@ MAY_IMPORT = {
         *("hetsim.dist", "hetsim.runtime", "hetsim.coordination", "hetsim.cluster", "hetsim.workloads", "hetsim.results"),
         *("hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.errors"),
     ),
-    "hetsim/results/": ("hetsim.results", "hetsim.runtime", "hetsim.checks", "hetsim.trust"),
+    "hetsim/results/": ("hetsim.results", "hetsim.runtime", "hetsim.checks", "hetsim.registry"),
 }
 
 

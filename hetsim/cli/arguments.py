@@ -25,6 +25,16 @@ def options_first(arguments: Sequence[str]) -> list[str]:
     return options + overrides
 
 
+def refuse_rerun(arguments: Sequence[str]) -> None:
+    """ValueError with one sentence for Hydra's --experimental-rerun, however it is abbreviated: it reads a pickle, which can run code."""
+    for argument in arguments:
+        option = argument.split("=")[0]
+        if option.startswith("--e") and "--experimental-rerun".startswith(option):
+            raise ValueError(
+                f"{option} is not allowed, as it reads a pickle, which may run code: type the overrides in the run's config.yaml"
+            )
+
+
 def verbose(arguments: Sequence[str]) -> bool:
     """Whether errors are to be shown with their tracebacks."""
     return any(argument.lower() == "hydra.verbose=true" for argument in arguments)

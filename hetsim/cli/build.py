@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hetsim import checks
 from hetsim.cli.errors import sentence
 from hetsim.cli.objective import check_objective
-from hetsim.cli.schema import AXES, GROUPS, OPTIMIZERS, PLAIN, RATES
+from hetsim.cli.schema import AXES, GROUPS, OPTIMIZERS, PLAIN, RATES, TORCH_KEYS
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.base import Coordination
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
-from hetsim.trust import argument_names, current_name, permitted, required_arguments, resolve
+from hetsim.trust import argument_names, check_name, check_source, check_trusted, required_arguments, resolve
 from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
+
+WITHIN = "schedulers"
+"""The option of torch's SequentialLR and ChainedScheduler that holds schedules."""
 
 
 def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
@@ -31,16 +33,18 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         raise ValueError(sentence(error)) from None
     entries = checks.mapping("config", entries, optional=(*PLAIN, *GROUPS))
     for name in ("backend", "cluster", "workload", "coordination", "optimizer", "budget", *AXES):
-        checks.mapping(name, entries.get(name), optional=list(entries.get(name) or ()))
-    trust = _checked_trust(entries)
+        checks.mapping(name, entries.get(name), optional=None)
+    trust = check_trusted(entries.get("trust"))
+    _check_targets(entries, trust)
     check_objective(entries.get("objective"))
     _check_rates(entries)
     budget = checks.mapping("budget", entries["budget"], optional=("epochs", "updates", "seconds"))
+    cluster = parse_cluster(entries["cluster"])
     policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in AXES.items()}
     made = Experiment(
         method=str(entries["method"]),
         coordination=_build("coordination", entries["coordination"], Coordination, trust, **policies),
-        cluster=parse_cluster(entries["cluster"]),
+        cluster=cluster,
         workload=_build("workload", entries["workload"], Workload, trust),
         optimizer=_optimizer(entries, "optimizer", tuple(trust)),
         local_optimizer=_optimizer(entries, "local_optimizer", tuple(trust)) if entries.get("local_optimizer") else None,
@@ -52,17 +56,52 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
     return made, backend
 
 
-def _checked_trust(entries: Mapping[str, Any]) -> list[str]:
-    """The modules that the config trusts, after each `_target_` was checked against them."""
-    trust = entries.get("trust") or []
-    if not isinstance(trust, list) or not all(isinstance(module, str) for module in trust):
-        raise ValueError(f"trust must be a list of module names, such as trust=[mypackage], not {trust!r}")
-    late = (*OPTIMIZERS, *OPTIMIZERS.values())  # resolved where torch may be imported
-    for key, path in _targets({name: entry for name, entry in entries.items() if name not in late}):
-        resolve(path, key=key, trust=trust)
-    for key, path in _targets({name: entries.get(name) for name in late}):
-        permitted(path, key=key, trust=trust)
-    return trust
+def _check_targets(entries: Mapping[str, Any], trust: list[str]) -> None:
+    """ValueError with one sentence for a `_target_` that is misplaced or names no class of the expected kind; no code has run."""
+    kinds = {**AXES, "coordination": Coordination, "workload": Workload, "backend": Backend}
+    for name, entry in entries.items():
+        if name in kinds:
+            if "_target_" not in entry:
+                raise ValueError(f"{name}._target_ is missing: choose one of hetsim's configs with {name}=…, or name a class")
+            check_source(entry["_target_"], key=f"{name}._target_", group=name, kind=kinds[name], trust=trust)
+            _refuse_targets(name, {key: value for key, value in entry.items() if key != "_target_"})
+        elif name not in TORCH_KEYS:
+            _refuse_targets(name, entry)
+    for name, group in TORCH_KEYS.items():
+        if entries.get(name):
+            _check_recipe(name, entries[name], group, trust)
+
+
+def _check_recipe(key: str, entry: Any, group: str, trust: list[str]) -> None:
+    """As `_check_targets`, for an optimizer, or a schedule and the schedules within it. Their kinds are checked where torch is imported."""
+    if not isinstance(entry, Mapping) or "_target_" not in entry:
+        raise ValueError(f"{key} must have a _target_, such as torch.optim.SGD or torch.optim.lr_scheduler.StepLR, not {entry!r}")
+    check_name(entry["_target_"], key=f"{key}._target_", group=group, trust=trust)
+    for option, value in entry.items():
+        if option == WITHIN and group == TORCH_KEYS["learning_rate_schedule"] and isinstance(value, list):
+            for index, part in enumerate(value):
+                _check_recipe(f"{key}.{option}[{index}]", part, group, trust)
+        elif option != "_target_":
+            _refuse_targets(f"{key}.{option}", value)
+            _refuse_directive(key, option)
+
+
+def _refuse_targets(key: str, entry: Any) -> None:
+    """ValueError with one sentence for a `_target_`, or another of Hydra's directives, anywhere in what holds no object."""
+    if isinstance(entry, Mapping):
+        for name, value in entry.items():
+            _refuse_directive(key, name)
+            _refuse_targets(f"{key}.{name}", value)
+    elif isinstance(entry, list):
+        for index, value in enumerate(entry):
+            _refuse_targets(f"{key}[{index}]", value)
+
+
+def _refuse_directive(key: str, name: Any) -> None:
+    if name == "_target_":
+        raise ValueError(f"{key}._target_ is not allowed, as {key} holds plain values and no object: leave it out")
+    if name in ("_args_", "_partial_", "_recursive_", "_convert_"):
+        raise ValueError(f"{key}.{name} is no key of the schema: name the arguments themselves")
 
 
 def _check_rates(entries: Mapping[str, Any]) -> None:
@@ -76,59 +115,42 @@ def _check_rates(entries: Mapping[str, Any]) -> None:
 
 def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **given: Any) -> Any:
     """The object of the class that `_target_` names; ValueError if it is no `kind`, or a key is unknown or missing."""
-    if "_target_" not in entry:
-        raise ValueError(f"{name}._target_ is missing: choose one of hetsim's configs with {name}=…, or name a class")
-    target = resolve(entry["_target_"], key=f"{name}._target_", trust=trust)
-    if not (isinstance(target, type) and issubclass(target, kind)):
-        raise ValueError(f"{name}._target_={entry['_target_']} is no {kind.__name__}: name a subclass of {kind.__module__}.{kind.__name__}")
+    path = entry["_target_"]
+    target = resolve(path, key=f"{name}._target_", group=name, kind=kind, trust=trust)
     if inspect.isabstract(target):
         lacks = ", ".join(sorted(getattr(target, "__abstractmethods__", ())))
-        raise ValueError(f"{name}._target_={entry['_target_']} lacks {lacks}: write what {kind.__module__}.{kind.__name__} asks for")
-    options = [key for key in entry if key != "_target_"]
+        raise ValueError(f"{name}._target_={path} lacks {lacks}: write what {kind.__module__}.{kind.__name__} asks for")
+    options = {key: value for key, value in entry.items() if key != "_target_"}
     known = [key for key in argument_names(target) if key not in given]
     for option in options:
         if option not in known:
             raise ValueError(
-                f"{name}.{option} is no key of {entry['_target_']} ({', '.join(known) or 'it has none'})"
+                f"{name}.{option} is no key of {path} ({', '.join(known) or 'it has none'})"
                 f"{checks.suggestion(option, known) or f': add {chr(39)}~{name}.{option}{chr(39)} to leave it out'}"
             )
     for option in required_arguments(target):
         if option not in options and option not in given:
             raise ValueError(f"{name}.{option} is missing: give it a value")
-    recipe = {**entry, "_target_": current_name(entry["_target_"]), "_partial_": True}
-    return instantiate(recipe, _convert_="all")(**given)
+    try:
+        return target(**options, **given)
+    except (ValueError, AssertionError):
+        raise
+    except Exception as error:  # of a class of the user's own
+        raise ValueError(f"{name}: {path} refuses {options}: {type(error).__name__}: {error}") from error
 
 
 def _optimizer(entries: Mapping[str, Any], name: str, trust: tuple[str, ...]) -> OptimizerRecipe:
     schedule = entries.get(OPTIMIZERS[name])
-    recipe = None if schedule is None else _recipe(OPTIMIZERS[name], schedule)
-    return OptimizerRecipe(_recipe(name, entries[name]), recipe, trust, key=name, schedule_key=OPTIMIZERS[name])
+    recipe = None if schedule is None else _recipe(schedule)
+    return OptimizerRecipe(_recipe(entries[name]), recipe, trust, key=name, schedule_key=OPTIMIZERS[name])
 
 
-def _recipe(name: str, entry: Any) -> Recipe:
-    """The class and options of what is built later, where torch may be imported; options may hold recipes."""
-    if not isinstance(entry, Mapping) or "_target_" not in entry:
-        raise ValueError(f"{name} must have a _target_, such as torch.optim.SGD or torch.optim.lr_scheduler.StepLR, not {entry!r}")
+def _recipe(entry: Mapping[str, Any]) -> Recipe:
+    """The class and options of what is built later, where torch may be imported; a schedule may hold schedules."""
     options = {key: value for key, value in entry.items() if key != "_target_"}
-    for key, value in options.items():
-        if isinstance(value, list) and value and all(isinstance(part, Mapping) for part in value):
-            options[key] = [_recipe(f"{name}.{key}", part) for part in value]
+    if isinstance(options.get(WITHIN), list):
+        options[WITHIN] = [_recipe(part) for part in options[WITHIN]]
     return Recipe(entry["_target_"], options)
-
-
-def _targets(entry: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every `_target_` at any depth, with the key where it stands."""
-    if isinstance(entry, Mapping):
-        for name, value in entry.items():
-            where = f"{key}.{name}" if key else str(name)
-            if name == "_target_":
-                yield where, value
-            elif isinstance(name, str) and name in ("_args_", "_partial_", "_recursive_", "_convert_"):
-                raise ValueError(f"{where} is no key of the schema: name the arguments themselves")
-            yield from _targets(value, where)
-    elif isinstance(entry, list):
-        for index, value in enumerate(entry):
-            yield from _targets(value, f"{key}[{index}]")
 
 
 def refuse_unread_rates(config: DictConfig, typed: Sequence[str]) -> None:

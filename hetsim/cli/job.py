@@ -17,16 +17,15 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.cli.arguments import verbose
 from hetsim.cli.build import build_experiment, refuse_unread_rates
+from hetsim.cli.environment import hidden, without_values
 from hetsim.cli.errors import USERS, report, sentence
 from hetsim.cli.objective import WORST, objective_value, search_direction
 from hetsim.cli.outcomes import Outcome
+from hetsim.cli.provenance import RECORD, install
 from hetsim.errors import RunFailed
 from hetsim.results.describe import describe, one_line
 from hetsim.results.folder import folder_lock, remove_error, write_error
 from hetsim.results.identity import config_header, finished_summary, folder_name, identity_of
-
-RECORD = "hetsim.cli.launcher.SweepRecord"
-"""The callback that conf/config.yaml names."""
 
 failures: list[BaseException] = []
 """Why the single run of this command failed; it has been reported. Hydra hands no return value of a single run to `main`."""
@@ -68,7 +67,7 @@ def _single_run(config: DictConfig, folder: Path) -> None:
 def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
     """Run it unless its folder holds it. A failure is reported here and in the folder, and does not stop the other runs."""
     settings = HydraConfig.get()
-    name, typed = os.path.relpath(folder, settings.sweep.dir), tuple(settings.overrides.task)
+    name, typed = os.path.relpath(folder, settings.sweep.dir), typed_words()
     if multiprocessing.get_start_method(allow_none=True) == "loky":
         multiprocessing.set_start_method(None, force=True)  # the processes that backend=dist starts do not know joblib's own method
     worst = WORST.get(search_direction(settings) or "minimize", 0.0)
@@ -83,7 +82,7 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
             raise
         expected = isinstance(error, USERS)
         reason = sentence(error) if expected else f"{type(error).__name__} in hetsim's own code: {sentence(error)}"
-        write_error(folder, reason, "" if expected else traceback.format_exc())
+        write_error(folder, hidden(reason, config), "" if expected else hidden(traceback.format_exc(), config))
         print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
         return Outcome(name, typed, worst, failure=reason)
     remove_error(folder)
@@ -96,11 +95,19 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
 
 def _run(config: DictConfig, folder: Path) -> dict[str, Any] | None:
     """The summary of the run; None in a process that does not lead it."""
-    typed = HydraConfig.get().overrides.task
+    typed = typed_words()
     refuse_unread_rates(config, typed)
     made, backend = build_experiment(config)
-    entries = resolved_entries(config)
-    return backend.run(made, folder, config_header(identity_of(entries), typed) + OmegaConf.to_yaml(OmegaConf.create(entries)))
+    written, environment = without_values(config)
+    header = config_header(identity_of(resolved_entries(config)), typed, environment)
+    return backend.run(made, folder, header + OmegaConf.to_yaml(OmegaConf.create(written)))
+
+
+def typed_words() -> tuple[str, ...]:
+    """The overrides that were typed for this run, with their references as they are."""
+    words = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    assert isinstance(words, list)
+    return tuple(map(str, words))
 
 
 def resolved_entries(config: DictConfig) -> dict[str, Any]:
@@ -114,5 +121,6 @@ def resolved_entries(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in entries.items()}
 
 
-# Registered on import, as a launcher's processes import this module and nothing else before they name a run's folder.
+# On import, as a launcher's processes import this module and nothing else before they compose the run's config and name its folder.
+install()
 OmegaConf.register_new_resolver("hetsim.folder", lambda *, _root_: folder_name(resolved_entries(_root_)), replace=True)

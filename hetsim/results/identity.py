@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hetsim.registry import first_name
 from hetsim.results.keys import CHANGE_NO_FILE
-from hetsim.trust import first_name
 
-IDENTITY, TYPED = "# identity: ", "# typed: "
-"""How the first two lines of a run's config.yaml begin."""
+IDENTITY, TYPED, ENVIRONMENT = "# identity: ", "# typed: ", "# environment: "
+"""How the first lines of a run's config.yaml begin; the third is there if the config refers to environment variables."""
 
 
 def identity_of(entries: Mapping[str, Any]) -> str:
@@ -44,9 +44,10 @@ def _legal(part: Any, *, max_letters: int = 40) -> str:
     return re.sub(r"[^A-Za-z0-9_.+-]+", "_", str(part))[:max_letters].strip("-._") or "x"
 
 
-def config_header(identity: str, typed: Sequence[str]) -> str:
-    """The two comment lines at the top of a run's config.yaml: its identity, and the overrides that were typed."""
-    return f"{IDENTITY}{identity}\n{TYPED}{json.dumps(list(typed))}\n"
+def config_header(identity: str, typed: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """The comment lines at the top of a run's config.yaml: identity, typed overrides, hashes of the values from the environment by key."""
+    hashes = f"{ENVIRONMENT}{json.dumps(dict(environment))}\n" if environment else ""
+    return f"{IDENTITY}{identity}\n{TYPED}{json.dumps(list(typed))}\n{hashes}"
 
 
 def typed_overrides(run: Path) -> dict[str, str]:

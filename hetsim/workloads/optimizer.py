@@ -90,9 +90,7 @@ class FlatOptimizer(Optimizer):
         parameter = torch.nn.Parameter(torch.zeros(size))
         recipe, trust = self.recipe, self.recipe.trust
         name, options = recipe.optimizer.target, dict(recipe.optimizer.options)
-        cls = resolve(name, key=f"{recipe.key}._target_", trust=trust)
-        if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
-            raise ValueError(f"{recipe.key}._target_={name} is no optimizer: choose a class of torch.optim, such as torch.optim.SGD")
+        cls: Any = resolve(name, key=f"{recipe.key}._target_", group="optimizer", kind=torch.optim.Optimizer, trust=trust)
         for option in options:
             if option not in argument_names(cls):
                 raise ValueError(f"{recipe.key}.{option} is no option of {name}: add '~{recipe.key}.{option}' to leave it out")
@@ -168,9 +166,8 @@ def sgd(
 def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[str, ...], key: str) -> Any:
     """The scheduler, and those that it is composed of."""
     name, options = recipe.target, dict(recipe.options)
-    cls = resolve(name, key=f"{key}._target_", trust=trust)
-    if not (isinstance(cls, type) and issubclass(cls, torch.optim.lr_scheduler.LRScheduler)):
-        raise ValueError(f"{key}._target_={name} is no scheduler: choose a class of torch.optim.lr_scheduler")
+    kind = torch.optim.lr_scheduler.LRScheduler
+    cls: Any = resolve(name, key=f"{key}._target_", group="learning_rate_schedule", kind=kind, trust=trust)
     if issubclass(cls, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise ValueError(f"{key}._target_={name} needs a validation loss during training: choose a schedule by epochs")
     for option, value in options.items():

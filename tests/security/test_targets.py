@@ -1,0 +1,274 @@
+"""No config runs code: every way to name an object that was found in an attack, and its relatives."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from worlds import exit_status
+
+from hetsim.cli.main import main
+
+pytestmark = pytest.mark.slow
+
+SHELL = "{_target_: os.system, command: 'touch MARK'}"
+"""Calls a shell that leaves a mark."""
+LOCATE = "{_target_: hetsim.trusted._locate, path: os.system}"
+STEP = "{_target_: torch.optim.lbfgs._strong_wolfe, obj_func: " + LOCATE + ", x: 'touch MARK', t: 1, d: 0, f: 0, g: 0, gtd: 0}"
+"""The chain that ran a shell command without `trust` in hetsim 0.1."""
+
+CHAINS = {"STEP": STEP, "LOCATE": LOCATE, "SHELL": SHELL}
+FILES = {
+    # a config file's text, as experiment=attack: what the sentence holds
+    "allocation: {_target_: hetsim.policies.allocation.Fixed, parts: STEP}": "allocation.parts._target_ is not allowed",
+    "allocation: LOCATE": "allocation._target_=hetsim.trusted._locate is none of the classes",
+    "workload: {model_options: STEP}": "workload.model_options._target_ is not allowed",
+    "workload: {model_options: {deep: [1, {deeper: [SHELL]}]}}": "workload.model_options.deep[1].deeper[0]._target_ is not allowed",
+    "cluster: {nodes: [{count: 2, noise: SHELL}]}": "cluster.nodes[0].noise._target_ is not allowed",
+    "budget: SHELL": "budget._target_ is not allowed",
+    "batch_size: SHELL": "batch_size._target_ is not allowed",
+    "optimizer: {betas: SHELL}": "optimizer.betas._target_ is not allowed",
+    "optimizer: STEP": "optimizer._target_=torch.optim.lbfgs._strong_wolfe is not allowed: it must name a public class",
+    "optimizer: SHELL": "optimizer._target_=os.system is not allowed",
+    "optimizer: {_target_: torch.optim.optimizer.functools.partial}": "torch.optim.optimizer.functools.partial does not exist",
+    "optimizer: {_target_: torch.optim.sgd.sgd}": "optimizer._target_=torch.optim.sgd.sgd is no Optimizer",
+    "optimizer: {_target_: torch.optim.lr_scheduler.LambdaLR, lr_lambda: x}": "is no Optimizer",
+    "learning_rate_schedule: LOCATE": "learning_rate_schedule._target_=hetsim.trusted._locate is not allowed",
+    "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.LambdaLR, lr_lambda: SHELL}": "schedule.lr_lambda._target_ is not",
+    "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.ChainedScheduler, schedulers: [SHELL]}": "schedulers[0]._target_=os.sys",
+    "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.StepLR, step_size: [SHELL]}": "schedule.step_size[0]._target_ is not",
+    "coordination: {_target_: hetsim.dist.launch._without_interrupts, start: x}": "coordination._target_=hetsim.dist.launch._without_int",
+    "backend: {_target_: hetsim.dist.launch.launch}": "backend._target_=hetsim.dist.launch.launch is none of the classes",
+    "backend: {_target_: hetsim.cli.build.build_experiment}": "backend._target_=hetsim.cli.build.build_experiment is none of the classes",
+    "backend: {_target_: hetsim.sim.Simulator, _args_: [1]}": "backend._args_ is no key of the schema",
+    "backend: {_target_: hetsim.sim.Simulator, _partial_: true}": "backend._partial_ is no key of the schema",
+    "workload: {_recursive_: true}": "workload._recursive_ is no key of the schema",
+    "admission: {_target_: hetsim.policies.allocation.Even}": "admission._target_=hetsim.policies.allocation.Even is none of the classes",
+    "discount: {_target_: hetsim.sim.world.np.f2py.run_main}": "discount._target_=hetsim.sim.world.np.f2py.run_main is none of the classes",
+    "discount: {_target_: builtins.eval}": "discount._target_=builtins.eval is not allowed",
+    "discount: {_target_: [os, system]}": "discount._target_=['os', 'system'] is no name of a class",
+    "discount: {_target_: 'hetsim..trust'}": "discount._target_=hetsim..trust is no name of a class",
+    "discount: {_target_: 'os.system(\"true\")'}": "is no name of a class",
+    "compression: {_target_: ctypes.CDLL, name: /lib/evil.so}": "compression._target_=ctypes.CDLL is not allowed",
+    "method: !!python/object/apply:os.system ['touch MARK']": "attack.yaml, line 2, column 9 cannot be read as YAML",
+    "cluster: !!python/object/new:subprocess.Popen [['touch', 'MARK']]": "cannot be read as YAML",
+    "batch_size: !!python/name:os.system": "cannot be read as YAML",
+    "trust: [os, subprocess]": "experiment/attack.yaml sets trust, which is taken from the command line alone",
+    "trust: ${oc.env:PATH}": "experiment/attack.yaml sets trust, which is taken from the command line alone",
+    "hydra: {callbacks: {mine: SHELL}}": "attack.yaml sets hydra.callbacks.mine._target_, which is taken from the command line alone",
+    "hydra: {callbacks: {mine: {_target_: this.zipapp}}}": "sets hydra.callbacks.mine._target_",
+    "hydra: {job_logging: {handlers: {mine: {(): os.system, command: 'touch MARK'}}}}": "sets hydra.job_logging.handlers.mine.()",
+    "hydra: {hydra_logging: {formatters: {mine: {class: this.that}}}}": "sets hydra.hydra_logging.formatters.mine.class",
+    "hydra: {launcher: {_target_: os.system}}": "sets hydra.launcher._target_",
+    "hydra: {sweeper: SHELL}": "sets hydra.sweeper._target_",
+    "hydra: {sweeper: {custom_search_space: os.system}}": "sets hydra.sweeper.custom_search_space",
+    "hydra: {sweeper: {sampler: {_target_: os.system}}}": "sets hydra.sweeper.sampler._target_",
+    "hydra: {sweeper: {params: {trust: '[os]'}}}": "varies trust in a sweep, which only the command line may do",
+    "hydra: {sweeper: {params: {++hydra.job.env_set: x}}}": "varies ++hydra.job.env_set in a sweep",
+    "hydra: {sweeper: {params: {hydra/job_logging: x}}}": "varies hydra/job_logging in a sweep",
+    "hydra: {job: {env_set: {LD_PRELOAD: /lib/evil.so}}}": "sets hydra.job.env_set.LD_PRELOAD",
+    "hydra: {launcher: {setup: ['touch MARK']}}": "sets hydra.launcher.setup",
+    "hydra: {launcher: {pre_dispatch: \"__import__('os').system('true')\"}}": "sets hydra.launcher.pre_dispatch",
+    "hydra: {overrides: {task: ['trust=[os]']}}": "sets hydra.overrides.task",
+    "hydra: ${elsewhere}\nelsewhere: {callbacks: {mine: {_target_: os.system}}}": "sets hydra.",
+}
+
+
+@pytest.mark.parametrize("attack", [*((attack, ()) for attack in FILES), *((attack, ("-m",)) for attack in list(FILES)[::5])])
+def test_a_file_runs_no_code(
+    attack: tuple[str, tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused in one sentence, before anything that it names is imported or called, and nothing is left."""
+    mark, folder = tmp_path / "mark", tmp_path / "conf" / "experiment"
+    text, sweep = attack
+    folder.mkdir(parents=True)
+    for name, chain in CHAINS.items():
+        text = text.replace(name, chain)
+    (folder / "attack.yaml").write_text("# @package _global_\n" + text.replace("MARK", str(mark)) + "\n")
+    where = ("--config-dir", str(tmp_path / "conf"), "experiment=attack")
+    quick = (
+        "workload=quadratic",
+        "budget.updates=2",
+        "pictures=false",
+        f"hydra.run.dir={tmp_path / 'run'}",
+        f"hydra.sweep.dir={tmp_path / 'sweep'}",
+    )
+    before = set(sys.modules)
+
+    status = exit_status(monkeypatch, "hetsim", main, *sweep, *where, *quick)
+
+    told = capsys.readouterr().err
+    assert status == 1
+    assert FILES[attack[0]] in told
+    assert "Traceback" not in told
+    assert not mark.exists()
+    assert not (tmp_path / "run").exists()
+    assert {"this", "zipapp", "os.system"} & (set(sys.modules) - before) == set()
+
+
+PACKAGES = {
+    "hydra/job_logging": "handlers: {mine: {class: this.that}}",
+    "hydra/env": "x: 1",
+    "elsewhere": "# @package hydra.callbacks.mine\n_target_: os.system",
+}
+
+
+@pytest.mark.parametrize("group", PACKAGES)
+def test_a_file_says_no_more_to_hydra_from_another_group(
+    group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What counts is where its keys end up, not where the file lies."""
+    folder = tmp_path / "conf" / group
+    folder.mkdir(parents=True)
+    (folder / "attack.yaml").write_text(PACKAGES[group] + "\n")
+    typed = f"{group}=attack" if group.startswith("hydra") else f"+{group}=attack"
+
+    status = exit_status(monkeypatch, "hetsim", main, "--config-dir", str(tmp_path / "conf"), typed, f"hydra.run.dir={tmp_path / 'run'}")
+
+    assert status == 1
+    assert f"{tmp_path / 'conf'}/{group}/attack.yaml sets hydra." in capsys.readouterr().err
+
+
+TYPED = {
+    "+hydra.callbacks.mine._target_=os.system": "hydra.callbacks.mine._target_=os.system is no installed callback",
+    "+hydra.callbacks.mine._target_=hydra.experimental.callbacks.logging.shutdown": "is no installed callback",
+    "hydra.callbacks.sweep_record._target_=hetsim.cli.launcher.shutil.rmtree": "is no installed callback",
+    "+hydra.callbacks.sweep_record.more={_target_: os.getcwd}": "hydra.callbacks.sweep_record.more._target_ is not allowed",
+    "hydra.launcher._target_=os.system": "hydra.launcher._target_=os.system is no installed plugin of Hydra's",
+    "hydra.sweeper._target_=hydra_plugins.nothing.Sweeper": "is no installed plugin of Hydra's",
+    "hydra.sweeper.params={x: {_target_: os.getcwd}}": "what was typed or read does not make a config (",
+    "hydra/sweeper=optuna hydra.sweeper.sampler._target_=os.system": "hydra.sweeper.sampler._target_=os.system is no sampler of Optuna's",
+    "hydra/job_logging=default hydra.job_logging.handlers.console.class=os.system": "handlers.console.class=os.system is not allowed",
+    "hydra/job_logging=default hydra.job_logging.handlers.console.stream=ext://os.system": "console.stream=ext://os.system is not allowed",
+    "--experimental-rerun=run.pickle": "--experimental-rerun is not allowed, as it reads a pickle",
+    "--exp run.pickle": "--exp is not allowed, as it reads a pickle",
+    "trust=[os] discount._target_=os.system": "discount._target_=os.system is refused, as os.system is no Discount",
+    "trust=[os] discount._target_=os._exit": "discount._target_=os._exit is not allowed: it must name a public class of os",
+    "trust=['os;'] discount._target_=os.system": "trust must be a list of module names",
+}
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_what_is_typed_names_only_what_is_installed(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Callbacks, plugins and log handlers by their own names; anything else is one sentence."""
+    words = typed.replace(": ", ":\0").split(" ")
+
+    status = exit_status(monkeypatch, "hetsim", main, *(word.replace("\0", " ") for word in words), f"hydra.run.dir={tmp_path / 'run'}")
+
+    told = capsys.readouterr().err
+    assert status == 1
+    assert TYPED[typed] in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("primary", ["trust: [os]", "hydra: {searchpath: ['pkg://this']}"])
+def test_a_primary_config_of_another_name_is_a_file_too(
+    primary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hydra imports the packages of its search path before it composes anything."""
+    (tmp_path / "theirs.yaml").write_text(f"defaults: [config, _self_]\n{primary}\n")
+    sys.modules.pop("this", None)
+
+    status = exit_status(monkeypatch, "hetsim", main, "--config-dir", str(tmp_path), "--config-name", "theirs")
+
+    assert status == 1
+    assert f"{tmp_path}/theirs.yaml sets " in capsys.readouterr().err
+    assert "this" not in sys.modules
+
+
+def test_a_file_may_say_where_runs_go_and_what_a_sweep_varies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys that run nothing."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\n"
+        "defaults: [{override /hydra/launcher: joblib}, {override /method: ssgd}, {override /workload: phantom}]\n"
+        f"hydra: {{mode: MULTIRUN, sweep: {{dir: {tmp_path / 'sweep'}}}, launcher: {{n_jobs: 1}}, sweeper: {{params: {{seed: '0,1'}}}}}}\n"
+        "trust: []\npictures: false\nbudget: {epochs: null, updates: 2}\n"
+    )
+
+    assert exit_status(monkeypatch, "hetsim", main, "--config-dir", str(tmp_path), "experiment=mine") == 0
+
+    assert sorted(json.loads(path.read_text())["seed"] for path in tmp_path.glob("sweep/*/summary.json")) == [0, 1]
+
+
+MODULES = {
+    # the text of a module that is trusted: the name of a class, why it is refused
+    "class Rule: pass": ("Rule", "mine_too.Rule is no Discount"),
+    "def Rule(): pass": ("Rule", "mine_too.Rule is not defined by a class statement"),
+    "Rule = print": ("Rule", "mine_too.Rule is not defined by a class statement"),
+    "x = 1": ("Rule", "mine_too defines no class 'Rule'"),
+    "from os import system as Rule": ("Rule", "mine_too.Rule is no Discount"),
+    "from hetsim.policies.allocation import Even\nclass Rule(Even): pass": ("Rule", "mine_too.Rule is no Discount"),
+    "from threading import *\nclass Rule(Thread): pass": ("Rule", "mine_too.Rule is no Discount"),
+    "class Rule(Rule): pass": ("Rule", "mine_too.Rule is no Discount"),
+    "class Rule(": ("Rule", "mine_too is no valid Python"),
+    "class _Rule: pass": ("_Rule", "it must name a public class of mine_too"),
+}
+
+
+@pytest.mark.parametrize("text", MODULES)
+def test_a_trusted_module_does_not_run_for_a_class_of_the_wrong_kind(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its source is read first."""
+    mark = tmp_path / "mark"
+    (tmp_path / "mine_too.py").write_text(f"open({str(mark)!r}, 'w').close()\n{text}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    name, reason = MODULES[text]
+
+    typed = ("trust=[mine_too]", "method=asgd", f"discount._target_=mine_too.{name}", f"hydra.run.dir={tmp_path / 'run'}")
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+
+    assert reason in capsys.readouterr().err
+    assert not mark.exists()
+
+
+def test_a_trusted_package_may_be_split_over_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class is found through relative, renamed and star imports, and through base classes of its own."""
+    package = tmp_path / "my_package"
+    package.mkdir()
+    (package / "base.py").write_text(
+        "import hetsim.policies.weighting as w\nclass Base(w.Discount):\n    def factor(self, staleness): return 1.0\n"
+    )
+    (package / "rules.py").write_text("from .base import Base as Above\nclass Rule(Above): pass\n")
+    (package / "__init__.py").write_text("from .rules import *\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    quick = ("workload=quadratic", "budget.updates=2", "pictures=false", f"hydra.run.dir={tmp_path / 'run'}")
+
+    for name in ("my_package.Rule", "my_package.rules.Rule"):
+        for module in [module for module in sys.modules if module.startswith("my_package")]:
+            del sys.modules[module]
+        assert exit_status(monkeypatch, "hetsim", main, "trust=[my_package]", "method=asgd", f"discount._target_={name}", *quick) == 0
+
+
+def test_a_trusted_module_that_fails_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the line of the module."""
+    (tmp_path / "broken_rules.py").write_text("from hetsim.policies.weighting import Discount\nx = y\nclass Rule(Discount): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    typed = ("trust=[broken_rules]", "method=asgd", "discount._target_=broken_rules.Rule", f"hydra.run.dir={tmp_path / 'run'}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+
+    told = "discount._target_=broken_rules.Rule: broken_rules cannot be imported (NameError: name 'y' is not defined, line 2): correct it"
+    assert told in capsys.readouterr().err
+
+
+def test_nothing_of_a_stranger_is_imported_by_a_fresh_command(tmp_path: Path) -> None:
+    """In a process of its own, where `this` would print when it is imported."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "attack.yaml").write_text("# @package _global_\nhydra: {callbacks: {x: {_target_: this.d}}}\n")
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "hetsim", "--config-dir", str(tmp_path), "experiment=attack"], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.count("\n") == 1
