@@ -127,6 +127,7 @@ def test_the_one_place_that_may_know_a_world_does(module: str):
 MAY_IMPORT = {
     "hetsim/vector.py": (),
     "hetsim/checks.py": (),
+    "hetsim/memory.py": (),
     "hetsim/errors.py": (),
     "hetsim/registry.py": (),
     "hetsim/trusted_source.py": (),
@@ -135,7 +136,7 @@ MAY_IMPORT = {
     "hetsim/policies/": ("hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.policies"),
     "hetsim/coordination/": ("hetsim.policies", "hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.coordination"),
     "hetsim/cluster/": ("hetsim.cluster", "hetsim.vector", "hetsim.checks", "hetsim.errors"),
-    "hetsim/workloads/": ("hetsim.workloads", "hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.trust"),
+    "hetsim/workloads/": ("hetsim.workloads", "hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.memory", "hetsim.trust"),
     "hetsim/runtime/": (
         *("hetsim.runtime", "hetsim.coordination", "hetsim.cluster", "hetsim.workloads", "hetsim.effects", "hetsim.vector"),
         *("hetsim.checks", "hetsim.errors"),

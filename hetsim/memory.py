@@ -1,0 +1,85 @@
+"""The memory that this process may still take, as far as the system tells, and one sentence for what would not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path, PurePosixPath
+
+CONTROL_GROUPS = (
+    # where they are mounted, by controller; the files with limit and usage; the entry of memory.stat with the page cache
+    ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ("", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+)
+"""Version 1 of Linux's control groups, and version 2."""
+
+
+def check_fits(what: str, nbytes: int, remedy: str) -> None:
+    """ValueError with one sentence if `what` takes more memory than is available, or than any process can address."""
+    available = available_bytes()
+    most, there = (sys.maxsize, "can be addressed") if available is None else (available, "are available")
+    if nbytes > most:
+        raise ValueError(f"{what} would take {gigabytes(nbytes)} GB of memory, and {gigabytes(most)} GB {there}: {remedy}")
+
+
+def gigabytes(nbytes: int) -> str:
+    """Units of 10⁹ bytes with one decimal place; two digits of what is very small or very large, at any size."""
+    value = Decimal(nbytes) / 10**9
+    return f"{value:.1f}" if not value or Decimal("0.1") <= value < 10**6 else f"{value:.2g}"
+
+
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """The least that the machine, the process's control groups and its own limit leave; None where the system does not tell.
+
+    `root` is the folder that holds proc and sys.
+    """
+    return max(0, min(left)) if (left := [*_machine(root), *_control_groups(root), *_address_space(root)]) else None
+
+
+def _machine(root: Path) -> Iterator[int]:
+    """What can be taken without swapping."""
+    if (kibibytes := _entry(root / "proc/meminfo", "MemAvailable:")) is not None:
+        yield 1024 * kibibytes
+
+
+def _control_groups(root: Path) -> Iterator[int]:
+    """What the process's control group, and each one that holds it, has left; page cache that can be dropped is left."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, name = line.split(":", 2)
+        for controller, mount, limit, usage, cache in CONTROL_GROUPS:
+            if controller in controllers.split(","):
+                group = PurePosixPath(name.lstrip("/"))
+                for folder in (root / mount / part for part in (group, *group.parents)):
+                    most, used = _number(_text(folder / limit)), _number(_text(folder / usage))
+                    if most is not None and used is not None:
+                        yield most - used + (_entry(folder / "memory.stat", cache) or 0)
+
+
+def _address_space(root: Path) -> Iterator[int]:
+    """What `ulimit -v` leaves."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    pages = _number(_text(root / "proc/self/statm").partition(" ")[0])
+    if most != resource.RLIM_INFINITY and pages is not None:
+        yield most - pages * resource.getpagesize()
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def _entry(path: Path, name: str) -> int | None:
+    """The number behind this name, which begins a line."""
+    rows = (line.split() for line in _text(path).splitlines())
+    return next((_number(row[1]) for row in rows if row[:1] == [name] and len(row) > 1), None)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.strip().isdecimal() else None
