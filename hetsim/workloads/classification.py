@@ -13,12 +13,12 @@ from torch.nn import functional
 from hetsim.effects import Batch
 from hetsim.workloads.data.base import Arrays, Augmentation
 from hetsim.workloads.device import Device
+from hetsim.workloads.images import CHUNK_SAMPLES, augmented, check_images, resized
 from hetsim.workloads.models.registry import build_model, logits
 from hetsim.workloads.optimizer import FlatOptimizer
-from hetsim.workloads.sequence import Indices, Sequence, word, words
+from hetsim.workloads.sequence import Indices, Sequence, word
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
 
-CHUNK_SAMPLES = 1000  # evaluated, resized and averaged together
 MAX_EVALUATED_SAMPLES = 10_000  # of the training set, evenly spaced: the training loss is the mean over them
 
 
@@ -49,12 +49,11 @@ class Classification(Task):
         self.num_samples = len(arrays.x_train)
         self.sequence = Sequence(self.num_samples, seed=seed)
         self.augmentation = augmentation
+        check_images(arrays, resize, augmentation)
         self._x_train, self._x_test = self._inputs(arrays, resize)
         self._y_train, self._y_test = torch.from_numpy(arrays.y_train), torch.from_numpy(arrays.y_test)
         num_classes = int(max(arrays.y_train.max(), arrays.y_test.max())) + 1
         shape = tuple(self._x_train.shape[1:])
-        if self.augmentation and len(shape) != 3:
-            raise ValueError("workload.augmentation needs images, not plain features: leave it out")
         self.model = build_model(model, model_options, shape=shape, num_classes=num_classes, seed=seed).to(self.dtype)
         self._parameters = list(self.model.parameters())
         statistics = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
@@ -120,8 +119,6 @@ class Classification(Task):
         """Inputs as they are stored (bytes stay bytes); sets mean and deviation of each channel."""
         train, test = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.x_test)
         if resize is not None:
-            if train.ndim != 4:
-                raise ValueError(f"workload.resize={resize} needs images, not plain features: leave it out")
             train, test = (resized(part, resize) for part in (train, test))
         axes = [axis for axis in range(train.ndim) if axis != 1]
         wide = [1, -1] + [1] * (train.ndim - 2)
@@ -145,29 +142,3 @@ def _view(tensors: Sized[torch.Tensor], vector: torch.Tensor) -> None:
     sizes = [tensor.numel() for tensor in tensors]
     for tensor, part in zip(tensors, torch.split(vector[: sum(sizes)], sizes), strict=True):
         tensor.data = part.view(tensor.shape)
-
-
-def resized(images: torch.Tensor, side: int) -> torch.Tensor:
-    """Images of side x side pixels, as floats."""
-    parts = [
-        functional.interpolate(part.float(), size=(side, side), mode="bilinear", antialias=True)
-        for part in torch.split(images, CHUNK_SAMPLES)
-    ]
-    return torch.cat(parts)
-
-
-def augmented(images: torch.Tensor, how: Augmentation, *, seed: int, positions: Indices) -> torch.Tensor:
-    """Each image shifted and mirrored, drawn from (seed, its position); pixels shifted in are zero, which is the mean."""
-    count, channels, height, width = images.shape
-    drawn = words(seed, positions, stream=2)
-    steps = np.uint64(2 * how.pad + 1)
-    down, right = (((drawn >> np.uint64(shift)) % steps).astype(np.int64) for shift in (0, 20))
-    rows = torch.from_numpy(down[:, None] + np.arange(height))
-    columns_ = right[:, None] + np.arange(width)
-    if how.mirror:
-        mirrored = (drawn >> np.uint64(63)).astype(bool)
-        columns_[mirrored] = columns_[mirrored, ::-1]
-    columns = torch.from_numpy(columns_)
-    padded = functional.pad(images, (how.pad,) * 4)
-    which = torch.arange(count)[:, None, None, None]
-    return padded[which, torch.arange(channels)[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]]

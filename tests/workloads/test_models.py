@@ -15,8 +15,8 @@ from torch.nn.utils import vector_to_parameters
 from worlds import Run, cluster, experiment, node, simulate
 
 from hetsim.effects import Batch
-from hetsim.workloads.classification import augmented
 from hetsim.workloads.data.base import Augmentation
+from hetsim.workloads.images import augmented
 from hetsim.workloads.models.registry import OWN
 from hetsim.workloads.task import Task
 
