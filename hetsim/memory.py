@@ -16,10 +16,13 @@ CONTROL_GROUPS = (
 """Version 1 of Linux's control groups, and version 2."""
 
 
-def check_fits(what: str, nbytes: int, remedy: str) -> None:
-    """ValueError with one sentence if `what` takes more memory than is available, or than any process can address."""
+def check_fits(what: str, nbytes: int, remedy: str, *, taken: int = 0) -> None:
+    """ValueError with one sentence if `what` takes more memory than is available, or than any process can address.
+
+    `taken` of its bytes are in use already.
+    """
     available = available_bytes()
-    most, there = (sys.maxsize, "can be addressed") if available is None else (available, "are available")
+    most, there = (sys.maxsize, "can be addressed") if available is None else (available + taken, "are available")
     if nbytes > most:
         raise ValueError(f"{what} would take {gigabytes(nbytes)} GB of memory, and {gigabytes(most)} GB {there}: {remedy}")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import lzma
-import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetsim.memory import check_fits
+from hetsim.workloads.data.archive import REMEDY, Claim, opened
 from hetsim.workloads.data.base import Arrays
 from hetsim.workloads.supervised import Supervised
 
 MAX_CLASSES = 100_000  # a larger label is taken for a mistake
 
-
+INPUTS, LABELS = ("x_train", "x_test"), ("y_train", "y_test")
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -43,55 +43,61 @@ class NpzArrays(Supervised):
 
     def read(self) -> Arrays:
         self.check()
-        arrays = self._arrays()
-        x_train, x_test = (_channels_first(arrays[name], f"{self.path}: {name}") for name in ("x_train", "x_test"))
-        y_train, y_test = (_labels(arrays[name], f"{self.path}: {name}") for name in ("y_train", "y_test"))
-        for x, y, part in ((x_train, y_train, "train"), (x_test, y_test, "test")):
-            if len(x) != len(y) or not len(x):
-                raise ValueError(f"workload.path={self.path}: x_{part} has {len(x)} samples and y_{part} {len(y)} labels: they must agree")
-        if x_train.shape[1:] != x_test.shape[1:]:
-            raise ValueError(
-                f"workload.path={self.path}: x_train is {x_train.shape[1:]} a sample, x_test {x_test.shape[1:]}: they must agree"
-            )
-        return Arrays(x_train, y_train, x_test, y_test)
+        what = f"workload.path={self.path}"
+        with opened(self.path, what, NAMES) as archive:
+            claims = archive.claims()
+            _check_claims(claims, what)
+            check_fits(what, archive.memory_bytes + _peak_bytes(claims), REMEDY, taken=archive.memory_bytes)
+            inputs = {name: _channels_first(archive.read(claims[name]), f"{what}: {name}") for name in INPUTS}
+            labels = {name: _labels(archive.read(claims[name]), f"{what}: {name}") for name in LABELS}
+        return Arrays(**inputs, **labels)
 
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        try:
-            packed = Path(self.path).read_bytes()
-            unpacked = io.BytesIO(lzma.decompress(packed) if self.path.endswith(".xz") else packed)
-            if not zipfile.is_zipfile(unpacked):
-                raise ValueError("it is no .npz archive, as numpy.savez makes one")
-            unpacked.seek(0)
-            with np.load(unpacked, allow_pickle=False) as archive:
-                missing = [name for name in NAMES if name not in archive]
-                if missing:
-                    raise ValueError(f"it has no {', '.join(missing)}")
-                return {name: archive[name] for name in NAMES}
-        except Exception as error:
-            raise ValueError(f"workload.path={self.path} cannot be read as a NumPy archive of {', '.join(NAMES)}: {error}") from None
+
+def _check_claims(claims: Mapping[str, Claim], what: str) -> None:
+    """ValueError with one sentence if the shapes and types that the headers tell are none to train on."""
+    for name in INPUTS:
+        shape, dtype = claims[name].shape, claims[name].dtype
+        if len(shape) not in (2, 3, 4) or dtype.kind not in "uif":
+            raise ValueError(f"{what}: {name} must be numbers in 2, 3 or 4 dimensions, not {dtype} in {len(shape)}: convert it first")
+        if not all(shape[1:]):
+            raise ValueError(f"{what}: {name} has samples of shape {shape[1:]}, which hold nothing: give each at least one number")
+    for name in LABELS:
+        shape, dtype = claims[name].shape, claims[name].dtype
+        if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)) or dtype.kind not in "ui":
+            raise ValueError(f"{what}: {name} must be one row of integers from 0, not {dtype} of shape {shape}: convert it first")
+    for x, y in zip(INPUTS, LABELS, strict=True):
+        samples, labels = claims[x].shape[0], claims[y].shape[0]
+        if samples != labels or not samples:
+            raise ValueError(f"{what}: {x} has {samples} samples and {y} {labels} labels: give each sample its label, and at least one")
+    train, test = (claims[name].shape[1:] for name in INPUTS)
+    if train != test:
+        raise ValueError(f"{what}: x_train is {train} a sample, x_test {test}: they must agree")
+
+
+def _peak_bytes(claims: Mapping[str, Claim]) -> int:
+    """The most that reading takes: all arrays as they are kept, and the largest of those that are converted also as it is stored."""
+    kept = sum(claims[name].size * _kept(claims[name].dtype).itemsize for name in INPUTS) + sum(8 * claims[name].size for name in LABELS)
+    as_stored = [name for name in INPUTS if claims[name].dtype == _kept(claims[name].dtype) and len(claims[name].shape) < 4]
+    return kept + max(claim.nbytes for name, claim in claims.items() if name not in as_stored)
+
+
+def _kept(stored: np.dtype[Any]) -> np.dtype[Any]:
+    """The type that inputs are kept in: bytes stay bytes."""
+    return stored if stored in (np.uint8, np.float64) else np.dtype(np.float32)
 
 
 def _channels_first(x: NDArray[Any], what: str) -> NDArray[Any]:
-    if x.ndim not in (2, 3, 4) or x.dtype.kind not in "uif":
-        raise ValueError(f"workload.path={what} must be numbers in 2, 3 or 4 dimensions, not {x.dtype} in {x.ndim}")
-    if not all(x.shape[1:]):
-        raise ValueError(f"workload.path={what} has samples of shape {x.shape[1:]}, which hold nothing: give each at least one number")
-    if x.dtype.kind == "f" and not (np.abs(x) <= np.finfo(np.float32).max).all():
-        raise ValueError(f"workload.path={what} holds NaN or infinity: clean it first")
-    if x.dtype not in (np.uint8, np.float64):
-        x = x.astype(np.float32)
-    if x.ndim == 3:
-        return x[:, None]
-    return np.ascontiguousarray(np.moveaxis(x, 3, 1)) if x.ndim == 4 else x
+    limit = np.finfo(np.float32).max
+    if x.dtype.kind == "f" and not (x.min() >= -limit and x.max() <= limit):
+        raise ValueError(f"{what} holds NaN or infinity, or a number beyond float32: clean it first")
+    images = np.moveaxis(x, 3, 1) if x.ndim == 4 else x
+    kept = images.astype(_kept(x.dtype), order="C" if x.ndim == 4 else "K", copy=False)
+    return kept[:, None] if x.ndim == 3 else kept
 
 
 def _labels(y: NDArray[Any], what: str) -> NDArray[np.int64]:
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1 or y.dtype.kind not in "ui":
-        raise ValueError(f"workload.path={what} must be one row of integers from 0, not {y.dtype} of shape {y.shape}: convert it first")
-    if len(y) and int(y.min()) < 0:
-        raise ValueError(f"workload.path={what} goes down to {y.min()}: number the classes from 0")
-    if len(y) and int(y.max()) >= MAX_CLASSES:
-        raise ValueError(f"workload.path={what} goes up to {y.max()}: number the classes from 0, fewer than {MAX_CLASSES} of them")
-    return y.astype(np.int64)
+    if int(y.min()) < 0:
+        raise ValueError(f"{what} goes down to {y.min()}: number the classes from 0")
+    if int(y.max()) >= MAX_CLASSES:
+        raise ValueError(f"{what} goes up to {y.max()}: number the classes from 0, fewer than {MAX_CLASSES} of them")
+    return y.reshape(-1).astype(np.int64)

@@ -1,0 +1,173 @@
+"""Arrays in a `.npz` or `.npz.xz`: what they claim to hold is known, and can be refused, before it is unpacked."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import lzma
+import math
+import os
+import reprlib
+import textwrap
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from hetsim.memory import check_fits, gigabytes
+
+MAX_RATIO = 200
+"""How many times its own size an archive may unpack to."""
+UNSUSPECTED_BYTES = 10**9
+"""What any archive may unpack to."""
+HEADER_BYTES = 2**16
+"""The part of an array's file that its header must be in."""
+PART_BYTES = 2**24
+"""What is unpacked of an `.xz` at once."""
+XZ_BYTES = 2**28
+"""The memory that an `.xz` may ask for to be unpacked; `xz -9` asks for a quarter."""
+REMEDY = "give fewer samples, or smaller ones"
+
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, TypeError, KeyError, OverflowError, MemoryError, RuntimeError, SyntaxError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError),
+)
+"""What zipfile, lzma and NumPy raise where a file is not as it should be."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an archive says of one of its arrays."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    entry: zipfile.ZipInfo
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes unpacked."""
+        return self.size * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An open archive that holds one array of each of these names; `what` names it in a sentence."""
+
+    what: str
+    names: Collection[str]
+    packed_bytes: int
+    memory_bytes: int
+    """What the archive itself takes in memory."""
+    zip: zipfile.ZipFile
+
+    def claims(self) -> dict[str, Claim]:
+        """What it claims to hold, by name; ValueError with one sentence if the claims contradict each other, or are beyond belief."""
+        entries = {name: self._entry(name) for name in self.names}
+        _check_ratio(self.what, self.packed_bytes, sum(entry.file_size for entry in entries.values()))
+        return {name: self._claim(name, entry) for name, entry in entries.items()}
+
+    def read(self, claim: Claim) -> NDArray[Any]:
+        """The array, as it is stored."""
+        with _readable(self.what, self.names), self.zip.open(claim.entry) as file:
+            array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
+            return array
+
+    def _entry(self, name: str) -> zipfile.ZipInfo:
+        found = [entry for entry in self.zip.infolist() if entry.filename in (name, f"{name}.npy")]
+        if len(found) != 1:
+            problem = f"holds {name} {len(found)} times" if found else f"has no {name}"
+            raise ValueError(f"{self.what} {problem}: save {', '.join(self.names)} in it, once each, with numpy.savez")
+        return found[0]
+
+    def _claim(self, name: str, entry: zipfile.ZipInfo) -> Claim:
+        with _readable(self.what, self.names), self.zip.open(entry) as file:
+            shape, dtype, start = _header(file.read(HEADER_BYTES))
+        claim = Claim(shape, dtype, entry)
+        if dtype.hasobject:
+            raise ValueError(f"{self.what}: {name} holds Python objects, which are not read: save numbers")
+        if min(shape, default=0) < 0 or start + claim.nbytes != entry.file_size:
+            raise ValueError(
+                f"{self.what}: {name} is said to be {dtype} of shape {reprlib.repr(shape)} in {entry.file_size - start} bytes, "
+                "which contradict each other: save it again with numpy.savez"
+            )
+        return claim
+
+
+@contextlib.contextmanager
+def opened(path: str, what: str, names: Collection[str]) -> Iterator[Archive]:
+    """The archive at this path; ValueError with one sentence if it is none."""
+    with contextlib.ExitStack() as stack:
+        with _readable(what, names):
+            file: IO[bytes] = stack.enter_context(open(path, "rb"))
+            packed_bytes = os.fstat(file.fileno()).st_size
+        unpacked = _unpacked(file, what, names, packed_bytes) if path.endswith(".xz") else None
+        with _readable(what, names):
+            archive = stack.enter_context(zipfile.ZipFile(file if unpacked is None else unpacked))
+        yield Archive(what, names, packed_bytes, 0 if unpacked is None else unpacked.getbuffer().nbytes, archive)
+
+
+@contextlib.contextmanager
+def _readable(what: str, names: Collection[str]) -> Iterator[None]:
+    try:
+        yield
+    except UNREADABLE as error:
+        reason = textwrap.shorten(str(error), 120, placeholder=" …") or type(error).__name__
+        raise ValueError(f"{what} cannot be read as a NumPy archive of {', '.join(names)} ({reason}): save it with numpy.savez") from None
+
+
+def _header(beginning: bytes) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape and type of an array, and where in its file its numbers begin."""
+    file = io.BytesIO(beginning)
+    version = npy.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the .npy format is not for plain numbers")
+    shape, _, dtype = npy.read_array_header_1_0(file) if version == (1, 0) else npy.read_array_header_2_0(file)
+    return shape, dtype, file.tell()
+
+
+def _unpacked(file: IO[bytes], what: str, names: Collection[str], packed_bytes: int) -> io.BytesIO:
+    """The contents of an `.xz`, which are given up as soon as they are too many."""
+    unpacked = io.BytesIO()
+    parts = _parts(file)
+    while True:
+        check_fits(f"{what}, unpacked in part,", unpacked.tell() + PART_BYTES, REMEDY, taken=unpacked.tell())
+        with _readable(what, names):
+            part = next(parts, None)
+        if part is None:
+            return unpacked
+        unpacked.write(part)
+        _check_ratio(what, packed_bytes, unpacked.tell())
+
+
+def _parts(file: IO[bytes]) -> Iterator[bytes]:
+    """What the streams of an `.xz` hold, one after another, at most PART_BYTES at a time."""
+    stream: lzma.LZMADecompressor | None = None
+    while packed := file.read(2**16):
+        while packed or (stream is not None and not stream.needs_input):
+            if stream is None:
+                packed = packed.lstrip(b"\0")  # streams may be padded
+                stream = lzma.LZMADecompressor(memlimit=XZ_BYTES) if packed else None
+            if stream is not None:
+                yield stream.decompress(packed, PART_BYTES)
+                packed, stream = (stream.unused_data, None) if stream.eof else (b"", stream)
+    if stream is not None:
+        raise EOFError("it is cut off")
+
+
+def _check_ratio(what: str, packed_bytes: int, unpacked_bytes: int) -> None:
+    if unpacked_bytes > max(UNSUSPECTED_BYTES, MAX_RATIO * packed_bytes):
+        raise ValueError(
+            f"{what}: {packed_bytes / 1e6:.3g} MB claim to hold {gigabytes(unpacked_bytes)} GB, as no real data do: "
+            "if they are real, save them unpacked with numpy.savez"
+        )
