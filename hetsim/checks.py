@@ -7,43 +7,76 @@ from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+MIN_SECONDS, MAX_SECONDS = 1e-15, 1e12
+"""The bounds of a described time: a femtosecond, and 30,000 years. Sums and quotients of such times are far from the ends of a float."""
+MAX_SHOWN = 200
+"""Letters of a wrong value that a sentence shows."""
+MOST = 10**15
+"""The bound of whole numbers, where there is no other: sums and products of them fit into 64 bits or a float."""
+
 
 def number(key: str, value: Any, *, zero: bool = False) -> float:
     """A finite number above zero, or of at least zero with `zero`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{key} must be a number, not {value!r}")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        raise ValueError(f"{key} must be a finite number {'of at least' if zero else 'above'} zero, not {value!r}")
+        raise ValueError(f"{key} must be a number, not {shown(value)}")
+    if not finite(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{key} must be a finite number {'of at least' if zero else 'above'} zero, not {shown(value)}")
     return float(value)
+
+
+def finite(value: float) -> bool:
+    """Whether a float can hold the number; an integer may be too large."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def shown(value: Any) -> str:
+    """A value for a sentence, in at most `MAX_SHOWN` letters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integer of over 4300 digits
+        return "an integer of thousands of digits"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} …"
 
 
 def fraction(key: str, value: Any) -> float:
     """A number of at least zero and below one."""
     if number(key, value, zero=True) >= 1:
-        raise ValueError(f"{key} must be at least 0 and below 1, not {value!r}")
+        raise ValueError(f"{key} must be at least 0 and below 1, not {shown(value)}")
     return float(value)
 
 
-def whole(key: str, value: Any, *, least: int = 1) -> int:
-    """A whole number of at least `least`."""
+def seconds(key: str, value: Any, *, zero: bool = False) -> float:
+    """A time within MIN_SECONDS and MAX_SECONDS, or with `zero` also zero."""
+    if number(key, value, zero=zero) and not MIN_SECONDS <= value <= MAX_SECONDS:
+        raise ValueError(f"{key} must be between {MIN_SECONDS:g} and {MAX_SECONDS:g} seconds, not {shown(value)}")
+    return float(value)
+
+
+def whole(key: str, value: Any, *, least: int = 1, most: int = MOST) -> int:
+    """A whole number of at least `least` and at most `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{key} must be a whole number, not {value!r}")
+        raise ValueError(f"{key} must be a whole number, not {shown(value)}")
     if value < least:
-        raise ValueError(f"{key} must be at least {least}, not {value}")
+        raise ValueError(f"{key} must be at least {least}, not {shown(value)}")
+    if value > most:
+        raise ValueError(f"{key} must be at most {most}, not {shown(value)}")
     return value
 
 
 def flag(key: str, value: Any) -> bool:
     """True or false."""
     if not isinstance(value, bool):
-        raise ValueError(f"{key} must be true or false, not {value!r}")
+        raise ValueError(f"{key} must be true or false, not {shown(value)}")
     return value
 
 
 def choice(key: str, value: Any, options: Sequence[str]) -> str:
     """One of the options."""
     if value not in options:
-        raise ValueError(f"{key} must be {' or '.join(options)}, not {value!r}")
+        raise ValueError(f"{key} must be {' or '.join(options)}, not {shown(value)}")
     return str(value)
 
 
@@ -57,7 +90,7 @@ def mapping(key: str, value: Any, *, required: Collection[str] = (), optional: C
     """A mapping with all of the required keys and no others than the required and optional ones; None: any others."""
     if not isinstance(value, Mapping):
         names = ", ".join(required or list(optional or ())[:4])
-        raise ValueError(f"{key} must be a mapping{f' of keys such as {names}' if names else ''}, not {value!r}")
+        raise ValueError(f"{key} must be a mapping{f' of keys such as {names}' if names else ''}, not {shown(value)}")
     known = [*required, *(value if optional is None else optional)]
     for name in value:
         if name not in known:

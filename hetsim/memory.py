@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
 
+OUT_OF_MEMORY = re.compile(r"can't allocate memory|out of memory|not enough memory")
+"""What torch says where memory is short."""
 CONTROL_GROUPS = (
     # where they are mounted, by controller; the files with limit and usage; the entry of memory.stat with the page cache
     ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ("", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
 )
 """Version 1 of Linux's control groups, and version 2."""
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """The sentence for an error that Python, NumPy or torch raises where memory is short; None for any other error."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(text)):
+        return None
+    asked = re.search(r"Unable to allocate [\d.]+ \w+|tried to allocate [\d.]+ \w+", text)
+    return f"there is not enough memory{f' ({asked[0]})' if asked else ''}: lower batch_size, or take a smaller workload or fewer nodes"
 
 
 def check_fits(what: str, nbytes: int, remedy: str, *, taken: int = 0) -> None:

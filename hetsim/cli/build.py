@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from hetsim import checks
 from hetsim.cli.errors import sentence
 from hetsim.cli.objective import check_objective
-from hetsim.cli.schema import AXES, GROUPS, OPTIMIZERS, PLAIN, RATES, TORCH_KEYS
+from hetsim.cli.schema import AXES, GROUPS, OPTIMIZERS, PLAIN, RATES, REQUIRED, TORCH_KEYS
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.base import Coordination
 from hetsim.runtime.backend import Backend
@@ -32,6 +32,9 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
     except OmegaConfBaseException as error:
         raise ValueError(sentence(error)) from None
     entries = checks.mapping("config", entries, optional=(*PLAIN, *GROUPS))
+    for name in REQUIRED:
+        if entries.get(name) is None:
+            raise ValueError(f"{name} is missing: give it a value")
     for name in ("backend", "cluster", "workload", "coordination", "optimizer", "budget", *AXES):
         checks.mapping(name, entries.get(name), optional=None)
     trust = check_trusted(entries.get("trust"))
@@ -49,7 +52,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         optimizer=_optimizer(entries, "optimizer", tuple(trust)),
         local_optimizer=_optimizer(entries, "local_optimizer", tuple(trust)) if entries.get("local_optimizer") else None,
         budget=Budget(**budget),
-        **{key: entries[key] for key in ("batch_size", "seed", "dtype", "threads", "evaluate_every_epochs", "trace", "pictures")},
+        **{key: entries[key] for key in REQUIRED if key != "method"},
     )
     backend = _build("backend", entries["backend"], Backend, trust)
     backend.check(made)

@@ -67,6 +67,15 @@ def _unknown_reference(found: re.Match[str], error: BaseException) -> str:
     return f"{key} refers to ${{{found[1]}}}, which is no key of the config: give it a value of its own"
 
 
+def _unresolved(found: re.Match[str], error: BaseException) -> str:
+    key = getattr(error, "full_key", None) or "a key"
+    return f"{key} refers to something that has no value ({found[1].split(' full_key:')[0]}): correct the reference, or write the value out"
+
+
+def _unreadable_words(_: re.Match[str], error: BaseException) -> str:
+    return f"what was typed cannot be read as key=value ({' '.join(str(error).split()).split(' See http')[0]}): see 'hetsim --help'"
+
+
 def _unreadable_override(found: re.Match[str], _: BaseException) -> str:
     return f"{found[1]} cannot be read as key=value: see 'hetsim --help', and quote braces and spaces for the shell"
 
@@ -83,6 +92,11 @@ TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
     r"Could not override '([^']+)'": _unknown_key,
     r"Error merging override (.*)": _wrong_kind,
     r"Interpolation key '(.*?)' not found": _unknown_reference,
+    r"(?:\w+ raised while resolving interpolation: )(.*)": _unresolved,
+    r"(The following interpolation is used to denote a config key.*)": _unresolved,
+    r"Exceeds the limit .* for integer string conversion": lambda *_: "a whole number of thousands of digits was given: shorten it",
+    r"no viable alternative|mismatched input|extraneous input|token recognition error|missing .* at |Unexpected type annotation|"
+    r"Config group override must be": _unreadable_words,
     r"(?:LexerNoViableAltException: |Error parsing override ')(.*?)(?: \^|'| See )": _unreadable_override,
     r"In '.*?': Could not find '(.+?)/([^/']*)' Available options in '.*?': (.*?) Config search path:": _unknown_choice,
 }

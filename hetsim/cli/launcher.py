@@ -96,6 +96,8 @@ class SweepRecord(Callback):
         SweepRecord.current = None
         if self._files is not None:
             shutil.rmtree(self._files, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._files.parent.rmdir()  # of a sweep that was refused before its first run
 
     @property
     def _is_a_copy(self) -> bool:

@@ -12,6 +12,8 @@ from hetsim.cli.arguments import options_first, refuse_rerun, verbose
 from hetsim.cli.errors import USERS, report
 from hetsim.cli.launcher import RESUME, SweepRecord, composed_once_per_choice, launch_failure
 from hetsim.cli.methods import configs
+from hetsim.errors import RunFailed
+from hetsim.memory import out_of_memory
 
 
 def main() -> None:
@@ -29,7 +31,10 @@ def main() -> None:
         print(f"hetsim: interrupted{_resume(SweepRecord.current)}", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        failure = error if isinstance(error, USERS) else launch_failure(error) if SweepRecord.current is not None else None
+        short = out_of_memory(error)
+        failure = RunFailed(short) if short else error if isinstance(error, USERS) else None
+        if failure is None and SweepRecord.current is not None:
+            failure = launch_failure(error)
         if failure is None or verbose(sys.argv):
             raise
         report(failure)

@@ -18,8 +18,10 @@ AXES: dict[str, type] = {
 }
 """Each axis of policies, with the class that a choice of it must be a subclass of."""
 
+REQUIRED = ("method", "seed", "batch_size", "dtype", "threads", "evaluate_every_epochs", "trace", "pictures")
+"""The keys with plain values that every run needs."""
 PLAIN = (
-    *("method", "seed", "batch_size", "dtype", "threads", "evaluate_every_epochs", "trace", "pictures"),
+    *REQUIRED,
     *("trust", "data_root", "download", "learning_rate", "momentum", "local_learning_rate", "objective"),
 )
 """The keys with plain values."""

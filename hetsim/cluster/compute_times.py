@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from hetsim.cluster.distributions import GRADIENTS, JITTER, SERVICE, SPELLS
+from hetsim.cluster.distributions import GRADIENTS, JITTER, MIN_FACTOR, SERVICE, SPELLS
 from hetsim.cluster.model import Cluster, Node, SlowSpells
 from hetsim.errors import RunFailed
 from hetsim.vector import Vector, nbytes
 
 MAX_SPEED_CHANGES = 100_000
-"""A step during which a node's speed changes more often is refused: to add up its time would take too long."""
+"""A step, or a pause before one, during which a node's speed changes more often is refused: to add up its time would take too long."""
 
 
+TOO_MANY = f"over {MAX_SPEED_CHANGES} slow spells: make slow_spells' seconds_between and seconds_lasting longer, or the other times shorter"
 PROBED = ((1, 0.0), (7, 0.5), (1000, 30.0), (10**6, 1e5))
 """(samples, second of the start) for which step times are tried, to see whether they are affine."""
 
@@ -28,7 +29,7 @@ class StepTimes:
     def __init__(self, node: Node, *, seed: int, rank: int, stream: int = GRADIENTS) -> None:
         self.node = node
         self.slowdown = Slowdown(node, seed=seed, rank=rank) if node.slowdown or node.slow_spells else None
-        self._factors = node.noise.draws(seed, rank, stream) if node.noise else None
+        self._factors = node.noise.draws(seed, rank, stream, least=MIN_FACTOR) if node.noise else None
 
     def skip(self, num_gradients: int) -> None:
         """Start after so many gradients of an earlier run."""
@@ -74,7 +75,7 @@ class ServiceTimes:
         self.server = cluster.server
         self._always = None if cluster.server.seconds_per_byte else cluster.server.update_seconds(0)
         noise = cluster.server.noise
-        self._factors = noise.draws(seed, 0, SERVICE) if noise else None
+        self._factors = noise.draws(seed, 0, SERVICE, least=MIN_FACTOR) if noise else None
 
     def skip(self, num_updates: int) -> None:
         """Start after so many updates of an earlier run."""
@@ -131,15 +132,15 @@ class Slowdown:
 
     def stretched(self, seconds: float, start: float) -> float:
         """How long work of so many seconds takes from `start` on: its rate is 1/factor at each moment."""
+        last = len(self._starts) + MAX_SPEED_CHANGES
         while self._starts[-1] <= start and self._more():
-            pass
+            if len(self._starts) > last:
+                raise RunFailed(f"a pause before a step has {TOO_MANY}")
         at = bisect_right(self._starts, start) - 1
         took, now, last = 0.0, start, at + MAX_SPEED_CHANGES
         while True:
             if at > last:
-                raise RunFailed(
-                    f"one step meets over {MAX_SPEED_CHANGES} slow spells: make slow_spells' seconds_between and seconds_lasting longer"
-                )
+                raise RunFailed(f"one step has {TOO_MANY}")
             if at + 1 == len(self._starts) and not self._more():
                 return took + seconds * self._factors[at]
             piece, factor = self._starts[at + 1] - now, self._factors[at]

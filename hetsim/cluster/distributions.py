@@ -16,6 +16,8 @@ from hetsim import checks
 GRADIENTS, PROFILING, SPELLS, SERVICE, JITTER, OUTAGES = 1, 4, 6, 7, 8, 9
 """Keep the streams of random numbers of a run apart; 2, 3 and 5 are those of other draws from the same seed."""
 BLOCK = 64  # numbers drawn at a time
+MIN_FACTOR, MAX_DRAWN = 1e-100, 1e12
+"""The bounds of a drawn factor on times: their products and quotients are far from the ends of a float. Drawn times have the upper one."""
 
 
 Standard = Callable[..., NDArray[np.float64]]
@@ -38,16 +40,26 @@ class Distribution:
 
     distribution: str
     parameters: Mapping[str, float] = field(default_factory=dict)
+    key: str = field(default="a distribution", compare=False)
+    """Where it stands in the config."""
 
-    def draws(self, *stream: int) -> Iterator[float]:
-        """The numbers of one random stream, which whole numbers identify; they do not depend on other streams."""
-        return chain.from_iterable(self._blocks(stream))  # a packed block is a quarter of a list of floats
+    def draws(self, *stream: int, least: float = 0.0) -> Iterator[float]:
+        """The numbers of one random stream, which whole numbers identify; they do not depend on other streams.
 
-    def _blocks(self, stream: tuple[int, ...]) -> Iterator[memoryview]:
+        ValueError with one sentence if a number is less than `least`, or more than MAX_DRAWN.
+        """
+        return chain.from_iterable(self._blocks(stream, least))  # a packed block is a quarter of a list of floats
+
+    def _blocks(self, stream: tuple[int, ...], least: float) -> Iterator[memoryview]:
         """The same numbers, packed; the generator is made when the first is drawn."""
         draw, rng = self.drawer(), np.random.default_rng(stream)
         while True:
-            yield draw(rng, BLOCK).data
+            block = draw(rng, BLOCK)
+            smallest, largest = block.min(), block.max()
+            if not (least <= smallest and largest <= MAX_DRAWN):  # also of NaN
+                extreme = float(largest if least <= smallest else smallest)
+                raise ValueError(f"{self.key} drew {extreme:g}, which is not between {least:g} and {MAX_DRAWN:g}: make it narrower")
+            yield block.data
 
     def some(self, size: int, *stream: int) -> list[float]:
         """The first numbers of a stream."""
@@ -77,8 +89,8 @@ def parse_distribution(key: str, config: Any) -> Distribution:
     parameters = {}
     for parameter, value in entry.items():
         if parameter != "distribution":
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ValueError(f"{key}.{parameter} must be a finite number, not {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not checks.finite(value):
+                raise ValueError(f"{key}.{parameter} must be a finite number, not {checks.shown(value)}")
             parameters[parameter] = float(value)
     if name in COMMON:
         for positive in (*shapes, "scale"):
@@ -86,7 +98,7 @@ def parse_distribution(key: str, config: Any) -> Distribution:
         checks.number(f"{key}.loc", parameters.get("loc", 0.0), zero=True)
     else:
         _check_support(key, name, parameters)
-    return Distribution(name, parameters)
+    return Distribution(name, parameters, key)
 
 
 def _shapes(key: str, name: str) -> tuple[str, ...]:

@@ -29,6 +29,9 @@ from hetsim.effects import (
     Wait,
 )
 
+MAX_PULL_EVERY = 100_000
+"""Pushes of a worker between two pulls: so many gradients may be on the way."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DelayedParameterServer(OneStepDelay):
@@ -46,7 +49,7 @@ class DelayedParameterServer(OneStepDelay):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.whole("coordination.pull_every", self.pull_every)
+        checks.whole("coordination.pull_every", self.pull_every, most=MAX_PULL_EVERY)
 
     @property
     def num_ahead(self) -> int:

@@ -20,6 +20,9 @@ from hetsim.policies.compression import NoCompression
 from hetsim.policies.weighting import NoDiscount
 from hetsim.vector import with_tail
 
+MAX_PERIOD = 100_000
+"""Steps of each worker before the first version, so before anything is seen of a run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSteps(Coordination):
@@ -39,7 +42,7 @@ class LocalSteps(Coordination):
     """H"""
 
     def __post_init__(self) -> None:
-        checks.whole("coordination.period", self.period)
+        checks.whole("coordination.period", self.period, most=MAX_PERIOD)
         reason = "at each average all workers wait for one another: leave this axis as the method sets it"
         self.only("admission", Barrier, reason)
         self.only("compensation", NoCompensation, reason)

@@ -51,7 +51,11 @@ class Processes(Backend):
         """Whether results are held until they are due."""
         return self.emulate == "pad" or (self.emulate is None and not under_torchrun())
 
+    def num_copies(self, experiment: Experiment) -> int:
+        return int(os.environ.get("LOCAL_WORLD_SIZE", experiment.num_ranks)) if under_torchrun() else experiment.num_ranks
+
     def check(self, experiment: Experiment) -> None:
+        super().check(experiment)
         if experiment.cluster.faults.nodes:
             raise ValueError("cluster.faults are simulated only: take backend=sim, or cluster.faults=null")
         if self.pad and experiment.coordination.needs_server and experiment.cluster.shares_links:

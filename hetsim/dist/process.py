@@ -27,6 +27,7 @@ from hetsim.dist.rank import RankRun
 from hetsim.dist.transport import GlooTransport
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
+from hetsim.memory import out_of_memory
 from hetsim.results.folder import abandon, run_folder
 from hetsim.results.summary import write_summary
 from hetsim.runtime.experiment import Experiment
@@ -94,6 +95,9 @@ def child(
     except OSError as error:
         sender.send((1, RunFailed(str(error))))
     except Exception as error:
+        if (short := out_of_memory(error)) is not None:
+            sender.send((2, RunFailed(f"rank {rank}: {short}")))
+            return
         traceback.print_exc()
         sender.send((2, RunFailed(f"rank {rank} failed: {type(error).__name__}: {error}")))
     else:

@@ -6,7 +6,10 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
+from hetsim.memory import check_fits
 from hetsim.runtime.experiment import Experiment
+
+SMALLER = "lower workload.num_samples or workload.num_parameters"
 
 
 class Backend(ABC):
@@ -14,8 +17,15 @@ class Backend(ABC):
 
     name: ClassVar[str]
 
-    def check(self, experiment: Experiment) -> None:  # noqa: B027
+    def check(self, experiment: Experiment) -> None:
         """Raise ValueError, with one sentence, if this backend cannot run the experiment."""
+        check_fits(
+            f"workload={experiment.workload.name}", self.num_copies(experiment) * experiment.workload.peak_bytes(experiment.dtype), SMALLER
+        )
+
+    def num_copies(self, experiment: Experiment) -> int:
+        """How many processes of this machine load the workload, each for itself."""
+        return 1
 
     @abstractmethod
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:

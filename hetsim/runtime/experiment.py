@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -39,10 +40,10 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Everything that can be checked without reading data or importing torch."""
-        if checks.whole("seed", self.seed, least=0) >= 2**63:
-            raise ValueError(f"seed must be below 2**63, not {self.seed}")
+        checks.whole("seed", self.seed, least=0, most=2**63 - 1)
         checks.whole("batch_size", self.batch_size)
-        checks.whole("threads", self.threads)
+        if checks.whole("threads", self.threads) > (cores := os.cpu_count() or 1):
+            raise ValueError(f"threads={self.threads} is more than the {cores} cores of this machine: lower it")
         checks.choice("dtype", self.dtype, ("float32", "float64"))
         checks.choice("trace", self.trace, DETAILS)
         checks.number("evaluate_every_epochs", self.evaluate_every_epochs)

@@ -16,7 +16,9 @@ def run_profiling(experiment: Experiment) -> Profile:
     for rank, node in enumerate(experiment.cluster.nodes):
         times = StepTimes(node, seed=experiment.seed, rank=rank, stream=PROFILING)
         worker_seconds: list[float] = []
+        now = 0.0
         for _ in range(repetitions):
-            worker_seconds.append(times.seconds(batches[rank].samples, sum(worker_seconds)))
+            worker_seconds.append(times.seconds(batches[rank].samples, now))
+            now += worker_seconds[-1]
         seconds.append(worker_seconds)
     return Profile(seconds, max(map(sum, seconds)) + Collectives(experiment.cluster).gather_seconds())

@@ -13,6 +13,8 @@ from hetsim.trust import argument_names, resolve
 from hetsim.workloads.task import Optimizer, OptimizerRecipe, Recipe
 
 Memory = Mapping[str, Any]
+MAX_RATE = 1e30
+"""A larger learning rate times any gradient is beyond float32."""
 
 
 class FlatOptimizer(Optimizer):
@@ -33,6 +35,7 @@ class FlatOptimizer(Optimizer):
         self._unhooked = getattr(type(self._optimizer).step, "__wrapped__", type(self._optimizer).step)
         self._initial: Memory = dict(self._optimizer.state.get(self._parameter, {}))  # Adagrad begins with a sum
         self._settings = [self._current()]
+        self._check_rate(0)
         self._epoch = 0
         self._is_sgd = type(self._optimizer) is torch.optim.SGD and not self._settings[0]["fused"]
         self._try()
@@ -120,6 +123,13 @@ class FlatOptimizer(Optimizer):
     def _current(self) -> dict[str, Any]:
         return {name: value for name, value in self._optimizer.param_groups[0].items() if name != "params"}
 
+    def _check_rate(self, epoch: int) -> None:
+        """ValueError with one sentence for a learning rate with which no step can be computed."""
+        rate = float(self._settings[epoch]["lr"])
+        if not abs(rate) <= MAX_RATE:  # also of NaN
+            key = self.recipe.key if self.recipe.schedule is None else self.recipe.schedule_key
+            raise ValueError(f"{key} gives a learning rate of {rate:g} in epoch {epoch}: keep it below {MAX_RATE:g}")
+
     def _setting(self, epoch: int) -> dict[str, Any]:
         """The optimizer's settings in this epoch, tabulated as far as needed: a schedule is a function of the epoch."""
         if self._scheduler is None:
@@ -134,6 +144,7 @@ class FlatOptimizer(Optimizer):
                     "make it reach to the end of budget.epochs"
                 ) from None
             self._settings.append(self._current())
+            self._check_rate(len(self._settings) - 1)
             self._epoch = -1
         return self._settings[epoch]
 

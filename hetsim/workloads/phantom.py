@@ -8,9 +8,7 @@ from hetsim import checks
 from hetsim.effects import Batch
 from hetsim.vector import Phantom, Vector
 from hetsim.workloads.device import Device
-from hetsim.workloads.task import Evaluation, Optimizer, OptimizerRecipe, Task, Workload
-
-BYTES = {"float32": 4, "float64": 8}
+from hetsim.workloads.task import BYTES, Evaluation, Optimizer, OptimizerRecipe, Task, Workload
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,10 @@ from typing import ClassVar
 
 from hetsim import checks
 from hetsim.workloads.device import Device
-from hetsim.workloads.task import Task, Workload
+from hetsim.workloads.task import BYTES, Task, Workload
+
+DRAWN_TOGETHER = 64
+"""Samples whose centres are drawn at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,9 @@ class Quadratic(Workload):
         checks.number("workload.noise", self.noise, zero=True)
         if checks.number("workload.condition", self.condition) < 1:
             raise ValueError(f"workload.condition must be at least 1, not {self.condition}")
+
+    def peak_bytes(self, dtype: str) -> int:
+        return self.num_parameters * (self.num_samples * BYTES[dtype] + 8 * DRAWN_TOGETHER)
 
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:
         from hetsim.workloads.quadratic_task import QuadraticTask

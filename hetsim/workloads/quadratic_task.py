@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from hetsim.effects import Batch
 from hetsim.workloads.device import Device
 from hetsim.workloads.optimizer import FlatOptimizer
+from hetsim.workloads.quadratic import DRAWN_TOGETHER
 from hetsim.workloads.sequence import Sequence
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
 
@@ -28,7 +30,9 @@ class QuadraticTask(Task):
         kind: torch.dtype = getattr(torch, dtype)
         self.curvature = torch.tensor(np.geomspace(1.0, 1.0 / condition, num_parameters), dtype=kind)
         centre = rng.standard_normal(num_parameters)
-        self.centres = torch.tensor(centre + noise * rng.standard_normal((num_samples, num_parameters)), dtype=kind)
+        self.centres = torch.empty((num_samples, num_parameters), dtype=kind)
+        for rows in tqdm(torch.split(self.centres, DRAWN_TOGETHER), desc="drawing the quadratic", delay=5, leave=False, disable=None):
+            rows.copy_(torch.from_numpy(centre + noise * rng.standard_normal(rows.shape)))
         self.optimum = self.centres.mean(0)
 
     def initial(self) -> torch.Tensor:

@@ -27,7 +27,7 @@ class Supervised(Workload):
     def __post_init__(self) -> None:
         if not isinstance(self.model, str):
             raise ValueError(f"workload.model must be a name, such as mlp, lenet or resnet18, not {self.model!r}")
-        checks.mapping("workload.model_options", self.model_options, optional=list(self.model_options or {}))
+        checks.mapping("workload.model_options", self.model_options, optional=None)
         if self.resize is not None:
             checks.whole("workload.resize", self.resize)
         self.augmented()

@@ -12,6 +12,9 @@ from hetsim.effects import Batch
 from hetsim.vector import Vector
 from hetsim.workloads.device import Device, device
 
+BYTES = {"float32": 4, "float64": 8}
+"""Of one number, by its dtype."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -104,3 +107,7 @@ class Workload(ABC):
 
     def check(self) -> None:  # noqa: B027
         """Raise ValueError, with one sentence, if the workload's files are missing."""
+
+    def peak_bytes(self, dtype: str) -> int:
+        """The memory that `load` takes at least, as far as the description tells."""
+        return 0

@@ -53,7 +53,7 @@ def _distributions(both: tuple[Distribution, Distribution | None] | None) -> dic
 
 def _absences(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
     """(from, until) in seconds at which the nodes of a row are absent: before join, from crash to repair, after leave."""
-    at = {name: checks.number(f"{where}.{name}", fault[name]) for name in SCHEDULED if fault.get(name) is not None}
+    at = {name: checks.seconds(f"{where}.{name}", fault[name]) for name in SCHEDULED if fault.get(name) is not None}
     if not at and fault.get("seconds_to_crash") is None:
         raise ValueError(f"{where} describes no fault: give it {', '.join(SCHEDULED)} in seconds, or a drawn seconds_to_crash")
     if fault.get("seconds_to_repair") is not None and fault.get("seconds_to_crash") is None:

@@ -9,7 +9,7 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.collectives import ALGORITHMS
 from hetsim.cluster.model import Network, Node, Rack, Server
-from hetsim.cluster.parse.values import LINKS, _distribution, _number
+from hetsim.cluster.parse.values import LINKS, _distribution, _number, _rate
 
 
 def _network(config: Any) -> Network:
@@ -17,8 +17,8 @@ def _network(config: Any) -> Network:
     entry = checks.mapping("cluster.network", config, required=required, optional=("jitter_seconds", "all_reduce", "racks", *LINKS))
     algorithm = "ring" if entry.get("all_reduce") is None else entry["all_reduce"]
     return Network(
-        latency_seconds=checks.number("cluster.network.latency_seconds", entry["latency_seconds"], zero=True),
-        bytes_per_second=checks.number("cluster.network.bytes_per_second", entry["bytes_per_second"]),
+        latency_seconds=checks.seconds("cluster.network.latency_seconds", entry["latency_seconds"], zero=True),
+        bytes_per_second=_rate("cluster.network.bytes_per_second", entry["bytes_per_second"]),
         jitter_seconds=_distribution("cluster.network", entry, "jitter_seconds"),
         all_reduce=checks.choice("cluster.network.all_reduce", algorithm, tuple(ALGORITHMS)),
     )
@@ -29,7 +29,7 @@ def _server(config: Any) -> Server:
     optional = ("seconds_per_byte", "noise", "shards", "latency_seconds", *LINKS, "rack")
     entry = checks.mapping(key, config, required=("seconds_per_update",), optional=optional)
     return Server(
-        seconds_per_update=checks.number(f"{key}.seconds_per_update", entry["seconds_per_update"], zero=True),
+        seconds_per_update=checks.seconds(f"{key}.seconds_per_update", entry["seconds_per_update"], zero=True),
         seconds_per_byte=_number(key, entry, "seconds_per_byte"),
         noise=_distribution(key, entry, "noise"),
         shards=checks.whole(f"{key}.shards", 1 if entry.get("shards") is None else entry["shards"]),

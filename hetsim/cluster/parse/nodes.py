@@ -19,6 +19,8 @@ DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latenc
 
 
 MAX_NODES_PER_ROW = 1_000_000
+MAX_FACTOR = 1e9
+"""How many times as long, or as short, work may take in a slow spell."""
 
 
 ROW = 10  # number of the random stream of drawn nodes; those of a run are in outages.py
@@ -45,6 +47,8 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
             drawn[name] = parse_distribution(f"{key}.{name}", entry[name]).some(count, seed, index, ROW, place)
             if name in POSITIVE and min(drawn[name]) <= 0:
                 raise ValueError(f"{key}.{name} must be above zero, but its distribution drew {min(drawn[name])}: give it a loc above zero")
+            for value in (min(drawn[name]), max(drawn[name])):
+                _number(f"a draw of {key}", {name: value}, name)
     given = {name: _number(key, entry, name, None if name in LINKS else 0.0) for name in DRAWN if name not in drawn}
     node = Node(
         **given,
@@ -68,7 +72,7 @@ def _table(key: str, value: Any) -> tuple[tuple[int, float], ...]:
     for place, point in enumerate(_list(key, value, "[samples, seconds] that were measured")):
         if not isinstance(point, Sequence) or isinstance(point, str) or len(point) != 2:
             raise ValueError(f"{key}[{place}] must be [samples, seconds], not {point!r}")
-        samples, seconds = checks.whole(f"{key}[{place}][0]", point[0]), checks.number(f"{key}[{place}][1]", point[1])
+        samples, seconds = checks.whole(f"{key}[{place}][0]", point[0]), checks.seconds(f"{key}[{place}][1]", point[1])
         if points and samples <= points[-1][0]:
             raise ValueError(f"{key} must rise in samples, but {samples} comes after {points[-1][0]}: sort it, each size once")
         points.append((samples, seconds))
@@ -87,9 +91,16 @@ def _spells(key: str, config: Any) -> SlowSpells | None:
     distributions = {}
     for name in ("seconds_between", "seconds_lasting"):
         value = entry[name]
-        mean = None if isinstance(value, Mapping) else checks.number(f"{key}.{name}", value)
+        mean = None if isinstance(value, Mapping) else checks.seconds(f"{key}.{name}", value)
         distributions[name] = parse_distribution(f"{key}.{name}", value) if mean is None else Distribution("expon", {"scale": mean})
-    return SlowSpells(factor=checks.number(f"{key}.factor", entry["factor"]), **distributions)
+    return SlowSpells(factor=_factor(f"{key}.factor", entry["factor"]), **distributions)
+
+
+def _factor(key: str, value: Any) -> float:
+    """By which work takes longer, or shorter."""
+    if not 1 / MAX_FACTOR <= checks.number(key, value) <= MAX_FACTOR:
+        raise ValueError(f"{key} must be between {1 / MAX_FACTOR:g} and {MAX_FACTOR:g}, not {value!r}")
+    return float(value)
 
 
 def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
@@ -114,8 +125,10 @@ def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
             seconds, factor = (float(cell) for cell in row)
         except ValueError:
             raise ValueError(f"{where} needs two numbers, not {','.join(row)!r}") from None
-        if not math.isfinite(seconds) or not 0 < factor < math.inf:
-            raise ValueError(f"{where} seconds must be finite and the factor above zero, not {','.join(row)!r}")
+        if not math.isfinite(seconds) or not 1 / MAX_FACTOR <= factor <= MAX_FACTOR:
+            raise ValueError(
+                f"{where} seconds must be finite and the factor within {1 / MAX_FACTOR:g} and {MAX_FACTOR:g}, not {','.join(row)!r}"
+            )
         if not points and seconds != 0:
             raise ValueError(f"{where} a trace must start at 0 seconds, not {seconds:g}: add the factor that holds from there")
         if points and seconds <= points[-1][0]:

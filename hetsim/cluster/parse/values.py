@@ -11,6 +11,8 @@ from hetsim.cluster.distributions import Distribution, parse_distribution
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
 POSITIVE = ("seconds_per_sample", *LINKS)
 """Numbers that must be above zero."""
+MIN_BYTES_PER_SECOND = 1e-3
+"""Of a slower link, a message would take longer than any described time."""
 
 
 def _list(key: str, value: Any, of: str) -> Sequence[Any]:
@@ -22,7 +24,16 @@ def _list(key: str, value: Any, of: str) -> Sequence[Any]:
 def _number(key: str, entry: Mapping[str, Any], name: str, default: float | None = 0.0) -> Any:
     """The number under this name, above zero where zero makes no sense; the default where it is missing or null."""
     value = entry.get(name)
-    return default if value is None else checks.number(f"{key}.{name}", value, zero=name not in POSITIVE)
+    if value is None:
+        return default
+    return _rate(f"{key}.{name}", value) if name in LINKS else checks.seconds(f"{key}.{name}", value, zero=name not in POSITIVE)
+
+
+def _rate(key: str, value: Any) -> float:
+    """Bytes per second."""
+    if checks.number(key, value) < MIN_BYTES_PER_SECOND:
+        raise ValueError(f"{key} must be at least {MIN_BYTES_PER_SECOND:g} bytes per second, not {value!r}")
+    return float(value)
 
 
 def _distribution(key: str, entry: Mapping[str, Any], name: str) -> Distribution | None:

@@ -29,7 +29,7 @@ class Static(Allocation):
     repetitions: int = 5
 
     def __post_init__(self) -> None:
-        checks.whole("allocation.repetitions", self.repetitions)
+        checks.whole("allocation.repetitions", self.repetitions, most=1000)
 
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> StaticState:
         return StaticState(proportional([1.0] * num_workers, batch_size, max_samples=max_samples), max_samples)

@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from hetsim.memory import check_fits
 from hetsim.workloads.models.small import lenet, mlp, resnet20
 from hetsim.workloads.models.torchvision import classifier
 
+COPIES = 4
+"""Of the parameters: the model's, the first weights, the present ones, and a gradient."""
 OWN: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "lenet": lenet, "resnet20": resnet20}
 
 
@@ -32,6 +35,7 @@ def build_model(name: str, options: Mapping[str, Any], *, shape: Sequence[int], 
     check_model(name, options)
     builder = OWN[name] if name in OWN else classifier(name, known=list(OWN))
     size = " x ".join(map(str, shape))
+    _check_size(name, builder, shape, num_classes, options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -41,13 +45,24 @@ def build_model(name: str, options: Mapping[str, Any], *, shape: Sequence[int], 
         try:
             answer = logits(model.eval()(torch.zeros(1, *shape)))
         except Exception as error:
+            given, correct = (f" with {dict(options)}", "correct workload.model_options, ") if options else ("", "")
             raise ValueError(
-                f"workload.model={name} cannot take inputs of {size} ({_reason(error)}): "
-                "set workload.resize to a larger image side, or choose another model"
+                f"workload.model={name} cannot take inputs of {size}{given} ({_reason(error)}): "
+                f"set workload.resize to a larger image side, {correct}or choose another model"
             ) from None
     if answer.shape != (1, num_classes):
         raise ValueError(f"workload.model={name} answers {tuple(answer.shape)} for one input, not (1, {num_classes}): choose a classifier")
     return model
+
+
+def _check_size(name: str, builder: Callable[..., nn.Module], shape: Sequence[int], num_classes: int, options: Mapping[str, Any]) -> None:
+    """ValueError with one sentence if its parameters do not fit in memory. They are counted on torch's device without memory."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            count = sum(parameter.numel() for parameter in builder(shape, num_classes, **options).parameters())
+    except Exception:  # it is built again, and there the error is reported
+        return
+    check_fits(f"workload.model={name} with {dict(options)}, of {count} parameters,", COPIES * 4 * count, "make it smaller")
 
 
 def logits(output: Any) -> torch.Tensor:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from hetsim import checks
+
 
 def mlp(shape: Sequence[int], num_classes: int, *, hidden: Sequence[int] = (32,), dropout: float = 0.0) -> nn.Module:
     """Linear layers with ReLU between them, and dropout after each ReLU."""
@@ -64,4 +66,4 @@ def resnet20(shape: Sequence[int], num_classes: int, *, width: int = 16) -> nn.M
 
 
 def _dropout(probability: float) -> list[nn.Module]:
-    return [nn.Dropout(probability)] if probability else []
+    return [nn.Dropout(probability)] if checks.fraction("dropout", probability) else []
