@@ -40,28 +40,29 @@ def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ())
     return path
 
 
-def check_source(path: str, *, key: str, group: str, kind: type, trust: Iterable[str] = ()) -> None:
-    """ValueError with one sentence if a name of a trusted module cannot be a subclass of `kind`; none of its code has run."""
-    if current_name(check_name(path, key=key, group=group, trust=trust)) in SHIPPED.get(group, ()) or _within(path, TORCH):
-        return
-    module, _, name = path.rpartition(".")
+def check_source(path: object, *, key: str, group: str, kind: type, trust: Iterable[str] = ()) -> tuple[str, str]:
+    """The module that defines the class of this name, and its name there. ValueError if it may not be named here, or cannot be a `kind`.
+
+    Of a trusted module, the source is read; none of its code has run.
+    """
+    name = current_name(check_name(path, key=key, group=group, trust=trust))
+    module, _, last = name.rpartition(".")
+    if name in SHIPPED.get(group, ()) or (group in TORCH_GROUPS and _within(name, TORCH)):
+        return module, last
     try:
-        reason = trusted_source.refusal(module, name, kind)
+        return trusted_source.definition(module, last, kind, trust=trust)
     except ValueError as error:
-        raise ValueError(f"{key}={path}: {error}") from None
-    if reason is not None:
-        raise ValueError(f"{key}={path} is refused, as {reason}: name a subclass of {kind.__module__}.{kind.__qualname__}")
+        raise ValueError(f"{key}={path} is refused, as {error}: name a subclass of {kind.__module__}.{kind.__qualname__}") from None
 
 
 def resolve(path: str, *, key: str, group: str, kind: type, trust: Iterable[str] = ()) -> type:
     """The class of this name, a subclass of `kind`. ValueError with one sentence if there is none, or it may not be named here."""
-    check_source(path, key=key, group=group, kind=kind, trust=trust)
-    module, _, name = current_name(path).rpartition(".")
+    module, name = check_source(path, key=key, group=group, kind=kind, trust=trust)
     if current_name(path) in SHIPPED.get(group, ()):
         shipped: type = getattr(importlib.import_module(module), name)
         return shipped
-    if _within(path, TORCH):
-        found = vars(sys.modules.get(module, sys)).get(name) if _within(module, TORCH) else None
+    if group in TORCH_GROUPS and _within(module, TORCH):
+        found = vars(sys.modules[module]).get(name) if module in sys.modules else None
         if found is None:
             raise ValueError(f"{key}={path} does not exist: name a class such as {' or '.join(_examples(group))}")
         roots: Iterable[str] = (TORCH,)

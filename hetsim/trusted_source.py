@@ -7,9 +7,10 @@ It is imported only if its source, as far as it can be read, defines a class of 
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -17,39 +18,60 @@ MAX_MODULES_READ = 50
 """Sources that are read to find where a class comes from."""
 
 
-def refusal(module: str, name: str, kind: type) -> str | None:
-    """Why `module.name` cannot be a subclass of `kind`; None if it is one, or may be one."""
-    return _Reader(kind).refusal(module, name)
+def definition(module: str, name: str, kind: type, *, trust: Iterable[str]) -> tuple[str, str]:
+    """The trusted module that defines the class `module.name`, and its name there, if it is, or may be, a subclass of `kind`.
+
+    ValueError with the reason if not. A name that a trusted module imports is followed to where it is defined, so that a module which
+    only uses a class need not run.
+    """
+    reader = _Reader(kind, tuple(trust))
+    return reader.definition(module, name)
 
 
 class _Reader:
     """Follows a name through imports and base classes, from source to source."""
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: type, trust: tuple[str, ...]) -> None:
         self.kind = kind
+        self.trust = trust
         self._seen: set[tuple[str, str]] = set()
 
-    def refusal(self, module: str, name: str) -> str | None:
-        wrong = f"{module}.{name} is no {self.kind.__name__}"
-        if (module, name) in self._seen or len(self._seen) > MAX_MODULES_READ:
-            return wrong
-        self._seen.add((module, name))
+    def definition(self, module: str, name: str) -> tuple[str, str]:
+        """The module that defines the class, within the trusted ones, and the name there."""
+        if not any(f"{module}.".startswith(f"{root}.") for root in self.trust):
+            raise ValueError(f"{name} is defined in {module}, which is not trusted")
         if module in sys.modules:
             found = vars(sys.modules[module]).get(name)
-            return None if isinstance(found, type) and issubclass(found, self.kind) else wrong
+            if not (isinstance(found, type) and issubclass(found, self.kind)):
+                raise ValueError(f"{module}.{name} is no {self.kind.__name__}")
+            return (module, name) if found.__module__ == module else self.definition(found.__module__, found.__name__)
+        if self._visited(module, name):
+            raise ValueError(f"{module}.{name} is no {self.kind.__name__}")
         tree, package = _parsed(module)
-        bound = _bindings(tree)
-        if name not in bound:
-            stars = [_origin(part, package) for part in _statements(tree) if isinstance(part, ast.ImportFrom) and part.names[0].name == "*"]
-            return None if any(self._may_be(f"{star}.{name}") for star in stars) else f"{module} defines no class {name!r}"
-        part = bound[name]
+        part = _bindings(tree).get(name)
+        if part is None:
+            for star in _stars(tree, package):
+                with contextlib.suppress(ValueError):
+                    return self.definition(star, name)
+            raise ValueError(f"{module} defines no class {name!r}")
         if isinstance(part, ast.ImportFrom):
-            imported = next(alias.name for alias in part.names if (alias.asname or alias.name) == name)
-            return None if self._may_be(f"{_origin(part, package)}.{imported}") else wrong
+            return self.definition(_origin(part, package), _imported_as(part, name))
         if not isinstance(part, ast.ClassDef):
-            return f"{module}.{name} is not defined by a class statement"
+            raise ValueError(f"{module}.{name} is not defined by a class statement")
+        if not self._has_base(part, tree, module, package):
+            raise ValueError(f"{module}.{name} is no {self.kind.__name__}")
+        return module, name
+
+    def _visited(self, module: str, name: str) -> bool:
+        """Whether this was looked at before, or too much was."""
+        before = len(self._seen)
+        self._seen.add((module, name))
+        return len(self._seen) == before or before >= MAX_MODULES_READ
+
+    def _has_base(self, part: ast.ClassDef, tree: ast.Module, module: str, package: str) -> bool:
+        bound = _bindings(tree)
         paths = (_dotted(base, bound, module, package) for base in part.bases)
-        return None if any(self._may_be(path) for path in paths if path) else wrong
+        return any(self._may_be(path) for path in paths if path)
 
     def _may_be(self, path: str) -> bool:
         """Whether the class of this dotted name may be a subclass of the kind. Code of hetsim and torch.optim may run for it."""
@@ -61,10 +83,21 @@ class _Reader:
             importlib.import_module(module)
         elif top == "torch" and module not in sys.modules:
             return False
+        if module in sys.modules:
+            found = vars(sys.modules[module]).get(name)
+            return isinstance(found, type) and issubclass(found, self.kind)
+        if self._visited(module, name):
+            return False
         try:
-            return self.refusal(module, name) is None
+            tree, package = _parsed(module)
         except ValueError:  # a module that is not there, or has no source
             return False
+        part = _bindings(tree).get(name)
+        if part is None:
+            return any(self._may_be(f"{star}.{name}") for star in _stars(tree, package))
+        if isinstance(part, ast.ImportFrom):
+            return self._may_be(f"{_origin(part, package)}.{_imported_as(part, name)}")
+        return isinstance(part, ast.ClassDef) and self._has_base(part, tree, module, package)
 
 
 def _parsed(module: str) -> tuple[ast.Module, str]:
@@ -119,6 +152,16 @@ def _bindings(tree: ast.Module) -> dict[str, ast.AST]:
     return bound
 
 
+def _stars(tree: ast.Module, package: str) -> list[str]:
+    """The modules from which a module imports everything."""
+    return [_origin(part, package) for part in _statements(tree) if isinstance(part, ast.ImportFrom) and part.names[0].name == "*"]
+
+
+def _imported_as(part: ast.ImportFrom, name: str) -> str:
+    """The name, where it comes from, of what is imported under this name."""
+    return next(alias.name for alias in part.names if (alias.asname or alias.name) == name)
+
+
 def _origin(part: ast.ImportFrom, package: str) -> str:
     """The module that a `from … import` imports from."""
     if not part.level:
@@ -142,8 +185,7 @@ def _dotted(base: ast.expr, bound: dict[str, ast.AST], module: str, package: str
         alias = next(alias for alias in part.names if (alias.asname or alias.name.split(".")[0]) == base.id)
         first = alias.name if alias.asname else base.id
     elif isinstance(part, ast.ImportFrom):
-        name = next(alias.name for alias in part.names if (alias.asname or alias.name) == base.id)
-        first = f"{_origin(part, package)}.{name}"
+        first = f"{_origin(part, package)}.{_imported_as(part, base.id)}"
     else:
         first = f"{module}.{base.id}"
     return ".".join([first, *attributes])

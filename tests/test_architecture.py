@@ -139,7 +139,7 @@ MAY_IMPORT = {
     "hetsim/workloads/": ("hetsim.workloads", "hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.memory", "hetsim.trust"),
     "hetsim/runtime/": (
         *("hetsim.runtime", "hetsim.coordination", "hetsim.cluster", "hetsim.workloads", "hetsim.effects", "hetsim.vector"),
-        *("hetsim.checks", "hetsim.errors"),
+        *("hetsim.checks", "hetsim.errors", "hetsim.memory"),
     ),
     "hetsim/sim/": (
         *("hetsim.sim", "hetsim.runtime", "hetsim.coordination", "hetsim.cluster", "hetsim.workloads", "hetsim.results"),
@@ -147,7 +147,7 @@ MAY_IMPORT = {
     ),
     "hetsim/dist/": (
         *("hetsim.dist", "hetsim.runtime", "hetsim.coordination", "hetsim.cluster", "hetsim.workloads", "hetsim.results"),
-        *("hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.errors"),
+        *("hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.errors", "hetsim.memory"),
     ),
     "hetsim/results/": ("hetsim.results", "hetsim.runtime", "hetsim.checks", "hetsim.registry"),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -20,19 +20,21 @@ SHORT = 4
 _ABSENT = object()
 
 
-def without_values(config: DictConfig) -> tuple[dict[str, Any], dict[str, str]]:
+def without_values(config: DictConfig, *, shown: Sequence[str] = SHOWN) -> tuple[dict[str, Any], dict[str, str]]:
     """The resolved config with a reference where a value depends on the environment; and a hash of each such value, by its key.
 
     A value depends on the environment if it is another one as soon as each variable has another value. It is written as it stands
-    in the config, so that the written config can be read again. ValueError if a name depends on it that every file shows.
+    in the config, so that the written config can be read again. ValueError if a key of `shown` depends on it.
     """
     real = OmegaConf.to_container(config, resolve=True)
+    again = config.copy()
+    OmegaConf.clear_cache(again)  # of `now`, whose text may hold a variable
     other: Any = _ABSENT
     with contextlib.suppress(OmegaConfBaseException), _resolver(lambda name, *_: f"another value of {name}"):
-        other = OmegaConf.to_container(config, resolve=True)
+        other = OmegaConf.to_container(again, resolve=True)
     hashes: dict[str, str] = {}
     written = _written(config, real, other, "", hashes)
-    for key in SHOWN:
+    for key in shown:
         if key in hashes:
             raise ValueError(f"{key} must not come from an environment variable, as folders and files show it: write it out")
     return {str(key): value for key, value in written.items()}, hashes

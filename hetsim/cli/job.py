@@ -21,7 +21,8 @@ from hetsim.cli.environment import hidden, without_values
 from hetsim.cli.errors import USERS, report, sentence
 from hetsim.cli.objective import WORST, objective_value, search_direction
 from hetsim.cli.outcomes import Outcome
-from hetsim.cli.provenance import RECORD, install
+from hetsim.cli.plugins import RECORD
+from hetsim.cli.provenance import install
 from hetsim.errors import RunFailed
 from hetsim.results.describe import describe, one_line
 from hetsim.results.folder import folder_lock, remove_error, write_error
@@ -103,6 +104,16 @@ def _run(config: DictConfig, folder: Path) -> dict[str, Any] | None:
     return backend.run(made, folder, header + OmegaConf.to_yaml(OmegaConf.create(written)))
 
 
+def _folder_name(config: DictConfig) -> str:
+    """The name of a run's folder. It shows no value of an environment variable, and depends on it."""
+    own = _without_hydra(config)
+    try:
+        shown, _ = without_values(own, shown=())
+    except OmegaConfBaseException:
+        shown = resolved_entries(config)
+    return folder_name(shown, identity_of(resolved_entries(config)))
+
+
 def typed_words() -> tuple[str, ...]:
     """The overrides that were typed for this run, with their references as they are."""
     words = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
@@ -110,9 +121,13 @@ def typed_words() -> tuple[str, ...]:
     return tuple(map(str, words))
 
 
+def _without_hydra(config: DictConfig) -> DictConfig:
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]) if "hydra" in config else config
+
+
 def resolved_entries(config: DictConfig) -> dict[str, Any]:
     """The config without Hydra's own part, resolved; unresolved if it cannot be, which the run then reports."""
-    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]) if "hydra" in config else config
+    own = _without_hydra(config)
     try:
         entries = OmegaConf.to_container(own, resolve=True)
     except OmegaConfBaseException:
@@ -123,4 +138,4 @@ def resolved_entries(config: DictConfig) -> dict[str, Any]:
 
 # On import, as a launcher's processes import this module and nothing else before they compose the run's config and name its folder.
 install()
-OmegaConf.register_new_resolver("hetsim.folder", lambda *, _root_: folder_name(resolved_entries(_root_)), replace=True)
+OmegaConf.register_new_resolver("hetsim.folder", lambda *, _root_: _folder_name(_root_), replace=True)

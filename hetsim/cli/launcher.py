@@ -55,6 +55,8 @@ class SweepRecord(Callback):
             self.folder, self.objective, self.direction = os.path.relpath(config.hydra.sweep.dir), objective, direction
             self._files = Path(config.hydra.sweep.dir).absolute() / f".outcomes-{uuid.uuid4().hex}"
             self._files.mkdir(parents=True)
+            if "submitit_folder" in config.hydra.launcher:  # it holds pickles, so it must be none that was there before
+                config.hydra.launcher.submitit_folder = f"${{hydra.sweep.dir}}/.submitit/{uuid.uuid4().hex}/%j"
         except Exception as error:
             report(error)
             raise SystemExit(1) from None

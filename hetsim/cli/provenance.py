@@ -1,58 +1,83 @@
-"""What a config file from outside may say to Hydra: where runs go and how a sweep varies them, and nothing that runs code.
+"""What a config file from outside may say to Hydra: what a sweep varies, with how many jobs, and nothing that runs code.
 
 Hydra imports and calls what a config names as callback, launcher, sweeper or log handler, and sets environment variables for the
-processes of a run. A user may type all of this on the command line. A file may be a stranger's, so each is checked as it is read.
+processes of a run. A user may type all of this on the command line. A file may be a stranger's. So each file is checked as it is
+read, and Hydra's part of every config that was composed from such files must be what hetsim's own files and the command line make,
+but for the keys in `IN_FILES`. The same holds for `trust`.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.plugins import Plugins
-from hydra.experimental.callback import Callback
+from hydra._internal.utils import create_config_search_path
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.cli.errors import USERS
 from hetsim.cli.methods import configs
+from hetsim.cli.plugins import check_plugins
 
 IN_FILES = re.compile(
-    r"mode|verbose|run\.dir|sweep\.(dir|subdir)|sweeper\.(params\.[^@=]+|n_trials|n_jobs|max_batch_size|direction|study_name|sampler\.seed)"
+    r"mode|verbose|sweeper\.(params(\..+)?|n_trials|n_jobs|max_batch_size|direction|study_name|sampler\.seed)"
     r"|launcher\.(n_jobs|timeout_min|cpus_per_task|gpus_per_node|tasks_per_node|mem_gb|nodes|array_parallelism|max_num_timeout)"
 )
 """The keys of Hydra's part of a config that a file may set."""
 SWEPT = re.compile(r"(?!\+*~*(hydra|trust)\b)[+~]*[A-Za-z_][\w./]*")
 """The keys that a file may vary in a sweep."""
-HANDLERS = ("logging.StreamHandler", "logging.FileHandler", "logging.NullHandler", "colorlog.ColoredFormatter")
-"""The classes that a logging configuration may name."""
-STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
-RECORD = "hetsim.cli.launcher.SweepRecord"
-"""The callback that conf/config.yaml names."""
-CALLBACKS = (RECORD, "hydra.experimental.callbacks.LogJobReturnCallback", "hydra.experimental.callbacks.PickleJobInfoCallback")
+OF_THE_RUN = re.compile(r"(runtime|overrides)(\..+)?|job\.(name|config_name|override_dirname|num|id)")
+"""The keys in which Hydra says what it has composed."""
+OWN = re.compile(r"structured://|pkg://(hydra\.conf|hydra_plugins)\b")
+"""The sources of Hydra's and its plugins' own configs."""
+CHOICES = ("hydra/launcher", "hydra/sweeper", "hydra/sweeper/sampler")
+"""The groups of Hydra's of which a file may take an installed choice."""
 
 
 def install() -> None:
     """Let every config that Hydra composes in this process pass the checks of this module, before Hydra acts on it."""
     if getattr(ConfigLoaderImpl.load_configuration, "checked_by_hetsim", False):
         return
-    load, load_file = ConfigLoaderImpl.load_configuration, ConfigLoaderImpl._load_single_config
-    search = ConfigLoaderImpl._process_config_searchpath
+    load, load_job = ConfigLoaderImpl.load_configuration, ConfigLoaderImpl.load_sweep_config
+    load_file, search = ConfigLoaderImpl._load_single_config, ConfigLoaderImpl._process_config_searchpath
+
+    @cache
+    def own(overrides: tuple[str, ...], run_mode: RunMode) -> dict[str, Any]:
+        """The leaves of Hydra's part that hetsim's own files and these overrides make."""
+        loader = ConfigLoaderImpl(create_config_search_path(str(configs())))
+        return leaves(load(loader, "config", [*overrides], run_mode, validate_sweep_overrides=False))
 
     def checked_configuration(
-        loader: ConfigLoaderImpl, config_name: str | None, overrides: list[str], *more: Any, **options: Any
+        loader: ConfigLoaderImpl, config_name: str | None, overrides: list[str], run_mode: RunMode, *more: Any, **options: Any
     ) -> DictConfig:
         try:
-            config = load(loader, config_name, overrides, *more, **options)
+            config = load(loader, config_name, overrides, run_mode, *more, **options)
         except USERS:
             raise
         except Exception as error:  # Hydra and OmegaConf expect no list for a group's choice, no mapping for null, …
             raise ValueError(_cannot_be_composed(overrides, error)) from error
-        check_composed(config)
+        if config_name != "config" or has_others(loader, overrides):
+            check_typed(config, overrides)
+            chosen = [f"{group}={config.hydra.runtime.choices[group]}" for group in CHOICES if group in config.hydra.runtime.choices]
+            try:
+                check_leaves(leaves(config), own((*config.hydra.overrides.hydra, *chosen), run_mode))
+            except HydraException as error:
+                raise ValueError(
+                    f"a choice of Hydra's own groups is not installed ({' '.join(str(error).split())[:200]}): leave it out"
+                ) from None
+        check_plugins(config)
+        return config
+
+    def checked_job(loader: ConfigLoaderImpl, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        config = load_job(loader, master_config, sweep_overrides)
+        if trusted(config) != trusted(master_config):
+            raise ValueError("trust cannot be varied in a sweep: type it once, as trust=[mypackage]")
         return config
 
     def checked_file(loader: ConfigLoaderImpl, default: Any, repo: Any) -> ConfigResult:
@@ -68,6 +93,7 @@ def install() -> None:
 
     checked_configuration.checked_by_hetsim = True  # type: ignore[attr-defined]
     ConfigLoaderImpl.load_configuration = checked_configuration  # type: ignore[method-assign, assignment]
+    ConfigLoaderImpl.load_sweep_config = checked_job  # type: ignore[method-assign, assignment]
     ConfigLoaderImpl._load_single_config = checked_file  # type: ignore[method-assign, assignment]
     ConfigLoaderImpl._process_config_searchpath = checked_search_path  # type: ignore[method-assign, assignment]
 
@@ -83,9 +109,11 @@ def _cannot_be_composed(overrides: list[str], error: Exception) -> str:
 
 def check_file(found: ConfigResult, name: str) -> None:
     """ValueError with one sentence if a file that is not hetsim's or Hydra's own sets `trust`, or a key of Hydra's that it may not set."""
-    if found.path.split("://")[-1] == str(configs()) or re.match(r"structured://|pkg://(hydra\.conf|hydra_plugins)\b", found.path):
-        return
     file = f"{found.path.removeprefix('file://')}/{name}"
+    if ".." in name.split("/") or name.startswith("/"):
+        raise ValueError(f"{name} lies outside of the folders of configs: move it to one of them, and leave '..' out")
+    if _is_own(found.path):
+        return
     if not isinstance(found.config, DictConfig):
         raise ValueError(f"{file} must be a mapping of keys, not a list: write 'key: value' lines")
     entries = OmegaConf.to_container(found.config, resolve=False)
@@ -116,77 +144,63 @@ def _keys(entry: Any, above: str = "") -> Iterator[str]:
         yield above
 
 
-def check_composed(config: DictConfig) -> None:
-    """ValueError with one sentence if Hydra's part of a config names a callback, plugin or log handler that is not installed as such."""
-    settings = config.hydra
-    for name, callback in _plain(settings, "callbacks").items():
-        _check_callback(f"hydra.callbacks.{name}", callback)
-    for name in ("launcher", "sweeper"):
-        entry = _plain(settings, name)
-        if entry.get("_target_") not in Plugins.instance().class_name_to_class:
+def has_others(loader: ConfigLoaderImpl, overrides: list[str]) -> bool:
+    """Whether files that are not hetsim's or Hydra's own can be composed."""
+    typed = any(override.get_key_element() == "hydra.searchpath" for override in OverridesParser.create().parse_overrides(overrides))
+    return typed or not all(_is_own(element.path) for element in loader.config_search_path.get_path())
+
+
+def _is_own(source: str) -> bool:
+    return source.removeprefix("file://") == str(configs()) or OWN.match(source) is not None
+
+
+def trusted(config: DictConfig) -> list[Any]:
+    """What the config has for `trust`, with references as they are."""
+    node = config._get_node("trust")
+    entry = OmegaConf.to_container(config, resolve=False)["trust"] if node is not None else []  # type: ignore[call-overload, index]
+    return entry if isinstance(entry, list) else [] if entry is None else [entry]
+
+
+def check_typed(config: DictConfig, overrides: list[str]) -> None:
+    """ValueError with one sentence if `trust`, or what Hydra takes for typed, is not what was typed."""
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    typed: Any = next((override.value() for override in reversed(parsed) if override.key_or_group == "trust"), None)
+    expected = [] if typed is None else typed if isinstance(typed, list) else [typed]
+    if trusted(config) != expected or any("$" in str(module) for module in expected):
+        raise ValueError("trust is set by a config file, and is taken from the command line alone: type it there, written out")
+    for name, ours in (("hydra", True), ("task", False)):
+        lines = [override.input_line for override in parsed if override.is_hydra_override() is ours]
+        if OmegaConf.to_container(config.hydra.overrides[name], resolve=False) != lines:
             raise ValueError(
-                f"hydra.{name}._target_={entry.get('_target_')} is no installed plugin of Hydra's: choose one with hydra/{name}=…"
+                f"hydra.overrides.{name} is set by a config file, and is taken from the command line alone: leave it out there"
             )
-        for key, part in entry.items():
-            if key == "sampler" and isinstance(part, dict):
-                _check_sampler(part)
-            elif key != "_target_":
-                _refuse_objects(f"hydra.{name}.{key}", part)
-    for name in ("job_logging", "hydra_logging"):
-        node = settings.get(name)
-        _check_logging(f"hydra.{name}", OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else node)
 
 
-def _plain(settings: DictConfig, name: str) -> dict[str, Any]:
-    """A part of Hydra's config with its references resolved, as Hydra sees it; empty if it is null."""
-    try:
-        node = settings.get(name)
-        entries = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
-    except OmegaConfBaseException as error:
-        raise ValueError(f"hydra.{name} refers to something that is not there ({' '.join(str(error).split())}): correct it") from None
-    if not isinstance(entries, dict | None):
-        raise ValueError(f"hydra.{name} must be a mapping, not {entries!r}: leave it as it is")
-    return {str(key): value for key, value in (entries or {}).items()}
+def leaves(config: DictConfig) -> dict[str, Any]:
+    """Everything in Hydra's part that is no mapping, by its dotted name, with references as they are."""
+    return dict(_leaves(OmegaConf.to_container(config.hydra, resolve=False)))
 
 
-def _check_callback(key: str, callback: Any) -> None:
-    target = callback.get("_target_") if isinstance(callback, dict) else None
-    module, _, name = str(target).rpartition(".")
-    found = vars(sys.modules[module]).get(name) if module.startswith("hydra_plugins.") and module in sys.modules else None
-    if target not in CALLBACKS and not (isinstance(found, type) and issubclass(found, Callback) and found.__module__ == module):
-        raise ValueError(f"{key}._target_={target} is no installed callback of Hydra's: leave hydra.callbacks as it is")
-    for option, value in callback.items():
-        if option != "_target_":
-            _refuse_objects(f"{key}.{option}", value)
+def _leaves(entry: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(entry, Mapping) and entry:
+        for name, value in entry.items():
+            yield from _leaves(value, f"{above}.{name}" if above else str(name))
+    else:
+        yield above, entry
 
 
-def _check_sampler(sampler: dict[Any, Any]) -> None:
-    """One of Optuna's samplers by its name; Hydra's config of a grid is a `_partial_`."""
-    target = sampler.get("_target_")
-    if not re.fullmatch(r"optuna\.samplers\.[A-Z][A-Za-z]*Sampler", str(target)):
-        raise ValueError(f"hydra.sweeper.sampler._target_={target} is no sampler of Optuna's: choose one with hydra/sweeper/sampler=…")
-    for option, value in sampler.items():
-        if option not in ("_target_", "_partial_"):
-            _refuse_objects(f"hydra.sweeper.sampler.{option}", value)
-
-
-def _refuse_objects(key: str, entry: Any) -> None:
-    for where, name, _ in _walk(key, entry):
-        if name in ("_target_", "_args_", "_partial_", "_recursive_", "_convert_"):
-            raise ValueError(f"{where}.{name} is not allowed: give plain values")
-
-
-def _check_logging(key: str, entry: Any) -> None:
-    for where, name, value in _walk(key, entry):
-        if name in ("class", "()", "factory", "queue", "listener") and value not in HANDLERS:
-            raise ValueError(f"{where}.{name}={value} is not allowed: take {' or '.join(HANDLERS)}")
-        if isinstance(value, str) and re.match(r"(ext|cfg)://", value) and value not in STREAMS:
-            raise ValueError(f"{where}.{name}={value} is not allowed: take {' or '.join(STREAMS)}")
-
-
-def _walk(key: str, entry: Any) -> Iterator[tuple[str, str, Any]]:
-    """(the key above, name, value) of everything in mappings and lists at any depth."""
-    pairs: Any = entry.items() if isinstance(entry, Mapping) else enumerate(entry) if isinstance(entry, list) else ()
-    for name, value in pairs:
-        yield key, str(name), value
-        yield from _walk(f"{key}.{name}", value)
+def check_leaves(found: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """ValueError with one sentence for a key of Hydra's with another value than its own files and the command line give it."""
+    absent = object()
+    for key in {**own, **found}:
+        value = found.get(key, absent)
+        if OF_THE_RUN.fullmatch(key) or (value == own.get(key, absent) and type(value) is type(own.get(key, absent))):
+            continue
+        if key in own and value is absent and any(name.startswith(f"{key}.") for name in found):
+            continue  # an empty mapping, which is not empty any more
+        if not IN_FILES.fullmatch(key):
+            raise ValueError(f"hydra.{key} is set by a config file, and is taken from the command line alone: leave it out there")
+        if key.startswith("sweeper.params.") and not SWEPT.fullmatch(key.removeprefix("sweeper.params.")):
+            raise ValueError(f"a config file varies {key.removeprefix('sweeper.params.')} in a sweep, which only the command line may do")
+        if "$" in str(value):
+            raise ValueError(f"hydra.{key} refers to another key in a config file: write the value out")

@@ -33,11 +33,11 @@ def _ordered(entry: Any) -> Any:
     return [_ordered(part) for part in entry] if isinstance(entry, list | tuple) else entry
 
 
-def folder_name(entries: Mapping[str, Any]) -> str:
+def folder_name(entries: Mapping[str, Any], identity: str) -> str:
     """The name of a run's folder: method, cluster, seed and identity, as a legal file name of at most 120 letters."""
     cluster = entries.get("cluster")
     place = cluster.get("name") if isinstance(cluster, Mapping) else cluster
-    return f"{_legal(entries.get('method'))}-{_legal(place)}-s{_legal(entries.get('seed'), max_letters=20)}-{identity_of(entries)}"
+    return f"{_legal(entries.get('method'))}-{_legal(place)}-s{_legal(entries.get('seed'), max_letters=20)}-{identity}"
 
 
 def _legal(part: Any, *, max_letters: int = 40) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -196,13 +197,75 @@ def test_a_file_may_say_where_runs_go_and_what_a_sweep_varies(tmp_path: Path, mo
     assert sorted(json.loads(path.read_text())["seed"] for path in tmp_path.glob("sweep/*/summary.json")) == [0, 1]
 
 
+SITE = "open(__import__('os').environ['MARK'], 'w').close()\n"
+"""A sitecustomize.py, which Python imports in every process whose PYTHONPATH holds it."""
+
+ROUNDABOUT = {
+    # files below the folder of configs, and what the sentence holds: each wrote hydra.job.env_set, or `trust`, past the check of its file
+    "a path out of the folder": (
+        {
+            "experiment/attack.yaml": "defaults: [../../../../../../../../../../../../../../proc/self/cwd/outside@_global_]",
+            "../outside.yaml": "hydra: {job: {env_set: {PYTHONPATH: SITE, MARK: MARKED}}}",
+        },
+        "lies outside of the folders of configs",
+    ),
+    "an alias of Hydra's part": (
+        {
+            "experiment/attack.yaml": (
+                "defaults: [/hydra/sweeper/basic@learning_rate_schedule.a, _self_, /stage/late]\n"
+                "data_root: {}\nlearning_rate_schedule: {a: {params: '${data_root}'}}\n"
+                "hydra: {mode: MULTIRUN, sweeper: {params: {++learning_rate_schedule.a.params.env_set.PYTHONPATH: SITE,"
+                " ++learning_rate_schedule.a.params.env_set.MARK: MARKED, learning_rate_schedule: 'null', data_root: data}}}"
+            ),
+            "stage/late.yaml": "data_root: ${hydra.job}",
+        },
+        "hydra.job.env_set",
+    ),
+    "an alias of the root": (
+        {
+            "experiment/attack.yaml": (
+                "defaults: [/hydra/sweeper/basic@learning_rate_schedule.a, _self_]\n"
+                "learning_rate_schedule: {a: {params: \"${oc.select:''}\"}}\ndiscount: {_target_: os.system}\n"
+                "hydra: {mode: MULTIRUN, sweeper: {params: {++learning_rate_schedule.a.params.trust: '[os]',"
+                " learning_rate_schedule: 'null'}}}"
+            ),
+        },
+        "trust",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", ROUNDABOUT)
+def test_a_file_says_no_more_to_hydra_by_a_roundabout_way(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What counts is what Hydra would act on, compared with what hetsim's own files and the command line make."""
+    files, reason = ROUNDABOUT[way]
+    mark, site = tmp_path / "mark", tmp_path / "site"
+    for name, text in {**files, "../site/sitecustomize.py": SITE}.items():
+        path = Path(os.path.normpath(tmp_path / "conf" / name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        head = "# @package _global_\n" if path.suffix == ".yaml" else ""
+        path.write_text(head + text.replace("SITE", str(site)).replace("MARKED", str(mark)) + "\n")
+    monkeypatch.chdir(tmp_path)
+    typed = ("--config-dir", "conf", "experiment=attack", "backend=dist", "workload=quadratic", "budget.updates=2", "pictures=false")
+
+    status = exit_status(monkeypatch, "hetsim", main, *typed, "hydra.run.dir=run", "hydra.sweep.dir=sweep")
+
+    assert status == 1
+    assert reason in capsys.readouterr().err
+    assert not mark.exists()
+
+
 MODULES = {
     # the text of a module that is trusted: the name of a class, why it is refused
     "class Rule: pass": ("Rule", "mine_too.Rule is no Discount"),
     "def Rule(): pass": ("Rule", "mine_too.Rule is not defined by a class statement"),
     "Rule = print": ("Rule", "mine_too.Rule is not defined by a class statement"),
     "x = 1": ("Rule", "mine_too defines no class 'Rule'"),
-    "from os import system as Rule": ("Rule", "mine_too.Rule is no Discount"),
+    "from os import system as Rule": ("Rule", "system is defined in os, which is not trusted"),
+    "from hetsim.policies.weighting import NoDiscount": ("NoDiscount", "NoDiscount is defined in hetsim.policies.weighting, which is not"),
+    "from hetsim.policies.weighting import *": ("NoDiscount", "mine_too defines no class 'NoDiscount'"),
     "from hetsim.policies.allocation import Even\nclass Rule(Even): pass": ("Rule", "mine_too.Rule is no Discount"),
     "from threading import *\nclass Rule(Thread): pass": ("Rule", "mine_too.Rule is no Discount"),
     "class Rule(Rule): pass": ("Rule", "mine_too.Rule is no Discount"),
@@ -240,7 +303,11 @@ def test_a_trusted_package_may_be_split_over_files(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(tmp_path)
     quick = ("workload=quadratic", "budget.updates=2", "pictures=false", f"hydra.run.dir={tmp_path / 'run'}")
 
-    for name in ("my_package.Rule", "my_package.rules.Rule"):
+    (package / "script.py").write_text(
+        "from .rules import Rule as Renamed\nraise AssertionError('a script that uses a class need not run')\n"
+    )
+
+    for name in ("my_package.Rule", "my_package.rules.Rule", "my_package.script.Renamed"):
         for module in [module for module in sys.modules if module.startswith("my_package")]:
             del sys.modules[module]
         assert exit_status(monkeypatch, "hetsim", main, "trust=[my_package]", "method=asgd", f"discount._target_={name}", *quick) == 0

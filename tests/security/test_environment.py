@@ -1,0 +1,103 @@
+"""The values of environment variables stay out of the files of a run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from worlds import exit_status
+
+from hetsim.cli.environment import hidden, without_values
+from hetsim.cli.main import main
+
+SECRET = "correct-horse-battery"
+QUICK = ("workload=quadratic", "budget.updates=2")
+
+
+def texts(folder: Path) -> str:
+    """Every byte of every file below a folder, and their names."""
+    return "\n".join(f"{path}\n{path.read_bytes().decode('latin1')}" for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+@pytest.mark.slow
+def test_a_value_from_the_environment_is_written_as_its_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was typed, what refers to it and what is composed with it; and the written config can be read again."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", SECRET)
+    typed = ("data_root=${oc.env:HETSIM_TEST_SECRET}", "+workload.more=1", "~workload.more", f"hydra.run.dir={tmp_path}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *QUICK, *typed) == 0
+
+    config = OmegaConf.load(tmp_path / "config.yaml")
+    assert SECRET not in texts(tmp_path)
+    assert OmegaConf.to_container(config)["data_root"] == "${oc.env:HETSIM_TEST_SECRET}"  # type: ignore[call-overload, index]
+    assert config.data_root == SECRET
+
+
+@pytest.mark.slow
+def test_a_run_is_another_one_with_another_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its identity, and so the name of its folder, depends on the value; a sweep does not take the one for the other."""
+    for value in ("one", "one", "two"):
+        monkeypatch.setenv("HETSIM_TEST_SECRET", value)
+        typed = ("-m", *QUICK, "pictures=false", "data_root=${oc.env:HETSIM_TEST_SECRET}", f"hydra.sweep.dir={tmp_path}")
+        assert exit_status(monkeypatch, "hetsim", main, *typed) == 0
+
+    heads = {path.read_text().splitlines()[2] for path in tmp_path.glob("*/config.yaml")}
+    assert len(heads) == 2
+    assert all(re.fullmatch(r'# environment: \{"data_root": "[0-9a-f]{12}"\}', head) for head in heads)
+
+
+@pytest.mark.slow
+def test_a_failed_runs_error_does_not_tell_a_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The screen may, error.txt may not."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", f"/{SECRET}")
+    typed = ("-m", "workload=mnist", "data_root=${oc.env:HETSIM_TEST_SECRET}", "budget.updates=2", f"hydra.sweep.dir={tmp_path}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+
+    assert SECRET in capsys.readouterr().err
+    assert SECRET not in texts(tmp_path)
+    assert "${oc.env:HETSIM_TEST_SECRET}/MNIST/raw" in texts(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["method", "cluster.name"])
+def test_a_name_that_files_show_cannot_come_from_the_environment(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders, tables and pictures are named by it."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", SECRET)
+    config = OmegaConf.create({"method": "asgd", "cluster": {"name": "mine"}})
+    OmegaConf.update(config, key, "${oc.env:HETSIM_TEST_SECRET}")
+
+    with pytest.raises(ValueError, match=f"{key} must not come from an environment variable, as folders and files show it"):
+        without_values(config)
+
+
+def test_only_what_depends_on_the_environment_is_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also through other keys, in lists, decoded, and with a default."""
+    monkeypatch.setenv("HETSIM_TEST_NUMBER", "3")
+    config = OmegaConf.create(
+        {
+            "plain": 1,
+            "same": "${plain}",
+            "number": "${oc.decode:${oc.env:HETSIM_TEST_NUMBER}}",
+            "through": ["${number}", "${plain}", {"deep": "x${number}"}],
+            "default": "${oc.env:HETSIM_TEST_NOTHING,5}",
+            "whole": "${through}",
+        }
+    )
+
+    written, hashes = without_values(config)
+
+    assert written == {
+        "plain": 1,
+        "same": 1,
+        "number": "${oc.decode:${oc.env:HETSIM_TEST_NUMBER}}",
+        "through": ["${number}", 1, {"deep": "x${number}"}],
+        "default": "${oc.env:HETSIM_TEST_NOTHING,5}",
+        "whole": "${through}",
+    }
+    assert list(hashes) == ["number", "through[0]", "through[2].deep", "default", "whole"]
+    assert OmegaConf.to_container(OmegaConf.create(written), resolve=True) == OmegaConf.to_container(config, resolve=True)
+    assert hidden("3 and", config) == "3 and"

@@ -1,0 +1,68 @@
+"""The registry has every class that ships, and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from hetsim.cli.methods import configs
+from hetsim.cli.schema import AXES
+from hetsim.coordination.base import Coordination
+from hetsim.dist import Processes
+from hetsim.registry import SHIPPED, current_name, old_names
+from hetsim.runtime.backend import Backend
+from hetsim.sim import Simulator
+from hetsim.trust import resolve
+from hetsim.workloads.data import digits, npz, torchvision
+from hetsim.workloads.task import Workload
+
+KINDS = {**AXES, "coordination": Coordination, "workload": Workload, "backend": Backend}
+BASES = (torchvision.TorchvisionImages,)
+"""Classes that others are made from, without an abstract method."""
+LOADED = (Processes, Simulator, digits, npz, torchvision)
+"""Imported, so that the subclasses of each kind are known."""
+
+
+def concrete(kind: type) -> Iterator[type]:
+    """Every subclass in hetsim that can be made."""
+    for below in kind.__subclasses__():
+        yield from concrete(below)
+        if below.__module__.startswith("hetsim.") and not inspect.isabstract(below) and below not in BASES:
+            yield below
+
+
+@pytest.mark.parametrize("group", KINDS)
+def test_every_class_that_ships_is_registered(group: str) -> None:
+    """Under the key that expects it, by a name that leads to it."""
+    registered = {resolve(name, key="key", group=group, kind=KINDS[group]) for name in SHIPPED[group]}
+    for name in SHIPPED[group]:
+        importlib.import_module(name.rpartition(".")[0])
+
+    assert registered == set(concrete(KINDS[group]))
+
+
+def test_every_config_that_ships_names_a_registered_class() -> None:
+    """By its present name."""
+    named = {
+        (group, entries["_target_"])
+        for group in SHIPPED
+        for path in (configs() / group).glob("*.yaml")
+        if "_target_" in (entries := yaml.safe_load(path.read_text(encoding="utf-8")))
+    }
+
+    assert {group for group, _ in named} == set(SHIPPED)
+    assert {name for group, name in named} == {name for names in SHIPPED.values() for name in names}
+    assert {name for group, name in named if name not in SHIPPED[group]} == set()
+
+
+def test_an_old_name_is_no_other_classes_name() -> None:
+    """It leads to one registered class, and is not registered itself."""
+    registered = [name for names in SHIPPED.values() for name in names]
+
+    assert len(registered) == len(set(registered))
+    assert {current_name(old) for old in old_names()} <= set(registered)
+    assert set(old_names()) & set(registered) == set()
