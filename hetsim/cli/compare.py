@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from hetsim.results.compare import comparison, differences, draw, ordered, render
-from hetsim.results.finished import read_config
+from hetsim.results.compare import comparison, differences, drawing, ordered, render
+from hetsim.results.config_file import read_config
 from hetsim.runtime.files import write_text
 
 
@@ -23,8 +23,9 @@ def main() -> None:
     try:
         runs, summaries, names = ordered(arguments.runs)
         rows = comparison(*summaries)
-        print(render(rows, names))
         different = differences(*(read_config(run) for run in runs))
+        draw = None if arguments.pictures is None else drawing(runs, summaries, names)
+        print(render(rows, names))
         for key, (one, other) in different.items():
             print(f"hetsim-compare: the runs differ in {key}: {one} and {other}", file=sys.stderr)
         for name, summary in zip(names, summaries, strict=True):
@@ -40,10 +41,13 @@ def main() -> None:
                 "numbers": numbers,
             }
             write_text(arguments.json, json.dumps(document, indent=2, allow_nan=False) + "\n")
-        if arguments.pictures is not None:
-            draw(runs, summaries, names, arguments.pictures)
+        if draw is not None:
+            draw(arguments.pictures)
             print(f"pictures in {os.path.relpath(arguments.pictures)}")
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        print(f"hetsim-compare: error: {error.filename} cannot be read or written ({error.strerror}): give another folder", file=sys.stderr)
+        sys.exit(1)
+    except ValueError as error:
         print(f"hetsim-compare: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hetsim.results.config_file import flattened
 from hetsim.results.describe import formatted
 from hetsim.results.figures import curves, timeline
-from hetsim.results.finished import NUMBERS, flattened, read_curve, read_summary
+from hetsim.results.finished import NUMBERS, check_has, read_curve, read_summary
+from hetsim.results.intervals import read_intervals
 from hetsim.results.keys import VARY_IN_A_COMPARISON
+from hetsim.results.schema import entry
 
 NAMES = {"sim": "simulated", "dist": "measured"}
 """What the runs are called if one is of each backend."""
@@ -28,18 +32,10 @@ def ordered(runs: Sequence[Path]) -> tuple[list[Path], list[dict[str, Any]], tup
 def comparison(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
     """For each number both values and (first − second) / |second|, which is None where it has no meaning."""
     rows = []
-    for name, keys in NUMBERS.items():
-        one, other = _number(first, keys), _number(second, keys)
-        rows.append({"name": name, "key": keys[-1], "first": one, "second": other, "relative_error": relative_error(one, other)})
+    for name, key in NUMBERS.items():
+        one, other = entry(first, key), entry(second, key)
+        rows.append({"name": name, "key": key.split(".")[-1], "first": one, "second": other, "relative_error": relative_error(one, other)})
     return rows
-
-
-def _number(summary: Mapping[str, Any], keys: Sequence[str]) -> float | None:
-    found: Any = summary
-    for key in keys:
-        found = found[key]
-    number: float | None = found
-    return number
 
 
 def relative_error(one: float | None, other: float | None) -> float | None:
@@ -48,7 +44,8 @@ def relative_error(one: float | None, other: float | None) -> float | None:
         return None
     if one == other:
         return 0.0
-    return (one - other) / abs(other) if other else None
+    ratio = (one - other) / abs(other) if other else math.inf
+    return ratio if math.isfinite(ratio) else None
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -69,13 +66,21 @@ def render(rows: Sequence[Mapping[str, Any]], names: tuple[str, str]) -> str:
     return "\n".join(lines)
 
 
-def draw(runs: Sequence[Path], summaries: Sequence[Mapping[str, Any]], names: tuple[str, str], folder: Path) -> None:
-    """Both timelines on one axis and both curves in one frame, as files in `folder`."""
-    traces = [run / "trace.parquet" for run in runs]
-    folder.mkdir(parents=True, exist_ok=True)
+def drawing(runs: Sequence[Path], summaries: Sequence[Mapping[str, Any]], names: tuple[str, str]) -> Callable[[Path], None]:
+    """What draws both timelines on one axis and both curves in one frame, as files in a folder. All that it draws is read before."""
+    for run, summary in zip(runs, summaries, strict=True):
+        check_has(run, summary, "method", "cluster", "workload", "num_workers")
     about = [f"{s['method']} on {s['cluster']}, {s['workload']}" for s in summaries]
     titles = [f"{name}: {text}" for name, text in zip(names, about, strict=True)]
-    if all(trace.is_file() for trace in traces):
-        num_workers = max(s["num_workers"] for s in summaries)
-        timeline(list(zip(titles, traces, strict=True)), folder / "timeline.png", num_workers=num_workers)
-    curves(list(zip(names, map(read_curve, runs), strict=True)), folder / "curve.png", title=" and ".join(dict.fromkeys(about)))
+    points = list(zip(names, map(read_curve, runs), strict=True))
+    traces = [run / "trace.parquet" for run in runs]
+    sizes = [summary["num_workers"] for summary in summaries]
+    steps = [read_intervals(trace, num_workers=size) for trace, size in zip(traces, sizes, strict=True) if trace.exists()]
+
+    def draw(folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if len(steps) == len(traces):
+            timeline(list(zip(titles, steps, strict=True)), folder / "timeline.png", num_workers=max(sizes))
+        curves(points, folder / "curve.png", title=" and ".join(dict.fromkeys(about)))
+
+    return draw

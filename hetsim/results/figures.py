@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hetsim.results.intervals import COLUMNS, Interval, first_intervals
 from hetsim.runtime.curve import Point
 from hetsim.runtime.files import written_whole
 
@@ -17,19 +18,21 @@ def draw_run(folder: Path, points: Sequence[Point], summary: Mapping[str, Any]) 
     title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
     trace = folder / "trace.parquet"
     if trace.is_file():
-        timeline([(title, trace)], folder / "timeline.png", num_workers=summary["num_workers"])
+        from pyarrow import parquet
+
+        steps = first_intervals(parquet.read_table(trace, columns=COLUMNS))
+        timeline([(title, steps)], folder / "timeline.png", num_workers=summary["num_workers"])
     if any(point.evaluation.train_loss is not None for point in points):
         rows = [(p.seconds, p.evaluation.train_loss, p.evaluation.test_accuracy) for p in points]
         curves([(summary["backend"], rows)], folder / "curve.png", title=title)
 
 
-def timeline(runs: Sequence[tuple[str, Path]], path: Path, *, num_workers: int) -> None:
+def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], path: Path, *, num_workers: int) -> None:
     """Draw who computes, updates and waits in the first steps of one or more runs, one below the other on one time axis."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
-    from pyarrow import parquet
 
-    busy = [_intervals(parquet.read_table(trace, columns=["start", "end", "rank", "kind"])) for _, trace in runs]
+    busy = [rows for _, rows in runs]
     if not all(busy):
         return
     end = max(_first_steps(rows) for rows in busy)
@@ -81,17 +84,7 @@ def curves(runs: Sequence[tuple[str, Sequence[tuple[float, float | None, float |
     _save(figure, path)
 
 
-def _intervals(table: Any, most: int = 20_000) -> list[tuple[float, float, int, str]]:
-    """The first gradients and updates of a trace, whose rows are in no particular order."""
-    from pyarrow import compute
-
-    kinds = compute.cast(table["kind"], "string")
-    wanted = compute.or_(compute.equal(kinds, "gradient"), compute.equal(kinds, "update"))
-    columns = table.filter(wanted).sort_by("start").slice(0, most).to_pydict()
-    return list(zip(columns["start"], columns["end"], columns["rank"], columns["kind"], strict=True))
-
-
-def _first_steps(rows: Sequence[tuple[float, float, int, str]], steps: int = 6) -> float:
+def _first_steps(rows: Sequence[Interval], steps: int = 6) -> float:
     """When the slowest worker has computed its first few gradients."""
     ends: dict[int, list[float]] = {}
     for _, end, rank, kind in rows:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.registry import first_name
+from hetsim.results.finished import read_summary
 from hetsim.results.keys import CHANGE_NO_FILE
+from hetsim.results.run_files import REMEDY, from_json, is_text, read_text, shown
 
 IDENTITY, TYPED, ENVIRONMENT = "# identity: ", "# typed: ", "# environment: "
 """How the first lines of a run's config.yaml begin; the third is there if the config refers to environment variables."""
@@ -54,24 +56,21 @@ def typed_overrides(run: Path) -> dict[str, str]:
     """The overrides that were typed for a finished run, value by key; empty if its config.yaml has no such line."""
     for line in _head(run):
         if line.startswith(TYPED):
-            overrides = [override.partition("=") for override in json.loads(line.removeprefix(TYPED))]
-            return {key.lstrip("+~"): value for key, _, value in overrides}
+            what = f"the line {TYPED.strip()!r} of {run / 'config.yaml'}"
+            typed = from_json(what, line.removeprefix(TYPED))
+            if not isinstance(typed, list) or not all(map(is_text, typed)):
+                raise ValueError(f"{what} must hold a list of texts, not {shown(typed)}: {REMEDY}")
+            return {key.lstrip("+~"): value for key, _, value in (override.partition("=") for override in typed)}
     return {}
 
 
 def _head(run: Path) -> list[str]:
-    try:
-        with (run / "config.yaml").open(encoding="utf-8") as file:
-            return [file.readline().rstrip("\n"), file.readline().rstrip("\n")]
-    except (OSError, ValueError):
-        return []
+    path = run / "config.yaml"
+    return read_text(path).split("\n", 2)[:2] if path.exists() else []
 
 
 def finished_summary(run: Path, identity: str) -> dict[str, Any] | None:
     """The summary of the run of this identity; None if the folder does not hold it. summary.json is the last file that a run writes."""
-    if _head(run)[:1] != [IDENTITY + identity]:
-        return None
-    with contextlib.suppress(OSError, ValueError):
-        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-        return summary if isinstance(summary, dict) else None
+    with contextlib.suppress(ValueError):
+        return read_summary(run) if _head(run)[:1] == [IDENTITY + identity] else None
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hetsim.results.finished import flattened
+from hetsim.results.config_file import flattened
 from hetsim.results.keys import VARY_IN_A_ROW
 
 MAX_LETTERS = 44

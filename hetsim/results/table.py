@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hetsim.results.config_file import read_config
 from hetsim.results.describe import formatted
-from hetsim.results.finished import read_config, read_summary, seconds_to
+from hetsim.results.finished import check_has, read_summary, seconds_to
 from hetsim.results.identity import identity_of, typed_overrides
 from hetsim.results.keys import VARY_IN_A_ROW
 from hetsim.results.labels import distinguishing_keys, label
@@ -109,9 +110,7 @@ def runs(folder: Path) -> list[Run]:
 
 def _read(folder: Path) -> Run:
     summary = read_summary(folder)
-    lacking = [key for key in ("method", "backend", "seed", "seconds", "staleness_max") if key not in summary]
-    if lacking or not (folder / "curve.csv").is_file():
-        raise ValueError(f"{folder} is no run of this version of hetsim: it lacks {', '.join(lacking) or 'curve.csv'}; move it elsewhere")
+    check_has(folder, summary, "method", "backend", "seed", "seconds", "staleness_max")
     config = {key: value for key, value in read_config(folder).items() if key not in VARY_IN_A_ROW}
     return Run(folder, summary, config or {"method": summary["method"]}, typed_overrides(folder))
 

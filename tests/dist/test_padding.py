@@ -15,7 +15,7 @@ from hetsim.dist.messages import Arrival, Mailbox
 from hetsim.dist.pace import Lateness, Pace
 from hetsim.dist.world import SECOND, ProcessWorld, Started, Turn
 from hetsim.effects import AllReduce, Batch, Commit, Effect, Gradient, PeerLost, Program, Receive, Send, Start, Update, Wait
-from hetsim.results.figures import _intervals
+from hetsim.results.intervals import first_intervals
 from hetsim.runtime.metrics import Metrics
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.profiling import Profile
@@ -298,4 +298,4 @@ def test_a_timeline_finds_the_first_gradients_wherever_their_rows_stand() -> Non
     for start in (3.0, 1.0):
         trace.record((start, start + 1, 0, GRADIENT, 0, 0, 0, 0))
 
-    assert _intervals(as_table(trace.rows)) == [(1.0, 2.0, 0, "gradient"), (3.0, 4.0, 0, "gradient")]
+    assert first_intervals(as_table(trace.rows)) == [(1.0, 2.0, 0, "gradient"), (3.0, 4.0, 0, "gradient")]

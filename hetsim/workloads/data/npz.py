@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,9 @@ def _check_claims(claims: Mapping[str, Claim], what: str) -> None:
     for name in LABELS:
         shape, dtype = claims[name].shape, claims[name].dtype
         if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)) or dtype.kind not in "ui":
-            raise ValueError(f"{what}: {name} must be one row of integers from 0, not {dtype} of shape {shape}: convert it first")
+            raise ValueError(
+                f"{what}: {name} must be one row of integers from 0, not {dtype} of shape {reprlib.repr(shape)}: convert it first"
+            )
     for x, y in zip(INPUTS, LABELS, strict=True):
         samples, labels = claims[x].shape[0], claims[y].shape[0]
         if samples != labels or not samples:

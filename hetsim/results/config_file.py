@@ -1,0 +1,87 @@
+"""The resolved config in the folder of a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hetsim.results.run_files import REMEDY, brief, is_text, read_text, shown
+
+MAX_DEPTH = 50
+"""How deeply mappings and lists may be nested: libyaml itself overflows its stack."""
+MAX_BYTES = 10**7
+"""The length of the file: a cluster of 50,000 nodes, each described by itself."""
+MAX_UNQUOTED = 10_000
+"""The length of an unquoted text: to read a longer one as a number would take for ever."""
+MAX_BITS = 1023
+"""The size of a whole number: it can be made a float."""
+
+UNREADABLE = (yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
+"""What PyYAML raises: its own errors, and others where a tag does not fit its text, as in `!!int ''`."""
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """The resolved config of a run; empty if it is not there."""
+    path = run / "config.yaml"
+    if not path.exists():
+        return {}
+    text = read_text(path, max_bytes=MAX_BYTES)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        problem = _problem(yaml.parse(text, loader))
+        loaded = None if problem else yaml.load(text, loader)
+    except UNREADABLE as error:
+        raise ValueError(f"{path}{_place(error)} cannot be read as YAML ({_reason(error)}): {REMEDY}") from None
+    if problem or not isinstance(loaded, Mapping):
+        raise ValueError(f"{path} {problem or f'must hold a mapping, not {shown(loaded)}'}: {REMEDY}")
+    for value in _leaves(loaded):
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise ValueError(f"{path} holds a whole number of {value.bit_length()} bits, which no float can hold: {REMEDY}")
+        if isinstance(value, str) and not is_text(value):
+            raise ValueError(f"{path} holds {shown(value)}, which is no text: {REMEDY}")
+    return dict(loaded)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Every key and every value that holds no others."""
+    if isinstance(value, Mapping | list | tuple | set):
+        for part in (*value, *value.values()) if isinstance(value, Mapping) else value:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+def _problem(events: Iterator[yaml.Event]) -> str:
+    """What in these events hetsim does not write, and what would take memory or time beyond all bounds to load."""
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            return f"has an alias, *{event.anchor}, in line {event.start_mark.line + 1}, where the value itself belongs"
+        if depth > MAX_DEPTH:
+            return f"is nested more than {MAX_DEPTH} deep"
+        if isinstance(event, yaml.ScalarEvent) and not event.style and len(event.value) > MAX_UNQUOTED:
+            return f"has an unquoted text of {len(event.value)} letters in line {event.start_mark.line + 1}"
+    return ""
+
+
+def _place(error: BaseException) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _reason(error: BaseException) -> str:
+    problem = getattr(error, "problem", None)
+    return brief(error) if problem is None else brief(ValueError(problem))
+
+
+def flattened(entry: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a config at any depth, with its dotted key."""
+    if isinstance(entry, Mapping) and entry:
+        for name, value in entry.items():
+            yield from flattened(value, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, entry

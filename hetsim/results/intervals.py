@@ -1,0 +1,57 @@
+"""The first gradients and updates in the trace of a run, which a timeline shows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from hetsim.memory import check_fits
+from hetsim.results.run_files import MAX_NUMBER, REMEDY, brief
+
+Interval = tuple[float, float, int, str]
+"""Start, end, rank and kind."""
+
+COLUMNS = ["start", "end", "rank", "kind"]
+BYTES_OF_A_ROW = 100
+"""What a row of the trace takes in memory while it is read, filtered and sorted."""
+
+
+def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:
+    """The first gradients and updates of a trace; ValueError with one sentence if it is none of a run of so many workers."""
+    from pyarrow import ArrowException, parquet
+
+    if not trace.is_file():
+        raise ValueError(f"{trace} is no file: {REMEDY}")
+    try:
+        file = parquet.ParquetFile(trace)
+        there = file.schema_arrow.names
+    except (ArrowException, OSError, ValueError) as error:
+        raise ValueError(f"{trace} is no Parquet file ({brief(error)}): {REMEDY}") from None
+    if missing := [name for name in COLUMNS if there.count(name) != 1]:
+        raise ValueError(f"{trace} lacks {', '.join(missing)}: {REMEDY}")
+    check_fits(f"{trace}, of {file.metadata.num_rows} rows,", BYTES_OF_A_ROW * file.metadata.num_rows, REMEDY)
+    try:
+        found = first_intervals(file.read(columns=COLUMNS))
+    except (ArrowException, OSError, ValueError) as error:
+        raise ValueError(f"{trace} cannot be read as a trace ({brief(error)}): {REMEDY}") from None
+    for start, end, rank, _ in found:
+        if any(seconds is None or not math.isfinite(seconds) or abs(seconds) > MAX_NUMBER for seconds in (start, end)):
+            raise ValueError(f"{trace} has an interval from {start} to {end}, which are no times of a run: {REMEDY}")
+        if rank is None or not 0 <= rank <= num_workers:
+            raise ValueError(f"{trace} has rank {rank}, but its run has {num_workers} workers: {REMEDY}")
+    return found
+
+
+def first_intervals(table: Any, most: int = 20_000) -> list[Interval]:
+    """The first gradients and updates of a trace, whose rows are in no particular order."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    columns = {
+        name: compute.cast(table[name], kind)
+        for name, kind in {"start": pa.float64(), "end": pa.float64(), "rank": pa.int64(), "kind": pa.string()}.items()
+    }
+    wanted = compute.is_in(columns["kind"], pa.array(["gradient", "update"]))
+    first = pa.table(columns).filter(wanted).sort_by("start").slice(0, most).to_pydict()
+    return list(zip(first["start"], first["end"], first["rank"], first["kind"], strict=True))

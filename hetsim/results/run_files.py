@@ -1,0 +1,62 @@
+"""The files of a run as text and as JSON, read so that each way in which they can be broken is one sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+import reprlib
+import stat
+import textwrap
+from pathlib import Path
+from typing import Any, TypeGuard
+
+MAX_BYTES = 10**8
+"""The length of a text file of a run."""
+MAX_NUMBER = 1e150
+"""The size of a number of a run: its square is a float."""
+REMEDY = "mend it, or leave that run out"
+
+
+def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
+    """A file's text; ValueError with one sentence if it has none, or more of it than any such file of a run."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path} is no file: {REMEDY}")
+        if status.st_size > max_bytes:
+            raise ValueError(f"{path} is {status.st_size} bytes long, as no such file of a run is: {REMEDY}")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text ({error.reason} at byte {error.start}): {REMEDY}") from None
+
+
+def from_json(what: str, text: str) -> Any:
+    """What this JSON text holds; ValueError with one sentence that begins with `what` if it cannot be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{what} is no JSON of a run, as it is nested too deeply: {REMEDY}") from None
+    except ValueError as error:
+        raise ValueError(f"{what} is no JSON ({brief(error)}): {REMEDY}") from None
+
+
+def brief(error: BaseException) -> str:
+    """An error's words in a line of bounded length."""
+    return textwrap.shorten(str(error), 120, placeholder=" …") or type(error).__name__
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence quotes it: in bounded length, at any depth."""
+    return " ".join(reprlib.repr(value).split())
+
+
+def is_text(value: Any) -> TypeGuard[str]:
+    """Whether this is a text that can be written to a file."""
+    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether this is a finite number of a size that can be computed with."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_NUMBER <= value <= MAX_NUMBER

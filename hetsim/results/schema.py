@@ -1,0 +1,81 @@
+"""What the entries of summary.json must be: every reader of a finished run relies on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hetsim.results.run_files import MAX_NUMBER, REMEDY, is_number, is_text, shown
+
+
+class Kind(NamedTuple):
+    """What an entry must be, in words and as a check."""
+
+    phrase: str
+    holds: Callable[[Any], bool]
+
+
+def _each(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+TEXT = Kind("a text", is_text)
+TEXTS = Kind("a list of texts", _each(is_text))
+WHOLE = Kind("a whole number", _is_whole)
+COUNT = Kind("a whole number above 0", lambda value: _is_whole(value) and value > 0)
+NUMBER = Kind(f"a number of at most {MAX_NUMBER:g}", is_number)
+NUMBER_OR_NULL = Kind(f"a number of at most {MAX_NUMBER:g}, or null", lambda value: value is None or is_number(value))
+NUMBERS = Kind("a list of numbers", _each(is_number))
+MAPPING = Kind("a mapping", _is_mapping)
+MAPPING_OR_NULL = Kind("a mapping, or null", lambda value: value is None or _is_mapping(value))
+MAPPINGS = Kind("a list of mappings", _each(_is_mapping))
+
+SUMMARY = {
+    **dict.fromkeys(("method", "backend", "cluster", "workload"), TEXT),
+    "seed": WHOLE,
+    "num_workers": COUNT,
+    **dict.fromkeys(("num_updates", "num_samples", "num_samples_discarded", "num_samples_in_flight"), NUMBER),
+    **dict.fromkeys(("seconds", "profile_seconds", "wall_seconds", "staleness_max"), NUMBER_OR_NULL),
+    **dict.fromkeys(("updates_per_second", "samples_per_second", "staleness_mean", "idle_share"), NUMBER_OR_NULL),
+    "batch_sizes": NUMBERS,
+    "final": MAPPING,
+    **dict.fromkeys(("final.train_loss", "final.test_accuracy"), NUMBER_OR_NULL),
+    "per_worker": MAPPINGS,
+    "emulation": MAPPING_OR_NULL,
+    "warnings": TEXTS,
+}
+"""By dotted key, outer keys before inner ones. A run of an earlier version may lack some of them, and others are nobody's concern."""
+
+MISSING = object()
+
+
+def entry(summary: Any, key: str) -> Any:
+    """What stands at this dotted key; MISSING if nothing does."""
+    found = summary
+    for name in key.split("."):
+        found = found.get(name, MISSING) if isinstance(found, Mapping) else MISSING
+    return found
+
+
+def check_kinds(path: Path, summary: Any) -> None:
+    """ValueError with one sentence if the summary is no mapping, or an entry that is there is not of its kind."""
+    if not _is_mapping(summary):
+        raise ValueError(f"{path} must hold a mapping, not {shown(summary)}: {REMEDY}")
+    for key, kind in SUMMARY.items():
+        found = entry(summary, key)
+        if found is not MISSING and not kind.holds(found):
+            raise ValueError(f"{path}: {key} must be {kind.phrase}, not {shown(found)}: {REMEDY}")
+
+
+def lacking(summary: Mapping[str, Any], keys: Collection[str]) -> list[str]:
+    """Those of these dotted keys at which nothing stands."""
+    return [key for key in keys if entry(summary, key) is MISSING]

@@ -1,0 +1,382 @@
+"""`hetsim-compare` and `hetsim-table` on folders whose files are damaged, or made to do harm: one sentence that names the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from worlds import exit_status
+
+from hetsim import memory
+from hetsim.cli.compare import main as compare_main
+from hetsim.cli.table import main as table_main
+from hetsim.results.identity import config_header, finished_summary
+from hetsim.results.run_files import REMEDY
+from hetsim.runtime.recorder import GRADIENT, UPDATE
+from hetsim.runtime.trace import as_table
+
+SUMMARY: dict[str, Any] = {
+    "method": "ssgd",
+    "backend": "sim",
+    "cluster": "two",
+    "workload": "digits",
+    "seed": 0,
+    "num_workers": 2,
+    "num_updates": 1,
+    "num_samples": 8,
+    "num_samples_discarded": 0,
+    "num_samples_in_flight": 0,
+    "seconds": 2.0,
+    "profile_seconds": 0.0,
+    "updates_per_second": 0.5,
+    "samples_per_second": 4.0,
+    "staleness_mean": 0.0,
+    "staleness_max": 0,
+    "idle_share": 0.25,
+    "batch_sizes": [4, 4],
+    "final": {"train_loss": 0.5, "test_accuracy": 0.95},
+    "per_worker": [{"rank": 0}, {"rank": 1}],
+    "wall_seconds": 0.1,
+    "emulation": None,
+    "warnings": [],
+}
+CURVE = "seconds,version,samples,train_loss,test_accuracy\n0.0,0,0,2.5,0.1\n2.0,1,8,0.5,0.95\n"
+CONFIG = config_header("0123456789ab", ["method=ssgd"]) + "method: ssgd\nseed: 0\ncluster: {name: two}\n"
+ROWS = [(0.0, 1.0, 0, GRADIENT, 0, 4, 0, 0), (0.0, 2.0, 1, GRADIENT, 0, 4, 0, 0), (2.0, 2.0, 2, UPDATE, 0, 8, 0, 0)]
+TRACE = as_table([number for row in ROWS for number in row])
+
+
+def finished_run(folder: Path, **changes: Any) -> Path:
+    """The folder of a run, with these changes of its summary."""
+    folder.mkdir()
+    (folder / "summary.json").write_text(json.dumps({**SUMMARY, **changes}))
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "curve.csv").write_text(CURVE)
+    parquet.write_table(TRACE, folder / "trace.parquet")
+    return folder
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """The folder of a sweep with two runs, `good` and `run`."""
+    (tmp_path / "sweep").mkdir()
+    for seed, name in enumerate(("good", "run")):
+        finished_run(tmp_path / "sweep" / name, seed=seed)
+    return tmp_path / "sweep"
+
+
+@pytest.fixture
+def told(sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
+    """What a command that is given the sweep's runs says on standard error, where it ends with status 1 and prints no table."""
+
+    def tell(command: str) -> str:
+        assert asked(command, sweep, monkeypatch) == 1
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.count("\n") == 1
+        assert len(printed.err) < 700
+        assert printed.err.startswith(f"{command}: error: ")
+        return printed.err.removeprefix(f"{command}: error: ").rstrip("\n")
+
+    return tell
+
+
+def asked(command: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Exit status of one of the two commands."""
+    if command == "hetsim-table":
+        return exit_status(monkeypatch, command, table_main, sweep, "--to", sweep.parent / "table")
+    pictures = ("--pictures", sweep.parent / "pictures")
+    return exit_status(monkeypatch, command, compare_main, sweep / "good", sweep / "run", *pictures)
+
+
+COMMANDS = ("hetsim-compare", "hetsim-table")
+both = pytest.mark.parametrize("command", COMMANDS)
+
+
+@both
+def test_runs_as_hetsim_writes_them_are_read(
+    command: str, sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the refusals below would be of nothing."""
+    assert asked(command, sweep, monkeypatch) == 0
+    assert capsys.readouterr().err == ""
+
+
+NUMBER, OR_NULL = "a number of at most 1e+150", "a number of at most 1e+150, or null"
+ENTRIES: dict[str, tuple[str, str]] = {
+    # what summary.json has, in place of the entry of that name: what the sentence says of it
+    '"updates_per_second": "fast"': (f"updates_per_second must be {OR_NULL}", "'fast'"),
+    '"samples_per_second": [1]': (f"samples_per_second must be {OR_NULL}", "[1]"),
+    '"staleness_mean": true': (f"staleness_mean must be {OR_NULL}", "True"),
+    '"idle_share": NaN': (f"idle_share must be {OR_NULL}", "nan"),
+    '"idle_share": 1e999': (f"idle_share must be {OR_NULL}", "inf"),
+    '"seconds": 1e200': (f"seconds must be {OR_NULL}", "1e+200"),
+    f'"seconds": 1{"0" * 400}': (f"seconds must be {OR_NULL}", "100000000000000000...0000000000000000000"),
+    '"staleness_max": {}': (f"staleness_max must be {OR_NULL}", "{}"),
+    '"num_updates": null': (f"num_updates must be {NUMBER}", "None"),
+    '"final": []': ("final must be a mapping", "[]"),
+    '"final": null': ("final must be a mapping", "None"),
+    '"final": {"train_loss": "low", "test_accuracy": 0}': (f"final.train_loss must be {OR_NULL}", "'low'"),
+    '"final": {"train_loss": 0, "test_accuracy": [[]]}': (f"final.test_accuracy must be {OR_NULL}", "[[]]"),
+    '"warnings": 3': ("warnings must be a list of texts", "3"),
+    '"warnings": "none"': ("warnings must be a list of texts", "'none'"),
+    '"warnings": [null]': ("warnings must be a list of texts", "[None]"),
+    '"per_worker": {"0": 1}': ("per_worker must be a list of mappings", "{'0': 1}"),
+    '"per_worker": [1]': ("per_worker must be a list of mappings", "[1]"),
+    '"batch_sizes": ["a"]': ("batch_sizes must be a list of numbers", "['a']"),
+    '"emulation": "pad"': ("emulation must be a mapping, or null", "'pad'"),
+    '"backend": ["sim"]': ("backend must be a text", "['sim']"),
+    '"method": null': ("method must be a text", "None"),
+    '"cluster": "\\ud800"': ("cluster must be a text", r"'\ud800'"),
+    '"seed": 0.5': ("seed must be a whole number", "0.5"),
+    '"num_workers": 0': ("num_workers must be a whole number above 0", "0"),
+}
+
+
+@both
+@pytest.mark.parametrize("written", ENTRIES)
+def test_an_entry_of_another_kind_is_one_sentence(command: str, written: str, sweep: Path, told: Callable[[str], str]) -> None:
+    """With the file, the key, what it must be and what it is, in bounded length."""
+    path = sweep / "run" / "summary.json"
+    path.write_text(f"{path.read_text()[:-1]}, {written}}}")  # the last of two entries counts
+    must, value = ENTRIES[written]
+
+    assert told(command) == f"{path}: {must}, not {value}: {REMEDY}"
+
+
+MANY = 200_000
+CONTENTS: dict[str, tuple[str, bytes, str]] = {
+    # the file, its contents, the sentence after the file's path
+    "summary.json: nothing": ("summary.json", b"", " is no JSON (Expecting value: line 1 column 1 (char 0))"),
+    "summary.json: cut off": ("summary.json", b'{"seed": ', " is no JSON (Expecting value: line 1 column 10 (char 9))"),
+    "summary.json: nested lists": ("summary.json", b"[" * MANY, " is no JSON of a run, as it is nested too deeply"),
+    "summary.json: nested mappings": ("summary.json", b'{"final":' * MANY, " is no JSON of a run, as it is nested too deeply"),
+    "summary.json: a list": ("summary.json", b"[1, 2]", " must hold a mapping, not [1, 2]"),
+    "summary.json: null": ("summary.json", b"null", " must hold a mapping, not None"),
+    "summary.json: no text": ("summary.json", b"\xff\xfe{}", " is no text (invalid start byte at byte 0)"),
+    "config.yaml: nothing": ("config.yaml", b"", " must hold a mapping, not None"),
+    "config.yaml: a list": ("config.yaml", b"[method, ssgd]", " must hold a mapping, not ['method', 'ssgd']"),
+    "config.yaml: a command": (
+        "config.yaml",
+        b"method: !!python/object/apply:os.system ['touch harm']",
+        ", line 1, column 9 cannot be read as YAML (could not determine a constructor for the tag "
+        "'tag:yaml.org,2002:python/object/apply:os.system')",
+    ),
+    "config.yaml: no YAML": (
+        "config.yaml",
+        b"method: [ssgd\nseed: 0\n",
+        ", line 2, column 5 cannot be read as YAML (did not find expected ',' or ']')",
+    ),
+    "config.yaml: no text": ("config.yaml", b"method: \xff", " is no text (invalid start byte at byte 8)"),
+    "config.yaml: a tag that does not fit": ("config.yaml", b"seed: !!int ''", " cannot be read as YAML (string index out of range)"),
+    "config.yaml: no date": ("config.yaml", b"seed: 2001-99-99", " cannot be read as YAML (month must be in 1..12)"),
+    "config.yaml: laughs": (
+        "config.yaml",
+        b"\n".join([b"a: &a [" + b"ha," * 10 + b"]", *(b"%c: &%c [%s]" % (n + 1, n + 1, b"*%c," % n * 10) for n in range(97, 117))]),
+        " has an alias, *a, in line 2, where the value itself belongs",
+    ),
+    "config.yaml: a circle": ("config.yaml", b"a: &a [*a]", " has an alias, *a, in line 1, where the value itself belongs"),
+    "config.yaml: nested lists": ("config.yaml", b"a: " + b"[" * MANY, " is nested more than 50 deep"),
+    "config.yaml: nested items": ("config.yaml", b"- " * MANY, " is nested more than 50 deep"),
+    "config.yaml: a number in sixties": ("config.yaml", b"a: 1" + b":59" * MANY, " has an unquoted text of 600001 letters in line 1"),
+    "config.yaml: a number beyond all floats": (
+        "config.yaml",
+        b"a: [0x1" + b"0" * 1000 + b"]",
+        " holds a whole number of 4001 bits, which no float can hold",
+    ),
+    "curve.csv: nothing": ("curve.csv", b"", " lacks seconds, train_loss, test_accuracy"),
+    "curve.csv: a column less": ("curve.csv", b"seconds,train_loss\n0.0,1\n", " lacks test_accuracy"),
+    "curve.csv: text": (
+        "curve.csv",
+        CURVE.replace("2.5", "low").encode(),
+        ", line 2: train_loss must be a number, not 'low'",
+    ),
+    "curve.csv: cut off": ("curve.csv", CURVE[:-9].encode(), ", line 3 has no test_accuracy"),
+    "curve.csv: no seconds": (
+        "curve.csv",
+        CURVE.replace("2.0", "").encode(),
+        ", line 3: seconds must be a number of at most 1e+150, not ''",
+    ),
+    "curve.csv: infinite seconds": (
+        "curve.csv",
+        CURVE.replace("2.0", "inf").encode(),
+        ", line 3: seconds must be a number of at most 1e+150, not 'inf'",
+    ),
+    "curve.csv: no text": ("curve.csv", b"\x00\x89PNG\xff", " is no text (invalid start byte at byte 1)"),
+    "curve.csv: a long field": (
+        "curve.csv",
+        CURVE.encode() + b'"' + b"x" * MANY,
+        " cannot be read as CSV (field larger than field limit (131072))",
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("case", CONTENTS)
+def test_a_broken_file_is_one_sentence(command: str, case: str, sweep: Path, told: Callable[[str], str]) -> None:
+    """Nothing in it is executed, and it is given up before it takes much time or memory."""
+    name, contents, sentence = CONTENTS[case]
+    path = sweep / "run" / name
+    path.write_bytes(contents)
+
+    assert told(command) == f"{path}{sentence}: {REMEDY}"
+    assert not Path("harm").exists()
+
+
+@both
+@pytest.mark.parametrize("name", ["summary.json", "config.yaml", "curve.csv"])
+@pytest.mark.parametrize("made", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_is_no_file_is_one_sentence(
+    command: str, name: str, made: Callable[[Path], None], sweep: Path, told: Callable[[str], str]
+) -> None:
+    """A pipe is not waited for."""
+    path = sweep / "run" / name
+    path.unlink()
+    made(path)
+
+    assert told(command) == f"{path} is no file: {REMEDY}"
+
+
+@both
+@pytest.mark.parametrize("name", ["summary.json", "config.yaml", "curve.csv"])
+def test_a_file_that_may_not_be_read_is_one_sentence(
+    command: str, name: str, sweep: Path, told: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if somebody else had made it."""
+    path, read_text = sweep / "run" / name, Path.read_text
+
+    def guarded(self: Path, **options: Any) -> str:
+        if self == path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return read_text(self, **options)
+
+    monkeypatch.setattr(Path, "read_text", guarded)
+
+    assert told(command) == f"{path} cannot be read (Permission denied): {REMEDY}"
+
+
+@both
+def test_a_file_that_is_longer_than_any_of_a_run_is_one_sentence(command: str, sweep: Path, told: Callable[[str], str]) -> None:
+    """It is not read."""
+    path = sweep / "run" / "curve.csv"
+    with path.open("wb") as file:
+        file.truncate(10**12)
+    assert stat.S_ISREG(path.stat().st_mode)
+
+    assert told(command) == f"{path} is 1000000000000 bytes long, as no such file of a run is: {REMEDY}"
+
+
+TYPED = {
+    "no JSON": ("method=ssgd", "is no JSON (Expecting value: line 1 column 1 (char 0))"),
+    "nested": ("[" * MANY, "is no JSON of a run, as it is nested too deeply"),
+    "a text": ('"method=ssgd"', "must hold a list of texts, not 'method=ssgd'"),
+    "numbers": ("[1, 2]", "must hold a list of texts, not [1, 2]"),
+    "half a letter": (r'["method=\ud800"]', r"must hold a list of texts, not ['method=\ud800']"),
+}
+
+
+@pytest.mark.parametrize(("typed", "sentence"), TYPED.values(), ids=TYPED)
+def test_what_was_typed_must_be_a_list_of_texts(typed: str, sentence: str, sweep: Path, told: Callable[[str], str]) -> None:
+    """In the second line of config.yaml; only `hetsim-table` reads it."""
+    path = sweep / "run" / "config.yaml"
+    path.write_text(f"# identity: x\n# typed: {typed}\nmethod: ssgd\n")
+
+    assert told("hetsim-table") == f"the line '# typed:' of {path} {sentence}: {REMEDY}"
+
+
+def changed(name: str, column: Any) -> pa.Table:
+    """The trace with another column of this name."""
+    return TRACE.set_column(TRACE.column_names.index(name), name, [column])
+
+
+TRACES: dict[str, tuple[pa.Table, str]] = {
+    "a column less": (TRACE.drop_columns(["rank"]), " lacks rank"),
+    "times that are text": (
+        changed("start", ["now", "0", "2"]),
+        " cannot be read as a trace (Failed to parse string: 'now' as a scalar of type double)",
+    ),
+    "times that are lists": (changed("end", [[1.0], [2.0], [2.0]]), " cannot be read as a trace ("),
+    "no time": (changed("end", [1.0, None, 2.0]), " has an interval from 0.0 to None, which are no times of a run"),
+    "an infinite time": (changed("end", [1.0, float("inf"), 2.0]), " has an interval from 0.0 to inf, which are no times of a run"),
+    "a rank of another run": (changed("rank", [0, 9, 2]), " has rank 9, but its run has 2 workers"),
+    "no rank": (changed("rank", pa.array([0, None, 2], pa.int32())), " has rank None, but its run has 2 workers"),
+}
+
+
+@pytest.mark.parametrize(("table", "sentence"), TRACES.values(), ids=TRACES)
+def test_a_trace_of_another_kind_is_one_sentence(table: pa.Table, sentence: str, sweep: Path, told: Callable[[str], str]) -> None:
+    """Where its timeline is asked for."""
+    path = sweep / "run" / "trace.parquet"
+    parquet.write_table(table, path)
+
+    said = told("hetsim-compare")
+    assert said.startswith(f"{path}{sentence}")
+    assert said.endswith(f": {REMEDY}")
+
+
+@pytest.mark.parametrize("kept", [0, 3, 100, -5])
+def test_a_trace_that_is_cut_off_is_one_sentence(kept: int, sweep: Path, told: Callable[[str], str]) -> None:
+    """Parquet keeps its description at the end."""
+    path = sweep / "run" / "trace.parquet"
+    path.write_bytes(path.read_bytes()[:kept])
+
+    assert told("hetsim-compare").startswith(f"{path} is no Parquet file (")
+
+
+def test_a_trace_that_does_not_fit_in_memory_is_one_sentence(
+    sweep: Path, told: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred million equal rows take no room on disk."""
+    monkeypatch.setattr(memory, "available_bytes", lambda: 299)
+
+    assert told("hetsim-compare") == (
+        f"{sweep / 'good' / 'trace.parquet'}, of 3 rows, would take 3e-7 GB of memory, and 3.0e-7 GB are available: {REMEDY}"
+    )
+
+
+def test_a_run_of_an_earlier_version_is_compared_although_it_lacks_entries(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the numbers that are compared must be there; and no config and no trace."""
+    kept = ("updates_per_second", "samples_per_second", "staleness_mean", "idle_share", "final")
+    (sweep / "run" / "summary.json").write_text(json.dumps({key: SUMMARY[key] for key in kept}))
+    for name in ("config.yaml", "curve.csv", "trace.parquet"):
+        (sweep / "run" / name).unlink()
+
+    assert exit_status(monkeypatch, "hetsim-compare", compare_main, sweep / "good", sweep / "run") == 0
+    assert "updates/s" in capsys.readouterr().out
+
+
+@both
+def test_what_an_earlier_version_did_not_write_is_named_where_it_is_needed(command: str, sweep: Path, told: Callable[[str], str]) -> None:
+    """A picture has a title, and a table tells backends apart."""
+    (sweep / "run" / "summary.json").write_text(json.dumps({key: SUMMARY[key] for key in SUMMARY if key not in ("method", "backend")}))
+
+    lacks = "method, backend" if command == "hetsim-table" else "method"
+    assert told(command) == f"{sweep / 'run'} is no run of this version of hetsim: it lacks {lacks}; move it elsewhere"
+
+
+def test_numbers_that_cannot_be_divided_have_no_error(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither infinity nor a traceback in the table or in its JSON."""
+    for name, rate in (("good", 1e150), ("run", 1e-300)):
+        finished_run(sweep / f"{name}_rate", updates_per_second=rate)
+    path = sweep / "compared.json"
+
+    assert exit_status(monkeypatch, "hetsim-compare", compare_main, sweep / "good_rate", sweep / "run_rate", "--json", path) == 0
+    assert json.loads(path.read_text())["numbers"]["updates_per_second"]["relative_error"] is None
+
+
+def test_a_folder_whose_summary_is_broken_does_not_hold_the_run(tmp_path: Path) -> None:
+    """A sweep runs it again."""
+    folder = finished_run(tmp_path / "run")
+    assert finished_summary(folder, "0123456789ab") == SUMMARY
+
+    (folder / "summary.json").write_text("[" * MANY)
+    assert finished_summary(folder, "0123456789ab") is None
