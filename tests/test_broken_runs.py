@@ -373,6 +373,26 @@ def test_numbers_that_cannot_be_divided_have_no_error(sweep: Path, monkeypatch: 
     assert json.loads(path.read_text())["numbers"]["updates_per_second"]["relative_error"] is None
 
 
+@both
+@pytest.mark.parametrize("name", ["a $ sign", "$x_{", r"\$\frac{$", "$$"])
+def test_a_name_with_dollars_is_no_formula(command: str, name: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In titles and in labels."""
+    (sweep / "run" / "summary.json").write_text(json.dumps({**SUMMARY, "cluster": name, "method": name}))
+    (sweep / "run" / "config.yaml").write_text(f"method: '{name}'\n")
+
+    assert asked(command, sweep, monkeypatch) == 0
+
+
+@pytest.mark.parametrize("key", ["runs", "label", "seconds_mean"])
+def test_a_key_that_is_called_like_a_column_of_the_table_stays_beside_it(key: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `config.` in front."""
+    for name in ("good", "run"):
+        (sweep / name / "config.yaml").write_text(f"{key}: {name}\n")
+
+    assert asked("hetsim-table", sweep, monkeypatch) == 0
+    assert parquet.read_table(sweep.parent / "table" / "table.parquet").column(f"config.{key}").to_pylist() == ["good", "run"]
+
+
 def test_a_folder_whose_summary_is_broken_does_not_hold_the_run(tmp_path: Path) -> None:
     """A sweep runs it again."""
     folder = finished_run(tmp_path / "run")

@@ -46,7 +46,7 @@ def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], path: Path, *, num_
                 axes.broken_barh(bars, (place - 0.38, 0.76), facecolor=colour, edgecolor="white", linewidth=edge)
         axes.set_yticks(range(len(ranks)), ["server" if rank == num_workers else f"worker {rank}" for rank in ranks])
         axes.set(xlim=(0, end), ylim=(len(ranks) - 0.5, -0.5))
-        axes.set_title(title, fontsize=10, color=INK, loc="left")
+        axes.set_title(title, fontsize=10, color=INK, loc="left", parse_math=False)
         axes.tick_params(length=0, labelsize=9, labelcolor=INK)
         axes.spines[:].set_visible(False)
     axes.set_xlabel("the first steps, in seconds of the run's own clock", fontsize=9, color=INK)
@@ -61,7 +61,7 @@ def curves(runs: Sequence[tuple[str, Sequence[tuple[float, float | None, float |
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
-    figure.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left")
+    figure.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left", parse_math=False)
     panels = figure.subplots(1, 2)
     for (name, rows), colour, line in zip(runs, (COMPUTE, STEP), ("-", "--"), strict=False):
         for axes, column in zip(panels, (1, 2), strict=True):

@@ -38,17 +38,19 @@ def _cell(metric: str, estimate: Estimate) -> str:
 
 
 def columns(found: Sequence[Row], *, accuracy: float) -> dict[str, list[Any]]:
-    """The table as columns: keys, label, runs, and and for each metric the mean, half its 95 % interval and how many runs have it."""
-    table: dict[str, list[Any]] = {key: [row.keys[key] for row in found] for key in found[0].keys}
-    table["label"] = [row.label for row in found]
-    table["runs"] = [row.num_runs for row in found]
+    """The table as columns: keys, label, runs, and for each metric the mean, half its 95 % interval and how many runs have it.
+
+    A key that is called as one of the other columns is has `config.` in front.
+    """
+    table: dict[str, list[Any]] = {"label": [row.label for row in found], "runs": [row.num_runs for row in found]}
     table["accuracy"] = [accuracy for _ in found]
     for metric in METRICS:
         estimates = [row.numbers[metric] for row in found]
         table[f"{metric}_mean"] = [estimate.mean for estimate in estimates]
         table[f"{metric}_interval"] = [estimate.interval for estimate in estimates]
         table[f"{metric}_runs"] = [estimate.num_known for estimate in estimates]
-    return table
+    keys = {f"config.{key}" if key in table else key: [row.keys[key] for row in found] for key in found[0].keys}
+    return keys | table
 
 
 def write(found: Sequence[Row], folder: Path, *, metric: str, accuracy: float, title: str) -> None:
@@ -58,7 +60,7 @@ def write(found: Sequence[Row], folder: Path, *, metric: str, accuracy: float, t
 
     folder.mkdir(parents=True, exist_ok=True)
     data = columns(found, accuracy=accuracy)
-    strings = {*found[0].keys, "label"}
+    strings = {*list(data)[: len(found[0].keys)], "label"}
     kinds = {name: pa.string() if name in strings else pa.int64() if name.endswith("runs") else pa.float64() for name in data}
     table = pa.table({name: pa.array(values, kinds[name]) for name, values in data.items()})
     with written_whole(folder / "table.parquet") as path:
@@ -88,12 +90,12 @@ def picture(found: Sequence[Row], path: Path, *, metric: str, accuracy: float, t
     positive = [mean for mean in means if mean is not None and mean > 0]
     if positive and len(positive) == sum(mean is not None for mean in means) and max(positive) > 30 * min(positive):
         axes.set_xscale("log")
-    axes.set_yticks(range(len(drawn)), [row.label.replace("$", r"\$") for row in drawn])
+    axes.set_yticks(range(len(drawn)), [row.label for row in drawn], parse_math=False)
     axes.set_ylim(len(drawn) - 0.4, -0.6)
     axes.margins(x=0.06)
     more = f"; {len(found) - len(drawn)} more rows are in table.csv" if len(found) > len(drawn) else ""
     axes.set_xlabel(f"{head(metric, accuracy)}: mean and 95 % interval over the runs{more}", fontsize=9, color=INK)
-    figure.suptitle(title.replace("$", r"\$"), fontsize=10, color=INK, x=0.01, ha="left")
+    figure.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left", parse_math=False)
     axes.grid(color=WAIT)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, labelsize=9, labelcolor=INK)
