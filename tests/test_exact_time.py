@@ -13,6 +13,7 @@ from worlds import UNEVEN, cluster, experiment, node, simulate
 
 from hetsim.cluster.distributions import GRADIENTS, Distribution
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.files import unfinished
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import MAX_LIST_NUMBERS, Trace
 from hetsim.sim.world import EventWorld
@@ -316,7 +317,7 @@ def test_rows_do_not_pile_up_in_memory(detail: str, tmp_path: Path) -> None:
 
         EventWorld(made, task, optimizers, [trace, Longest()]).run()
 
-    kinds = parquet.read_table(tmp_path / "trace.parquet").column("kind").to_pylist()
+    kinds = parquet.read_table(unfinished(tmp_path / "trace.parquet")).column("kind").to_pylist()
     assert max(longest) < MAX_LIST_NUMBERS + 100
     assert kinds.count("commit") == 4000
     assert kinds.count("apply") == (4000 if detail == "full" else 0)

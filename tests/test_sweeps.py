@@ -250,7 +250,10 @@ LostJob = type("FailedJobError", (RuntimeError,), {"__module__": "submitit.core.
         (TerminatedWorker("a\nlong\nstory"), "a worker process was killed, perhaps for lack of memory: the same command with"),
         (LostJob("Job 7 failed\nmore"), "a job was lost (Job 7 failed): see the logs in the sweep's .submitit; the same command with"),
         (KeyError("x"), "the sweep broke off (KeyError: 'x'): the same command with the same hydra.sweep.dir goes on with what is missing"),
-        (OSError(28, "No space left on device", "/x"), "/x cannot be written or read (No space left on device): set hydra.run.dir or"),
+        (
+            OSError(28, "No space left on device", "/x"),
+            "/x cannot be written (No space left on device): free some space, or set hydra.run.dir",
+        ),
     ],
     ids=["killed", "lost", "unknown", "disk full"],
 )

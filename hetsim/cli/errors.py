@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
+import tempfile
 from collections.abc import Callable
 
 import yaml
@@ -16,6 +18,9 @@ from hetsim.errors import RunFailed
 
 USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)
 """The errors that a user can correct."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The errors of a full disk, and of a full share of one."""
 
 EXTRAS = {
     "hydra/launcher=joblib": "parallel",
@@ -38,6 +43,8 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1} cannot be read as YAML ({error.problem}): mend it"
+    if isinstance(error, OSError) and error.errno in FULL:
+        return _no_space(error)
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be written or read ({error.strerror}): set hydra.run.dir or hydra.sweep.dir to one that can be"
     text = " ".join(str(error).split())
@@ -45,6 +52,11 @@ def sentence(error: BaseException) -> str:
         if found := re.match(pattern, text):
             return translate(found, error)
     return text or type(error).__name__
+
+
+def _no_space(error: OSError) -> str:
+    keys = "TMPDIR" if error.filename == tempfile.gettempdir() else "hydra.run.dir or hydra.sweep.dir"
+    return f"{error.filename or 'a file'} cannot be written ({error.strerror}): free some space, or set {keys} to a folder on another disk"
 
 
 def _unknown_key(found: re.Match[str], _: BaseException) -> str:

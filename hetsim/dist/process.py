@@ -93,7 +93,7 @@ def child(
     except PeerLost as error:
         sender.send((3, RunFailed(str(error))))
     except OSError as error:
-        sender.send((1, RunFailed(str(error))))
+        sender.send((1, OSError(error.errno, error.strerror, error.filename) if error.filename else RunFailed(str(error))))
     except Exception as error:
         if (short := out_of_memory(error)) is not None:
             sender.send((2, RunFailed(f"rank {rank}: {short}")))

@@ -4,37 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hetsim.results.intervals import COLUMNS, Interval, first_intervals
 from hetsim.runtime.curve import Point
-from hetsim.runtime.files import written_whole
+from hetsim.runtime.files import begun
 
 COMPUTE, STEP, WAIT, INK = "#4878a8", "#e49444", "#e9ecef", "#333333"
 
 
-def draw_run(folder: Path, points: Sequence[Point], summary: Mapping[str, Any]) -> None:
-    """Draw the timeline of a run that has a trace, and the curve of a run that has losses, in its folder."""
+def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary: Mapping[str, Any]) -> list[str]:
+    """Draw the timeline of a run that has a trace, and the curve of a run that has losses, in its folder. Returns the files' names."""
     title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
-    trace = folder / "trace.parquet"
-    if trace.is_file():
+    figures = {}
+    if trace is not None:
         from pyarrow import parquet
 
         steps = first_intervals(parquet.read_table(trace, columns=COLUMNS))
-        timeline([(title, steps)], folder / "timeline.png", num_workers=summary["num_workers"])
+        figures["timeline.png"] = timeline([(title, steps)], num_workers=summary["num_workers"])
     if any(point.evaluation.train_loss is not None for point in points):
         rows = [(p.seconds, p.evaluation.train_loss, p.evaluation.test_accuracy) for p in points]
-        curves([(summary["backend"], rows)], folder / "curve.png", title=title)
+        figures["curve.png"] = curves([(summary["backend"], rows)], title=title)
+    drawn = {name: figure for name, figure in figures.items() if figure is not None}
+    for name, figure in drawn.items():
+        with begun(folder / name) as file:
+            save(figure, file)
+    return list(drawn)
 
 
-def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], path: Path, *, num_workers: int) -> None:
-    """Draw who computes, updates and waits in the first steps of one or more runs, one below the other on one time axis."""
+def save(figure: Any, file: BinaryIO) -> None:
+    """Write a figure as PNG."""
+    figure.savefig(file, format="png", dpi=130)
+
+
+def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int) -> Any:
+    """Who computes, updates and waits in the first steps of one or more runs, one below the other on one time axis.
+
+    A figure; None if a run has no step.
+    """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     busy = [rows for _, rows in runs]
     if not all(busy):
-        return
+        return None
     end = max(_first_steps(rows) for rows in busy)
     ranks = sorted({rank for rows in busy for _, _, rank, _ in rows}) if num_workers <= 32 else list(range(32))
     figure = Figure(figsize=(9, 0.9 + len(runs) * (0.55 + 0.26 * len(ranks))), layout="constrained")
@@ -52,11 +65,11 @@ def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], path: Path, *, num_
     axes.set_xlabel("the first steps, in seconds of the run's own clock", fontsize=9, color=INK)
     key = [Patch(color=COMPUTE, label="gradient"), Patch(color=STEP, label="update"), Patch(color=WAIT, label="waiting")]
     figure.legend(handles=key, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
-    _save(figure, path)
+    return figure
 
 
-def curves(runs: Sequence[tuple[str, Sequence[tuple[float, float | None, float | None]]]], path: Path, *, title: str) -> None:
-    """Draw training loss and test accuracy over the run's own clock, one line for each run."""
+def curves(runs: Sequence[tuple[str, Sequence[tuple[float, float | None, float | None]]]], *, title: str) -> Any:
+    """A figure of training loss and test accuracy over the run's own clock, one line for each run."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -81,7 +94,7 @@ def curves(runs: Sequence[tuple[str, Sequence[tuple[float, float | None, float |
         panels[0].yaxis.set_minor_formatter(NullFormatter())
     if len(runs) > 1:
         panels[1].legend(frameon=False, fontsize=9, loc="lower right")
-    _save(figure, path)
+    return figure
 
 
 def _first_steps(rows: Sequence[Interval], steps: int = 6) -> float:
@@ -91,8 +104,3 @@ def _first_steps(rows: Sequence[Interval], steps: int = 6) -> float:
         if kind == "gradient":
             ends.setdefault(rank, []).append(end)
     return max(sorted(times)[:steps][-1] for times in ends.values()) if ends else max(end for _, end, _, _ in rows)
-
-
-def _save(figure: Any, path: Path) -> None:
-    with written_whole(path) as whole:
-        figure.savefig(whole, format="png", dpi=130)

@@ -1,25 +1,39 @@
-"""The folder of a run: every file in it is written whole or not at all."""
+"""The folder of a run: its files get their names together at the end of the run, or none of them does."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from hetsim.runtime.files import unfinished, write_text
+from hetsim.runtime.files import begun, finish, unfinished, write_text
+
+FILES = ("trace.parquet", "timeline.png", "curve.png", "curve.csv", "config.yaml", "summary.json")
+"""What a run may leave, in the order in which the files get their names."""
 
 
 @contextlib.contextmanager
 def run_folder(folder: Path, config: str) -> Iterator[None]:
-    """The folder of a run while it runs. Its resolved config gets its final name when the run's summary is written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished(folder / "config.yaml").write_text(config, encoding="utf-8")
+    """The folder of a run while it runs, with its resolved config. If the block raises, what the run has begun is removed."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with begun(folder / "config.yaml") as file:
+            file.write(config.encode())
         yield
     except BaseException:
         abandon(folder)
         raise
+
+
+def finish_run(folder: Path, written: Collection[str]) -> None:
+    """Give the files of a run their names, in quick succession, the summary last. They replace all files of an earlier run.
+
+    The earlier run's summary goes first: if the process is killed between two names, no summary stands beside files that are not its own.
+    """
+    others = [folder / name for name in FILES if name not in written]
+    replaced = [folder / "summary.json", *others, *map(unfinished, others)]
+    finish([folder / name for name in FILES if name in written], instead_of=replaced)
 
 
 def abandon(folder: Path) -> None:
@@ -33,6 +47,7 @@ def abandon(folder: Path) -> None:
 def write_error(folder: Path, sentence: str, traceback: str = "") -> None:
     """Write in the folder of a run why it failed, if the folder can be written."""
     with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)  # a run that failed has removed its empty folder
         write_text(folder / "error.txt", f"{sentence}\n{traceback}")
 
 

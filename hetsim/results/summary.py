@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hetsim.results.figures import draw_run
+from hetsim.results.folder import finish_run
 from hetsim.runtime import metrics
 from hetsim.runtime.curve import Point
-from hetsim.runtime.files import unfinished, write_text
+from hetsim.runtime.files import begun, unfinished
 from hetsim.runtime.outcome import Outcome
 
 
@@ -25,7 +25,7 @@ def write_summary(
     emulation: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write summary.json, curve.csv and, if asked for, the pictures. Returns the summary."""
+    """Write summary.json, curve.csv and, if asked for, the pictures; then all files of the run get their names. Returns the summary."""
     experiment, last, applied = outcome.experiment, outcome.last, outcome.applied
     final = outcome.points[-1].evaluation
     warned = list(warnings)
@@ -60,13 +60,17 @@ def write_summary(
         "emulation": None if emulation is None else dict(emulation),
         "warnings": warned,
     }
-    write_text(folder / "curve.csv", curve_csv(outcome.points))
-    for stale in ("timeline.png", "curve.png", *([] if experiment.trace != "none" else ["trace.parquet"])):
-        (folder / stale).unlink(missing_ok=True)  # of an earlier run in the same folder
+    written = ["config.yaml", "curve.csv", "summary.json"]
+    trace = unfinished(folder / "trace.parquet") if experiment.trace != "none" else None
+    if trace is not None:
+        written.append("trace.parquet")
     if experiment.pictures:
-        draw_run(folder, outcome.points, summary)
-    os.replace(unfinished(folder / "config.yaml"), folder / "config.yaml")
-    write_text(folder / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+        written += draw_run(folder, trace, outcome.points, summary)
+    with begun(folder / "curve.csv") as file:
+        file.write(curve_csv(outcome.points).encode())
+    with begun(folder / "summary.json") as file:
+        file.write(json.dumps(summary, indent=2, allow_nan=False).encode() + b"\n")
+    finish_run(folder, written)
     return summary
 
 

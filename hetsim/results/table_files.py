@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hetsim.results.figures import COMPUTE, INK, WAIT
+from hetsim.results.figures import COMPUTE, INK, WAIT, save
 from hetsim.results.labels import shortened
 from hetsim.results.table import METRICS, Estimate, Row, head, known
-from hetsim.runtime.files import written_whole
+from hetsim.runtime.files import write_text, written_whole
 
 MAX_ROWS = 60
 """The rows of a picture."""
@@ -63,18 +63,17 @@ def write(found: Sequence[Row], folder: Path, *, metric: str, accuracy: float, t
     strings = {*list(data)[: len(found[0].keys)], "label"}
     kinds = {name: pa.string() if name in strings else pa.int64() if name.endswith("runs") else pa.float64() for name in data}
     table = pa.table({name: pa.array(values, kinds[name]) for name, values in data.items()})
-    with written_whole(folder / "table.parquet") as path:
-        parquet.write_table(table, path)
-    with written_whole(folder / "table.csv") as path:
-        csv.write_csv(table, path)
-    with written_whole(folder / "table.md") as path:
-        path.write_text(markdown(found, accuracy=accuracy), encoding="utf-8")
-    with written_whole(folder / "table.png") as path:
-        picture(found, path, metric=metric, accuracy=accuracy, title=title)
+    with written_whole(folder / "table.parquet") as file:
+        parquet.write_table(table, file)
+    with written_whole(folder / "table.csv") as file:
+        csv.write_csv(table, file)
+    write_text(folder / "table.md", markdown(found, accuracy=accuracy))
+    with written_whole(folder / "table.png") as file:
+        save(picture(found, metric=metric, accuracy=accuracy, title=title), file)
 
 
-def picture(found: Sequence[Row], path: Path, *, metric: str, accuracy: float, title: str) -> None:
-    """A point and an interval for each row, the best at the top; words where there is no number."""
+def picture(found: Sequence[Row], *, metric: str, accuracy: float, title: str) -> Any:
+    """A figure: a point and an interval for each row, the best at the top; words where there is no number."""
     from matplotlib.figure import Figure
 
     drawn = list(found[:MAX_ROWS])
@@ -100,4 +99,4 @@ def picture(found: Sequence[Row], path: Path, *, metric: str, accuracy: float, t
     axes.set_axisbelow(True)
     axes.tick_params(length=0, labelsize=9, labelcolor=INK)
     axes.spines[:].set_visible(False)
-    figure.savefig(path, format="png", dpi=130)
+    return figure

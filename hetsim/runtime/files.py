@@ -1,11 +1,16 @@
-"""Atomic writes: a file is written completely or not at all."""
+"""Files are written under a temporary name, and get their own when they are complete: a file is there whole, or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from threading import Lock
+from typing import BinaryIO
+
+_names = Lock()
+"""Held while a file of this process gets or loses a name."""
 
 
 def unfinished(path: Path) -> Path:
@@ -13,17 +18,61 @@ def unfinished(path: Path) -> Path:
     return path.with_name(f".{path.name}.unfinished")
 
 
+def begin(path: Path) -> BinaryIO:
+    """Open a file for writing, under its temporary name."""
+    with _names, named_in_errors(path):
+        return unfinished(path).open("wb")
+
+
+def finish(paths: Iterable[Path], *, instead_of: Iterable[Path] = ()) -> None:
+    """Remove the files that are replaced, and give the complete ones their own names, in this order."""
+    with _names:
+        for path in instead_of:
+            path.unlink(missing_ok=True)
+        for path in paths:
+            with named_in_errors(path):
+                os.replace(unfinished(path), path)
+
+
+def keep_names() -> None:
+    """From now on no file of this process gets or loses a name here: for a thread that removes what is unfinished and ends the process."""
+    _names.acquire()
+
+
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """The path to write to. It is renamed to `path` at the end of the block, and removed if the block raises."""
+def begun(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which is complete after the block and waits for `finish`. It is removed if the block raises."""
     try:
-        yield unfinished(path)
-        os.replace(unfinished(path), path)
+        with named_in_errors(path), begin(path) as file:
+            yield file
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished(path).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which gets its name at the end of the block. It is removed if the block raises."""
+    try:
+        with begun(path) as file:
+            yield file
+        finish([path])
     finally:
-        unfinished(path).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished(path).unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write the text atomically: all of it, or the file stays as it was."""
-    with written_whole(path) as whole:
-        whole.write_text(text, encoding="utf-8")
+    with written_whole(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def named_in_errors(path: Path) -> Iterator[None]:
+    """An OSError of this block names this file. That of a write or a close, as on a full disk, names none by itself."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno) if error.errno else str(error), str(path)) from error

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import pack
 from tempfile import SpooledTemporaryFile
 from threading import Lock
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from hetsim.coordination.contributions import max_staleness
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
 from hetsim.errors import RunFailed
-from hetsim.runtime.files import unfinished
+from hetsim.runtime.files import begin, named_in_errors, unfinished
 from hetsim.runtime.recorder import APPLY, COMMIT, KINDS, Recorder, RecordInterval, Row
 
 COLUMNS = ("start", "end", "rank", "kind", "version", "samples", "staleness", "nbytes")
@@ -35,7 +36,7 @@ DICTIONARY_COLUMNS = ("rank", "kind", "samples", "staleness", "nbytes")
 
 
 class Trace(Recorder):
-    """Rows of (start end rank kind version samples staleness nbytes), seconds and bytes; `trace.parquet` when closed.
+    """Rows of (start end rank kind version samples staleness nbytes), seconds and bytes; in `trace.parquet`, unfinished, when closed.
 
     gradient: a worker computes at `version` · update: an optimizer step on `rank` · message: from sending to delivery, `rank`
     is the sender · all_reduce, gather: from this rank's entry to the end · apply: a contribution of `rank` goes into `version`,
@@ -54,6 +55,7 @@ class Trace(Recorder):
         self._path = folder / "trace.parquet" if folder is not None and self.commits else None
         self._packed = array("d")
         self._writer: Any = None
+        self._written: BinaryIO | None = None
         self._num_samples = 0
         self._closed = False
 
@@ -101,9 +103,11 @@ class Trace(Recorder):
         from pyarrow import parquet
 
         assert self._path is not None
-        if self._writer is None:
-            self._writer = parquet.ParquetWriter(unfinished(self._path), table.schema, use_dictionary=DICTIONARY_COLUMNS)
-        self._writer.write_table(table)
+        with named_in_errors(self._path):
+            if self._writer is None:
+                self._written = begin(self._path)
+                self._writer = parquet.ParquetWriter(self._written, table.schema, use_dictionary=DICTIONARY_COLUMNS)
+            self._writer.write_table(table)
 
     @property
     def stores(self) -> bool:
@@ -117,23 +121,30 @@ class Trace(Recorder):
         del self.rows[: len(numbers)]
 
     def close(self, last: State | None = None) -> None:
-        """Finish the file and give it its final name."""
+        """Complete the file, which gets its name together with the run's other files."""
         if self._path is not None and not self._closed:
             self._closed = True
             self.flush()
-            self._writer.close()
+            assert self._written is not None
+            with named_in_errors(self._path):
+                self._writer.close()
+                self._written.close()
             self._writer = None
-            os.replace(unfinished(self._path), self._path)
 
     def __enter__(self) -> Trace:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the file if it is not finished."""
-        if self._writer is not None and self._path is not None:
-            self._writer.close()
+        """Remove the file if it is not complete."""
+        if self._writer is not None and self._written is not None and self._path is not None:
+            with contextlib.suppress(OSError):  # on a full disk the last rows cannot be written, either
+                self._writer.close()
+            with contextlib.suppress(OSError):
+                self._written.close()
+            self._writer.is_open = False
             self._writer = None
-            unfinished(self._path).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                unfinished(self._path).unlink(missing_ok=True)
 
 
 class TracePart(Trace):
@@ -161,16 +172,18 @@ class TracePart(Trace):
     def write(self, table: Any) -> None:
         import pyarrow as pa
 
-        if self._writer is None:
-            self._writer = pa.ipc.new_stream(self._file, table.schema)
-        self._writer.write_table(table)
+        with named_in_errors(Path(tempfile.gettempdir())):
+            if self._writer is None:
+                self._writer = pa.ipc.new_stream(self._file, table.schema)
+            self._writer.write_table(table)
 
     def close(self, last: State | None = None) -> None:
         """Finish the stream."""
         if not self._closed:
             self._closed = True
             self.flush()
-            self._writer.close()
+            with named_in_errors(Path(tempfile.gettempdir())):
+                self._writer.close()
             self._writer = None
 
     def pieces(self) -> Iterator[bytes]:
@@ -180,7 +193,8 @@ class TracePart(Trace):
             yield piece
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def append_received(trace: Trace, pieces: Iterator[bytes], *, rank: int) -> None:
@@ -189,21 +203,26 @@ def append_received(trace: Trace, pieces: Iterator[bytes], *, rank: int) -> None
 
     with SpooledTemporaryFile(max_size=MAX_MEMORY_BYTES) as file:
         for piece in pieces:
-            file.write(piece)
+            with named_in_errors(Path(tempfile.gettempdir())):
+                file.write(piece)
         file.seek(0)
         if not trace.stores:
             return
         trace.flush()
-        try:
-            with pa.ipc.open_stream(file) as reader:
-                if not reader.schema.equals(as_table([]).schema):
-                    raise pa.ArrowInvalid("its columns are not those of a trace")
-                for batch in reader:
-                    trace.write(pa.Table.from_batches([batch]))
-        except (pa.ArrowInvalid, OSError) as error:
-            raise RunFailed(
-                f"rank {rank} sent a trace that cannot be read ({error}): run the same version of hetsim on all hosts"
-            ) from None
+        for batch in _batches(file, rank):
+            trace.write(pa.Table.from_batches([batch]))
+
+
+def _batches(file: Any, rank: int) -> Iterator[Any]:
+    import pyarrow as pa
+
+    try:
+        with pa.ipc.open_stream(file) as reader:
+            if not reader.schema.equals(as_table([]).schema):
+                raise pa.ArrowInvalid("its columns are not those of a trace")
+            yield from reader
+    except (pa.ArrowInvalid, OSError) as error:
+        raise RunFailed(f"rank {rank} sent a trace that cannot be read ({error}): run the same version of hetsim on all hosts") from None
 
 
 def as_table(rows: Sequence[float]) -> Any:

@@ -24,6 +24,7 @@ from hetsim.effects import AllReduce, Commit, Gradient, LocalUpdate, Node, Progr
 from hetsim.errors import ProgramError, RunFailed
 from hetsim.policies.admission import Decision, EveryGradient
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.files import unfinished
 from hetsim.runtime.rank import RankState
 from hetsim.runtime.recorder import GRADIENT
 from hetsim.runtime.trace import MAX_LIST_NUMBERS, TracePart, append_received
@@ -367,7 +368,7 @@ def test_a_part_of_a_trace_goes_through_bytes(tmp_path: Path) -> None:
         append_received(trace, part.pieces(), rank=1)
         trace.close()
 
-    table = parquet.read_table(tmp_path / "trace.parquet")
+    table = parquet.read_table(unfinished(tmp_path / "trace.parquet"))
     assert table.column("start").to_pylist() == [row[0] for row in rows]
     assert set(table.column("kind").to_pylist()) == {"gradient"}
     with pytest.raises(RunFailed, match="rank 1 sent a trace that cannot be read"):
