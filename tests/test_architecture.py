@@ -149,7 +149,7 @@ MAY_IMPORT = {
         *("hetsim.dist", "hetsim.runtime", "hetsim.coordination", "hetsim.cluster", "hetsim.workloads", "hetsim.results"),
         *("hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.errors", "hetsim.memory"),
     ),
-    "hetsim/results/": ("hetsim.results", "hetsim.runtime", "hetsim.checks", "hetsim.memory", "hetsim.registry"),
+    "hetsim/results/": (*("hetsim.results", "hetsim.runtime", "hetsim.checks", "hetsim.errors", "hetsim.memory", "hetsim.registry"),),
 }
 
 

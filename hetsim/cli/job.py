@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,12 @@ from hetsim.cli.plugins import RECORD
 from hetsim.cli.provenance import install
 from hetsim.errors import RunFailed
 from hetsim.results.describe import describe, one_line
-from hetsim.results.folder import folder_lock, remove_error, write_error
+from hetsim.results.folder import remove_error, write_error
 from hetsim.results.identity import config_header, finished_summary, folder_name, identity_of
+from hetsim.results.lock import folder_lock, only_run_in, remove_if_empty
+
+
+Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
 
 failures: list[BaseException] = []
 """Why the single run of this command failed; it has been reported. Hydra hands no return value of a single run to `main`."""
@@ -47,7 +52,7 @@ def job(config: DictConfig) -> Outcome | None:
 def _single_run(config: DictConfig, folder: Path) -> None:
     summary = None
     try:
-        summary = _run(config, folder)
+        summary = _run(config, folder, only_run_in)
     except USERS as error:
         if verbose(sys.argv):
             raise
@@ -56,8 +61,7 @@ def _single_run(config: DictConfig, folder: Path) -> None:
         failures.append(error)
     finally:
         if summary is None:
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # Hydra made it; if it is not empty, its files are an earlier run's
+            remove_if_empty(folder)  # Hydra made it; if it is not empty, its files are an earlier run's
     if summary is not None:
         print(describe(summary))
         for warning in summary["warnings"]:
@@ -73,7 +77,7 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
         multiprocessing.set_start_method(None, force=True)  # the processes that backend=dist starts do not know joblib's own method
     worst = WORST.get(search_direction(settings) or "minimize", 0.0)
     try:
-        with folder_lock(folder):
+        with folder_lock(folder) if _first_rank() else contextlib.nullcontext():  # torchrun's ranks share the folder
             summary = finished_summary(folder, identity_of(resolved_entries(config)))
             already = summary is not None
             summary = _run(config, folder) if summary is None else summary
@@ -94,14 +98,20 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
     return Outcome(name, typed, value, already)
 
 
-def _run(config: DictConfig, folder: Path) -> dict[str, Any] | None:
-    """The summary of the run; None in a process that does not lead it."""
+def _first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _run(config: DictConfig, folder: Path, lock: Lock | None = None) -> dict[str, Any] | None:
+    """The summary of the run; None in a process that does not lead it. Of torchrun's processes, which share the folder, one locks it."""
     typed = typed_words()
     refuse_unread_rates(config, typed)
     made, backend = build_experiment(config)
     written, environment = without_values(config)
     header = config_header(identity_of(resolved_entries(config)), typed, environment)
-    return backend.run(made, folder, header + OmegaConf.to_yaml(OmegaConf.create(written)))
+    text = header + OmegaConf.to_yaml(OmegaConf.create(written))
+    with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
+        return backend.run(made, folder, text)
 
 
 def _folder_name(config: DictConfig) -> str:

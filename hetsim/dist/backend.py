@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from hetsim import checks
 from hetsim.dist.launch import launch
 from hetsim.dist.pace import one_host
+from hetsim.dist.torchrun import under_torchrun
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.experiment import Experiment
 
@@ -77,14 +78,12 @@ class Processes(Backend):
                 f"set --nproc-per-node {experiment.num_ranks}"
             )
 
+    def leads(self, experiment: Experiment) -> bool:
+        return not under_torchrun() or int(os.environ["RANK"]) == experiment.leader
+
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
         if under_torchrun():
             from hetsim.dist.process import join
 
             return join(experiment, folder, config, rank=int(os.environ["RANK"]), interface=self.link, pad=self.pad)
         return launch(experiment, folder, config, interface=self.link, pad=self.pad, port=self.port)
-
-
-def under_torchrun() -> bool:
-    """Whether torchrun started the processes, and set each one's rank in its environment."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ

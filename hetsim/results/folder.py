@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -55,21 +54,3 @@ def remove_error(folder: Path) -> None:
     """Remove the `error.txt` of an earlier run that failed."""
     with contextlib.suppress(OSError):
         (folder / "error.txt").unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """One process at a time, where the system can lock a folder: a run that stands twice in a sweep is run once."""
-    try:
-        import fcntl
-
-        lock = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):
-        yield
-        return
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)

@@ -27,6 +27,10 @@ class Backend(ABC):
         """How many processes of this machine load the workload, each for itself."""
         return 1
 
+    def leads(self, experiment: Experiment) -> bool:
+        """Whether this process writes the run's files, or starts the one that does. Under torchrun one of several does."""
+        return True
+
     @abstractmethod
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
         """Run it, and write its files and its resolved config to the folder. Returns the summary; None on ranks that do not lead."""

@@ -16,6 +16,7 @@ import pytest
 import torch
 from processes import run_in_processes
 from pyarrow import parquet
+from running import LONG, family, hetsim, started, wait_for
 from worlds import cluster, experiment, node, simulate, tiles
 
 from hetsim.cli.build import AXES
@@ -278,44 +279,6 @@ def test_padding_across_hosts_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     Processes().check(experiment("method=ssgd", cluster=QUICK))
     with pytest.raises(ValueError, match=r"^backend\.emulate=pad needs one clock"):
         Processes(emulate="pad").check(experiment("method=ssgd", cluster=QUICK))
-
-
-LONG = ("-m", "hetsim", "backend=dist", "budget.epochs=1000", "pictures=false", "trace=none")
-
-
-def hetsim(*arguments: str, folder: Path) -> subprocess.Popen[str]:
-    """The command, in a process group of its own."""
-    command = [sys.executable, *arguments, f"hydra.run.dir={folder}"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def family(parent: int) -> dict[int, str]:
-    """The living processes of the session that `parent` leads, with their state."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[3]) == parent and fields[0] != "Z":
-            found[int(path.parent.name)] = fields[0]
-    return found
-
-
-def wait_for(condition: object, seconds: float = 60.0) -> None:
-    """Until it holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.05)
-
-
-def started(command: subprocess.Popen[str], folder: Path) -> list[int]:
-    """The processes of a run that is under way, oldest first."""
-    wait_for(lambda: (folder / ".config.yaml.unfinished").exists() or command.poll() is not None)
-    assert command.poll() is None, command.stderr.read()  # type: ignore[union-attr]
-    time.sleep(0.5)
-    return sorted(family(command.pid))
 
 
 def test_ctrl_c_while_the_processes_start_is_quiet(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""The command in processes of its own, to be interrupted, killed and waited for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LONG = ("-m", "hetsim", "backend=dist", "budget.epochs=1000", "pictures=false", "trace=none")
+
+
+def hetsim(*arguments: str, folder: Path) -> subprocess.Popen[str]:
+    """The command, in a process group of its own."""
+    command = [sys.executable, *arguments, f"hydra.run.dir={folder}"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def family(parent: int) -> dict[int, str]:
+    """The living processes of the session that `parent` leads, with their state."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[3]) == parent and fields[0] != "Z":
+            found[int(path.parent.name)] = fields[0]
+    return found
+
+
+def wait_for(condition: object, seconds: float = 60.0) -> None:
+    """Until it holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.05)
+
+
+def started(command: subprocess.Popen[str], folder: Path) -> list[int]:
+    """The processes of a run that is under way, oldest first."""
+    wait_for(lambda: (folder / ".config.yaml.unfinished").exists() or command.poll() is not None)
+    assert command.poll() is None, command.stderr.read()  # type: ignore[union-attr]
+    time.sleep(0.5)
+    return sorted(family(command.pid))
