@@ -125,7 +125,7 @@ def torchrun(num_processes: int, *typed: str) -> subprocess.CompletedProcess[str
 TWO = ("backend=dist", *QUICK, "cluster.nodes=[{count: 2, seconds_per_sample: 1e-5, overhead_seconds: 0}]")
 
 
-def test_under_torchrun_the_leader_alone_is_refused(tmp_path: Path) -> None:
+def test_under_torchrun_the_leader_alone_is_refused_and_torchruns_report_says_why(tmp_path: Path) -> None:
     """The server leads, the last rank; standard error has hetsim's own line once."""
     holds = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(holds, fcntl.LOCK_EX)
@@ -135,7 +135,20 @@ def test_under_torchrun_the_leader_alone_is_refused(tmp_path: Path) -> None:
 
     assert ended.returncode == 1
     assert ended.stderr.count(f"hetsim: error: {refusal(tmp_path)}\n") == ended.stderr.count("hetsim: error: ") == 1
+    assert ended.stderr.partition("Root Cause")[2].count(f"  traceback : {refusal(tmp_path)}\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_all_ranks_refuse_stands_in_torchruns_report_of_each(tmp_path: Path) -> None:
+    """And once on standard error."""
+    ended = torchrun(2, *TWO, "method=ssgd", "batch_size=1", f"hydra.run.dir={tmp_path / 'run'}")
+
+    told = "batch_size=1 is less than one sample for each of 2 workers: raise it"
+    assert ended.returncode == 1
+    assert ended.stderr.count(f"hetsim: error: {told}\n") == ended.stderr.count("hetsim: error: ") == 1
+    assert ended.stderr.partition("Root Cause")[2].count(f"  traceback : {told}\n") == 1
+    assert "To enable traceback" not in ended.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_sweep_under_torchrun_runs(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from hetsim import checks
 from hetsim.cli.schema import GROUPS, PLAIN
+from hetsim.dist.torchrun import first_to_refuse, leave_reason
 from hetsim.errors import RunFailed
 
 USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)
@@ -32,8 +33,11 @@ EXTRAS = {
 
 
 def report(error: BaseException) -> None:
-    """Print the error's sentence on standard error."""
-    print(f"hetsim: error: {sentence(error)}", file=sys.stderr, flush=True)
+    """Print the error's sentence on standard error. What torchrun's ranks all refuse is printed by the first; its report has it of each."""
+    text = sentence(error)
+    leave_reason(text)
+    if isinstance(error, RunFailed | OSError) or first_to_refuse(text):
+        print(f"hetsim: error: {text}", file=sys.stderr, flush=True)
 
 
 def sentence(error: BaseException) -> str:

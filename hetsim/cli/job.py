@@ -56,8 +56,7 @@ def _single_run(config: DictConfig, folder: Path) -> None:
     except USERS as error:
         if verbose(sys.argv):
             raise
-        if os.environ.get("RANK", "0") == "0" or not isinstance(error, ValueError):  # torchrun's ranks all see the same ValueError
-            report(error)
+        report(error)
         failures.append(error)
     finally:
         if summary is None:

@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from hetsim.cli.errors import report, sentence
 from hetsim.cli.objective import WORST, check_objective, check_search, search_direction
 from hetsim.cli.outcomes import Outcome, best_line, closing_line, failure_lines
+from hetsim.dist.torchrun import leave_reason
 from hetsim.errors import RunFailed
 from hetsim.runtime.files import write_text
 
@@ -90,6 +91,7 @@ class SweepRecord(Callback):
         print(closing_line(outcomes, self.folder), flush=True)
         failures = failure_lines(outcomes)
         if failures:
+            leave_reason(failures)
             print(failures, file=sys.stderr, flush=True)
         return not failures
 

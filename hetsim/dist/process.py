@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from hetsim.dist.pace import Lateness, Pace, clock, emulation, reduce_timer_slack, warnings
 from hetsim.dist.rank import RankRun
+from hetsim.dist.torchrun import leave_reason
 from hetsim.dist.transport import GlooTransport
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
@@ -52,6 +53,7 @@ def join(experiment: Experiment, folder: Path, config: str, *, rank: int, interf
     store = dist.PrefixStore(f"hetsim run {next(_runs)}", _torchruns_store())  # type: ignore[attr-defined]
 
     def report(error: RunFailed) -> None:
+        leave_reason(str(error))
         print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
         abandon(folder)
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; torchrun ends the other processes
