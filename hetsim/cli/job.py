@@ -30,7 +30,6 @@ from hetsim.results.folder import remove_error, write_error
 from hetsim.results.identity import config_header, finished_summary, folder_name, identity_of
 from hetsim.results.lock import folder_lock, only_run_in, remove_if_empty
 
-
 Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
 
 failures: list[BaseException] = []

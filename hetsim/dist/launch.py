@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -21,6 +22,9 @@ PRELOAD = ["torch", "torch._dynamo", "hetsim.cli.build", "hetsim.dist.process"]
 GRACE_SECONDS = 3.0
 """Seconds that other processes have to report their errors after the first one, and that a process has to end."""
 
+UNKNOWN_STATUS = 255
+"""The exit status that multiprocessing reports of a process, living or not, once the forkserver has ended. Its pipe tells which."""
+
 
 def launch(experiment: Experiment, folder: Path, config: str, *, interface: str, pad: bool, port: int | None) -> dict[str, Any]:
     """Run one process for each rank. Returns the summary; in any case all processes have ended afterwards."""
@@ -37,25 +41,37 @@ def launch(experiment: Experiment, folder: Path, config: str, *, interface: str,
         )
         for rank, (_, sender) in enumerate(pipes)
     ]
+    receivers = [receiver for receiver, _ in pipes]
     _without_interrupts(forkserver.ensure_running)
     try:
-        for process in processes:
-            process.start()
+        started = _start(processes)
         listening.close()
         for _, sender in pipes:
             sender.close()
-        return outcome([receiver for receiver, _ in pipes], processes)
+        if not started:
+            raise RunFailed("the process that forks one for each rank was killed, perhaps for lack of memory: the run is lost")
+        return outcome(receivers, processes)
     except BaseException:
-        _end(processes)
+        _end(processes, receivers)
         abandon(folder)
         raise
     finally:
         listening.close()
-        _end(processes)
+        _end(processes, receivers)
 
 
-def _end(processes: Sequence[Any]) -> None:
-    """Terminate the processes; kill those that do not end."""
+def _start(processes: Sequence[Any]) -> bool:
+    """Start the processes. False if their forkserver has ended."""
+    try:
+        for process in processes:
+            process.start()
+    except (EOFError, ConnectionError):
+        return False
+    return True
+
+
+def _end(processes: Sequence[Any], pipes: Sequence[Connection]) -> None:
+    """Terminate the processes; kill those that do not end, and those that have lost their forkserver."""
     for process in processes:
         if process.is_alive():
             process.terminate()
@@ -65,6 +81,20 @@ def _end(processes: Sequence[Any]) -> None:
         if process.is_alive():
             process.kill()
             process.join()
+    for process, pipe in zip(processes, pipes, strict=True):
+        if process.exitcode == UNKNOWN_STATUS and not _closed(pipe, 0):
+            os.kill(process.pid, signal.SIGKILL)
+            _closed(pipe, GRACE_SECONDS)
+
+
+def _closed(pipe: Connection, seconds: float) -> bool:
+    """Whether the process at the other end of the pipe ends within these seconds."""
+    try:
+        while pipe.poll(seconds):
+            pipe.recv_bytes()
+    except (EOFError, OSError):
+        return True
+    return False
 
 
 def _without_interrupts(start: Callable[[], None]) -> None:

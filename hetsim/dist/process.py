@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from hetsim.dist.orphan import leave_with_parent
 from hetsim.dist.pace import Lateness, Pace, clock, emulation, reduce_timer_slack, warnings
 from hetsim.dist.rank import RankRun
 from hetsim.dist.torchrun import leave_reason
@@ -32,6 +32,7 @@ from hetsim.memory import out_of_memory
 from hetsim.results.folder import abandon, run_folder
 from hetsim.results.summary import write_summary
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.files import keep_names
 from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.trace import Trace, TracePart, append_received
 
@@ -55,6 +56,7 @@ def join(experiment: Experiment, folder: Path, config: str, *, rank: int, interf
     def report(error: RunFailed) -> None:
         leave_reason(str(error))
         print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
+        keep_names()
         abandon(folder)
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; torchrun ends the other processes
 
@@ -73,7 +75,7 @@ def child(
     An error is reported with a number: the lower, the nearer to its cause.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C, too, and ends this process
-    Thread(target=_leave_with_parent, daemon=True).start()
+    Thread(target=leave_with_parent, args=(folder if rank == experiment.leader else None,), daemon=True).start()
 
     def report(error: RunFailed) -> None:
         sender.send((1, error))
@@ -104,13 +106,6 @@ def child(
         sender.send((2, RunFailed(f"rank {rank} failed: {type(error).__name__}: {error}")))
     else:
         sender.send((0, summary))
-
-
-def _leave_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def take_part(
