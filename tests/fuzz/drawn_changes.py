@@ -87,7 +87,7 @@ def drawn_class(draft: Draft, *, plausible: bool = False) -> tuple[str, str]:
         options = {place: target for place, target in options.items() if place[0] != "backend"}
     group = rng.choice(sorted({group for group, _ in options}))
     target = draft.chosen(group)
-    if target not in options.values() or rng.random() < 0.15:
+    if target not in options.values() or rng.random() < (0.15 if plausible else 0.4):
         draft.choose(group, rng.choice([choice for at, choice in options if at == group]))
         target = draft.chosen(group)
     assert target is not None

@@ -177,7 +177,7 @@ PARTS: dict[str, Callable[[Random], Any]] = {
 
 
 def _spoil(rng: Random, cluster: dict[str, Any]) -> None:
-    """Put something hostile somewhere: a value, an unknown key, a key left out."""
+    """Put something wrong somewhere: a hostile value, another key's, an unknown key, a key left out, an entry twice or out of order."""
     places: list[dict[str, Any] | list[Any]] = []
 
     def collect(entry: Any) -> None:
@@ -189,15 +189,20 @@ def _spoil(rng: Random, cluster: dict[str, Any]) -> None:
     collect(cluster)
     at = rng.choice(places)
     if isinstance(at, list):
-        at[rng.randrange(len(at))] = Raw(hostile(rng))
+        place = rng.randrange(len(at))
+        at[place : place + 1] = rng.choice(([Raw(hostile(rng))], [at[place]] * 2, [at[-1], *at[:place]]))
         return
     name = rng.choice(list(at))
-    match rng.randrange(6):
+    match rng.randrange(8):
         case 0:
             del at[name]
         case 1:
             at[misspelt(rng, name)] = at.pop(name)
         case 2:
             at[Raw("unknown")] = 1
+        case 3:
+            at[name] = at[rng.choice(list(at))]
+        case 4:
+            at[name] = -at[name] if isinstance(at[name], int | float) else [at[name]]
         case _:
             at[name] = Raw(hostile(rng))

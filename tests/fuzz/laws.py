@@ -13,7 +13,7 @@ from drawn_config import RUN, SWEEP, Config
 ERROR = "hetsim: error: "
 NO_RUN = ("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version", "--shell-completion", "-sc")
 """Words with which `hetsim` prints something instead of running."""
-PYTHONS_OWN = r"<lambda>|<locals>|<class |object at 0x|\w+Error\b|hetsim's own code|unexpected keyword|positional argument"
+PYTHONS_OWN = r"<lambda>|<locals>|<class |object at 0x|\w+Error\b|hetsim's own code|unexpected keyword"
 """What tells a user nothing."""
 
 
@@ -76,7 +76,7 @@ def _printed(ran: Ran) -> list[tuple[str, str]]:
         in_summary = bool(re.match(r"hetsim: \d+ of \d+ runs failed:", line)) or (in_summary and line.startswith("  "))
         if line.strip() and not in_summary and not line.startswith(sentence_lines):
             found.append(("stray line", _plain(line)[:150]))
-        if len(line) > 2000 + 2 * len(" ".join(ran.config.words)):
+        if len(line) > 2000 + 4 * len(" ".join(ran.config.words)):
             found.append(("long sentence", f"{len(line) // 1000} thousand letters: {line[:100]}"))
         if line.startswith(ERROR) and (inner := re.search(PYTHONS_OWN, line)):
             found.append(("Python's own words", f"{inner[0]} in {_plain(line)[:110]}"))

@@ -25,8 +25,8 @@ CPU_SECONDS, SECONDS = 20.0, 60.0
 """A run that computes for longer, or takes longer by the clock, hangs. The machine may have other work to do."""
 MORE_BYTES = 4 * 2**30
 """The address space that a run may take beyond what the imports took."""
-GRACE_SECONDS = 5.0
-"""What processes that a run started may take to end after it."""
+GRACE_SECONDS = 30.0
+"""What processes that a run started may take to end after it: a server of forks first finishes its imports."""
 
 PR_SET_CHILD_SUBREAPER = 36
 PROXY = "http://127.0.0.1:9"  # nobody listens there: what would download something cannot
