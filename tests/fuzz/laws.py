@@ -14,7 +14,7 @@ ERROR = "hetsim: error: "
 NO_RUN = ("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version", "--shell-completion", "-sc")
 """Words with which `hetsim` prints something instead of running."""
 PYTHONS_OWN = r"<lambda>|<locals>|<class |object at 0x|\w+Error\b|hetsim's own code|unexpected keyword"
-"""What tells a user nothing."""
+"""What tells a user nothing, unless a sentence quotes why a class of torch refuses its options."""
 
 
 @dataclass(frozen=True)
@@ -71,20 +71,20 @@ def _printed(ran: Ran) -> list[tuple[str, str]]:
         raised = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception|Warning|Interrupt|Exit|Failed|Lost)\b", line)]
         return [("traceback", f"{(raised or ['?'])[-1][:150]} | {_own_line(text, last=True)}")]
     sentence_lines = (ERROR, "hetsim: warning: ")
-    in_summary, found = False, []
+    in_summary, found, stray = False, [], []
     for line in ran.stderr.split("\n"):
         in_summary = bool(re.match(r"hetsim: \d+ of \d+ runs failed:", line)) or (in_summary and line.startswith("  "))
         if line.strip() and not in_summary and not line.startswith(sentence_lines):
-            found.append(("stray line", _plain(line)[:150]))
+            stray.append(("stray line", _plain(line)[:150]))
         if len(line) > 2000 + 4 * len(" ".join(ran.config.words)):
             found.append(("long sentence", f"{len(line) // 1000} thousand letters: {line[:100]}"))
-        if line.startswith(ERROR) and (inner := re.search(PYTHONS_OWN, line)):
+        if line.startswith(ERROR) and " refuses " not in line and (inner := re.search(PYTHONS_OWN, line)):
             found.append(("Python's own words", f"{inner[0]} in {_plain(line)[:110]}"))
     if not ran.config.is_sweep and len(ran.sentences) > 1:
         found.append(("several sentences", ran.sentences[0][:80]))
     if ran.status == 0 and ran.sentences:
         found.append(("sentence of a run that succeeded", ran.sentences[0][:80]))
-    return found
+    return found + stray[:1]
 
 
 def _plain(line: str) -> str:
