@@ -106,7 +106,8 @@ def _files(ran: Ran) -> list[tuple[str, str]]:
         found.append(("code ran", ""))
     homes = (RUN, SWEEP)
     outside = [name for name in mine if name.split("/")[0] not in homes and name != "code-ran"]
-    redirected = any(word.lstrip("+").startswith(("hydra.", "hydra=")) for word in ran.config.words[2:])
+    usual = (f"hydra.run.dir={RUN}", f"hydra.sweep.dir={SWEEP}")
+    redirected = any(word.lstrip("+").startswith(("hydra.", "hydra=")) and word not in usual for word in ran.config.words)
     if outside and not redirected:
         found.append(("file elsewhere", _plain(outside[0])))
     found += [("unfinished file", name) for name in mine if name.endswith(".unfinished") and ran.status is not None]

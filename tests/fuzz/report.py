@@ -17,7 +17,7 @@ TOP = 30
 def command_line(config: Config) -> str:
     """What one would type, with the names of the files that the fuzzer wrote."""
     typed = shlex.join(["hetsim", *config.words])
-    return ascii(typed)[1:-1] + (f"   # with {', '.join(config.files)}" if config.files else "")
+    return typed.encode("ascii", "backslashreplace").decode() + (f"   # with {', '.join(config.files)}" if config.files else "")
 
 
 class Figures:
