@@ -25,11 +25,8 @@ def number(key: str, value: Any, *, zero: bool = False) -> float:
 
 
 def finite(value: float) -> bool:
-    """Whether a float can hold the number; an integer may be too large."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
+    """Whether the number is finite; an integer of over 63 bits, which neither a float nor torch holds as it is, is not."""
+    return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
 
 
 def shown(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 WITH_VALUE = (
@@ -25,10 +26,12 @@ def options_first(arguments: Sequence[str]) -> list[str]:
     return options + overrides
 
 
-def refuse_rerun(arguments: Sequence[str]) -> None:
-    """ValueError with one sentence for Hydra's --experimental-rerun, however it is abbreviated: it reads a pickle, which can run code."""
+def check_options(arguments: Sequence[str]) -> None:
+    """ValueError with one sentence for what is no option of Hydra's, and for its --experimental-rerun, however it is abbreviated."""
     for argument in arguments:
         option = argument.split("=")[0]
+        if re.match(r"-[^-a-zA-Z]", option):
+            raise ValueError(f"{option} is no option, and cannot be read as key=value: see 'hetsim --help'")
         if option.startswith("--e") and "--experimental-rerun".startswith(option):
             raise ValueError(
                 f"{option} is not allowed, as it reads a pickle, which may run code: type the overrides in the run's config.yaml"

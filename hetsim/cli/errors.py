@@ -20,7 +20,7 @@ from hetsim.errors import RunFailed
 USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)
 """The errors that a user can correct."""
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The errors of a full disk, and of a full share of one."""
 
 EXTRAS = {
@@ -85,7 +85,9 @@ def _unknown_reference(found: re.Match[str], error: BaseException) -> str:
 
 def _unresolved(found: re.Match[str], error: BaseException) -> str:
     key = getattr(error, "full_key", None) or "a key"
-    return f"{key} refers to something that has no value ({found[1].split(' full_key:')[0]}): correct the reference, or write the value out"
+    reason = found[1].split(" full_key:")[0]
+    why = "" if "<" in reason else f" ({reason})"  # "<" as in <lambda> of a resolver
+    return f"{key} refers to something that has no value{why}: correct the reference, or write the value out"
 
 
 def _unreadable_words(_: re.Match[str], error: BaseException) -> str:
@@ -110,6 +112,8 @@ TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
     r"Interpolation key '(.*?)' not found": _unknown_reference,
     r"(?:\w+ raised while resolving interpolation: )(.*)": _unresolved,
     r"(The following interpolation is used to denote a config key.*)": _unresolved,
+    r"Expected header format": lambda _, error: f"the line that begins with '# @' in a config file cannot be read ({error}): correct it",
+    r"Recursive interpolation detected": lambda *_: "a key refers to itself, perhaps through others: write its value out",
     r"Exceeds the limit .* for integer string conversion": lambda *_: "a whole number of thousands of digits was given: shorten it",
     r"no viable alternative|mismatched input|extraneous input|token recognition error|missing .* at |Unexpected type annotation|"
     r"Config group override must be": _unreadable_words,

@@ -8,7 +8,7 @@ import sys
 import hydra
 
 from hetsim.cli import job
-from hetsim.cli.arguments import options_first, refuse_rerun, verbose
+from hetsim.cli.arguments import check_options, options_first, verbose
 from hetsim.cli.errors import USERS, report
 from hetsim.cli.launcher import RESUME, SweepRecord, composed_once_per_choice, launch_failure
 from hetsim.cli.methods import configs
@@ -19,10 +19,12 @@ from hetsim.memory import out_of_memory
 def main() -> None:
     """Run what was typed. Exit status 0 if every run succeeded, 1 if one failed or the user must correct something, 130 after Ctrl-C."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them; they are reported here
+    if not {"", os.getcwd()} & set(sys.path):
+        os.environ.setdefault("PYTHONSAFEPATH", "1")  # the processes of a run do not import from the current folder, either
     job.failures.clear()
     sys.argv[1:] = options_first(sys.argv[1:])
     try:
-        refuse_rerun(sys.argv[1:])
+        check_options(sys.argv[1:])
         with composed_once_per_choice():
             hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")(job.job)()
         sweep = SweepRecord.current

@@ -23,6 +23,9 @@ CALLBACKS = (RECORD, "hydra.experimental.callbacks.LogJobReturnCallback", "hydra
 def check_plugins(config: DictConfig) -> None:
     """ValueError with one sentence if Hydra's part of a config names a callback, plugin or log handler that is not installed as such."""
     settings = config.hydra
+    for name in ("launcher", "sweeper", "job_logging", "hydra_logging"):
+        if name not in settings:
+            raise ValueError(f"hydra.{name} is missing: leave it as it is")
     for name, callback in _plain(settings, "callbacks").items():
         _check_callback(f"hydra.callbacks.{name}", callback)
     for name in ("launcher", "sweeper"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -110,8 +111,9 @@ def _cannot_be_composed(overrides: list[str], error: Exception) -> str:
 def check_file(found: ConfigResult, name: str) -> None:
     """ValueError with one sentence if a file that is not hetsim's or Hydra's own sets `trust`, or a key of Hydra's that it may not set."""
     file = f"{found.path.removeprefix('file://')}/{name}"
-    if ".." in name.split("/") or name.startswith("/"):
-        raise ValueError(f"{name} lies outside of the folders of configs: move it to one of them, and leave '..' out")
+    folder = Path(found.path.removeprefix("file://"))
+    if ".." in name.split("/") or name.startswith("/") or (folder.is_dir() and folder.resolve() not in (folder / name).resolve().parents):
+        raise ValueError(f"{name} lies outside of the folders of configs: move it to one of them, without '..' and links")
     if _is_own(found.path):
         return
     if not isinstance(found.config, DictConfig):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -118,7 +119,11 @@ def _check_support(key: str, name: str, parameters: Mapping[str, float]) -> None
     """Refuse a distribution with negative values: times and factors on them are at least zero."""
     from scipy import stats
 
-    lowest = getattr(stats, name)(**parameters).support()[0]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        lowest = getattr(stats, name)(**parameters).support()[0]
+    if warned:
+        raise ValueError(f"{key}: {name} warns of {dict(parameters)} ({' '.join(str(warned[0].message).split())}): choose others")
     if math.isnan(lowest):
         raise ValueError(f"{key}: {name} has no such parameters as {dict(parameters)}: see scipy.stats.{name}")
     if lowest < 0:

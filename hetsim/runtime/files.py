@@ -21,7 +21,8 @@ def unfinished(path: Path) -> Path:
 def begin(path: Path) -> BinaryIO:
     """Open a file for writing, under its temporary name."""
     with _names, named_in_errors(path):
-        return unfinished(path).open("wb")
+        unfinished(path).unlink(missing_ok=True)  # of a run that was killed; a link there must not be followed
+        return unfinished(path).open("xb")
 
 
 def finish(paths: Iterable[Path], *, instead_of: Iterable[Path] = ()) -> None:

@@ -99,7 +99,7 @@ class FlatOptimizer(Optimizer):
                 raise ValueError(f"{recipe.key}.{option} is no option of {name}: add '~{recipe.key}.{option}' to leave it out")
         try:
             optimizer = cls([parameter], **options)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:
             raise ValueError(f"{recipe.key}: {name} refuses {options}: {_first_line(error)}") from None
         if optimizer.param_groups[0].get("foreach", False) is None:
             optimizer.param_groups[0]["foreach"] = False  # there is one tensor: torch need not decide at each step

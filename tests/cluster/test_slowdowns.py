@@ -201,9 +201,9 @@ def test_spells_by_exponential_laws_are_slow_for_their_part_of_the_time():
 
 TRACE_FILES: dict[str, tuple[str | bytes | None, str]] = {
     "missing": (None, " cannot be read ([Errno 2] No such file or directory"),
-    "empty": ("", " must begin with the line seconds,factor, not ''"),
-    "without a head": ("0,1\n", " must begin with the line seconds,factor, not '0,1'"),
-    "of other columns": ("seconds,speed\n0,1\n", " must begin with the line seconds,factor, not 'seconds,speed'"),
+    "empty": ("", " must begin with the line seconds,factor: give another file"),
+    "without a head": ("0,1\n", " must begin with the line seconds,factor: give another file"),
+    "of other columns": ("seconds,speed\n0,1\n", " must begin with the line seconds,factor: give another file"),
     "without rows": ("seconds,factor\n", " has no rows: give at least 0,1"),
     "that begins late": (
         "seconds,factor\n0.5,1\n",
@@ -212,10 +212,10 @@ TRACE_FILES: dict[str, tuple[str | bytes | None, str]] = {
     "that begins early": ("seconds,factor\n-1,1\n0,2\n", ", line 2: a trace must start at 0 seconds, not -1: add the factor"),
     "that goes back": ("seconds,factor\n0,1\n4,2\n3,1\n", ", line 4: time goes back from 4 to 3 s: sort the rows"),
     "that stands still": ("seconds,factor\n0,1\n\n4,2\n4,1\n", ", line 5: there are two factors from 4 s on: leave one of them out"),
-    "of words": ("seconds,factor\n0,1\n4,slow\n", ", line 3: needs two numbers, not '4,slow'"),
-    "of three columns": ("seconds,factor\n0,1,2\n", ", line 2: needs two numbers, not '0,1,2'"),
-    "of no factor": ("seconds,factor\n0,1\n4,0\n", ", line 3: seconds must be finite and the factor above zero, not '4,0'"),
-    "without end": ("seconds,factor\n0,1\ninf,2\n", ", line 3: seconds must be finite and the factor above zero, not 'inf,2'"),
+    "of words": ("seconds,factor\n0,1\n4,slow\n", ", line 3: needs two numbers, seconds and factor: correct it"),
+    "of three columns": ("seconds,factor\n0,1,2\n", ", line 2: needs two numbers, seconds and factor: correct it"),
+    "of no factor": ("seconds,factor\n0,1\n4,0\n", ", line 3: seconds must be finite, and the factor between 1e-09 and 1e+09: correct it"),
+    "without end": ("seconds,factor\n0,1\ninf,2\n", ", line 3: seconds must be finite, and the factor between 1e-09 and 1e+09: correct it"),
     "that is not text": (b"\xff\xfe\x00", " cannot be read ('utf-8' codec can't decode byte 0xff"),
 }
 

@@ -73,6 +73,9 @@ FILES = {
     "hydra: {job: {env_set: {LD_PRELOAD: /lib/evil.so}}}": "sets hydra.job.env_set.LD_PRELOAD",
     "hydra: {launcher: {setup: ['touch MARK']}}": "sets hydra.launcher.setup",
     "hydra: {launcher: {pre_dispatch: \"__import__('os').system('true')\"}}": "sets hydra.launcher.pre_dispatch",
+    "hydra: {run: {dir: '${oc.env:HOME}/x'}}": "sets hydra.run.dir",
+    'hydra: {sweep: {dir: "x\\ntouch MARK"}}': "sets hydra.sweep.dir",
+    "hydra: {sweeper: {params: {cluster.name: '${oc.env:HOME},b'}}}": "hydra.sweeper.params.cluster.name refers to another key",
     "hydra: {overrides: {task: ['trust=[os]']}}": "sets hydra.overrides.task",
     "hydra: ${elsewhere}\nelsewhere: {callbacks: {mine: {_target_: os.system}}}": "sets hydra.",
 }
@@ -182,17 +185,19 @@ def test_a_primary_config_of_another_name_is_a_file_too(
     assert "this" not in sys.modules
 
 
-def test_a_file_may_say_where_runs_go_and_what_a_sweep_varies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_may_say_what_a_sweep_varies_and_with_how_many_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys that run nothing."""
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text(
         "# @package _global_\n"
         "defaults: [{override /hydra/launcher: joblib}, {override /method: ssgd}, {override /workload: phantom}]\n"
-        f"hydra: {{mode: MULTIRUN, sweep: {{dir: {tmp_path / 'sweep'}}}, launcher: {{n_jobs: 1}}, sweeper: {{params: {{seed: '0,1'}}}}}}\n"
+        "hydra: {mode: MULTIRUN, launcher: {n_jobs: 1}, sweeper: {params: {seed: '0,1'}}}\n"
         "trust: []\npictures: false\nbudget: {epochs: null, updates: 2}\n"
     )
 
-    assert exit_status(monkeypatch, "hetsim", main, "--config-dir", str(tmp_path), "experiment=mine") == 0
+    assert (
+        exit_status(monkeypatch, "hetsim", main, "--config-dir", tmp_path, "experiment=mine", f"hydra.sweep.dir={tmp_path / 'sweep'}") == 0
+    )
 
     assert sorted(json.loads(path.read_text())["seed"] for path in tmp_path.glob("sweep/*/summary.json")) == [0, 1]
 
@@ -255,6 +260,57 @@ def test_a_file_says_no_more_to_hydra_by_a_roundabout_way(
     assert status == 1
     assert reason in capsys.readouterr().err
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("default", ["../../mine", "//FOLDER/mine", "link"])
+def test_a_file_reads_no_other_yaml_of_the_user(
+    default: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither above the folders of configs, nor by its whole path, nor through a link."""
+    (tmp_path / "mine.yaml").write_text("password: correct-horse-battery\n")
+    folder = tmp_path / "conf" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "link.yaml").symlink_to(tmp_path / "mine.yaml")
+    default = default.replace("FOLDER", str(tmp_path).lstrip("/"))
+    (folder / "attack.yaml").write_text(
+        f"# @package _global_\ndefaults: ['{default}@data_root']\ncluster: {{name: '${{data_root.password}}'}}\n"
+    )
+    typed = ("--config-dir", str(tmp_path / "conf"), "experiment=attack", "workload=quadratic", f"hydra.run.dir={tmp_path / 'run'}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+
+    assert "lies outside of the folders of configs" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("file", ["/proc/self/environ", "mine.txt"])
+def test_a_sentence_quotes_no_file_of_the_user(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The config may be a stranger's, and error.txt may be handed on."""
+    (tmp_path / "mine.txt").write_text("correct-horse-battery\n")
+    monkeypatch.setenv("HETSIM_TEST_SECRET", "correct-horse-battery")
+    monkeypatch.chdir(tmp_path)
+    nodes = f"cluster.nodes=[{{count: 2, seconds_per_sample: 1e-4, overhead_seconds: 0, slowdown: {file}}}]"
+
+    assert exit_status(monkeypatch, "hetsim", main, "workload=quadratic", nodes, "hydra.run.dir=run") == 1
+
+    told = capsys.readouterr().err
+    assert f"cluster.nodes[0].slowdown={file} " in told
+    assert "correct-horse" not in told
+
+
+def test_a_runs_processes_import_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    """As the command itself does not; a study of a stranger's is run within its folder."""
+    (tmp_path / "joblib.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
+    (tmp_path / "multiprocessing.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
+    started = Path(sys.executable).with_name("hetsim")
+    typed = ("backend=dist", "workload=quadratic", "budget.updates=2", "pictures=false", "hydra.run.dir=run")
+
+    ended = subprocess.run([started, *typed], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stderr
+    assert not (tmp_path / "mark").exists()
 
 
 MODULES = {

@@ -110,12 +110,16 @@ def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
     if not isinstance(value, str):
         raise ValueError(f"{key} must be null or the name of a CSV file with the columns seconds,factor, not {value!r}")
     try:
+        if not Path(value).is_file() or Path("/proc") in Path(value).resolve().parents:
+            raise ValueError("it is no regular file")
         with Path(value).open(encoding="utf-8-sig", newline="") as file:
             head, *rows = [*csv.reader(file)] or [[]]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{key}={value} cannot be read ({error}): give a CSV file with the columns seconds,factor") from None
+    except (OSError, ValueError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text" if isinstance(error, UnicodeDecodeError) else error
+        raise ValueError(f"{key}={value} cannot be read ({reason}): give a CSV file with the columns seconds,factor") from None
+    # a sentence quotes nothing of the file, as the config may be a stranger's and the file the user's
     if [name.strip() for name in head] != ["seconds", "factor"]:
-        raise ValueError(f"{key}={value} must begin with the line seconds,factor, not {','.join(head)!r}")
+        raise ValueError(f"{key}={value} must begin with the line seconds,factor: give another file, or add it")
     points: list[tuple[float, float]] = []
     for line, row in enumerate(rows, start=2):
         if not row:
@@ -124,11 +128,9 @@ def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
         try:
             seconds, factor = (float(cell) for cell in row)
         except ValueError:
-            raise ValueError(f"{where} needs two numbers, not {','.join(row)!r}") from None
+            raise ValueError(f"{where} needs two numbers, seconds and factor: correct it") from None
         if not math.isfinite(seconds) or not 1 / MAX_FACTOR <= factor <= MAX_FACTOR:
-            raise ValueError(
-                f"{where} seconds must be finite and the factor within {1 / MAX_FACTOR:g} and {MAX_FACTOR:g}, not {','.join(row)!r}"
-            )
+            raise ValueError(f"{where} seconds must be finite, and the factor between {1 / MAX_FACTOR:g} and {MAX_FACTOR:g}: correct it")
         if not points and seconds != 0:
             raise ValueError(f"{where} a trace must start at 0 seconds, not {seconds:g}: add the factor that holds from there")
         if points and seconds <= points[-1][0]:

@@ -28,6 +28,8 @@ def lenet(shape: Sequence[int], num_classes: int, *, dropout: float = 0.0) -> nn
     if len(shape) != 3:
         raise ValueError("it takes images")
     channels, height, width = shape
+    if min(height, width) < 4:
+        raise ValueError("it takes images from 4 x 4")
     return nn.Sequential(
         *(nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(6, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
