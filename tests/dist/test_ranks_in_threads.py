@@ -371,8 +371,8 @@ def test_a_part_of_a_trace_goes_through_bytes(tmp_path: Path) -> None:
     table = parquet.read_table(unfinished(tmp_path / "trace.parquet"))
     assert table.column("start").to_pylist() == [row[0] for row in rows]
     assert set(table.column("kind").to_pylist()) == {"gradient"}
-    with pytest.raises(RunFailed, match="rank 1 sent a trace that cannot be read"):
-        append_received(Trace(tmp_path, "full"), iter([b"no arrow stream"]), rank=1)
+    with Trace(tmp_path, "full") as trace, pytest.raises(RunFailed, match="rank 1 sent a trace that cannot be read"):
+        append_received(trace, iter([b"no arrow stream"]), rank=1)
 
 
 def test_a_rank_owns_what_its_checkpoint_has() -> None:
