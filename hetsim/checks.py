@@ -63,6 +63,20 @@ def whole(key: str, value: Any, *, least: int = 1, most: int = MOST) -> int:
     return value
 
 
+def name(key: str, value: Any) -> str:
+    """A text of printable letters that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{key} must be a name, not {shown(value)}: summaries and pictures show it")
+    if not value.isprintable():
+        raise ValueError(f"{key} must have printable letters only, not {shown(value)}: summaries and pictures show it")
+    return value
+
+
+def printable(text: str) -> str:
+    """A text for a terminal: control characters, which could steer it, are written out."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
 def flag(key: str, value: Any) -> bool:
     """True or false."""
     if not isinstance(value, bool):

@@ -45,7 +45,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
     cluster = parse_cluster(entries["cluster"])
     policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in AXES.items()}
     made = Experiment(
-        method=str(entries["method"]),
+        method=checks.name("method", entries["method"]),
         coordination=_build("coordination", entries["coordination"], Coordination, trust, **policies),
         cluster=cluster,
         workload=_build("workload", entries["workload"], Workload, trust),

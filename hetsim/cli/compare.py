@@ -10,6 +10,8 @@ from pathlib import Path
 
 from hetsim.results.compare import comparison, differences, drawing, ordered, render
 from hetsim.results.config_file import read_config
+from hetsim.results.identity import environment_hashes
+from hetsim.results.keys import VARY_IN_A_COMPARISON
 from hetsim.runtime.files import write_text
 
 
@@ -23,7 +25,7 @@ def main() -> None:
     try:
         runs, summaries, names = ordered(arguments.runs)
         rows = comparison(*summaries)
-        different = differences(*(read_config(run) for run in runs))
+        different = differences(*(read_config(run) | environment_hashes(run, without=VARY_IN_A_COMPARISON) for run in runs))
         draw = None if arguments.pictures is None else drawing(runs, summaries, names)
         print(render(rows, names))
         for key, (one, other) in different.items():

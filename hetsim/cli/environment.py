@@ -64,7 +64,7 @@ def _written(node: Any, real: Any, other: Any, key: str, hashes: dict[str, str])
     if real == other and type(real) is type(other):
         return real
     if node._is_interpolation():
-        hashes[key] = hashlib.sha256(repr(real).encode()).hexdigest()[:12]
+        hashes[key] = hashlib.scrypt(repr(real).encode(), salt=key.encode(), n=2**14, r=8, p=1, dklen=6).hex()  # slow to try out
         return node._value()
     if isinstance(node, DictConfig):
         there = other if isinstance(other, dict) else {}

@@ -41,7 +41,11 @@ def report(error: BaseException) -> None:
 
 
 def sentence(error: BaseException) -> str:
-    """What went wrong, in one line."""
+    """What went wrong, in one line of printable letters."""
+    return checks.printable(_sentence(error))
+
+
+def _sentence(error: BaseException) -> str:
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key} is missing: give it a value"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
@@ -110,7 +114,7 @@ TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
     r"Could not override '([^']+)'": _unknown_key,
     r"Error merging override (.*)": _wrong_kind,
     r"Interpolation key '(.*?)' not found": _unknown_reference,
-    r"(?:\w+ raised while resolving interpolation: )(.*)": _unresolved,
+    r"(?:\w+ (?:raised )?while resolving interpolation: )(.*)": _unresolved,
     r"(The following interpolation is used to denote a config key.*)": _unresolved,
     r"Expected header format": lambda _, error: f"the line that begins with '# @' in a config file cannot be read ({error}): correct it",
     r"Recursive interpolation detected": lambda *_: "a key refers to itself, perhaps through others: write its value out",

@@ -30,6 +30,8 @@ from hetsim.results.folder import remove_error, write_error
 from hetsim.results.identity import config_header, finished_summary, folder_name, identity_of
 from hetsim.results.lock import folder_lock, only_run_in, remove_if_empty
 
+_named: list[DictConfig] = []
+"""The config whose folder is being named."""
 Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
 
 failures: list[BaseException] = []
@@ -76,7 +78,7 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
     worst = WORST.get(search_direction(settings) or "minimize", 0.0)
     try:
         with folder_lock(folder) if _first_rank() else contextlib.nullcontext():  # torchrun's ranks share the folder
-            summary = finished_summary(folder, identity_of(resolved_entries(config)))
+            summary = finished_summary(folder, _identity(*_entries(config)))
             already = summary is not None
             summary = _run(config, folder) if summary is None else summary
             value = objective_value(config.objective, summary or {}, folder, worst=worst)
@@ -106,20 +108,26 @@ def _run(config: DictConfig, folder: Path, lock: Lock | None = None) -> dict[str
     refuse_unread_rates(config, typed)
     made, backend = build_experiment(config)
     written, environment = without_values(config)
-    header = config_header(identity_of(resolved_entries(config)), typed, environment)
-    text = header + OmegaConf.to_yaml(OmegaConf.create(written))
+    text = config_header(_identity(written, environment), typed, environment) + OmegaConf.to_yaml(OmegaConf.create(written))
     with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
         return backend.run(made, folder, text)
 
 
 def _folder_name(config: DictConfig) -> str:
     """The name of a run's folder. It shows no value of an environment variable, and depends on it."""
-    own = _without_hydra(config)
+    if _named:
+        raise ValueError("it refers to the name of the run's folder, which depends on all keys")
+    _named.append(config)
     try:
-        shown, _ = without_values(own, shown=())
-    except OmegaConfBaseException:
-        shown = resolved_entries(config)
-    return folder_name(shown, identity_of(resolved_entries(config)))
+        entries, environment = _entries(config)
+        return folder_name(entries, _identity(entries, environment))
+    finally:
+        _named.clear()
+
+
+def _identity(entries: dict[str, Any], environment: dict[str, str]) -> str:
+    """The identity of a run: its hash has in it the hashes of values from the environment, not the values."""
+    return identity_of({**entries, "environment": environment} if environment else entries)
 
 
 def typed_words() -> tuple[str, ...]:
@@ -133,15 +141,15 @@ def _without_hydra(config: DictConfig) -> DictConfig:
     return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]) if "hydra" in config else config
 
 
-def resolved_entries(config: DictConfig) -> dict[str, Any]:
-    """The config without Hydra's own part, resolved; unresolved if it cannot be, which the run then reports."""
+def _entries(config: DictConfig) -> tuple[dict[str, Any], dict[str, str]]:
+    """The config without Hydra's own part as a file has it, and the hashes; unresolved if it cannot be resolved, as the run reports."""
     own = _without_hydra(config)
     try:
-        entries = OmegaConf.to_container(own, resolve=True)
+        return without_values(own, shown=())
     except OmegaConfBaseException:
         entries = OmegaConf.to_container(own)
-    assert isinstance(entries, dict)
-    return {str(key): value for key, value in entries.items()}
+        assert isinstance(entries, dict)
+        return {str(key): value for key, value in entries.items()}, {}
 
 
 # On import, as a launcher's processes import this module and nothing else before they compose the run's config and name its folder.

@@ -56,6 +56,9 @@ class SweepRecord(Callback):
             self.folder, self.objective, self.direction = os.path.relpath(config.hydra.sweep.dir), objective, direction
             self._files = Path(config.hydra.sweep.dir).absolute() / f".outcomes-{uuid.uuid4().hex}"
             self._files.mkdir(parents=True)
+            for path in self._files.parent.glob("*.yaml"):
+                if path.is_symlink():
+                    raise ValueError(f"{path} is a link, which Hydra would write through: remove it")
             if "submitit_folder" in config.hydra.launcher:  # it holds pickles, so it must be none that was there before
                 config.hydra.launcher.submitit_folder = f"${{hydra.sweep.dir}}/.submitit/{uuid.uuid4().hex}/%j"
         except Exception as error:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,22 @@ def typed_overrides(run: Path) -> dict[str, str]:
     return {}
 
 
+def environment_hashes(run: Path, *, without: Collection[str]) -> dict[str, Any]:
+    """The hashes of what a finished run took from the environment, by key, without these keys; an empty mapping if it took nothing."""
+    for line in _head(run):
+        if line.startswith(ENVIRONMENT):
+            what = f"the line {ENVIRONMENT.strip()!r} of {run / 'config.yaml'}"
+            hashes = from_json(what, line.removeprefix(ENVIRONMENT))
+            if not isinstance(hashes, dict) or not all(map(is_text, hashes.values())):
+                raise ValueError(f"{what} must map keys to hashes, not {shown(hashes)}: {REMEDY}")
+            counted = {key: value for key, value in hashes.items() if key.split(".")[0] not in without}
+            return {"environment": counted} if counted else {}
+    return {}
+
+
 def _head(run: Path) -> list[str]:
     path = run / "config.yaml"
-    return read_text(path).split("\n", 2)[:2] if path.exists() else []
+    return read_text(path).split("\n", 3)[:3] if path.exists() else []
 
 
 def finished_summary(run: Path, identity: str) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from typing import Any
 from hetsim.results.config_file import read_config
 from hetsim.results.describe import formatted
 from hetsim.results.finished import check_has, read_summary, seconds_to
-from hetsim.results.identity import identity_of, typed_overrides
+from hetsim.results.identity import environment_hashes, identity_of, typed_overrides
 from hetsim.results.keys import VARY_IN_A_ROW
 from hetsim.results.labels import distinguishing_keys, label
 
@@ -112,6 +112,7 @@ def _read(folder: Path) -> Run:
     summary = read_summary(folder)
     check_has(folder, summary, "method", "backend", "seed", "seconds", "staleness_max")
     config = {key: value for key, value in read_config(folder).items() if key not in VARY_IN_A_ROW}
+    config |= environment_hashes(folder, without=VARY_IN_A_ROW)
     return Run(folder, summary, config or {"method": summary["method"]}, typed_overrides(folder))
 
 

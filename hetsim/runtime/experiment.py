@@ -54,6 +54,7 @@ class Experiment:
         self.coordination.admission.initial(self.num_workers)
         self.coordination.check(self.num_workers)
         self._check_optimizers()
+        checks.name("workload.name", self.workload.name)
         self.workload.check()
 
     @property

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from hetsim.effects import Batch
 from hetsim.workloads.device import Device
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.quadratic import DRAWN_TOGETHER
-from hetsim.workloads.sequence import Sequence
+from hetsim.workloads.sequence import Sequence as SampleSequence
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
 
+SHOWN_NUMBERS = 10**8
+"""Numbers whose drawing takes seconds."""
 STREAM = 2  # no other random stream with the same seed has this number
 
 
@@ -26,12 +30,12 @@ class QuadraticTask(Task):
         rng = np.random.default_rng([seed, num_parameters, STREAM])
         self.num_samples = num_samples
         self.num_parameters: int = num_parameters
-        self.sequence = Sequence(num_samples, seed=seed)
+        self.sequence = SampleSequence(num_samples, seed=seed)
         kind: torch.dtype = getattr(torch, dtype)
         self.curvature = torch.tensor(np.geomspace(1.0, 1.0 / condition, num_parameters), dtype=kind)
         centre = rng.standard_normal(num_parameters)
         self.centres = torch.empty((num_samples, num_parameters), dtype=kind)
-        for rows in tqdm(torch.split(self.centres, DRAWN_TOGETHER), desc="drawing the quadratic", delay=5, leave=False, disable=None):
+        for rows in _with_progress(torch.split(self.centres, DRAWN_TOGETHER)):
             rows.copy_(torch.from_numpy(centre + noise * rng.standard_normal(rows.shape)))
         self.optimum = self.centres.mean(0)
 
@@ -50,3 +54,13 @@ class QuadraticTask(Task):
 
     def _excess(self, at: torch.Tensor) -> float:
         return 0.5 * (self.curvature * (at - self.optimum) ** 2).sum().item()
+
+
+def _with_progress(parts: Sequence[torch.Tensor]) -> Iterable[torch.Tensor]:
+    """The parts, with a bar on a terminal if to draw them takes seconds."""
+    if sum(part.numel() for part in parts) < SHOWN_NUMBERS or not sys.stderr.isatty():
+        return parts
+    from tqdm import tqdm
+
+    bar: Iterable[torch.Tensor] = tqdm(parts, desc="drawing the quadratic", leave=False)
+    return bar

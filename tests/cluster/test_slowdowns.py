@@ -200,7 +200,7 @@ def test_spells_by_exponential_laws_are_slow_for_their_part_of_the_time():
 
 
 TRACE_FILES: dict[str, tuple[str | bytes | None, str]] = {
-    "missing": (None, " cannot be read ([Errno 2] No such file or directory"),
+    "missing": (None, " cannot be read (No such file or directory): give a CSV file"),
     "empty": ("", " must begin with the line seconds,factor: give another file"),
     "without a head": ("0,1\n", " must begin with the line seconds,factor: give another file"),
     "of other columns": ("seconds,speed\n0,1\n", " must begin with the line seconds,factor: give another file"),
@@ -216,7 +216,7 @@ TRACE_FILES: dict[str, tuple[str | bytes | None, str]] = {
     "of three columns": ("seconds,factor\n0,1,2\n", ", line 2: needs two numbers, seconds and factor: correct it"),
     "of no factor": ("seconds,factor\n0,1\n4,0\n", ", line 3: seconds must be finite, and the factor between 1e-09 and 1e+09: correct it"),
     "without end": ("seconds,factor\n0,1\ninf,2\n", ", line 3: seconds must be finite, and the factor between 1e-09 and 1e+09: correct it"),
-    "that is not text": (b"\xff\xfe\x00", " cannot be read ('utf-8' codec can't decode byte 0xff"),
+    "that is not text": (b"\xff\xfe\x00", " cannot be read (it is no text): give a CSV file"),
 }
 
 
@@ -238,7 +238,7 @@ def test_slow_spells_too_short_to_be_added_up_are_one_sentence():
     """A second that changes a node's speed a billion times would never end."""
     its = built(node(1.0, slow_spells={"factor": 2, "seconds_between": 1e-9, "seconds_lasting": 1e-9})).nodes[0]
 
-    with pytest.raises(RunFailed, match="one step meets over 100000 slow spells: make slow_spells' seconds_between"):
+    with pytest.raises(RunFailed, match="one step has over 100000 slow spells: make slow_spells' seconds_between"):
         StepTimes(its, seed=0, rank=0).seconds(1)
 
 

@@ -9,8 +9,10 @@ import pytest
 from omegaconf import OmegaConf
 from worlds import exit_status
 
+from hetsim.cli.compare import main as compare_main
 from hetsim.cli.environment import hidden, without_values
 from hetsim.cli.main import main
+from hetsim.cli.table import main as table_main
 
 SECRET = "correct-horse-battery"
 QUICK = ("workload=quadratic", "budget.updates=2")
@@ -46,6 +48,29 @@ def test_a_run_is_another_one_with_another_value(tmp_path: Path, monkeypatch: py
     heads = {path.read_text().splitlines()[2] for path in tmp_path.glob("*/config.yaml")}
     assert len(heads) == 2
     assert all(re.fullmatch(r'# environment: \{"data_root": "[0-9a-f]{12}"\}', head) for head in heads)
+
+
+@pytest.mark.slow
+def test_runs_with_other_values_are_not_one_row_of_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor taken for equal in a comparison. Keys that change no number may differ, as without an environment."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nbatch_size: ${oc.decode:${oc.env:HETSIM_TEST_SIZE}}\n")
+    typed = ("--config-dir", tmp_path, "experiment=mine", *QUICK, "pictures=false", "data_root=${oc.env:HETSIM_TEST_SECRET}")
+    for size, secret in ((32, "one"), (64, "one"), (64, "two")):
+        monkeypatch.setenv("HETSIM_TEST_SIZE", str(size))
+        monkeypatch.setenv("HETSIM_TEST_SECRET", secret)
+        where = f"hydra.run.dir={tmp_path / 'runs' / f'{size}-{secret}'}"
+        assert exit_status(monkeypatch, "hetsim", main, *typed, where) == 0
+    capsys.readouterr()
+
+    assert exit_status(monkeypatch, "hetsim-table", table_main, tmp_path / "runs") == 0
+    rows = capsys.readouterr().out.strip().split("\n")[2:]
+    assert exit_status(monkeypatch, "hetsim-compare", compare_main, tmp_path / "runs" / "32-one", tmp_path / "runs" / "64-two") == 0
+
+    assert len(rows) == 2
+    assert "hetsim-compare: the runs differ in environment.batch_size: " in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -17,8 +17,7 @@ def parse_cluster(config: Any) -> Cluster:
     """The cluster that a config describes; ValueError if it describes none."""
     required, optional = ("name", "nodes", "network", "server"), ("faults", "seed")
     entries = checks.mapping("cluster", config, required=required, optional=optional)
-    if not isinstance(entries["name"], str) or not entries["name"].strip():
-        raise ValueError(f"cluster.name must be a name, not {entries['name']!r}: summaries and pictures show it")
+    checks.name("cluster.name", entries["name"])
     rows = _list("cluster.nodes", entries["nodes"], "nodes")
     seed = checks.whole("cluster.seed", 0 if entries.get("seed") is None else entries["seed"], least=0)
     network = _network(entries["network"])
