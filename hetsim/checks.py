@@ -72,6 +72,11 @@ def name(key: str, value: Any) -> str:
     return value
 
 
+def one_line(text: str) -> str:
+    """A text in one line of printable letters."""
+    return printable(" ".join(text.split()))
+
+
 def printable(text: str) -> str:
     """A text for a terminal: control characters, which could steer it, are written out."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

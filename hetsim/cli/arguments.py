@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
+import io
 from collections.abc import Sequence
+
+from hydra._internal.utils import get_args_parser
 
 WITH_VALUE = (
     *("--cfg", "-c", "--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
@@ -30,12 +33,19 @@ def check_options(arguments: Sequence[str]) -> None:
     """ValueError with one sentence for what is no option of Hydra's, and for its --experimental-rerun, however it is abbreviated."""
     for argument in arguments:
         option = argument.split("=")[0]
-        if re.match(r"-[^-a-zA-Z]", option):
-            raise ValueError(f"{option} is no option, and cannot be read as key=value: see 'hetsim --help'")
         if option.startswith("--e") and "--experimental-rerun".startswith(option):
             raise ValueError(
                 f"{option} is not allowed, as it reads a pickle, which may run code: type the overrides in the run's config.yaml"
             )
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told):
+            get_args_parser().parse_args([*arguments])
+    except SystemExit as ended:
+        if not ended.code:
+            raise
+        reason = told.getvalue().strip().split("\n")[-1].partition("error: ")[2]
+        raise ValueError(f"the options cannot be read ({reason}): see 'hetsim --help'") from None
 
 
 def verbose(arguments: Sequence[str]) -> bool:

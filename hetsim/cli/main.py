@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 
 import hydra
 
+from hetsim.checks import one_line
 from hetsim.cli import job
 from hetsim.cli.arguments import check_options, options_first, verbose
 from hetsim.cli.errors import USERS, report
@@ -25,7 +29,7 @@ def main() -> None:
     sys.argv[1:] = options_first(sys.argv[1:])
     try:
         check_options(sys.argv[1:])
-        with composed_once_per_choice():
+        with composed_once_per_choice(), _own_warnings():
             hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")(job.job)()
         sweep = SweepRecord.current
         succeeded = not job.failures and (sweep is None or sweep.report())
@@ -45,6 +49,14 @@ def main() -> None:
         if SweepRecord.current is not None:
             SweepRecord.current.close()
     sys.exit(0 if succeeded else 1)
+
+
+@contextlib.contextmanager
+def _own_warnings() -> Iterator[None]:
+    """While this lasts, a warning of Python's is one line."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(f"hetsim: warning: {one_line(str(message))}", file=sys.stderr)
+        yield
 
 
 def _resume(sweep: SweepRecord | None) -> str:
