@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -70,6 +71,11 @@ def name(key: str, value: Any) -> str:
     if not value.isprintable():
         raise ValueError(f"{key} must have printable letters only, not {shown(value)}: summaries and pictures show it")
     return value
+
+
+def without(key: str) -> str:
+    """What to type to leave a key out, as one pastes it into a shell."""
+    return f"add {shlex.quote(f'~{key}')} to leave it out"
 
 
 def one_line(text: str) -> str:

@@ -400,3 +400,14 @@ def test_a_folder_whose_summary_is_broken_does_not_hold_the_run(tmp_path: Path) 
 
     (folder / "summary.json").write_text("[" * MANY)
     assert finished_summary(folder, "0123456789ab") is None
+
+
+@pytest.mark.parametrize("command", ["hetsim-compare", "hetsim-table"])
+@pytest.mark.parametrize("file", ["summary.json", "config.yaml", "curve.csv"])
+def test_a_file_that_is_a_link_is_not_followed(command: str, file: str, sweep: Path, told: Callable[[str], str]) -> None:
+    """In a folder of somebody else's it may lead to a file of the user's, which a table would show."""
+    (sweep / "mine").write_text((sweep / "run" / file).read_text())
+    (sweep / "run" / file).unlink()
+    (sweep / "run" / file).symlink_to(sweep / "mine")
+
+    assert told(command).startswith(f"{sweep / 'run' / file} is a link, and is not followed: ")

@@ -98,6 +98,8 @@ def _refuse_targets(key: str, entry: Any) -> None:
     elif isinstance(entry, list):
         for index, value in enumerate(entry):
             _refuse_targets(f"{key}[{index}]", value)
+    elif entry is not None and not isinstance(entry, str | int | float):
+        raise ValueError(f"{key} must be a number, a text, a list or a mapping, not {checks.shown(entry)}: leave the YAML tag out")
 
 
 def _refuse_directive(key: str, name: Any) -> None:
@@ -129,7 +131,7 @@ def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **giv
         if option not in known:
             raise ValueError(
                 f"{name}.{option} is no key of {path} ({', '.join(known) or 'it has none'})"
-                f"{checks.suggestion(option, known) or f': add {chr(39)}~{name}.{option}{chr(39)} to leave it out'}"
+                + (checks.suggestion(option, known) or ": " + checks.without(f"{name}.{option}"))
             )
     for option in required_arguments(target):
         if option not in options and option not in given:

@@ -87,7 +87,8 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
             raise
         expected = isinstance(error, USERS)
         reason = sentence(error) if expected else f"{type(error).__name__} in hetsim's own code: {sentence(error)}"
-        write_error(folder, hidden(reason, config), "" if expected else hidden(traceback.format_exc(), config))
+        reason = hidden(reason, config)  # a launcher writes what is printed, and the outcome, to files
+        write_error(folder, reason, "" if expected else hidden(traceback.format_exc(), config))
         print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
         return Outcome(name, typed, worst, failure=reason)
     remove_error(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -60,4 +61,4 @@ def _own_warnings() -> Iterator[None]:
 
 
 def _resume(sweep: SweepRecord | None) -> str:
-    return "" if sweep is None else f": {RESUME.format(folder=sweep.folder)}"
+    return "" if sweep is None else f": {RESUME.format(folder=shlex.quote(str(sweep.folder)))}"

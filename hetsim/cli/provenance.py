@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.utils import create_config_search_path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -25,9 +26,10 @@ from omegaconf import DictConfig, OmegaConf
 from hetsim.cli.errors import USERS
 from hetsim.cli.methods import configs
 from hetsim.cli.plugins import check_plugins
+from hetsim.cli.yaml_size import check_size
 
 IN_FILES = re.compile(
-    r"mode|verbose|sweeper\.(params(\..+)?|n_trials|n_jobs|max_batch_size|direction|study_name|sampler\.seed)"
+    r"mode|sweeper\.(params(\..+)?|n_trials|n_jobs|max_batch_size|direction|study_name|sampler\.seed)"
     r"|launcher\.(n_jobs|timeout_min|cpus_per_task|gpus_per_node|tasks_per_node|mem_gb|nodes|array_parallelism|max_num_timeout)"
 )
 """The keys of Hydra's part of a config that a file may set."""
@@ -46,6 +48,7 @@ def install() -> None:
     if getattr(ConfigLoaderImpl.load_configuration, "checked_by_hetsim", False):
         return
     load, load_job = ConfigLoaderImpl.load_configuration, ConfigLoaderImpl.load_sweep_config
+    read = ConfigRepository.load_config
     load_file, search = ConfigLoaderImpl._load_single_config, ConfigLoaderImpl._process_config_searchpath
 
     @cache
@@ -92,9 +95,16 @@ def install() -> None:
             check_file(primary, f"{config_name}.yaml")  # Hydra imports the packages of its search path
         search(loader, config_name, parsed_overrides, repo)
 
+    def checked_read(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
+        for source in repository.get_sources():
+            if source.scheme() == "file" and not _is_own(source.path):
+                check_size(Path(source.path, source._normalize_file_name(config_path)))
+        return read(repository, config_path)
+
     checked_configuration.checked_by_hetsim = True  # type: ignore[attr-defined]
     ConfigLoaderImpl.load_configuration = checked_configuration  # type: ignore[method-assign, assignment]
     ConfigLoaderImpl.load_sweep_config = checked_job  # type: ignore[method-assign, assignment]
+    ConfigRepository.load_config = checked_read  # type: ignore[method-assign, assignment]
     ConfigLoaderImpl._load_single_config = checked_file  # type: ignore[method-assign, assignment]
     ConfigLoaderImpl._process_config_searchpath = checked_search_path  # type: ignore[method-assign, assignment]
 
@@ -118,6 +128,8 @@ def check_file(found: ConfigResult, name: str) -> None:
         return
     if not isinstance(found.config, DictConfig):
         raise ValueError(f"{file} must be a mapping of keys, not a list: write 'key: value' lines")
+    if any("oc.env" in str(vars(default)) for default in found.defaults_list or ()):
+        raise ValueError(f"{file} has an environment variable in its defaults list, which files would show: write the choice out")
     entries = OmegaConf.to_container(found.config, resolve=False)
     assert isinstance(entries, dict)
     if entries.get("trust"):

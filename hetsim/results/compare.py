@@ -9,7 +9,7 @@ from typing import Any
 
 from hetsim.results.config_file import flattened
 from hetsim.results.describe import formatted
-from hetsim.results.figures import curves, save, timeline
+from hetsim.results.figures import curves, own_style, save, timeline
 from hetsim.results.finished import NUMBERS, check_has, read_curve, read_summary
 from hetsim.results.intervals import read_intervals
 from hetsim.results.keys import VARY_IN_A_COMPARISON
@@ -80,12 +80,13 @@ def drawing(runs: Sequence[Path], summaries: Sequence[Mapping[str, Any]], names:
 
     def draw(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        figures = {"curve.png": curves(points, title=" and ".join(dict.fromkeys(about)))}
-        if len(steps) == len(traces):
-            figures["timeline.png"] = timeline(list(zip(titles, steps, strict=True)), num_workers=max(sizes))
-        for name, figure in figures.items():
-            if figure is not None:
-                with written_whole(folder / name) as file:
-                    save(figure, file)
+        with own_style():
+            figures = {"curve.png": curves(points, title=" and ".join(dict.fromkeys(about)))}
+            if len(steps) == len(traces):
+                figures["timeline.png"] = timeline(list(zip(titles, steps, strict=True)), num_workers=max(sizes))
+            for name, figure in figures.items():
+                if figure is not None:
+                    with written_whole(folder / name) as file:
+                        save(figure, file)
 
     return draw

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,20 +17,30 @@ COMPUTE, STEP, WAIT, INK = "#4878a8", "#e49444", "#e9ecef", "#333333"
 def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary: Mapping[str, Any]) -> list[str]:
     """Draw the timeline of a run that has a trace, and the curve of a run that has losses, in its folder. Returns the files' names."""
     title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
-    figures = {}
-    if trace is not None:
-        from pyarrow import parquet
+    figures: dict[str, Any] = {}
+    with own_style():
+        if trace is not None:
+            from pyarrow import parquet
 
-        steps = first_intervals(parquet.read_table(trace, columns=COLUMNS))
-        figures["timeline.png"] = timeline([(title, steps)], num_workers=summary["num_workers"])
-    if any(point.evaluation.train_loss is not None for point in points):
-        rows = [(p.seconds, p.evaluation.train_loss, p.evaluation.test_accuracy) for p in points]
-        figures["curve.png"] = curves([(summary["backend"], rows)], title=title)
-    drawn = {name: figure for name, figure in figures.items() if figure is not None}
-    for name, figure in drawn.items():
-        with begun(folder / name) as file:
-            save(figure, file)
+            steps = first_intervals(parquet.read_table(trace, columns=COLUMNS))
+            figures["timeline.png"] = timeline([(title, steps)], num_workers=summary["num_workers"])
+        if any(point.evaluation.train_loss is not None for point in points):
+            rows = [(p.seconds, p.evaluation.train_loss, p.evaluation.test_accuracy) for p in points]
+            figures["curve.png"] = curves([(summary["backend"], rows)], title=title)
+        drawn = {name: figure for name, figure in figures.items() if figure is not None}
+        for name, figure in drawn.items():
+            with begun(folder / name) as file:
+                save(figure, file)
     return list(drawn)
+
+
+@contextlib.contextmanager
+def own_style() -> Iterator[None]:
+    """While this lasts, figures have Matplotlib's own style: a matplotlibrc in the current folder may be somebody else's, and call TeX."""
+    import matplotlib
+
+    with matplotlib.rc_context(matplotlib.rcParamsDefault):
+        yield
 
 
 def save(figure: Any, file: BinaryIO) -> None:

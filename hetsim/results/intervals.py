@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.memory import check_fits
-from hetsim.results.run_files import MAX_NUMBER, REMEDY, brief
+from hetsim.results.run_files import MAX_NUMBER, REMEDY, brief, check_is_no_link
 
 Interval = tuple[float, float, int, str]
 """Start, end, rank and kind."""
@@ -21,6 +21,7 @@ def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:
     """The first gradients and updates of a trace; ValueError with one sentence if it is none of a run of so many workers."""
     from pyarrow import ArrowException, parquet
 
+    check_is_no_link(trace)
     if not trace.is_file():
         raise ValueError(f"{trace} is no file: {REMEDY}")
     try:

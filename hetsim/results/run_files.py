@@ -21,6 +21,7 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
     """A file's text; ValueError with one sentence if it has none, or more of it than any such file of a run."""
     try:
         status = path.stat()
+        check_is_no_link(path)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path} is no file: {REMEDY}")
         if status.st_size > max_bytes:
@@ -30,6 +31,12 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
         raise ValueError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text ({error.reason} at byte {error.start}): {REMEDY}") from None
+
+
+def check_is_no_link(path: Path) -> None:
+    """ValueError with one sentence for a link: in a folder of somebody else's, it may lead to a file of the user's."""
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link, and is not followed: put the file itself there, or leave that run out")
 
 
 def from_json(what: str, text: str) -> Any:

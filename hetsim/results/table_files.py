@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hetsim.results.figures import COMPUTE, INK, WAIT, save
+from hetsim.results.figures import COMPUTE, INK, WAIT, own_style, save
 from hetsim.results.labels import shortened
 from hetsim.results.table import METRICS, Estimate, Row, head, known
 from hetsim.runtime.files import write_text, written_whole
@@ -68,7 +68,7 @@ def write(found: Sequence[Row], folder: Path, *, metric: str, accuracy: float, t
     with written_whole(folder / "table.csv") as file:
         csv.write_csv(table, file)
     write_text(folder / "table.md", markdown(found, accuracy=accuracy))
-    with written_whole(folder / "table.png") as file:
+    with own_style(), written_whole(folder / "table.png") as file:
         save(picture(found, metric=metric, accuracy=accuracy, title=title), file)
 
 

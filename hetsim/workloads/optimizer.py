@@ -96,7 +96,7 @@ class FlatOptimizer(Optimizer):
         cls: Any = resolve(name, key=f"{recipe.key}._target_", group="optimizer", kind=torch.optim.Optimizer, trust=trust)
         for option in options:
             if option not in argument_names(cls):
-                raise ValueError(f"{recipe.key}.{option} is no option of {name}: add '~{recipe.key}.{option}' to leave it out")
+                raise ValueError(f"{recipe.key}.{option} is no option of {name}: " + checks.without(f"{recipe.key}.{option}"))
         try:
             optimizer = cls([parameter], **options)
         except Exception as error:

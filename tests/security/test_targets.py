@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib
 import pytest
-from worlds import exit_status
+from omegaconf import DictConfig, OmegaConf
+from worlds import composed, exit_status
 
+from hetsim.cli.build import build_experiment
 from hetsim.cli.main import main
 
 pytestmark = pytest.mark.slow
@@ -22,8 +26,8 @@ STEP = "{_target_: torch.optim.lbfgs._strong_wolfe, obj_func: " + LOCATE + ", x:
 """The chain that ran a shell command without `trust` in hetsim 0.1."""
 
 CHAINS = {"STEP": STEP, "LOCATE": LOCATE, "SHELL": SHELL}
-FILES = {
-    # a config file's text, as experiment=attack: what the sentence holds
+OBJECTS = {
+    # what a config says: what the sentence holds
     "allocation: {_target_: hetsim.policies.allocation.Fixed, parts: STEP}": "allocation.parts._target_ is not allowed",
     "allocation: LOCATE": "allocation._target_=hetsim.trusted._locate is none of the classes",
     "workload: {model_options: STEP}": "workload.model_options._target_ is not allowed",
@@ -54,6 +58,11 @@ FILES = {
     "discount: {_target_: 'hetsim..trust'}": "discount._target_=hetsim..trust is no name of a class",
     "discount: {_target_: 'os.system(\"true\")'}": "is no name of a class",
     "compression: {_target_: ctypes.CDLL, name: /lib/evil.so}": "compression._target_=ctypes.CDLL is not allowed",
+}
+
+FILES = {
+    # a config file's text, as experiment=attack: what the sentence holds
+    "allocation: {_target_: hetsim.policies.allocation.Fixed, parts: STEP}": "allocation.parts._target_ is not allowed",
     "method: !!python/object/apply:os.system ['touch MARK']": "attack.yaml, line 2, column 9 cannot be read as YAML",
     "cluster: !!python/object/new:subprocess.Popen [['touch', 'MARK']]": "cannot be read as YAML",
     "batch_size: !!python/name:os.system": "cannot be read as YAML",
@@ -76,12 +85,39 @@ FILES = {
     "hydra: {run: {dir: '${oc.env:HOME}/x'}}": "sets hydra.run.dir",
     'hydra: {sweep: {dir: "x\\ntouch MARK"}}': "sets hydra.sweep.dir",
     "hydra: {sweeper: {params: {cluster.name: '${oc.env:HOME},b'}}}": "hydra.sweeper.params.cluster.name refers to another key",
+    "defaults: [{optional /whatever: '${oc.env:HOME}'}]": "has an environment variable in its defaults list",
+    "data_root: !!python/object/apply:pathlib.PosixPath [x]": "data_root must be a number, a text, a list or a mapping, not PosixPath",
+    "data_root: !!binary aGVsbG8=": "data_root must be a number, a text, a list or a mapping, not b'hello'",
+    "a: &a [1]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a]\n"
+    + "".join(
+        f"{name}: &{name} [{', '.join([f'*{below}'] * 10)}]\n" for below, name in zip("bcdefg", "cdefgh", strict=True)
+    ): "attack.yaml, line 8: more than 1000000 keys and values, with aliases written out",
+    "a: " + "[" * 100 + "]" * 100: "attack.yaml, line 2 is nested more than 50 deep",
+    "a: " + "9" * 20000: "attack.yaml, line 2 has an unquoted text of 20000 letters: quote it",
+    'method: "asgd\\e[2J"': "method must have printable letters only, not 'asgd\\x1b[2J'",
     "hydra: {overrides: {task: ['trust=[os]']}}": "sets hydra.overrides.task",
     "hydra: ${elsewhere}\nelsewhere: {callbacks: {mine: {_target_: os.system}}}": "sets hydra.",
 }
 
 
-@pytest.mark.parametrize("attack", [*((attack, ()) for attack in FILES), *((attack, ("-m",)) for attack in list(FILES)[::5])])
+@pytest.mark.parametrize("attack", OBJECTS)
+def test_a_config_names_objects_only_where_one_belongs(attack: str, tmp_path: Path) -> None:
+    """It is refused in one sentence, before anything that it names is imported or called."""
+    text = attack
+    for name, chain in CHAINS.items():
+        text = text.replace(name, chain)
+    base = composed("workload=quadratic", "method=asgd").copy()
+    OmegaConf.set_struct(base, False)
+    config = OmegaConf.merge(base, OmegaConf.create(text.replace("MARK", str(tmp_path / "mark"))))
+    assert isinstance(config, DictConfig)
+
+    with pytest.raises(ValueError, match=re.escape(OBJECTS[attack])):
+        build_experiment(config)[0].load()
+
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("attack", [*((attack, ()) for attack in FILES), *((attack, ("-m",)) for attack in list(FILES)[::8])])
 def test_a_file_runs_no_code(
     attack: tuple[str, tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,6 +334,18 @@ def test_a_sentence_quotes_no_file_of_the_user(
     told = capsys.readouterr().err
     assert f"cluster.nodes[0].slowdown={file} " in told
     assert "correct-horse" not in told
+
+
+def test_a_matplotlibrc_in_the_current_folder_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could have TeX called, with a preamble of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)
+    monkeypatch.setitem(matplotlib.rcParams, "text.latex.preamble", "nothing that TeX knows")
+
+    assert exit_status(monkeypatch, "hetsim", main, "workload=quadratic", "budget.updates=2", "hydra.run.dir=run") == 0
+
+    assert (tmp_path / "run" / "curve.png").exists()
+    assert matplotlib.rcParams["text.usetex"]
 
 
 def test_a_runs_processes_import_nothing_from_the_current_folder(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hetsim import checks
 from hetsim.memory import check_fits
 from hetsim.workloads.models.small import lenet, mlp, resnet20
 from hetsim.workloads.models.torchvision import classifier
@@ -26,7 +27,7 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
             if option not in allowed:
                 raise ValueError(
                     f"workload.model_options.{option} is no option of {name} ({', '.join(allowed)}): "
-                    f"add '~workload.model_options.{option}' to leave it out"
+                    + checks.without(f"workload.model_options.{option}")
                 )
 
 
