@@ -45,6 +45,7 @@ BAD: dict[tuple[str, ...], str] = {
         "allocation.repetitions=1000000000",
     ): "allocation.repetitions must be at most 1000, not 1000000000",
     (*PHANTOM, NODES.replace("SECONDS", "1e-3, " + SPELLS)): "has over 100000 slow spells: make slow_spells' seconds_between and",
+    (*PHANTOM, NODES.replace("SECONDS", "1e307")): "seconds_per_sample must be between 1e-15 and 1e+12 seconds, not 1e+307",
     (
         *PHANTOM,
         NODES.replace("SECONDS", "1e-320"),

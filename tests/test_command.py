@@ -201,22 +201,6 @@ def test_a_cluster_file_that_is_no_yaml_is_one_sentence_with_its_line(
     assert told.count("\n") == 1
 
 
-@pytest.mark.parametrize("method", ["asgd", "ssgd"])
-def test_a_clock_beyond_all_numbers_is_one_sentence(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Event by event and in lockstep, without NumPy's own words."""
-    nodes = "cluster.nodes=[{count: 2, seconds_per_sample: 1e307, overhead_seconds: 0}]"
-    typed = (f"method={method}", "workload=phantom", nodes, "budget.updates=9", f"hydra.run.dir={tmp_path / 'run'}")
-
-    assert command(monkeypatch, *typed) == 1
-
-    told = capsys.readouterr().err
-    assert told.startswith("hetsim: error: the run's clock is larger than any float: lower the largest times of the cluster")
-    assert told.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
 def test_options_may_stand_anywhere() -> None:
     """Hydra takes them in front of what is typed for the config only."""
     typed = ["seed=0,1", "-m", "method=asgd", "--config-dir", "my", "--cfg", "job", "--info", "all", "+x=1", "-cd=other"]
@@ -316,9 +300,9 @@ for typed in {lines!r}:
 
 
 def test_what_can_be_checked_is_checked_before_torch_is_imported(tmp_path: Path) -> None:
-    """A typing error costs no seconds."""
+    """A typing error costs no seconds; every fifth line shows it."""
     late = re.compile(r"^optimizer|optimizer=adam|local_optimizer\.|learning_rate_schedule=")
-    lines = [words(typed) for typed in BAD if not late.search(typed) or typed == "optimizer._target_=os.system"]
+    lines = [words(typed) for typed in [*BAD][::5] if not late.search(typed)] + [["optimizer._target_=os.system"]]
 
     ended = subprocess.run(
         [sys.executable, "-c", CHECKED_EARLY.format(lines=lines, folder=tmp_path / "run")], capture_output=True, text=True, check=False

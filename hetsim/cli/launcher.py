@@ -59,7 +59,7 @@ class SweepRecord(Callback):
             for path in self._files.parent.glob("*.yaml"):
                 if path.is_symlink():
                     raise ValueError(f"{path} is a link, which Hydra would write through: remove it")
-            if "submitit_folder" in config.hydra.launcher:  # it holds pickles, so it must be none that was there before
+            if "submitit_folder" in (config.hydra.get("launcher") or {}):  # it holds pickles, so it must be none that was there before
                 config.hydra.launcher.submitit_folder = f"${{hydra.sweep.dir}}/.submitit/{uuid.uuid4().hex}/%j"
         except Exception as error:
             report(error)

@@ -125,7 +125,7 @@ class FlatOptimizer(Optimizer):
 
     def _check_rate(self, epoch: int) -> None:
         """ValueError with one sentence for a learning rate with which no step can be computed."""
-        rate = float(self._settings[epoch]["lr"])
+        rate = float(self._settings[epoch].get("lr", 0.0))
         if not abs(rate) <= MAX_RATE:  # also of NaN
             key = self.recipe.key if self.recipe.schedule is None else self.recipe.schedule_key
             raise ValueError(f"{key} gives a learning rate of {rate:g} in epoch {epoch}: keep it below {MAX_RATE:g}")

@@ -39,5 +39,5 @@ class Quadratic(Workload):
 
         return QuadraticTask(
             num_parameters=self.num_parameters, num_samples=self.num_samples,
-            condition=self.condition, noise=self.noise, seed=seed, dtype=dtype, device=device,
+            condition=self.condition, noise=self.noise, seed=seed, dtype=dtype, device=device, drawn_together=DRAWN_TOGETHER,
         )  # fmt: skip

@@ -11,7 +11,6 @@ import torch
 from hetsim.effects import Batch
 from hetsim.workloads.device import Device
 from hetsim.workloads.optimizer import FlatOptimizer
-from hetsim.workloads.quadratic import DRAWN_TOGETHER
 from hetsim.workloads.sequence import Sequence as SampleSequence
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
 
@@ -24,7 +23,16 @@ class QuadraticTask(Task):
     """f(x) = mean_i ½ Σ_k h_k (x_k − c_ik)²; its optimum is the mean of the c_i, and its loss is reported as f(x) − f(optimum)."""
 
     def __init__(
-        self, *, num_parameters: int, num_samples: int, condition: float, noise: float, seed: int, dtype: str, device: Device
+        self,
+        *,
+        num_parameters: int,
+        num_samples: int,
+        condition: float,
+        noise: float,
+        seed: int,
+        dtype: str,
+        device: Device,
+        drawn_together: int,
     ) -> None:
         self.device = device
         rng = np.random.default_rng([seed, num_parameters, STREAM])
@@ -35,7 +43,7 @@ class QuadraticTask(Task):
         self.curvature = torch.tensor(np.geomspace(1.0, 1.0 / condition, num_parameters), dtype=kind)
         centre = rng.standard_normal(num_parameters)
         self.centres = torch.empty((num_samples, num_parameters), dtype=kind)
-        for rows in _with_progress(torch.split(self.centres, DRAWN_TOGETHER)):
+        for rows in _with_progress(torch.split(self.centres, drawn_together)):
             rows.copy_(torch.from_numpy(centre + noise * rng.standard_normal(rows.shape)))
         self.optimum = self.centres.mean(0)
 
