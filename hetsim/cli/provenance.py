@@ -115,7 +115,7 @@ def _cannot_be_composed(overrides: list[str], error: Exception) -> str:
         if value.startswith("[") and (key.split("@")[0] in ("method", "experiment") or (configs() / key).is_dir()):
             return f"{key} must name one choice, not {value}: see 'hetsim --help'"
     reason = " ".join(str(error).split("\n")[0].split())
-    return f"what was typed or read does not make a config ({type(error).__name__}: {reason}): see 'hetsim --help' for its keys"
+    return f"what was typed or read does not make a config{f' ({reason})' if reason else ''}: see 'hetsim --help' for its keys"
 
 
 def check_file(found: ConfigResult, name: str) -> None:
