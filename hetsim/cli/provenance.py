@@ -9,7 +9,7 @@ but for the keys in `IN_FILES`. The same holds for `trust`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,14 @@ from hetsim.cli.errors import USERS
 from hetsim.cli.methods import configs
 from hetsim.cli.plugins import check_plugins
 from hetsim.cli.yaml_size import check_size
+from hetsim.results.config_file import flattened
 
 IN_FILES = re.compile(
     r"mode|sweeper\.(params(\..+)?|n_trials|n_jobs|max_batch_size|direction|study_name|sampler\.seed)"
     r"|launcher\.(n_jobs|timeout_min|cpus_per_task|gpus_per_node|tasks_per_node|mem_gb|nodes|array_parallelism|max_num_timeout)"
 )
 """The keys of Hydra's part of a config that a file may set."""
-SWEPT = re.compile(r"(?!\+*~*(hydra|trust)\b)[+~]*[A-Za-z_][\w./]*")
+SWEPT = re.compile(r"[+~]*(?!(hydra|trust)\b)[A-Za-z_][\w./]*")
 """The keys that a file may vary in a sweep."""
 OF_THE_RUN = re.compile(r"(runtime|overrides)(\..+)?|job\.(name|config_name|override_dirname|num|id)")
 """The keys in which Hydra says what it has composed."""
@@ -120,12 +121,15 @@ def _cannot_be_composed(overrides: list[str], error: Exception) -> str:
 
 def check_file(found: ConfigResult, name: str) -> None:
     """ValueError with one sentence if a file that is not hetsim's or Hydra's own sets `trust`, or a key of Hydra's that it may not set."""
-    file = f"{found.path.removeprefix('file://')}/{name}"
-    folder = Path(found.path.removeprefix("file://"))
-    if ".." in name.split("/") or name.startswith("/") or (folder.is_dir() and folder.resolve() not in (folder / name).resolve().parents):
-        raise ValueError(f"{name} lies outside of the folders of configs: move it to one of them, without '..' and links")
-    if _is_own(found.path):
+    outside = f"{name} lies outside of the folders of configs: move it to one of them, without '..' and links"
+    if ".." in name.split("/") or name.startswith("/"):
+        raise ValueError(outside)
+    if _is_own(found.path):  # an installer may have linked its files
         return
+    folder = Path(found.path.removeprefix("file://"))
+    file = folder / name
+    if folder.is_dir() and folder.resolve() not in file.resolve().parents:
+        raise ValueError(outside)
     if not isinstance(found.config, DictConfig):
         raise ValueError(f"{file} must be a mapping of keys, not a list: write 'key: value' lines")
     if any("oc.env" in str(vars(default)) for default in found.defaults_list or ()):
@@ -136,7 +140,7 @@ def check_file(found: ConfigResult, name: str) -> None:
         raise ValueError(
             f"{file} sets trust, which is taken from the command line alone: leave it out there, and type 'trust=[…]' yourself"
         )
-    for key in _keys(entries["hydra"]) if "hydra" in entries else ():
+    for key, _ in flattened(entries["hydra"]) if entries.get("hydra", {}) != {} else ():
         if not IN_FILES.fullmatch(key):
             raise ValueError(
                 f"{file} sets hydra.{key}, which is taken from the command line alone: leave it out there, and type it yourself"
@@ -145,17 +149,6 @@ def check_file(found: ConfigResult, name: str) -> None:
             raise ValueError(
                 f"{file} varies {key.removeprefix('sweeper.params.')} in a sweep, which only the command line may do: leave it out"
             )
-
-
-def _keys(entry: Any, above: str = "") -> Iterator[str]:
-    """The dotted names of everything that is no mapping in a mapping."""
-    if isinstance(entry, Mapping) and above != "sweeper.params":
-        for name, value in entry.items():
-            yield from _keys(value, f"{above}.{name}" if above else str(name))
-    elif isinstance(entry, Mapping):
-        yield from (f"{above}.{name}" for name in entry)
-    elif above != "sweeper.params" or entry is not None:
-        yield above
 
 
 def has_others(loader: ConfigLoaderImpl, overrides: list[str]) -> bool:
@@ -192,15 +185,7 @@ def check_typed(config: DictConfig, overrides: list[str]) -> None:
 
 def leaves(config: DictConfig) -> dict[str, Any]:
     """Everything in Hydra's part that is no mapping, by its dotted name, with references as they are."""
-    return dict(_leaves(OmegaConf.to_container(config.hydra, resolve=False)))
-
-
-def _leaves(entry: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(entry, Mapping) and entry:
-        for name, value in entry.items():
-            yield from _leaves(value, f"{above}.{name}" if above else str(name))
-    else:
-        yield above, entry
+    return dict(flattened(OmegaConf.to_container(config.hydra, resolve=False)))
 
 
 def check_leaves(found: Mapping[str, Any], own: Mapping[str, Any]) -> None:

@@ -78,6 +78,7 @@ FILES = {
     "hydra: {sweeper: {sampler: {_target_: os.system}}}": "sets hydra.sweeper.sampler._target_",
     "hydra: {sweeper: {params: {trust: '[os]'}}}": "varies trust in a sweep, which only the command line may do",
     "hydra: {sweeper: {params: {++hydra.job.env_set: x}}}": "varies ++hydra.job.env_set in a sweep",
+    "hydra: {sweeper: {params: {~+trust: x}}}": "varies ~+trust in a sweep",
     "hydra: {sweeper: {params: {hydra/job_logging: x}}}": "varies hydra/job_logging in a sweep",
     "hydra: {job: {env_set: {LD_PRELOAD: /lib/evil.so}}}": "sets hydra.job.env_set.LD_PRELOAD",
     "hydra: {launcher: {setup: ['touch MARK']}}": "sets hydra.launcher.setup",
