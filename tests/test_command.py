@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import OmegaConf
 from worlds import exit_status
 
@@ -324,6 +326,28 @@ def test_a_sweep_goes_on_after_a_failed_run(tmp_path: Path, monkeypatch: pytest.
     assert re.search(r"^hetsim: 2 of 4 runs failed:\n  ssgd-mixed4-s0-\w+: batch_size=1 is less.*\n  asgd-", told, flags=re.MULTILINE)
     summaries = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*/summary.json"))]
     assert [summary["method"] for summary in summaries] == ["asgd", "ssgd"]
+
+
+@pytest.mark.parametrize(
+    ("word", "compositions", "summary"),
+    [("seed=1", 1, "run/summary.json"), ("hydra.mode=MULTIRUN", 2, "sweep/*/summary.json"), ("++hydra.mode=RUN", 2, "run/summary.json")],
+)
+def test_a_config_is_composed_a_second_time_only_for_a_mode_that_is_typed(
+    word: str, compositions: int, summary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hydra would do so for every command."""
+    composed = []
+    load = ConfigLoaderImpl.load_configuration
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        composed.append(arguments)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counted)
+
+    assert command(monkeypatch, *QUICK, word, f"hydra.run.dir={tmp_path / 'run'}", f"hydra.sweep.dir={tmp_path / 'sweep'}") == 0
+    assert len(composed) == compositions
+    assert len(list(tmp_path.glob(summary))) == 1
 
 
 def test_a_users_own_config_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

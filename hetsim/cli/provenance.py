@@ -16,7 +16,9 @@ from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
@@ -40,6 +42,8 @@ OF_THE_RUN = re.compile(r"(runtime|overrides)(\..+)?|job\.(name|config_name|over
 """The keys in which Hydra says what it has composed."""
 OWN = re.compile(r"structured://|pkg://(hydra\.conf|hydra_plugins)\b")
 """The sources of Hydra's and its plugins' own configs."""
+MODE = re.compile(r"\s*[+~]*hydra\s*(\.(mode|searchpath)\b|[=@{]|$)")
+"""A word that may set Hydra's mode, or add a folder whose files may."""
 CHOICES = ("hydra/launcher", "hydra/sweeper", "hydra/sweeper/sampler")
 """The groups of Hydra's of which a file may take an installed choice."""
 
@@ -51,6 +55,7 @@ def install() -> None:
     load, load_job = ConfigLoaderImpl.load_configuration, ConfigLoaderImpl.load_sweep_config
     read = ConfigRepository.load_config
     load_file, search = ConfigLoaderImpl._load_single_config, ConfigLoaderImpl._process_config_searchpath
+    composed_mode = Hydra.get_mode
 
     @cache
     def own(overrides: tuple[str, ...], run_mode: RunMode) -> dict[str, Any]:
@@ -102,12 +107,20 @@ def install() -> None:
                 check_size(Path(source.path, source._normalize_file_name(config_path)))
         return read(repository, config_path)
 
+    def mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> Any:
+        """None if neither a word nor a file can have set it; Hydra composes the config once more only to learn it."""
+        typed = any(MODE.match(word) for word in overrides)
+        if config_name == "config" and not typed and not _has_folder_of_others(hydra.config_loader):
+            return None
+        return composed_mode(hydra, config_name, overrides)
+
     checked_configuration.checked_by_hetsim = True  # type: ignore[attr-defined]
     ConfigLoaderImpl.load_configuration = checked_configuration  # type: ignore[method-assign, assignment]
     ConfigLoaderImpl.load_sweep_config = checked_job  # type: ignore[method-assign, assignment]
     ConfigRepository.load_config = checked_read  # type: ignore[method-assign, assignment]
     ConfigLoaderImpl._load_single_config = checked_file  # type: ignore[method-assign, assignment]
     ConfigLoaderImpl._process_config_searchpath = checked_search_path  # type: ignore[method-assign, assignment]
+    Hydra.get_mode = mode  # type: ignore[method-assign, assignment]
 
 
 def _cannot_be_composed(overrides: list[str], error: Exception) -> str:
@@ -154,7 +167,11 @@ def check_file(found: ConfigResult, name: str) -> None:
 def has_others(loader: ConfigLoaderImpl, overrides: list[str]) -> bool:
     """Whether files that are not hetsim's or Hydra's own can be composed."""
     typed = any(override.get_key_element() == "hydra.searchpath" for override in OverridesParser.create().parse_overrides(overrides))
-    return typed or not all(_is_own(element.path) for element in loader.config_search_path.get_path())
+    return typed or _has_folder_of_others(loader)
+
+
+def _has_folder_of_others(loader: ConfigLoader) -> bool:
+    return not all(_is_own(element.path) for element in loader.get_search_path().get_path())
 
 
 def _is_own(source: str) -> bool:
