@@ -11,6 +11,8 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterable, Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -118,10 +120,7 @@ def find(module: str) -> Any:
     name, spec = "", None
     for part in module.split("."):
         name = f"{name}.{part}" if name else part
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, where)
-            if spec is not None:
-                break
+        spec = _spec(name, where)
         if spec is None or (name != module and spec.submodule_search_locations is None):
             missing = "add its folder to PYTHONPATH, or install it" if "." not in name else "correct the name"
             raise ValueError(f"Python finds no module {name!r}: {missing}")
@@ -129,10 +128,23 @@ def find(module: str) -> Any:
     return spec
 
 
+def _spec(name: str, where: Any) -> Any:
+    try:
+        return next((spec for finder in sys.meta_path if (spec := finder.find_spec(name, where)) is not None), None)
+    except KeyError:  # a folder without __init__.py, within a package that is not imported
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(folder) for path in where if (folder := Path(path, name.rpartition(".")[2])).is_dir()]
+        return spec
+
+
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """The statements that run when a module is imported, in order; not those within functions and classes."""
+    """The statements that run when a module is imported, in order; not those within functions and classes.
+
+    A class that is defined under a condition may not be there once the module's code has run, so it does not count.
+    """
     for part in ast.iter_child_nodes(tree):
-        yield part
+        if not (isinstance(tree, ast.If | ast.Try | ast.With | ast.ExceptHandler) and isinstance(part, ast.ClassDef)):
+            yield part
         if isinstance(part, ast.If | ast.Try | ast.With | ast.ExceptHandler):
             yield from _statements(part)
 

@@ -89,6 +89,43 @@ def test_a_bad_value_is_one_sentence(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("seed=range(0,1000000000000)",), "the sweep would have 1000000000000 runs: at most 1000000 can be listed"),
+        (("seed=range(0,2000)", "batch_size=range(1,1000,0.5)"), "the sweep would have 3996000 runs: at most 1000000 can be listed"),
+        (("seed=range(0,1,0)",), "seed=range(0,1,0) has a step of 0: give it another"),
+        (("learning_rate=range(0.1,1,0.0)",), "learning_rate=range(0.1,1,0.0) has a step of 0: give it another"),
+        (("hydra.sweeper.max_batch_size=-1",), "hydra.sweeper.max_batch_size must be at least 1, not -1, or null"),
+        (
+            ("hydra/launcher=joblib", "hydra.launcher.n_jobs=100000000"),
+            "hydra.launcher.n_jobs must be at most 10000, not 100000000",
+        ),
+        (
+            ("hydra/sweeper=optuna", "objective=updates_per_second", "hydra.sweeper.n_trials=1000000000000000000000"),
+            "hydra.sweeper.n_trials must be at most 1000000, not 1000000000000000000000",
+        ),
+    ],
+)
+def test_a_sweep_that_nobody_can_wait_for_is_refused(
+    typed: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hydra lists all runs before the first one."""
+    assert exit_status(monkeypatch, "hetsim", main, "-m", *typed, f"hydra.sweep.dir={tmp_path / 'sweep'}") == 1
+
+    assert capsys.readouterr().err == f"hetsim: error: {said}\n"
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_sweep_of_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hydra's glob(*) is for groups of choices, and of a key makes no value at all."""
+    assert exit_status(monkeypatch, "hetsim", main, "-m", "batch_size=glob(*)", f"hydra.sweep.dir={tmp_path / 'sweep'}") == 1
+
+    told = capsys.readouterr()
+    assert told.err == "hetsim: error: the sweep has no runs: give each key a value (glob(…) is for groups of choices)\n"
+    assert told.out == ""
+
+
 def test_a_sweep_that_is_refused_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if its sweeper refuses it."""
     sweep = f"hydra.sweep.dir={tmp_path / 'sweep'}"

@@ -132,9 +132,11 @@ ENTRIES: dict[str, tuple[str, str]] = {
     '"per_worker": [1]': ("per_worker must be a list of mappings", "[1]"),
     '"batch_sizes": ["a"]': ("batch_sizes must be a list of numbers", "['a']"),
     '"emulation": "pad"': ("emulation must be a mapping, or null", "'pad'"),
-    '"backend": ["sim"]': ("backend must be a text", "['sim']"),
-    '"method": null': ("method must be a text", "None"),
-    '"cluster": "\\ud800"': ("cluster must be a text", r"'\ud800'"),
+    '"backend": ["sim"]': ("backend must be a text of at most 1000 printable letters", "['sim']"),
+    '"method": null': ("method must be a text of at most 1000 printable letters", "None"),
+    '"cluster": "\\ud800"': ("cluster must be a text of at most 1000 printable letters", r"'\ud800'"),
+    '"workload": "\\u001b[2J"': ("workload must be a text of at most 1000 printable letters", r"'\x1b[2J'"),
+    f'"method": "{"x" * 2000}"': ("method must be a text of at most 1000 printable letters", "'xxxxxxxxxxxx...xxxxxxxxxxxxx'"),
     '"seed": 0.5': ("seed must be a whole number", "0.5"),
     '"num_workers": 0': ("num_workers must be a whole number above 0", "0"),
 }
@@ -185,7 +187,16 @@ CONTENTS: dict[str, tuple[str, bytes, str]] = {
     "config.yaml: a circle": ("config.yaml", b"a: &a [*a]", " has an alias, *a, in line 1, where the value itself belongs"),
     "config.yaml: nested lists": ("config.yaml", b"a: " + b"[" * MANY, " is nested more than 50 deep"),
     "config.yaml: nested items": ("config.yaml", b"- " * MANY, " is nested more than 50 deep"),
-    "config.yaml: a number in sixties": ("config.yaml", b"a: 1" + b":59" * MANY, " has an unquoted text of 600001 letters in line 1"),
+    "config.yaml: a number in sixties": (
+        "config.yaml",
+        b"a: 1" + b":59" * MANY,
+        " has an unquoted or tagged text of 600001 letters in line 1",
+    ),
+    "config.yaml: a tagged number in sixties": (
+        "config.yaml",
+        b"a: !!int '1" + b":59" * MANY + b"'",
+        " has an unquoted or tagged text of 600001 letters in line 1",
+    ),
     "config.yaml: a number beyond all floats": (
         "config.yaml",
         b"a: [0x1" + b"0" * 1000 + b"]",
@@ -400,6 +411,28 @@ def test_a_folder_whose_summary_is_broken_does_not_hold_the_run(tmp_path: Path) 
 
     (folder / "summary.json").write_text("[" * MANY)
     assert finished_summary(folder, "0123456789ab") is None
+
+
+@pytest.mark.parametrize("command", ["hetsim-compare", "hetsim-table"])
+def test_what_a_run_holds_does_not_steer_the_terminal(
+    command: str, sweep: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a value or a warning nor the name of a folder."""
+    steering = "x\x1b]0;title\x07\x9by"
+    (sweep / "run" / "summary.json").write_text(json.dumps({**SUMMARY, "warnings": [steering]}))
+    (sweep / "run" / "config.yaml").write_text(CONFIG.replace("method: ssgd", f"method: {json.dumps(steering)}"))
+
+    assert asked(command, sweep, monkeypatch) == 0
+    first = capfd.readouterr()
+    (sweep / "run").rename(sweep / steering)
+    (sweep / steering / "curve.csv").write_text("")
+    (sweep / "run").symlink_to(sweep / steering)
+    assert asked(command, sweep, monkeypatch) == 1
+
+    second = capfd.readouterr()
+    told = first.out + first.err + second.out + second.err
+    assert [letter for letter in told if not letter.isprintable() and letter != "\n"] == []
+    assert "x\\x1b]0;title" in first.out + first.err
 
 
 @pytest.mark.parametrize("command", ["hetsim-compare", "hetsim-table"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -280,11 +281,11 @@ def test_discarded_samples_are_reported(tmp_path: Path, monkeypatch: pytest.Monk
     assert int(told[1]) + int(told[2]) == 60_000
 
 
-def test_a_verbose_run_shows_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verbose_run_shows_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """hydra.verbose=true lets the error through."""
     monkeypatch.setattr(sys, "argv", ["hetsim", "batch_size=1", "hydra.verbose=true", f"hydra.run.dir={tmp_path}"])
 
-    with pytest.raises(ValueError, match="batch_size=1 is less than one sample"):
+    with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="batch_size=1 is less than one sample"):  # Hydra sets DEBUG
         main()
 
 
@@ -330,12 +331,12 @@ def test_a_sweep_goes_on_after_a_failed_run(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("word", "compositions", "summary"),
-    [("seed=1", 1, "run/summary.json"), ("hydra.mode=MULTIRUN", 2, "sweep/*/summary.json"), ("++hydra.mode=RUN", 2, "run/summary.json")],
+    [("seed=1", 1, "run/summary.json"), ("hydra.mode=MULTIRUN", 4, "sweep/*/summary.json"), ("++hydra.mode=RUN", 2, "run/summary.json")],
 )
 def test_a_config_is_composed_a_second_time_only_for_a_mode_that_is_typed(
     word: str, compositions: int, summary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hydra would do so for every command."""
+    """Hydra would do so for every command. It composes a sweep once, and each run to check and to launch it."""
     composed = []
     load = ConfigLoaderImpl.load_configuration
 

@@ -463,6 +463,17 @@ def test_long_values_that_would_look_the_same_are_shown_in_full(tmp_path: Path) 
     assert [f"`{value}`" in told for value in nodes] == [True, True, True, False]
 
 
+def test_a_cell_is_nothing_but_its_text(tmp_path: Path) -> None:
+    """A value may be a stranger's: it ends no cell, no code and no line, and is no tag of HTML."""
+    for place, value in enumerate(("a | b", "`c` <img src=x>", "d\x1b[2J")):
+        made(tmp_path / str(place), 0, nodes=value, typed=(f"nodes={value}",))
+
+    told = markdown(table.rows(table.runs(tmp_path), accuracy=0.9)[0], accuracy=0.9)
+
+    assert all(line.replace("\\|", "").count("|") == told.split("\n")[0].count("|") for line in told.strip().split("\n"))
+    assert {"`a \\| b`", "`'c' ‹img src=x›`", "`d\\x1b[2J`"} <= {cell.strip() for cell in re.split(r"(?<!\\)\|", told)}
+
+
 KNOWN = {  # recorded with hetsim 0.1
     ("method=ssgd",): "7aafde09bf09",
     ("method=optperf", "cluster=two_racks"): "ffc6819f461c",

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from hetsim.checks import one_line
 from hetsim.results.compare import comparison, differences, drawing, ordered, render
 from hetsim.results.config_file import read_config
 from hetsim.results.identity import environment_hashes
@@ -29,10 +30,10 @@ def main() -> None:
         draw = None if arguments.pictures is None else drawing(runs, summaries, names)
         print(render(rows, names))
         for key, (one, other) in different.items():
-            print(f"hetsim-compare: the runs differ in {key}: {one} and {other}", file=sys.stderr)
+            tell(f"the runs differ in {key}: {one} and {other}")
         for name, summary in zip(names, summaries, strict=True):
             for warning in summary.get("warnings", []):
-                print(f"hetsim-compare: {name}: {warning}", file=sys.stderr)
+                tell(f"{name}: {warning}")
         if arguments.json is not None:
             numbers = {
                 row["key"]: {names[0]: row["first"], names[1]: row["second"], "relative_error": row["relative_error"]} for row in rows
@@ -47,11 +48,16 @@ def main() -> None:
             draw(arguments.pictures)
             print(f"pictures in {os.path.relpath(arguments.pictures)}")
     except OSError as error:
-        print(f"hetsim-compare: error: {error.filename} cannot be read or written ({error.strerror}): give another folder", file=sys.stderr)
+        tell(f"error: {error.filename} cannot be read or written ({error.strerror}): give another folder")
         sys.exit(1)
     except ValueError as error:
-        print(f"hetsim-compare: error: {' '.join(str(error).split())}", file=sys.stderr)
+        tell(f"error: {error}")
         sys.exit(1)
+
+
+def tell(message: str) -> None:
+    """Print a line on standard error. What it quotes may be a stranger's, who could steer the terminal."""
+    print(f"hetsim-compare: {one_line(message)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ SHOWN = ("method", "seed", "cluster.name", "workload.name")
 """Keys whose values name folders, tables and pictures."""
 SHORT = 4
 """Values of fewer letters are not looked for in the text of an error: they would be found everywhere."""
+PART = 12
+"""A part of a value of so many letters, or of half of it, is not shown in the text of an error."""
 
 _ABSENT = object()
 
@@ -35,13 +38,56 @@ def without_values(config: DictConfig, *, shown: Sequence[str] = SHOWN) -> tuple
     hashes: dict[str, str] = {}
     written = _written(config, real, other, "", hashes)
     for key in shown:
-        if key in hashes:
+        if any(f"{key}.".startswith(f"{changed}.") for changed in hashes):  # the key, or a whole group that refers to something
             raise ValueError(f"{key} must not come from an environment variable, as folders and files show it: write it out")
     return {str(key): value for key, value in written.items()}, hashes
 
 
 def hidden(text: str, config: DictConfig) -> str:
     """A text with references in the place of the values of the environment variables that the config reads."""
+    with recording_variables() as values:
+        for key in config:
+            with contextlib.suppress(OmegaConfBaseException):
+                part = config[key]
+                if OmegaConf.is_config(part):
+                    OmegaConf.to_container(part, resolve=True)
+    for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
+        text = _masked(text, value, f"${{oc.env:{name}}}") if len(value) >= SHORT else text
+    return text
+
+
+def _masked(text: str, value: str, reference: str) -> str:
+    """The text with a reference in the place of the value, and of every long enough part of it: a sentence may cut or quote it."""
+    for cut in [found.start() for found in re.finditer(" …", text)][::-1]:
+        begun = next((size for size in range(min(len(value), cut), 0, -1) if text[:cut].endswith(value[:size])), 0)
+        text = text[: cut - begun] + reference * (begun > 0) + text[cut:]
+    length = max(SHORT, min(PART, len(value) // 2))
+    masked, at = "", 0
+    while at < len(text):
+        end = at + length
+        if text[at:end] not in value or end > len(text):
+            masked, at = masked + text[at], at + 1
+            continue
+        while end < len(text) and text[at : end + 1] in value:
+            end += 1
+        masked, at = masked + reference, end
+    return masked
+
+
+@contextlib.contextmanager
+def without_variables() -> Iterator[None]:
+    """While this lasts, a config that needs the value of an environment variable fails."""
+
+    def refuse(name: str, *_: Any) -> Any:
+        raise ValueError(f"the environment variable {name} cannot say what a config is made of")
+
+    with _resolver(refuse):
+        yield
+
+
+@contextlib.contextmanager
+def recording_variables() -> Iterator[dict[str, str]]:
+    """While this lasts, the values of the environment variables that a config reads, by their names; "" for one that is not set."""
     values: dict[str, str] = {}
 
     def record(name: str, default: Any = _ABSENT) -> Any:
@@ -49,14 +95,7 @@ def hidden(text: str, config: DictConfig) -> str:
         return oc.env(name) if default is _ABSENT else oc.env(name, default)
 
     with _resolver(record):
-        for key in config:
-            with contextlib.suppress(OmegaConfBaseException):
-                part = config[key]
-                if OmegaConf.is_config(part):
-                    OmegaConf.to_container(part, resolve=True)
-    for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
-        text = text.replace(value, f"${{oc.env:{name}}}") if len(value) >= SHORT else text
-    return text
+        yield values
 
 
 def _written(node: Any, real: Any, other: Any, key: str, hashes: dict[str, str]) -> Any:

@@ -32,9 +32,12 @@ EXTRAS = {
 """The extra of hetsim that installs a choice."""
 
 
-def report(error: BaseException) -> None:
-    """Print the error's sentence on standard error. What torchrun's ranks all refuse is printed by the first; its report has it of each."""
-    text = sentence(error)
+def report(error: BaseException, *, hide: Callable[[str], str] = str) -> None:
+    """Print the error's sentence on standard error. What torchrun's ranks all refuse is printed by the first; its report has it of each.
+
+    `hide` takes out of the sentence what no file may hold.
+    """
+    text = hide(sentence(error))
     leave_reason(text)
     if isinstance(error, RunFailed | OSError) or first_to_refuse(text):
         print(f"hetsim: error: {text}", file=sys.stderr, flush=True)

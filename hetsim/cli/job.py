@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from hetsim.cli import libraries, provenance
 from hetsim.cli.arguments import verbose
 from hetsim.cli.build import build_experiment, refuse_unread_rates
 from hetsim.cli.environment import hidden, without_values
 from hetsim.cli.errors import USERS, report, sentence
+from hetsim.cli.folders import name
 from hetsim.cli.objective import WORST, objective_value, search_direction
 from hetsim.cli.outcomes import Outcome
 from hetsim.cli.plugins import RECORD
-from hetsim.cli.provenance import install
 from hetsim.errors import RunFailed
 from hetsim.results.describe import describe, one_line
 from hetsim.results.folder import remove_error, write_error
@@ -32,6 +35,8 @@ from hetsim.results.lock import folder_lock, only_run_in, remove_if_empty
 
 _named: list[DictConfig] = []
 """The config whose folder is being named."""
+DOWNLOAD = re.compile(r"[+]*(workload\.)?download=true", re.IGNORECASE)
+"""A word that says whether data may be fetched. A file cannot vary it in a sweep."""
 Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
 
 failures: list[BaseException] = []
@@ -57,7 +62,7 @@ def _single_run(config: DictConfig, folder: Path) -> None:
     except USERS as error:
         if verbose(sys.argv):
             raise
-        report(error)
+        report(error, hide=partial(hidden, config=config))
         failures.append(error)
     finally:
         if summary is None:
@@ -76,6 +81,10 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
     if multiprocessing.get_start_method(allow_none=True) == "loky":
         multiprocessing.set_start_method(None, force=True)  # the processes that backend=dist starts do not know joblib's own method
     worst = WORST.get(search_direction(settings) or "minimize", 0.0)
+    if link := _link_to(folder, Path(os.path.abspath(settings.sweep.dir))):
+        reason = f"{link} is a link or a pipe, and would be written through: remove it"
+        print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
+        return Outcome(name, typed, worst, failure=reason)
     try:
         with folder_lock(folder) if _first_rank() else contextlib.nullcontext():  # torchrun's ranks share the folder
             summary = finished_summary(folder, _identity(*_entries(config)))
@@ -99,6 +108,11 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
     return Outcome(name, typed, value, already)
 
 
+def _link_to(folder: Path, sweep: Path) -> Path | None:
+    """The link through which the path to a run's folder leads out of the folder of its sweep, if there is one."""
+    return next((path for path in (folder, *folder.parents) if sweep in path.parents and path.is_symlink()), None)
+
+
 def _first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
@@ -108,6 +122,8 @@ def _run(config: DictConfig, folder: Path, lock: Lock | None = None) -> dict[str
     typed = typed_words()
     refuse_unread_rates(config, typed)
     made, backend = build_experiment(config)
+    if getattr(made.workload, "download", False) and not any(DOWNLOAD.fullmatch(word) for word in typed):
+        raise ValueError("download is set by a config file, and is taken from the command line alone: type download=true")
     written, environment = without_values(config)
     text = config_header(_identity(written, environment), typed, environment) + OmegaConf.to_yaml(OmegaConf.create(written))
     with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
@@ -154,5 +170,7 @@ def _entries(config: DictConfig) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 # On import, as a launcher's processes import this module and nothing else before they compose the run's config and name its folder.
-install()
+provenance.install()
+libraries.install()
+OmegaConf.register_new_resolver("hetsim.name", lambda key, *, _root_: name(key, config=_root_), replace=True)
 OmegaConf.register_new_resolver("hetsim.folder", lambda *, _root_: _folder_name(_root_), replace=True)

@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,9 +18,11 @@ from hydra.experimental.callback import Callback
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig
 
+from hetsim.cli.environment import hidden
 from hetsim.cli.errors import report, sentence
 from hetsim.cli.objective import WORST, check_objective, check_search, search_direction
 from hetsim.cli.outcomes import Outcome, best_line, closing_line, failure_lines
+from hetsim.cli.sweep_size import check_sweep_size
 from hetsim.dist.torchrun import leave_reason
 from hetsim.errors import RunFailed
 from hetsim.runtime.files import write_text
@@ -53,16 +56,17 @@ class SweepRecord(Callback):
             check_objective(objective)
             if direction is not None:
                 check_search(objective, direction)
+            check_sweep_size(config.hydra, search=direction is not None)
             self.folder, self.objective, self.direction = os.path.relpath(config.hydra.sweep.dir), objective, direction
             self._files = Path(config.hydra.sweep.dir).absolute() / f".outcomes-{uuid.uuid4().hex}"
             self._files.mkdir(parents=True)
-            for path in self._files.parent.glob("*.yaml"):
-                if path.is_symlink():
-                    raise ValueError(f"{path} is a link, which Hydra would write through: remove it")
+            for path in self._files.parent.iterdir():  # multirun.yaml, .submitit, a run's folder: Hydra would write through them
+                if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                    raise ValueError(f"{path} is a link or a pipe, and would be written through: remove it")
             if "submitit_folder" in (config.hydra.get("launcher") or {}):  # it holds pickles, so it must be none that was there before
                 config.hydra.launcher.submitit_folder = f"${{hydra.sweep.dir}}/.submitit/{uuid.uuid4().hex}/%j"
         except Exception as error:
-            report(error)
+            report(error, hide=partial(hidden, config=config))
             raise SystemExit(1) from None
         SweepRecord.current = self
 
@@ -89,6 +93,9 @@ class SweepRecord(Callback):
         assert self._files is not None
         written = sorted(self._files.glob("*.json"), key=lambda path: int(path.stem))
         outcomes = [*self.outcomes, *(Outcome.from_json(path.read_text(encoding="utf-8")) for path in written)]
+        if not outcomes:
+            report(ValueError("the sweep has no runs: give each key a value (glob(…) is for groups of choices)"))
+            return False
         if self.direction is not None and self.objective is not None and outcomes:
             print(best_line(outcomes, self.objective, worst=WORST[self.direction]))
         print(closing_line(outcomes, self.folder), flush=True)

@@ -8,6 +8,7 @@ but for the keys in `IN_FILES`. The same holds for `trust`.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -21,13 +22,17 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from hetsim.cli.environment import without_variables
 from hetsim.cli.errors import USERS
+from hetsim.cli.folders import let_values_be_names
 from hetsim.cli.methods import configs
 from hetsim.cli.plugins import check_plugins
+from hetsim.cli.references import check_choices, check_length, check_references
+from hetsim.cli.schema import PLAIN
 from hetsim.cli.yaml_size import check_size
 from hetsim.results.config_file import flattened
 
@@ -36,12 +41,14 @@ IN_FILES = re.compile(
     r"|launcher\.(n_jobs|timeout_min|cpus_per_task|gpus_per_node|tasks_per_node|mem_gb|nodes|array_parallelism|max_num_timeout)"
 )
 """The keys of Hydra's part of a config that a file may set."""
-SWEPT = re.compile(r"[+~]*(?!(hydra|trust)\b)[A-Za-z_][\w./]*")
+SWEPT = re.compile(r"[+~]*(?!(hydra|trust|(workload\.)?download)\b)[A-Za-z_][\w./]*")
 """The keys that a file may vary in a sweep."""
-OF_THE_RUN = re.compile(r"(runtime|overrides)(\..+)?|job\.(name|config_name|override_dirname|num|id)")
+OF_THE_RUN = re.compile(r"(runtime|overrides)(\..+)?|job\.(config_name|override_dirname|num|id)")
 """The keys in which Hydra says what it has composed."""
 OWN = re.compile(r"structured://|pkg://(hydra\.conf|hydra_plugins)\b")
 """The sources of Hydra's and its plugins' own configs."""
+SEARCH_PATH = re.compile(r"\s*[+~]*hydra\s*(\.searchpath\b|[=@{]|$)")
+"""A word that may add a folder of configs."""
 MODE = re.compile(r"\s*[+~]*hydra\s*(\.(mode|searchpath)\b|[=@{]|$)")
 """A word that may set Hydra's mode, or add a folder whose files may."""
 CHOICES = ("hydra/launcher", "hydra/sweeper", "hydra/sweeper/sampler")
@@ -66,21 +73,26 @@ def install() -> None:
     def checked_configuration(
         loader: ConfigLoaderImpl, config_name: str | None, overrides: list[str], run_mode: RunMode, *more: Any, **options: Any
     ) -> DictConfig:
+        others = config_name != "config" or has_others(loader, overrides)
         try:
-            config = load(loader, config_name, overrides, run_mode, *more, **options)
+            with without_variables() if others else contextlib.nullcontext():  # a merge would write their values into the config
+                config = load(loader, config_name, overrides, run_mode, *more, **options)
         except USERS:
             raise
         except Exception as error:  # Hydra and OmegaConf expect no list for a group's choice, no mapping for null, …
             raise ValueError(_cannot_be_composed(overrides, error)) from error
-        if config_name != "config" or has_others(loader, overrides):
+        if others:
             check_typed(config, overrides)
+            check_length(config)
+            words: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
             chosen = [f"{group}={config.hydra.runtime.choices[group]}" for group in CHOICES if group in config.hydra.runtime.choices]
             try:
-                check_leaves(leaves(config), own((*config.hydra.overrides.hydra, *chosen), run_mode))
+                check_leaves(leaves(config), own((*words, *chosen), run_mode))
             except HydraException as error:
                 raise ValueError(
                     f"a choice of Hydra's own groups is not installed ({' '.join(str(error).split())[:200]}): leave it out"
                 ) from None
+            let_values_be_names(config)
         check_plugins(config)
         return config
 
@@ -92,13 +104,13 @@ def install() -> None:
 
     def checked_file(loader: ConfigLoaderImpl, default: Any, repo: Any) -> ConfigResult:
         found = load_file(loader, default, repo)
-        check_file(found, f"{default.config_path}.yaml")
+        check_file(found, default.config_path)
         return found
 
     def checked_search_path(loader: ConfigLoaderImpl, config_name: str | None, parsed_overrides: Any, repo: Any) -> None:
         primary = None if config_name is None else repo.load_config(config_path=config_name)
         if primary is not None:
-            check_file(primary, f"{config_name}.yaml")  # Hydra imports the packages of its search path
+            check_file(primary, str(config_name))  # Hydra imports the packages of its search path
         search(loader, config_name, parsed_overrides, repo)
 
     def checked_read(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
@@ -132,8 +144,12 @@ def _cannot_be_composed(overrides: list[str], error: Exception) -> str:
     return f"what was typed or read does not make a config{f' ({reason})' if reason else ''}: see 'hetsim --help' for its keys"
 
 
-def check_file(found: ConfigResult, name: str) -> None:
-    """ValueError with one sentence if a file that is not hetsim's or Hydra's own sets `trust`, or a key of Hydra's that it may not set."""
+def check_file(found: ConfigResult, config: str) -> None:
+    """ValueError with one sentence if a file that is not hetsim's or Hydra's own says more than it may.
+
+    That is `trust`, keys of Hydra's, references, and files out of its folder. `config` is the name by which Hydra found the file.
+    """
+    name = ConfigSource._normalize_file_name(config)
     outside = f"{name} lies outside of the folders of configs: move it to one of them, without '..' and links"
     if ".." in name.split("/") or name.startswith("/"):
         raise ValueError(outside)
@@ -143,12 +159,15 @@ def check_file(found: ConfigResult, name: str) -> None:
     file = folder / name
     if folder.is_dir() and folder.resolve() not in file.resolve().parents:
         raise ValueError(outside)
+    if (group := name.split("/")[0]) in PLAIN:
+        raise ValueError(f"{file} would make {group}, which is a key, a group of choices: give its folder another name")
     if not isinstance(found.config, DictConfig):
         raise ValueError(f"{file} must be a mapping of keys, not a list: write 'key: value' lines")
-    if any("oc.env" in str(vars(default)) for default in found.defaults_list or ()):
-        raise ValueError(f"{file} has an environment variable in its defaults list, which files would show: write the choice out")
+    for default in found.defaults_list or ():
+        check_choices(default, file)
     entries = OmegaConf.to_container(found.config, resolve=False)
     assert isinstance(entries, dict)
+    check_references("", entries, file)
     if entries.get("trust"):
         raise ValueError(
             f"{file} sets trust, which is taken from the command line alone: leave it out there, and type 'trust=[…]' yourself"
@@ -166,8 +185,7 @@ def check_file(found: ConfigResult, name: str) -> None:
 
 def has_others(loader: ConfigLoaderImpl, overrides: list[str]) -> bool:
     """Whether files that are not hetsim's or Hydra's own can be composed."""
-    typed = any(override.get_key_element() == "hydra.searchpath" for override in OverridesParser.create().parse_overrides(overrides))
-    return typed or _has_folder_of_others(loader)
+    return any(SEARCH_PATH.match(word) for word in overrides) or _has_folder_of_others(loader)
 
 
 def _has_folder_of_others(loader: ConfigLoader) -> bool:

@@ -36,13 +36,18 @@ def main() -> None:
         if failed:
             remarks.append(f"{failed} runs failed and are not in the table: see error.txt in their folders")
         for remark in remarks:
-            print(f"hetsim-table: {remark}", file=sys.stderr)
+            tell(remark)
     except OSError as error:
-        print(f"hetsim-table: error: {error.filename} cannot be read or written ({error.strerror}): give another folder", file=sys.stderr)
+        tell(f"error: {error.filename} cannot be read or written ({error.strerror}): give another folder")
         sys.exit(1)
     except ValueError as error:
-        print(f"hetsim-table: error: {' '.join(str(error).split())}", file=sys.stderr)
+        tell(f"error: {error}")
         sys.exit(1)
+
+
+def tell(message: str) -> None:
+    """Print a line on standard error. What it quotes may be a stranger's, who could steer the terminal."""
+    print(f"hetsim-table: {checks.one_line(message)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,14 @@ MAX_NODES = 1_000_000
 MAX_DEPTH = 50
 """How deeply mappings and lists may be nested: libyaml itself overflows its stack."""
 MAX_UNQUOTED = 10_000
-"""The length of an unquoted text: to read a longer one as a number would take for ever."""
+"""The length of a text that is unquoted or has a tag: to read a longer one as a number would take for ever."""
 
 
 def check_size(file: Path) -> None:
-    """ValueError with one sentence if reading the file would take memory or time beyond all bounds. Other errors are the reader's."""
-    with contextlib.suppress(yaml.YAMLError, OSError, UnicodeDecodeError), file.open(encoding="utf-8") as text:
+    """ValueError with one sentence if reading the file would take memory or time beyond all bounds. yaml.YAMLError if it is no YAML."""
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file} is no file that can be read: move it away")  # a pipe or a terminal would be waited for
+    with contextlib.suppress(OSError, UnicodeDecodeError), file.open(encoding="utf-8") as text:
         _check(file, yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
@@ -32,8 +34,10 @@ def _check(file: Path, events: object) -> None:
             anchor, size = sizes.pop()
         elif isinstance(event, yaml.ScalarEvent):
             anchor, size = event.anchor, 1
-            if not event.style and len(event.value) > MAX_UNQUOTED:
-                raise ValueError(f"{file}, line {event.start_mark.line + 1} has an unquoted text of {len(event.value)} letters: quote it")
+            if (not event.style or event.tag) and len(event.value) > MAX_UNQUOTED:
+                raise ValueError(
+                    f"{file}, line {event.start_mark.line + 1} has an unquoted or tagged text of {len(event.value)} letters: quote it"
+                )
         elif isinstance(event, yaml.AliasEvent):
             anchor, size = None, anchors.get(event.anchor, 1)
         if not size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -42,7 +43,8 @@ def launch(experiment: Experiment, folder: Path, config: str, *, interface: str,
         for rank, (_, sender) in enumerate(pipes)
     ]
     receivers = [receiver for receiver, _ in pipes]
-    _without_interrupts(forkserver.ensure_running)
+    with contextlib.chdir(Path(__file__).parent):  # it imports PyTorch, see hetsim.cli.libraries; its children go back
+        _without_interrupts(forkserver.ensure_running)
     try:
         started = _start(processes)
         listening.close()

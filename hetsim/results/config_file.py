@@ -15,7 +15,7 @@ MAX_DEPTH = 50
 MAX_BYTES = 10**7
 """The length of the file: a cluster of 50,000 nodes, each described by itself."""
 MAX_UNQUOTED = 10_000
-"""The length of an unquoted text: to read a longer one as a number would take for ever."""
+"""The length of a text that is unquoted or has a tag: to read a longer one as a number would take for ever."""
 MAX_BITS = 1023
 """The size of a whole number: it can be made a float."""
 
@@ -63,8 +63,8 @@ def _problem(events: Iterator[yaml.Event]) -> str:
             return f"has an alias, *{event.anchor}, in line {event.start_mark.line + 1}, where the value itself belongs"
         if depth > MAX_DEPTH:
             return f"is nested more than {MAX_DEPTH} deep"
-        if isinstance(event, yaml.ScalarEvent) and not event.style and len(event.value) > MAX_UNQUOTED:
-            return f"has an unquoted text of {len(event.value)} letters in line {event.start_mark.line + 1}"
+        if isinstance(event, yaml.ScalarEvent) and (not event.style or event.tag) and len(event.value) > MAX_UNQUOTED:
+            return f"has an unquoted or tagged text of {len(event.value)} letters in line {event.start_mark.line + 1}"
     return ""
 
 

@@ -36,8 +36,12 @@ def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary:
 
 @contextlib.contextmanager
 def own_style() -> Iterator[None]:
-    """While this lasts, figures have Matplotlib's own style: a matplotlibrc in the current folder may be somebody else's, and call TeX."""
-    import matplotlib
+    """While this lasts, figures have Matplotlib's own style: a matplotlibrc in the current folder may be somebody else's, and call TeX.
+
+    Up to version 3.10, Matplotlib evaluates Python in it when it is imported.
+    """
+    with contextlib.chdir(Path(__file__).parent):
+        import matplotlib
 
     with matplotlib.rc_context(matplotlib.rcParamsDefault):
         yield

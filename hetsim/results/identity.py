@@ -39,10 +39,11 @@ def folder_name(entries: Mapping[str, Any], identity: str) -> str:
     """The name of a run's folder: method, cluster, seed and identity, as a legal file name of at most 120 letters."""
     cluster = entries.get("cluster")
     place = cluster.get("name") if isinstance(cluster, Mapping) else cluster
-    return f"{_legal(entries.get('method'))}-{_legal(place)}-s{_legal(entries.get('seed'), max_letters=20)}-{identity}"
+    return f"{legal(entries.get('method'))}-{legal(place)}-s{legal(entries.get('seed'), max_letters=20)}-{identity}"
 
 
-def _legal(part: Any, *, max_letters: int = 40) -> str:
+def legal(part: Any, *, max_letters: int = 40) -> str:
+    """A value as a part of a file name, which has no separator of folders."""
     return re.sub(r"[^A-Za-z0-9_.+-]+", "_", str(part))[:max_letters].strip("-._") or "x"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hetsim.checks import printable
 from hetsim.results.config_file import flattened
 from hetsim.results.keys import VARY_IN_A_ROW
 
@@ -22,7 +23,8 @@ def distinguishing_keys(configs: Sequence[Mapping[str, Any]], typed: Sequence[Ma
     _add_columns(columns, [dict(flattened(config)) for config in configs])
     if not columns:
         columns["method"] = [str(config.get("method")) for config in configs]
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    shown = {printable(key): [printable(value) for value in values] for key, values in columns.items()}  # they may be a stranger's
+    return [dict(zip(shown, values, strict=True)) for values in zip(*shown.values(), strict=True)]
 
 
 def _typed_columns(configs: Sequence[Mapping[str, Any]], typed: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:

@@ -28,7 +28,11 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-TEXT = Kind("a text", is_text)
+MAX_LETTERS = 1000
+"""The length of a name, which pictures show."""
+TEXT = Kind(
+    f"a text of at most {MAX_LETTERS} printable letters", lambda value: is_text(value) and value.isprintable() and len(value) <= MAX_LETTERS
+)
 TEXTS = Kind("a list of texts", _each(is_text))
 WHOLE = Kind("a whole number", _is_whole)
 COUNT = Kind("a whole number above 0", lambda value: _is_whole(value) and value > 0)

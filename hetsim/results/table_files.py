@@ -19,16 +19,21 @@ MAX_ROWS = 60
 def markdown(found: Sequence[Row], *, accuracy: float) -> str:
     """The table as Markdown."""
     shown = known(found)
-    heads = [*found[0].keys, "runs", *(head(metric, accuracy) for metric in shown)]
+    heads = [*map(_plain, found[0].keys), "runs", *(head(metric, accuracy) for metric in shown)]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     values = {value for row in found for value in row.keys.values()}
     count = Counter(map(shortened, values))  # values that would look the same are not shortened
     for row in found:
         texts = [value if count[shortened(value)] > 1 else shortened(value) for value in row.keys.values()]
-        cells = [f"`{text}`" if text else "" for text in texts]
+        cells = [f"`{_plain(text)}`" if text else "" for text in texts]
         cells += [str(row.num_runs), *(_cell(metric, row.numbers[metric]) for metric in shown)]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    """A text of a config in a cell, as Markdown that is nothing but this text."""
+    return text.replace("|", "\\|").replace("`", "'").replace("<", "‹").replace(">", "›")
 
 
 def _cell(metric: str, estimate: Estimate) -> str:

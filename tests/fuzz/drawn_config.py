@@ -30,7 +30,7 @@ class Config:
     @property
     def is_sweep(self) -> bool:
         """Whether several runs are asked for."""
-        return any(word in ("-m", "--multirun") for word in self.words)
+        return any(word in ("-m", "--multirun") or word.lstrip("+") == "hydra.mode=MULTIRUN" for word in self.words)
 
 
 def drawn_config(seed: int, number: int) -> Config:

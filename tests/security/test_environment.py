@@ -88,14 +88,72 @@ def test_a_failed_runs_error_does_not_tell_a_value(
     assert "${oc.env:HETSIM_TEST_SECRET}/MNIST/raw" in texts(tmp_path)
 
 
-@pytest.mark.parametrize("key", ["method", "cluster.name"])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("postgres://user:correct-horse@host/db", "needs postgres:/user:correct-horse@host/db/raw"),
+        ("correct-horse-" * 50, "not " + ("correct-horse-" * 50)[:200]),
+        ("correct-horse-battery", f"batch_size must be whole, not '{'x' * 190}correct-h …"),
+        ("correct\nhorse\\battery'staple", 'not "correct\\nhorse\\\\battery\'staple"'),
+    ],
+)
+def test_a_sentence_shows_no_large_part_of_a_value(value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be cut, quoted or taken for a path."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", value)
+
+    told = hidden(said, OmegaConf.create({"data_root": "${oc.env:HETSIM_TEST_SECRET}"}))
+
+    assert "${oc.env:HETSIM_TEST_SECRET}" in told
+    assert not any(part in told for part in ("correct-horse", "horse@host", "battery"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("typed", [(), ("-m",)])
+def test_no_value_of_the_environment_is_merged_into_the_config(
+    typed: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reference at which a mapping stands is resolved when another file adds to the mapping."""
+    parts = "nodes: [{count: 2, seconds_per_sample: 1e-4, overhead_seconds: 0}], network: {latency_seconds: 0, bytes_per_second: 1e9}"
+    monkeypatch.setenv("HETSIM_TEST_SECRET", f"{{name: {SECRET}, {parts}, server: {{seconds_per_update: 0}}}}")
+    for name, text in {
+        "stage/one": "cluster: ${oc.decode:${oc.env:HETSIM_TEST_SECRET}}",
+        "experiment/nice": "defaults: [/stage/one, _self_]\ncluster: {server: {seconds_per_update: 0}}",
+    }.items():
+        (tmp_path / "theirs" / name).parent.mkdir(parents=True)
+        (tmp_path / "theirs" / f"{name}.yaml").write_text(f"# @package _global_\n{text}\n")
+    where = (f"hydra.run.dir={tmp_path / 'run'}", f"hydra.sweep.dir={tmp_path / 'sweep'}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed, "--config-dir", tmp_path / "theirs", "experiment=nice", *where) == 1
+
+    assert "cluster.name is missing" in capsys.readouterr().err
+    assert SECRET not in texts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "typed", [("workload=mnist", "data_root=${oc.env:HETSIM_TEST_SECRET}"), ("-m", "objective=${oc.env:HETSIM_TEST_SECRET}")]
+)
+def test_torchruns_report_shows_no_value(
+    typed: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a file."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", f"/{SECRET}")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    where = (f"hydra.run.dir={tmp_path / 'run'}", f"hydra.sweep.dir={tmp_path / 'sweep'}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed, *where) == 1
+
+    assert "${oc.env:HETSIM_TEST_SECRET}" in (tmp_path / "error.json").read_text()
+    assert SECRET not in (tmp_path / "error.json").read_text() + capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["method", "cluster.name", "cluster"])
 def test_a_name_that_files_show_cannot_come_from_the_environment(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders, tables and pictures are named by it."""
     monkeypatch.setenv("HETSIM_TEST_SECRET", SECRET)
     config = OmegaConf.create({"method": "asgd", "cluster": {"name": "mine"}})
     OmegaConf.update(config, key, "${oc.env:HETSIM_TEST_SECRET}")
 
-    with pytest.raises(ValueError, match=f"{key} must not come from an environment variable, as folders and files show it"):
+    with pytest.raises(ValueError, match=f"{key}[.a-z]* must not come from an environment variable, as folders and files show it"):
         without_values(config)
 
 

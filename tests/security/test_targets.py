@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 import matplotlib
@@ -16,6 +17,7 @@ from worlds import composed, exit_status
 
 from hetsim.cli.build import build_experiment
 from hetsim.cli.main import main
+from hetsim.cli.provenance import check_leaves
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +78,7 @@ FILES = {
     "hydra: {sweeper: SHELL}": "sets hydra.sweeper._target_",
     "hydra: {sweeper: {custom_search_space: os.system}}": "sets hydra.sweeper.custom_search_space",
     "hydra: {sweeper: {sampler: {_target_: os.system}}}": "sets hydra.sweeper.sampler._target_",
+    "hydra: {sweeper: {params: {workload.download: 'true'}}}": "varies workload.download in a sweep",
     "hydra: {sweeper: {params: {trust: '[os]'}}}": "varies trust in a sweep, which only the command line may do",
     "hydra: {sweeper: {params: {++hydra.job.env_set: x}}}": "varies ++hydra.job.env_set in a sweep",
     "hydra: {sweeper: {params: {~+trust: x}}}": "varies ~+trust in a sweep",
@@ -86,7 +89,16 @@ FILES = {
     "hydra: {run: {dir: '${oc.env:HOME}/x'}}": "sets hydra.run.dir",
     'hydra: {sweep: {dir: "x\\ntouch MARK"}}': "sets hydra.sweep.dir",
     "hydra: {sweeper: {params: {cluster.name: '${oc.env:HOME},b'}}}": "hydra.sweeper.params.cluster.name refers to another key",
-    "defaults: [{optional /whatever: '${oc.env:HOME}'}]": "has an environment variable in its defaults list",
+    "defaults: [{optional /whatever: '${oc.env:HOME}'}]": "Error resolving interpolation '${oc.env:HOME}'",
+    "defaults: [{optional /whatever: '${now:%Y}'}]": "has a reference in its defaults list that is no ${group}",
+    "defaults: [{optional /whatever: '${oc.${workload}:HOME}'}]": "Error resolving interpolation",
+    "%YAML 1.3\n---\na: 1": "attack.yaml, line 2, column 1 cannot be read as YAML (found incompatible YAML document)",
+    f"seed: !!int '1{':1' * 6000}'": "attack.yaml, line 2 has an unquoted or tagged text of 12001 letters: quote it",
+    "\n".join(f"a{n + 1}: '{f'${{a{n}}}' * 10}'" for n in range(10)) + "\na0: x": "with its references written out, the config would have",
+    "\n".join(f"a{n + 1}: {json.dumps([f'${{a{n}}}'] * 10)}" for n in range(10))
+    + "\na0: x": "with its references written out, the config would have",
+    "\n".join(f"a{n + 1}: {{b: '{f'${{..a{n}.b}}' * 10}'}}" for n in range(10)) + "\na0: {b: x}": "with its references written out",
+    "\n".join(f"a{n + 1}: ${{a{n}}}" for n in reversed(range(900))) + "\na0: x": "a key refers to another through hundreds of others",
     "data_root: !!python/object/apply:pathlib.PosixPath [x]": "data_root must be a number, a text, a list or a mapping, not PosixPath",
     "data_root: !!binary aGVsbG8=": "data_root must be a number, a text, a list or a mapping, not b'hello'",
     "a: &a [1]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a]\n"
@@ -94,11 +106,28 @@ FILES = {
         f"{name}: &{name} [{', '.join([f'*{below}'] * 10)}]\n" for below, name in zip("bcdefg", "cdefgh", strict=True)
     ): "attack.yaml, line 8: more than 1000000 keys and values, with aliases written out",
     "a: " + "[" * 100 + "]" * 100: "attack.yaml, line 2 is nested more than 50 deep",
-    "a: " + "9" * 20000: "attack.yaml, line 2 has an unquoted text of 20000 letters: quote it",
+    "a: " + "9" * 20000: "attack.yaml, line 2 has an unquoted or tagged text of 20000 letters: quote it",
     'method: "asgd\\e[2J"': "method must have printable letters only, not 'asgd\\x1b[2J'",
     "hydra: {overrides: {task: ['trust=[os]']}}": "sets hydra.overrides.task",
     "hydra: ${elsewhere}\nelsewhere: {callbacks: {mine: {_target_: os.system}}}": "sets hydra.",
 }
+
+
+REFERENCES = (
+    *("${now:%Y}", "${hydra:runtime.cwd}", "${hydra:'..data_root'}", "${hydra.runtime.cwd}", "${..hydra.job}", "${oc.select:seed}"),
+    *("${oc.create:'{a: ${oc.env:HOME}}'}", "${oc.deprecated:seed,x}", "${oc.decode:${seed}}", "${oc.dict.values:budget}", "${[hydra]}"),
+    *(
+        "${hetsim.folder:}",
+        "${hetsim.name:seed}",
+        "${oc.${seed}:HOME}",
+        "${oc.env:HOME,${seed}}",
+        "${cluster.${method}}",
+        "\\${oc.${seed}:x}",
+    ),
+    *("x${oc.env:HOME}${now:%Y}", "${oc.env: HOME}", "${ seed}", "${oc.decode:'${oc.env:HOME}'}"),
+)
+FILES |= {f"data_root: [{{a: {json.dumps(text)}}}]": "attack.yaml has a reference in data_root[0].a that is neither" for text in REFERENCES}
+"""What a resolver could do with the value of an environment variable."""
 
 
 @pytest.mark.parametrize("attack", OBJECTS)
@@ -261,7 +290,7 @@ ROUNDABOUT = {
             ),
             "stage/late.yaml": "data_root: ${hydra.job}",
         },
-        "hydra.job.env_set",
+        "late.yaml has a reference in data_root that is neither",
     ),
     "an alias of the root": (
         {
@@ -272,7 +301,7 @@ ROUNDABOUT = {
                 " learning_rate_schedule: 'null'}}}"
             ),
         },
-        "trust",
+        "attack.yaml has a reference in learning_rate_schedule.a.params that is neither",
     ),
 }
 
@@ -299,7 +328,39 @@ def test_a_file_says_no_more_to_hydra_by_a_roundabout_way(
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("default", ["../../mine", "//FOLDER/mine", "link"])
+def test_a_folder_makes_no_group_of_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is typed for the key would choose one of its files."""
+    for name, text in {"experiment/nice": "defaults: [{/data_root: mydata}]", "data_root/mydata": "data_root: elsewhere"}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / f"{name}.yaml").write_text(f"# @package _global_\n{text}\n")
+    typed = ("--config-dir", tmp_path, "experiment=nice", "data_root=mydata", f"hydra.run.dir={tmp_path / 'run'}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+
+    assert "data_root/mydata.yaml would make data_root, which is a key, a group of choices" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ({"job.env_set.LD_PRELOAD": "x"}, "hydra.job.env_set.LD_PRELOAD is set by a config file"),
+        ({"run.dir": "elsewhere"}, "hydra.run.dir is set by a config file"),
+        ({"verbose": 1}, "hydra.verbose is set by a config file"),
+        ({"job.name": "../x"}, "hydra.job.name is set by a config file"),
+        ({"sweeper.params.trust": "[os]"}, "a config file varies trust in a sweep"),
+        ({"launcher.n_jobs": "${seed}"}, "hydra.launcher.n_jobs refers to another key in a config file"),
+    ],
+)
+def test_what_hydra_would_act_on_is_what_was_typed(found: dict[str, object], reason: str) -> None:
+    """However a file brought it in."""
+    own = {"run.dir": "runs", "verbose": True, "job.name": "main", "launcher.n_jobs": 1}
+    check_leaves(own | {"launcher.n_jobs": 2, "sweeper.params.seed": "1,2", "runtime.cwd": "here"}, own)
+
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        check_leaves(own | found, own)
+
+
+@pytest.mark.parametrize("default", ["../../mine", "//FOLDER/mine", "link", "link.yaml"])
 def test_a_file_reads_no_other_yaml_of_the_user(
     default: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -337,6 +398,58 @@ def test_a_sentence_quotes_no_file_of_the_user(
     assert "correct-horse" not in told
 
 
+def test_a_pipe_is_no_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever opened it would wait for a writer."""
+    (tmp_path / "experiment").mkdir()
+    os.mkfifo(tmp_path / "experiment" / "attack.yaml")
+
+    assert exit_status(monkeypatch, "hetsim", main, "--config-dir", tmp_path, "experiment=attack", f"hydra.run.dir={tmp_path / 'run'}") == 1
+
+    assert capsys.readouterr().err == f"hetsim: error: {tmp_path}/experiment/attack.yaml is no file that can be read: move it away\n"
+
+
+def test_a_matplotlibrc_in_the_current_folder_is_not_read(tmp_path: Path) -> None:
+    """Up to version 3.10, Matplotlib evaluates Python in it when it is imported; it complains about what it cannot read."""
+    (tmp_path / "matplotlibrc").write_text("axes.prop_cycle: nothing\n")
+    typed = ["workload=quadratic", "budget.updates=2", "hydra.run.dir=run"]
+
+    ended = subprocess.run([sys.executable, "-m", "hetsim", *typed], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (tmp_path / "run" / "curve.png").exists()
+
+
+def test_torch_is_imported_from_another_folder(tmp_path: Path) -> None:
+    """A library of NVIDIA's looks for the driver, libcuda.so.1, in the current folder, and runs what is there."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "torch.py").write_text("import os\nprint(os.getcwd())\n")
+    code = "import hetsim.cli.job, os, sys\nassert 'torch' not in sys.modules\nimport torch\nprint(os.getcwd())"
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}:{Path(__file__).parents[2]}"}
+
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+
+    during, after = ended.stdout.split()
+    assert (Path(during).name, after) == ("cli", str(tmp_path))
+
+
+def test_the_server_of_forks_starts_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It imports torch; the ranks are in the current folder again."""
+    monkeypatch.chdir(tmp_path)
+    folders = []
+    ensure_running = forkserver.ensure_running
+
+    def recorded() -> None:
+        folders.append(os.getcwd())
+        ensure_running()
+
+    monkeypatch.setattr(forkserver, "ensure_running", recorded)
+
+    assert exit_status(monkeypatch, "hetsim", main, "backend=dist", "workload=quadratic", "budget.updates=2", "hydra.run.dir=run") == 0
+
+    assert Path(folders[0]).name == "dist"
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
 def test_a_matplotlibrc_in_the_current_folder_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It could have TeX called, with a preamble of its own."""
     monkeypatch.chdir(tmp_path)
@@ -362,6 +475,7 @@ def test_a_runs_processes_import_nothing_from_the_current_folder(tmp_path: Path)
     assert not (tmp_path / "mark").exists()
 
 
+IMPORTS = "from hetsim.policies.weighting import Discount\n"
 MODULES = {
     # the text of a module that is trusted: the name of a class, why it is refused
     "class Rule: pass": ("Rule", "mine_too.Rule is no Discount"),
@@ -375,6 +489,8 @@ MODULES = {
     "from threading import *\nclass Rule(Thread): pass": ("Rule", "mine_too.Rule is no Discount"),
     "class Rule(Rule): pass": ("Rule", "mine_too.Rule is no Discount"),
     "class Rule(": ("Rule", "mine_too is no valid Python"),
+    f"{IMPORTS}if __name__ == '__main__':\n    class Rule(Discount): pass": ("Rule", "mine_too defines no class 'Rule'"),
+    f"{IMPORTS}try:\n    1 / 0\n    class Rule(Discount): pass\nexcept ZeroDivisionError: pass": ("Rule", "mine_too defines no class"),
     "class _Rule: pass": ("_Rule", "it must name a public class of mine_too"),
 }
 
@@ -416,6 +532,18 @@ def test_a_trusted_package_may_be_split_over_files(tmp_path: Path, monkeypatch: 
         for module in [module for module in sys.modules if module.startswith("my_package")]:
             del sys.modules[module]
         assert exit_status(monkeypatch, "hetsim", main, "trust=[my_package]", "method=asgd", f"discount._target_={name}", *quick) == 0
+
+
+def test_a_package_without_a_file_of_its_own_may_be_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any depth."""
+    (tmp_path / "my_space" / "below").mkdir(parents=True)
+    (tmp_path / "my_space" / "below" / "rules.py").write_text(
+        f"{IMPORTS}class Rule(Discount):\n    def factor(self, staleness): return 1.0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    typed = ("trust=[my_space]", "method=asgd", "discount._target_=my_space.below.rules.Rule", "workload=quadratic", "budget.updates=2")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed, "pictures=false", f"hydra.run.dir={tmp_path / 'run'}") == 0
 
 
 def test_a_trusted_module_that_fails_is_one_sentence(

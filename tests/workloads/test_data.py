@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import lzma
+import os
+import pickle
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -309,6 +311,66 @@ def test_damaged_cifar_is_one_sentence(tmp_path: Path):
     with pytest.raises(ValueError, match=rf"^workload=cifar10 cannot be read from data_root={tmp_path}: ") as error:
         CIFAR10(data_root=str(tmp_path), model="lenet").read()
     assert "\n" not in str(error.value)
+
+
+class Evil:
+    """Its pickle runs a shell command."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, (f"touch {self.mark}",)
+
+
+def test_a_pickle_of_cifar_holds_arrays_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whatever its sum was when it was checked: the file may be another one by the time it is read."""
+    import torchvision.datasets.cifar
+
+    arrays = {"data": np.zeros((3, 3072), np.uint8), "labels": [0, 1, 2], "label_names": ["a"]}
+    for file in CIFAR10.files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_bytes(pickle.dumps(arrays, protocol=2))
+    monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda *_: True)
+    monkeypatch.setattr(torchvision.datasets.CIFAR10, "_check_integrity", lambda _: True)
+    good = CIFAR10(data_root=str(tmp_path), model="lenet")
+    assert good.read().x_train.shape == (15, 3, 32, 32)
+
+    (tmp_path / CIFAR10.files[-1]).write_bytes(pickle.dumps({**arrays, "data": Evil(tmp_path / "mark")}))
+    with pytest.raises(ValueError, match=r"a file holds \w+\.system, and should hold arrays only"):
+        good.read()
+    assert not (tmp_path / "mark").exists()
+
+
+def test_tensors_of_an_old_torchvision_are_not_read(tmp_path: Path):
+    """torchvision would take them in the place of the data."""
+    fake_idx(tmp_path)
+    (tmp_path / "MNIST/processed").mkdir()
+
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/MNIST/processed is of an old torchvision, and would be read in the place of"):
+        experiment("workload=mnist", data_root=str(tmp_path))
+
+
+@pytest.mark.parametrize("link", ["MNIST", "MNIST/raw/train-labels-idx1-ubyte", "cifar-10-python.tar.gz", "cifar-10-batches-py"])
+def test_a_download_writes_through_no_link(link: str, tmp_path: Path):
+    """Somebody else may have put it there."""
+    data_set = MNIST if "MNIST" in link else CIFAR10
+    (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path / "precious")
+
+    with pytest.raises(ValueError, match=rf"^{tmp_path / link} is a link, which a download would write through"):
+        data_set(data_root=str(tmp_path), model="lenet", download=True).read()
+
+
+@pytest.mark.parametrize("data_set", [MNIST, CIFAR10])
+def test_a_download_that_fails_leaves_nothing(data_set: type[MNIST], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """No empty folders."""
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    with pytest.raises(ValueError, match="cannot be read from data_root="):
+        data_set(data_root=str(tmp_path / "a" / "b"), model="lenet", download=True).read()
+    assert not (tmp_path / "a").exists()
 
 
 def test_each_data_set_reads_its_own_folder():

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hetsim import checks
 from hetsim.workloads.data.base import Arrays
 from hetsim.workloads.supervised import Supervised
+
+CIFAR_FOLDER, CIFAR_ARCHIVE = "cifar-10-batches-py", "cifar-10-python.tar.gz"
+ARRAYS = {
+    *(("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")),
+    *((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")),
+}
+"""What the pickle of an array calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +42,11 @@ class TorchvisionImages(Supervised):
             raise ValueError(f"data_root must name a folder, not {self.data_root!r}")
 
     def check(self) -> None:
+        pickled = Path(self.data_root, self.dataset, "processed")
+        if pickled.exists():
+            raise ValueError(f"{pickled} is of an old torchvision, and would be read in the place of the data: remove it")
         if self.download:
+            _refuse_links(Path(self.data_root, self.dataset), Path(self.data_root, CIFAR_FOLDER))
             return
         for file in self.files:
             path = Path(self.data_root, file)
@@ -46,13 +61,17 @@ class TorchvisionImages(Supervised):
         self.check()
         import torchvision.datasets
 
+        new = _new_folders(Path(self.data_root, self.dataset, "raw"))
         try:
-            made = [
-                getattr(torchvision.datasets, self.dataset)(self.data_root, train=train, download=self.download) for train in (True, False)
-            ]
+            with _only_arrays_in_pickles(torchvision.datasets.cifar):
+                made = [
+                    getattr(torchvision.datasets, self.dataset)(self.data_root, train=train, download=self.download)
+                    for train in (True, False)
+                ]
             arrays = [np.asarray(part.data) for part in made]
             labels = [np.asarray(part.targets, dtype=np.int64) for part in made]
         except Exception as error:
+            _remove_empty(new)
             raise ValueError(f"workload={self.name} cannot be read from data_root={self.data_root}: {error}") from None
         for x, y in zip(arrays, labels, strict=True):
             if len(x) != len(y) or not len(x):
@@ -61,6 +80,46 @@ class TorchvisionImages(Supervised):
                 )
         x_train, x_test = (x[:, None] if x.ndim == 3 else np.ascontiguousarray(np.moveaxis(x, 3, 1)) for x in arrays)
         return Arrays(x_train, labels[0], x_test, labels[1])
+
+
+def _refuse_links(*folders: Path) -> None:
+    """ValueError with one sentence if a download would write through a link, which somebody else may have put there."""
+    for folder in folders:
+        for path in (folder, folder.with_name(CIFAR_ARCHIVE), *(folder.rglob("*") if folder.is_dir() else ())):
+            if path.is_symlink():
+                raise ValueError(f"{path} is a link, which a download would write through: remove it, or leave download=true out")
+
+
+def _new_folders(folder: Path) -> list[Path]:
+    """This folder and those above it that are not there, the innermost first."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove what a download that failed has made."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            if folder.exists():
+                folder.rmdir()
+
+
+class _Arrays(pickle.Unpickler):
+    """Reads a pickle of texts, lists and NumPy's arrays; it calls nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ARRAYS:
+            raise pickle.UnpicklingError(f"a file holds {module}.{name}, and should hold arrays only")
+        return super().find_class(module, name)
+
+
+@contextlib.contextmanager
+def _only_arrays_in_pickles(module: Any) -> Iterator[None]:
+    """While this lasts, a module of torchvision reads pickles of arrays only: it opens a file again after it has checked its sum."""
+    module.pickle = SimpleNamespace(load=lambda file, **options: _Arrays(file, **options).load())
+    try:
+        yield
+    finally:
+        module.pickle = pickle
 
 
 def _idx(folder: str) -> tuple[str, ...]:
@@ -93,5 +152,5 @@ class CIFAR10(TorchvisionImages):
     name: str = "cifar10"
     dataset: ClassVar[str] = "CIFAR10"
     files: ClassVar[tuple[str, ...]] = tuple(
-        f"cifar-10-batches-py/{name}" for name in ("batches.meta", "test_batch", *(f"data_batch_{i}" for i in range(1, 6)))
+        f"{CIFAR_FOLDER}/{name}" for name in ("batches.meta", "test_batch", *(f"data_batch_{i}" for i in range(1, 6)))
     )

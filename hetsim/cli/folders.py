@@ -1,0 +1,57 @@
+"""Where runs go, as it is typed, while other keys of the config may be a stranger's.
+
+A typed `hydra.run.dir=runs/${method}` shows the value of `method`, which a config file may have set to `x/../../elsewhere`, or to the
+value of an environment variable. So a value has a place in a folder's name only as a legal part of a file name.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, flag_override
+
+from hetsim.cli.environment import recording_variables
+from hetsim.results.identity import legal
+
+FOLDERS = ("run.dir", "sweep.dir", "sweep.subdir")
+"""Hydra's keys that say where runs go."""
+REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+PLAIN = re.compile(r"now:.*|oc\.env:.*|hetsim\.(folder|name):.*|hydra[:.](runtime\.(cwd|output_dir)|run\.dir|sweep\.dir)")
+"""What no config file from outside has a say in."""
+KEY = re.compile(r"(hydra:)?([\w.\[\]]+)")
+
+
+def let_values_be_names(config: DictConfig) -> None:
+    """In the folders of a config that was read from others' files too, put `${hetsim.name:key}` in the place of each `${key}`."""
+    for folder in FOLDERS:
+        template = _unresolved(config, f"hydra.{folder}")
+        if isinstance(template, str) and "${" in template:
+            if "${" in REFERENCE.sub("", template):
+                raise ValueError(f"hydra.{folder} has a reference within a reference: beside a config file of your own, refer to keys only")
+            with flag_override(config, ["readonly", "struct"], False):
+                OmegaConf.update(config, f"hydra.{folder}", REFERENCE.sub(partial(_as_name, folder), template))
+
+
+def _unresolved(config: DictConfig, key: str) -> Any:
+    node: Any = config
+    for part in key.split("."):
+        node = node._get_node(part)
+    return node._value()
+
+
+def _as_name(folder: str, reference: re.Match[str]) -> str:
+    if PLAIN.fullmatch(reference[1]):
+        return reference[0]
+    key = KEY.fullmatch(reference[1])
+    if key is None:
+        raise ValueError(f"hydra.{folder} has {reference[0]}, which is no key: beside a config file of your own, refer to keys only")
+    return f"${{hetsim.name:{'hydra.' if key[1] else ''}{key[2]}}}"
+
+
+def name(key: str, *, config: DictConfig) -> str:
+    """The value of a key as a legal part of a file name, of at most 100 letters; x if it depends on an environment variable."""
+    with recording_variables() as read:
+        value = OmegaConf.select(config, key, throw_on_missing=True)
+    return "x" if read else legal(value, max_letters=100)

@@ -1,0 +1,42 @@
+"""Where the shared libraries of PyTorch come from: not from the current folder, which may be a stranger's.
+
+The current folder is on the search path of NVIDIA's cuSPARSELt (the RUNPATH of 0.8.1 is `$ORIGIN:`, whose empty part stands for it),
+which PyTorch loads when it is imported, and which then looks there for the driver, libcuda.so.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+ELSEWHERE = ("torch", "torchvision")
+OWN_FOLDER = Path(__file__).parent
+
+
+class ImportedElsewhere(MetaPathFinder):
+    """Finds modules whose code runs while the current folder is another one."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """As Python's own finder; None for every other module."""
+        spec = PathFinder.find_spec(name, path, target) if name in ELSEWHERE else None
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_elsewhere(module: ModuleType) -> None:
+            with contextlib.chdir(OWN_FOLDER):
+                execute(module)
+
+        spec.loader.exec_module = execute_elsewhere  # type: ignore[method-assign]
+        return spec
+
+
+def install() -> None:
+    """From now on, in this process."""
+    if not any(isinstance(finder, ImportedElsewhere) for finder in sys.meta_path):
+        sys.meta_path.insert(0, ImportedElsewhere())

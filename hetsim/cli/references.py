@@ -1,0 +1,75 @@
+"""What a value in a config file from outside may refer to: other keys, and environment variables, whose values no file then holds.
+
+OmegaConf's and Hydra's other resolvers evaluate texts, climb out of the config, keep values between two readings or print them, and a
+stranger would use them to have the value of a variable written out. A user may type them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from omegaconf import AnyNode, DictConfig, ListConfig, Node
+
+VARIABLE = r"\$\{oc\.env:[A-Za-z_]\w*(,[\w ./:+-]*)?\}"
+ALLOWED = re.compile(rf"\$\{{\.*(?!hydra\b)\w+((\.|\[)(?!hydra\b)\w+\]?)*\}}|{VARIABLE}|\$\{{oc\.decode:{VARIABLE}\}}")
+KEY = re.compile(r"\$\{([\w.\[\]]+)\}")
+CHOICE = re.compile(r"\$\{[\w/@]+\}")
+"""A reference in a defaults list: to the choice of another group."""
+MAX_LETTERS = 10_000_000
+"""The length of all values of a config, with references written out."""
+EMPTY = AnyNode(None)
+
+
+def check_references(key: str, value: Any, file: object) -> None:
+    """ValueError with one sentence if a text of a file, at any depth, refers to anything else."""
+    for name, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        check_references(f"{key}[{name}]" if isinstance(value, list) else f"{key}.{name}".lstrip("."), part, file)
+    if isinstance(value, str) and "${" in ALLOWED.sub("", value):
+        raise ValueError(
+            f"{file} has a reference in {key} that is neither ${{key}} nor ${{oc.env:NAME}} nor ${{oc.decode:${{oc.env:NAME}}}}:"
+            " write the value out there, or type it"
+        )
+
+
+def check_choices(default: object, file: object) -> None:
+    """ValueError with one sentence if an entry of a defaults list, which files show, refers to anything but another group."""
+    if "${" in CHOICE.sub("", " ".join(str(part) for part in vars(default).values())):
+        raise ValueError(f"{file} has a reference in its defaults list that is no ${{group}}: write the choice out")
+
+
+def check_length(config: DictConfig) -> None:
+    """ValueError with one sentence if a config is too large with its references written out: a few lines may multiply at each step."""
+    lengths: dict[int, int] = {}
+
+    def length(node: Any) -> int:
+        if id(node) not in lengths:
+            lengths[id(node)] = 0  # a circle is an error of its own
+            value = node._value()
+            if isinstance(value, str):
+                lengths[id(node)] = len(value) + sum(length(_target(node, found[1])) for found in KEY.finditer(value))
+            elif isinstance(value, dict | list):
+                lengths[id(node)] = 1 + sum(map(length, value.values() if isinstance(value, dict) else value))
+        return lengths[id(node)]
+
+    try:
+        total = length(config)
+    except RecursionError:
+        raise ValueError("a key refers to another through hundreds of others: write its value out") from None
+    if total > MAX_LETTERS:
+        raise ValueError(f"with its references written out, the config would have {total} letters: shorten it")
+
+
+def _target(node: Node, reference: str) -> Any:
+    """The node to which a reference leads from this one, as far as it can be followed without evaluating others."""
+    dots = len(reference) - len(reference.lstrip("."))
+    at: Any = node._get_root() if not dots else node
+    for _ in range(dots):
+        at = at._get_parent() or at
+    for part in filter(None, re.split(r"[.\[\]]+", reference)):
+        if not isinstance(at, DictConfig | ListConfig) or not isinstance(at._value(), dict | list):
+            return at
+        at = at._get_node(int(part) if isinstance(at, ListConfig) and part.isdigit() else part, validate_access=False)
+        if at is None:
+            return EMPTY
+    return at

@@ -1,0 +1,50 @@
+"""How many runs a sweep would have, before Hydra lists them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
+from omegaconf import OmegaConf
+
+MAX_RUNS = 1_000_000
+"""Of a sweep, and of a search."""
+MAX_JOBS = 10_000
+"""At the same time."""
+
+
+def check_sweep_size(hydra: Any, *, search: bool) -> None:
+    """ValueError with one sentence for a sweep, by Hydra's part of its config, that could not be listed or started."""
+    sweeper = OmegaConf.to_container(hydra.sweeper, resolve=True)
+    launcher = OmegaConf.to_container(hydra.launcher, resolve=True)
+    assert isinstance(sweeper, dict)
+    assert isinstance(launcher, dict)
+    _check_bound("hydra.sweeper.n_trials", sweeper.get("n_trials"), MAX_RUNS)
+    _check_bound("hydra.sweeper.n_jobs", sweeper.get("n_jobs"), MAX_JOBS)
+    _check_bound("hydra.launcher.n_jobs", launcher.get("n_jobs"), MAX_JOBS)
+    batch = sweeper.get("max_batch_size")
+    if batch is not None and batch < 1:
+        raise ValueError(f"hydra.sweeper.max_batch_size must be at least 1, not {batch}, or null")
+    words = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
+    typed: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    words += typed
+    runs = 1
+    for override in OverridesParser.create().parse_overrides(words):
+        value = override.value()
+        if isinstance(value, RangeSweep):
+            if not value.step:
+                raise ValueError(f"{override.input_line} has a step of 0: give it another")
+            assert value.start is not None
+            assert value.stop is not None
+            runs *= max(0, math.ceil((value.stop - value.start) / value.step))
+        elif isinstance(value, ChoiceSweep):
+            runs *= len(value.list)
+    if runs > MAX_RUNS and not search:
+        raise ValueError(f"the sweep would have {runs} runs: at most {MAX_RUNS} can be listed")
+
+
+def _check_bound(key: str, value: Any, most: int) -> None:
+    if isinstance(value, int) and value > most:
+        raise ValueError(f"{key} must be at most {most}, not {value}")

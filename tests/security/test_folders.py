@@ -1,0 +1,137 @@
+"""Where files go: a value is a part of a folder's name and no path, and what is written goes through no link of somebody else's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from worlds import exit_status
+
+from hetsim.cli.main import main
+
+pytestmark = pytest.mark.slow
+
+QUICK = ("workload=phantom", "budget.epochs=null", "budget.updates=2", "pictures=false")
+SECRET = "correct-horse-battery"
+
+
+def folders(root: Path) -> set[str]:
+    """Everything below a folder."""
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stranger's folder of configs; the current folder is an empty one beside it."""
+    (tmp_path / "theirs" / "experiment").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HETSIM_TEST_SECRET", SECRET)
+    return tmp_path / "theirs"
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        (),
+        ("hydra.run.dir=out/${method}/${seed}",),
+        ("hydra.run.dir=${hydra:runtime.cwd}/out/${now:%Y/%m}/${hydra:job.override_dirname}-${hydra.job.name}${method}",),
+        ("-m", "seed=1,2", "hydra.sweep.dir=out/${method}"),
+        ("-m", "seed=1,2", "hydra.sweep.dir=out", "hydra.sweep.subdir=${hydra:job.num}-${method}"),
+    ],
+)
+def test_a_value_that_is_a_path_leads_out_of_no_folder(typed: tuple[str, ...], theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one part of a file name."""
+    (theirs / "experiment" / "nice.yaml").write_text("# @package _global_\nmethod: x/../../../../elsewhere/y\n")
+
+    assert exit_status(monkeypatch, "hetsim", main, "--config-dir", theirs, "experiment=nice", *QUICK, *typed) == 0
+
+    assert {path.name for path in theirs.parent.iterdir()} == {"theirs", "here"}
+    assert {path.name for path in Path().iterdir()} <= {"out", "runs"}
+    assert any("x_.._.._.._.._elsewhere_y" in path for path in folders(Path()))
+
+
+@pytest.mark.parametrize("method", ["${oc.env:HETSIM_TEST_SECRET}/x", "${data_root}"])
+@pytest.mark.parametrize("typed", [(), ("hydra.run.dir=out/${method}",), ("-m", "hydra.sweep.dir=out/${data_root}")])
+def test_a_folders_name_shows_no_value_of_the_environment(
+    method: str, typed: tuple[str, ...], theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is refused, as its tables would show the method; what Hydra has made by then does not have it."""
+    (theirs / "experiment" / "nice.yaml").write_text(f"# @package _global_\nmethod: {method}\ndata_root: x${{oc.env:HETSIM_TEST_SECRET}}\n")
+
+    assert exit_status(monkeypatch, "hetsim", main, "--config-dir", theirs, "experiment=nice", *QUICK, *typed) == 1
+
+    assert not any(SECRET in path for path in folders(theirs.parent))
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason"),
+    [
+        ("hydra.run.dir=out/${oc.select:method}", "hydra.run.dir has ${oc.select:method}, which is no key"),
+        ('hydra.run.dir="out/${cluster.${method}}"', "hydra.run.dir has a reference within a reference"),
+    ],
+)
+def test_a_folder_refers_to_keys_only(
+    folder: str, reason: str, theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As long as a file from outside says what other references are."""
+    (theirs / "experiment" / "nice.yaml").write_text("# @package _global_\nmethod: x\n")
+
+    assert exit_status(monkeypatch, "hetsim", main, "--config-dir", theirs, "experiment=nice", *QUICK, folder) == 1
+    assert reason in capsys.readouterr().err
+    assert not folders(Path())
+
+
+@pytest.mark.parametrize("text", ["download: true", "workload: {download: true}", "workload: {download: '${pictures}'}\npictures: true"])
+def test_a_file_has_nothing_downloaded(
+    text: str, theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To a folder that it may name, too."""
+    (theirs / "experiment" / "nice.yaml").write_text(
+        f"# @package _global_\ndefaults: [{{override /workload: mnist}}]\n{text}\ndata_root: data\n"
+    )
+    for typed in ((), ("download=false",)):
+        run = ("--config-dir", theirs, "experiment=nice", *typed, "hydra.run.dir=run")
+        assert exit_status(monkeypatch, "hetsim", main, *run) == 1
+
+        told = capsys.readouterr().err
+        assert "download is set by a config file" in told or (text == "download: true" and typed and "which is missing" in told)
+        assert not folders(Path())
+
+
+@pytest.mark.parametrize("link", ["RUN", ".submitit", "multirun.yaml"])
+def test_a_sweep_goes_on_in_no_folder_with_links(
+    link: str, theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The names of runs can be foretold, and Hydra writes through links."""
+    typed = ("-m", *QUICK, "method=ssgd", f"hydra.sweep.dir={theirs}")
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 0
+    run = next(theirs.glob("ssgd-*"))
+    mine = theirs.parent / "mine"
+    run.rename(mine)
+    before = {path.name: path.stat().st_mtime_ns for path in mine.iterdir()}
+    place = run if link == "RUN" else theirs / link
+    place.unlink(missing_ok=True)
+    place.symlink_to(mine)
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed, "seed=0,1") == 1
+
+    assert f"{place} is a link or a pipe, and would be written through: remove it" in capsys.readouterr().err
+    assert {path.name: path.stat().st_mtime_ns for path in mine.iterdir()} == before
+
+
+def test_a_link_between_a_sweep_and_its_run_is_not_written_through(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the runs' folders are nested."""
+    (theirs / "a").mkdir()
+    mine = theirs.parent / "mine"
+    mine.mkdir()
+    (theirs / "a" / "seed").symlink_to(mine)
+    typed = ("-m", *QUICK, "seed=3,4", f"hydra.sweep.dir={theirs}", "hydra.sweep.subdir=a/seed/${seed}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+
+    told = capsys.readouterr().err
+    assert told.count(f"hetsim: error: {theirs}/a/seed is a link or a pipe, and would be written through: remove it\n") == 2
+    assert not any(path.is_file() for path in mine.rglob("*"))
