@@ -291,7 +291,8 @@ def test_an_interrupted_sweep_says_how_to_go_on(
 
 def test_an_outcome_that_cannot_be_written_fails_the_sweep(tmp_path: Path) -> None:
     """A run in another process must not look as if it had succeeded; its outcome comes back instead as the error."""
-    config = OmegaConf.create({"objective": None, "hydra": {"sweep": {"dir": str(tmp_path)}, "sweeper": {}, "job": {"num": 3}}})
+    hydra = {"sweep": {"dir": str(tmp_path)}, "sweeper": {}, "launcher": {}, "overrides": {"task": []}, "job": {"num": 3}}
+    config = OmegaConf.create({"objective": None, "hydra": hydra})
     record = SweepRecord()
     try:
         record.on_multirun_start(config)
@@ -472,6 +473,16 @@ def test_a_cell_is_nothing_but_its_text(tmp_path: Path) -> None:
 
     assert all(line.replace("\\|", "").count("|") == told.split("\n")[0].count("|") for line in told.strip().split("\n"))
     assert {"`a \\| b`", "`'c' ‹img src=x›`", "`d\\x1b[2J`"} <= {cell.strip() for cell in re.split(r"(?<!\\)\|", told)}
+
+
+def test_the_identity_of_a_deep_config_takes_no_time() -> None:
+    """Each value still counts."""
+    first, second = ({"a": value} for value in (1, 2))
+    for _ in range(45):
+        first, second = {"a": first, "b": []}, {"b": [], "a": second}
+
+    assert identity_of(first) != identity_of(second)
+    assert identity_of(first) == identity_of(json.loads(json.dumps(first)))
 
 
 KNOWN = {  # recorded with hetsim 0.1

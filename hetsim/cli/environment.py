@@ -21,6 +21,8 @@ PART = 12
 """A part of a value of so many letters, or of half of it, is not shown in the text of an error."""
 
 _ABSENT = object()
+_resolvers: list[Callable[..., Any]] = [oc.env]
+"""What `oc.env` is, and below it what it was before."""
 
 
 def without_values(config: DictConfig, *, shown: Sequence[str] = SHOWN) -> tuple[dict[str, Any], dict[str, str]]:
@@ -89,10 +91,11 @@ def without_variables() -> Iterator[None]:
 def recording_variables() -> Iterator[dict[str, str]]:
     """While this lasts, the values of the environment variables that a config reads, by their names; "" for one that is not set."""
     values: dict[str, str] = {}
+    outer = _resolvers[-1]
 
-    def record(name: str, default: Any = _ABSENT) -> Any:
+    def record(name: str, *default: Any) -> Any:
         values[name] = os.environ.get(name, "")
-        return oc.env(name) if default is _ABSENT else oc.env(name, default)
+        return outer(name, *default)
 
     with _resolver(record):
         yield values
@@ -119,9 +122,11 @@ def _written(node: Any, real: Any, other: Any, key: str, hashes: dict[str, str])
 
 @contextlib.contextmanager
 def _resolver(resolver: Callable[..., Any]) -> Iterator[None]:
-    """While this lasts, `oc.env` is another function."""
+    """While this lasts, `oc.env` is another function; it may be within another `with`, as names of folders are resolved at any time."""
+    _resolvers.append(resolver)
     OmegaConf.register_new_resolver("oc.env", resolver, replace=True)
     try:
         yield
     finally:
-        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+        _resolvers.pop()
+        OmegaConf.register_new_resolver("oc.env", _resolvers[-1], replace=True)

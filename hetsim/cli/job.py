@@ -58,6 +58,8 @@ def job(config: DictConfig) -> Outcome | None:
 def _single_run(config: DictConfig, folder: Path) -> None:
     summary = None
     try:
+        if folder.is_symlink():
+            raise ValueError(f"{folder} is a link, and would be written through: set hydra.run.dir to another folder")
         summary = _run(config, folder, only_run_in)
     except USERS as error:
         if verbose(sys.argv):

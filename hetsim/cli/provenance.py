@@ -117,7 +117,11 @@ def install() -> None:
         for source in repository.get_sources():
             if source.scheme() == "file" and not _is_own(source.path):
                 check_size(Path(source.path, source._normalize_file_name(config_path)))
-        return read(repository, config_path)
+        found = read(repository, config_path)
+        if found is not None and not _is_own(found.path):
+            for default in found.defaults_list or ():  # Hydra resolves them next
+                check_choices(default, ConfigSource._normalize_file_name(config_path))
+        return found
 
     def mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> Any:
         """None if neither a word nor a file can have set it; Hydra composes the config once more only to learn it."""
@@ -159,12 +163,10 @@ def check_file(found: ConfigResult, config: str) -> None:
     file = folder / name
     if folder.is_dir() and folder.resolve() not in file.resolve().parents:
         raise ValueError(outside)
-    if (group := name.split("/")[0]) in PLAIN:
+    if (group := name.split("/")[0]) in PLAIN and not (configs() / group).is_dir():
         raise ValueError(f"{file} would make {group}, which is a key, a group of choices: give its folder another name")
     if not isinstance(found.config, DictConfig):
         raise ValueError(f"{file} must be a mapping of keys, not a list: write 'key: value' lines")
-    for default in found.defaults_list or ():
-        check_choices(default, file)
     entries = OmegaConf.to_container(found.config, resolve=False)
     assert isinstance(entries, dict)
     check_references("", entries, file)

@@ -18,6 +18,9 @@ from hetsim.results.run_files import REMEDY, from_json, is_text, read_text, show
 IDENTITY, TYPED, ENVIRONMENT = "# identity: ", "# typed: ", "# environment: "
 """How the first lines of a run's config.yaml begin; the third is there if the config refers to environment variables."""
 
+MAX_NESTED = 8
+"""The depth from which a mapping counts by its hash: what is quoted again at each level doubles its length."""
+
 
 def identity_of(entries: Mapping[str, Any]) -> str:
     """Twelve hexadecimal digits: equal for equal resolved configs, different if any value differs that may change a file.
@@ -28,11 +31,12 @@ def identity_of(entries: Mapping[str, Any]) -> str:
     return hashlib.sha256(repr(_ordered(counted)).encode()).hexdigest()[:12]
 
 
-def _ordered(entry: Any) -> Any:
+def _ordered(entry: Any, depth: int = 0) -> Any:
     if isinstance(entry, Mapping):
         named = ((key, first_name(value) if key == "_target_" else value) for key, value in entry.items())
-        return tuple(sorted((repr(key), repr(_ordered(value))) for key, value in named))
-    return [_ordered(part) for part in entry] if isinstance(entry, list | tuple) else entry
+        ordered = tuple(sorted((repr(key), repr(_ordered(value, depth + 1))) for key, value in named))
+        return ordered if depth < MAX_NESTED else hashlib.sha256(repr(ordered).encode()).hexdigest()
+    return [_ordered(part, depth + 1) for part in entry] if isinstance(entry, list | tuple) else entry
 
 
 def folder_name(entries: Mapping[str, Any], identity: str) -> str:

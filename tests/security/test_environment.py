@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from omegaconf.errors import InterpolationResolutionError
 from worlds import exit_status
 
 from hetsim.cli.compare import main as compare_main
-from hetsim.cli.environment import hidden, without_values
+from hetsim.cli.environment import hidden, without_values, without_variables
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
 
@@ -144,6 +145,19 @@ def test_torchruns_report_shows_no_value(
 
     assert "${oc.env:HETSIM_TEST_SECRET}" in (tmp_path / "error.json").read_text()
     assert SECRET not in (tmp_path / "error.json").read_text() + capsys.readouterr().err
+
+
+def test_a_name_of_a_folder_within_a_config_hides_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is resolved while what the config reads is recorded, or refused."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", SECRET)
+    config = OmegaConf.create({"folder": "${hetsim.name:seed}", "seed": 0, "objective": "${oc.env:HETSIM_TEST_SECRET}"})
+
+    assert hidden(SECRET, config) == "${oc.env:HETSIM_TEST_SECRET}"
+    with without_variables():
+        assert config.folder == "0"
+        with pytest.raises(InterpolationResolutionError, match="cannot say what a config is made of"):
+            _ = config.objective
+    assert config.objective == SECRET
 
 
 @pytest.mark.parametrize("key", ["method", "cluster.name", "cluster"])

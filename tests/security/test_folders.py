@@ -120,6 +120,21 @@ def test_a_sweep_goes_on_in_no_folder_with_links(
     assert {path.name: path.stat().st_mtime_ns for path in mine.iterdir()} == before
 
 
+@pytest.mark.usefixtures("theirs")
+def test_a_folder_of_a_run_that_is_a_link_is_not_written_through(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is typed may be the name of a link in a stranger's folder."""
+    assert exit_status(monkeypatch, "hetsim", main, *QUICK, "hydra.run.dir=mine") == 0
+    before = {path.name: path.stat().st_mtime_ns for path in Path("mine").iterdir()}
+    Path("results").symlink_to("mine")
+
+    assert exit_status(monkeypatch, "hetsim", main, *QUICK, "trace=none", "hydra.run.dir=results") == 1
+
+    assert "results is a link, and would be written through: set hydra.run.dir to another folder" in capsys.readouterr().err
+    assert {path.name: path.stat().st_mtime_ns for path in Path("mine").iterdir()} == before
+
+
 def test_a_link_between_a_sweep_and_its_run_is_not_written_through(
     theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
