@@ -30,7 +30,7 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 
 
 def check_options(arguments: Sequence[str]) -> None:
-    """ValueError with one sentence for what is no option of Hydra's, and for its --experimental-rerun, however it is abbreviated."""
+    """ValueError with one sentence for what is no option of Hydra's, and for those of its options that run code."""
     for argument in arguments:
         option = argument.split("=")[0]
         if option.startswith("--e") and "--experimental-rerun".startswith(option):
@@ -40,12 +40,14 @@ def check_options(arguments: Sequence[str]) -> None:
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told):
-            get_args_parser().parse_args([*arguments])
+            parsed = get_args_parser().parse_args([*arguments])
     except SystemExit as ended:
         if not ended.code:
             raise
         reason = told.getvalue().strip().split("\n")[-1].partition("error: ")[2]
         raise ValueError(f"the options cannot be read ({reason}): see 'hetsim --help'") from None
+    if parsed.shell_completion:
+        raise ValueError("--shell-completion is not allowed, as Hydra's script for it evaluates the names of files: see 'hetsim --help'")
 
 
 def verbose(arguments: Sequence[str]) -> bool:

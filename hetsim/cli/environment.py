@@ -53,9 +53,15 @@ def hidden(text: str, config: DictConfig) -> str:
                 part = config[key]
                 if OmegaConf.is_config(part):
                     OmegaConf.to_container(part, resolve=True)
-    for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
-        text = _masked(text, value, f"${{oc.env:{name}}}") if len(value) >= SHORT else text
+    parts = [(name, part) for name, value in values.items() for part in {value, " ".join(value.split()), *_words(value)}]
+    for name, part in sorted(parts, key=lambda item: -len(item[1])):
+        text = _masked(text, part, f"${{oc.env:{name}}}") if len(part) >= SHORT else text
     return text
+
+
+def _words(value: str) -> list[str]:
+    """The words of a value that is a list or a sentence: a config may take it apart."""
+    return re.findall(r"[\w.+/=-]+", value) if re.search(r"[\s\"'\[\]{},]", value) else []
 
 
 def _masked(text: str, value: str, reference: str) -> str:

@@ -163,7 +163,7 @@ def check_file(found: ConfigResult, config: str) -> None:
     file = folder / name
     if folder.is_dir() and folder.resolve() not in file.resolve().parents:
         raise ValueError(outside)
-    if (group := name.split("/")[0]) in PLAIN and not (configs() / group).is_dir():
+    if "." in (group := name.split("/")[0]).removesuffix(".yaml") or (group in PLAIN and not (configs() / group).is_dir()):
         raise ValueError(f"{file} would make {group}, which is a key, a group of choices: give its folder another name")
     if not isinstance(found.config, DictConfig):
         raise ValueError(f"{file} must be a mapping of keys, not a list: write 'key: value' lines")

@@ -94,6 +94,9 @@ def test_a_failed_runs_error_does_not_tell_a_value(
     [
         ("postgres://user:correct-horse@host/db", "needs postgres:/user:correct-horse@host/db/raw"),
         ("correct-horse-" * 50, "not " + ("correct-horse-" * 50)[:200]),
+        ('["correct-horse", "battery1"]', "refuses {'hidden': ['correct-horse', 'battery1']}"),
+        ("correct-horse\nbattery9\nstaple", "needs correct-horse battery9 staple/MNIST"),
+        ("a correct-horse  and battery", "needs a correct-horse and battery/MNIST"),
         ("correct-horse-battery", f"batch_size must be whole, not '{'x' * 190}correct-h …"),
         ("correct\nhorse\\battery'staple", 'not "correct\\nhorse\\\\battery\'staple"'),
     ],

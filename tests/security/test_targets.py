@@ -215,6 +215,8 @@ TYPED = {
     "hydra/job_logging=default hydra.job_logging.handlers.console.class=os.system": "handlers.console.class=os.system is not allowed",
     "hydra/job_logging=default hydra.job_logging.handlers.console.stream=ext://os.system": "console.stream=ext://os.system is not allowed",
     "--experimental-rerun=run.pickle": "--experimental-rerun is not allowed, as it reads a pickle",
+    "--shell-completion": "--shell-completion is not allowed, as Hydra's script for it evaluates the names of files",
+    "-sc install=bash": "--shell-completion is not allowed",
     "--exp run.pickle": "--exp is not allowed, as it reads a pickle",
     "trust=[os] discount._target_=os.system": "discount._target_=os.system is refused, as os.system is no Discount",
     "trust=[os] discount._target_=os._exit": "discount._target_=os._exit is not allowed: it must name a public class of os",
@@ -329,16 +331,19 @@ def test_a_file_says_no_more_to_hydra_by_a_roundabout_way(
     assert not mark.exists()
 
 
-def test_a_folder_makes_no_group_of_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("key", ["data_root", "workload.path", "budget.updates"])
+def test_a_folder_makes_no_group_of_a_key(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What is typed for the key would choose one of its files."""
-    for name, text in {"experiment/nice": "defaults: [{/data_root: mydata}]", "data_root/mydata": "data_root: elsewhere"}.items():
+    for name, text in {"experiment/nice": f"defaults: [{{/{key}: mydata}}]", f"{key}/mydata": "data_root: elsewhere"}.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / f"{name}.yaml").write_text(f"# @package _global_\n{text}\n")
-    typed = ("--config-dir", tmp_path, "experiment=nice", "data_root=mydata", f"hydra.run.dir={tmp_path / 'run'}")
+    typed = ("--config-dir", tmp_path, "experiment=nice", f"{key}=mydata", f"hydra.run.dir={tmp_path / 'run'}")
 
     assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
 
-    assert "data_root/mydata.yaml would make data_root, which is a key, a group of choices" in capsys.readouterr().err
+    assert f"{key}/mydata.yaml would make {key}, which is a key, a group of choices" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -313,6 +313,18 @@ def test_damaged_cifar_is_one_sentence(tmp_path: Path):
     assert "\n" not in str(error.value)
 
 
+def test_a_folder_of_ones_home_is_what_torchvision_takes_it_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Checked and read are the same files, whatever lies in a folder that is called ~ here."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    fake_idx(tmp_path / "home" / "data")
+    fake_idx(tmp_path / "~" / "data")
+    (tmp_path / "home" / "data" / "MNIST" / "processed").mkdir()
+
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/home/data/MNIST/processed is of an old torchvision"):
+        MNIST(data_root="~/data", model="lenet").read()
+
+
 class Evil:
     """Its pickle runs a shell command."""
 

@@ -41,15 +41,20 @@ class TorchvisionImages(Supervised):
         if not isinstance(self.data_root, str):
             raise ValueError(f"data_root must name a folder, not {self.data_root!r}")
 
+    @property
+    def root(self) -> Path:
+        """The folder, as torchvision understands its name."""
+        return Path(self.data_root).expanduser()
+
     def check(self) -> None:
-        pickled = Path(self.data_root, self.dataset, "processed")
+        pickled = self.root / self.dataset / "processed"
         if pickled.exists():
             raise ValueError(f"{pickled} is of an old torchvision, and would be read in the place of the data: remove it")
         if self.download:
-            _refuse_links(Path(self.data_root, self.dataset), Path(self.data_root, CIFAR_FOLDER))
+            _refuse_links(self.root / self.dataset, self.root / CIFAR_FOLDER)
             return
         for file in self.files:
-            path = Path(self.data_root, file)
+            path = self.root / file
             if not path.is_file():
                 packed = path.with_name(path.name + ".gz").is_file()
                 raise ValueError(
@@ -61,11 +66,11 @@ class TorchvisionImages(Supervised):
         self.check()
         import torchvision.datasets
 
-        new = _new_folders(Path(self.data_root, self.dataset, "raw"))
+        new = _new_folders(self.root / self.dataset / "raw")
         try:
             with _only_arrays_in_pickles(torchvision.datasets.cifar):
                 made = [
-                    getattr(torchvision.datasets, self.dataset)(self.data_root, train=train, download=self.download)
+                    getattr(torchvision.datasets, self.dataset)(str(self.root), train=train, download=self.download)
                     for train in (True, False)
                 ]
             arrays = [np.asarray(part.data) for part in made]
