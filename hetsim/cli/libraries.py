@@ -1,7 +1,8 @@
-"""Where the shared libraries of PyTorch come from: not from the current folder, which may be a stranger's.
+"""Which libraries are imported while another folder is the current one, which may be a stranger's.
 
-The current folder is on the search path of NVIDIA's cuSPARSELt (the RUNPATH of 0.8.1 is `$ORIGIN:`, whose empty part stands for it),
-which PyTorch loads when it is imported, and which then looks there for the driver, libcuda.so.1.
+PyTorch: the current folder is on the search path of NVIDIA's cuSPARSELt (the RUNPATH of 0.8.1 is `$ORIGIN:`, whose empty part stands for
+it), which is loaded with it, and which then looks there for the driver, libcuda.so.1. Matplotlib, which Optuna imports too: up to
+version 3.10 it evaluates Python in the matplotlibrc of the current folder.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-ELSEWHERE = ("torch", "torchvision")
+ELSEWHERE = ("torch", "torchvision", "matplotlib")
 OWN_FOLDER = Path(__file__).parent
 
 

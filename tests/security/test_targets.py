@@ -425,11 +425,12 @@ def test_a_matplotlibrc_in_the_current_folder_is_not_read(tmp_path: Path) -> Non
     assert (tmp_path / "run" / "curve.png").exists()
 
 
-def test_torch_is_imported_from_another_folder(tmp_path: Path) -> None:
-    """A library of NVIDIA's looks for the driver, libcuda.so.1, in the current folder, and runs what is there."""
+@pytest.mark.parametrize("library", ["torch", "matplotlib"])
+def test_a_library_is_imported_from_another_folder(library: str, tmp_path: Path) -> None:
+    """PyTorch looks for the driver, libcuda.so.1, in the current folder, Matplotlib for its settings, and they run what is there."""
     (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "torch.py").write_text("import os\nprint(os.getcwd())\n")
-    code = "import hetsim.cli.job, os, sys\nassert 'torch' not in sys.modules\nimport torch\nprint(os.getcwd())"
+    (tmp_path / "site" / f"{library}.py").write_text("import os\nprint(os.getcwd())\n")
+    code = f"import hetsim.cli.main, os, sys\nassert '{library}' not in sys.modules\nimport {library}\nprint(os.getcwd())"
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}:{Path(__file__).parents[2]}"}
 
     ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
