@@ -413,6 +413,24 @@ def test_a_folder_whose_summary_is_broken_does_not_hold_the_run(tmp_path: Path) 
     assert finished_summary(folder, "0123456789ab") is None
 
 
+def test_a_trace_with_more_rows_than_it_says_is_not_read(sweep: Path, told: Callable[[str], str]) -> None:
+    """Its memory is reckoned by what it says."""
+    trace = sweep / "run" / "trace.parquet"
+    packed = trace.read_bytes()
+    footer = int.from_bytes(packed[-8:-4], "little")
+    begin = len(packed) - 8 - footer
+    # the number of rows, as a zigzag varint, follows the schema; three rows are 6
+    places = [at for at in range(begin, len(packed) - 8) if packed[at : at + 2] == b"\x16\x06"]
+    for place in places:
+        trace.write_bytes(packed[: place + 1] + b"\x00" + packed[place + 2 :])
+        if parquet.ParquetFile(trace).metadata.num_rows == 0:
+            break
+    else:
+        pytest.fail("the number of rows was not found")
+
+    assert told("hetsim-compare") == f"{trace} does not hold as many rows as it says: {REMEDY}"
+
+
 @pytest.mark.parametrize("command", ["hetsim-compare", "hetsim-table"])
 def test_what_a_run_holds_does_not_steer_the_terminal(
     command: str, sweep: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import shlex
+import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -473,6 +474,41 @@ def test_a_cell_is_nothing_but_its_text(tmp_path: Path) -> None:
 
     assert all(line.replace("\\|", "").count("|") == told.split("\n")[0].count("|") for line in told.strip().split("\n"))
     assert {"`a \\| b`", "`'c' ‹img src=x›`", "`d\\x1b[2J`"} <= {cell.strip() for cell in re.split(r"(?<!\\)\|", told)}
+
+
+def test_a_table_is_neither_a_picture_nor_a_formula(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In Markdown and in a spreadsheet; numbers stay as they are."""
+    key = "![x](http://evil.example/t.png)"
+    for place, value in enumerate(("=cmd|calc", "-0.5", "+1e-3")):
+        made(tmp_path / str(place), 0, **{key: value}, typed=(f"{key}={value}",))
+
+    assert exit_status(monkeypatch, "hetsim-table", table_main, tmp_path) == 0
+
+    assert capsys.readouterr().out.startswith(f"| `{key}` |")
+    written = (tmp_path / "table.csv").read_text()
+    assert all(text in written for text in ('"\'=cmd|calc"', '"-0.5"', '"+1e-3"'))
+    assert '"=cmd' not in written
+
+
+def test_folders_that_are_nested_too_deeply_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An archive can hold thousands of levels."""
+    made(tmp_path / "sweep" / "0", 0)
+    monkeypatch.chdir(tmp_path / "sweep")
+    for _ in range(1500):
+        os.mkdir("a")
+        os.chdir("a")
+    os.chdir(tmp_path)
+
+    try:
+        assert exit_status(monkeypatch, "hetsim-table", table_main, tmp_path / "sweep") in (0, 1)
+        told = capsys.readouterr().err
+        assert told in ("", f"hetsim-table: error: {tmp_path}/sweep has folders that are nested hundreds deep: move them elsewhere\n")
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "sweep"], check=True)
 
 
 def test_the_identity_of_a_deep_config_takes_no_time() -> None:

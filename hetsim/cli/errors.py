@@ -62,7 +62,7 @@ def _sentence(error: BaseException) -> str:
     for pattern, translate in TRANSLATIONS.items():
         if found := re.match(pattern, text):
             return translate(found, error)
-    return text or type(error).__name__
+    return text or "what was typed or read does not make a config: see 'hetsim --help' for its keys"
 
 
 def _no_space(error: OSError) -> str:

@@ -9,6 +9,7 @@ but for the keys in `IN_FILES`. The same holds for `trust`.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -51,6 +52,7 @@ SEARCH_PATH = re.compile(r"\s*[+~]*hydra\s*(\.searchpath\b|[=@{]|$)")
 """A word that may add a folder of configs."""
 MODE = re.compile(r"\s*[+~]*hydra\s*(\.(mode|searchpath)\b|[=@{]|$)")
 """A word that may set Hydra's mode, or add a folder whose files may."""
+OUTSIDE = "{file} lies outside of the folders of configs: move it to one of them, without '..' and links"
 CHOICES = ("hydra/launcher", "hydra/sweeper", "hydra/sweeper/sampler")
 """The groups of Hydra's of which a file may take an installed choice."""
 
@@ -116,7 +118,10 @@ def install() -> None:
     def checked_read(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
         for source in repository.get_sources():
             if source.scheme() == "file" and not _is_own(source.path):
-                check_size(Path(source.path, source._normalize_file_name(config_path)))
+                file = Path(source.path, source._normalize_file_name(config_path))
+                if file.exists():
+                    check_place(file, source.path)
+                    check_size(file)
         found = read(repository, config_path)
         if found is not None and not _is_own(found.path):
             for default in found.defaults_list or ():  # Hydra resolves them next
@@ -154,15 +159,14 @@ def check_file(found: ConfigResult, config: str) -> None:
     That is `trust`, keys of Hydra's, references, and files out of its folder. `config` is the name by which Hydra found the file.
     """
     name = ConfigSource._normalize_file_name(config)
-    outside = f"{name} lies outside of the folders of configs: move it to one of them, without '..' and links"
     if ".." in name.split("/") or name.startswith("/"):
-        raise ValueError(outside)
+        raise ValueError(OUTSIDE.format(file=name))
     if _is_own(found.path):  # an installer may have linked its files
         return
     folder = Path(found.path.removeprefix("file://"))
     file = folder / name
-    if folder.is_dir() and folder.resolve() not in file.resolve().parents:
-        raise ValueError(outside)
+    if folder.is_dir():
+        check_place(file, str(folder))
     if "." in (group := name.split("/")[0]).removesuffix(".yaml") or (group in PLAIN and not (configs() / group).is_dir()):
         raise ValueError(f"{file} would make {group}, which is a key, a group of choices: give its folder another name")
     if not isinstance(found.config, DictConfig):
@@ -183,6 +187,12 @@ def check_file(found: ConfigResult, config: str) -> None:
             raise ValueError(
                 f"{file} varies {key.removeprefix('sweeper.params.')} in a sweep, which only the command line may do: leave it out"
             )
+
+
+def check_place(file: Path, folder: str) -> None:
+    """ValueError with one sentence for a file that is not in this folder of configs, or that a link leads out of it."""
+    if Path(folder).resolve() not in file.resolve().parents:
+        raise ValueError(OUTSIDE.format(file=os.path.relpath(file, folder)))
 
 
 def has_others(loader: ConfigLoaderImpl, overrides: list[str]) -> bool:

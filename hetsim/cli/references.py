@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import AnyNode, DictConfig, ListConfig, Node
 
 VARIABLE = r"\$\{oc\.env:[A-Za-z_]\w*(,[\w ./:+-]*)?\}"
-ALLOWED = re.compile(rf"\$\{{\.*(?!hydra\b)\w+((\.|\[)(?!hydra\b)\w+\]?)*\}}|{VARIABLE}|\$\{{oc\.decode:{VARIABLE}\}}")
+ALLOWED = re.compile(rf"\$\{{\.*(?!hydra\b)\w+((\.|\[)(?!hydra\b)\w+\]?){{0,30}}\}}|{VARIABLE}|\$\{{oc\.decode:{VARIABLE}\}}")
 KEY = re.compile(r"\$\{([\w.\[\]]+)\}")
 CHOICE = re.compile(r"\$\{[\w/@]+\}")
 """A reference in a defaults list: to the choice of another group."""

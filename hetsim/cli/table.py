@@ -40,6 +40,9 @@ def main() -> None:
     except OSError as error:
         tell(f"error: {error.filename} cannot be read or written ({error.strerror}): give another folder")
         sys.exit(1)
+    except RecursionError:
+        tell(f"error: {arguments.sweep} has folders that are nested hundreds deep: move them elsewhere")
+        sys.exit(1)
     except ValueError as error:
         tell(f"error: {error}")
         sys.exit(1)

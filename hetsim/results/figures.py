@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,7 +44,8 @@ def own_style() -> Iterator[None]:
     with contextlib.chdir(Path(__file__).parent):
         import matplotlib
 
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
+    with matplotlib.rc_context(matplotlib.rcParamsDefault), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # letters that no font has, numbers that no axis shows
         yield
 
 

@@ -31,7 +31,13 @@ def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:
         raise ValueError(f"{trace} is no Parquet file ({brief(error)}): {REMEDY}") from None
     if missing := [name for name in COLUMNS if there.count(name) != 1]:
         raise ValueError(f"{trace} lacks {', '.join(missing)}: {REMEDY}")
-    check_fits(f"{trace}, of {file.metadata.num_rows} rows,", BYTES_OF_A_ROW * file.metadata.num_rows, REMEDY)
+    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+    num_rows = sum(group.num_rows for group in groups)
+    if num_rows != file.metadata.num_rows or any(
+        group.column(index).num_values != group.num_rows for group in groups for index in range(group.num_columns)
+    ):
+        raise ValueError(f"{trace} does not hold as many rows as it says: {REMEDY}")
+    check_fits(f"{trace}, of {num_rows} rows,", BYTES_OF_A_ROW * num_rows, REMEDY)
     try:
         found = first_intervals(file.read(columns=COLUMNS))
     except (ArrowException, OSError, ValueError) as error:

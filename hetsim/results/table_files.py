@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ MAX_ROWS = 60
 def markdown(found: Sequence[Row], *, accuracy: float) -> str:
     """The table as Markdown."""
     shown = known(found)
-    heads = [*map(_plain, found[0].keys), "runs", *(head(metric, accuracy) for metric in shown)]
+    heads = [*map(_head, found[0].keys), "runs", *(head(metric, accuracy) for metric in shown)]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     values = {value for row in found for value in row.keys.values()}
     count = Counter(map(shortened, values))  # values that would look the same are not shortened
@@ -29,6 +30,10 @@ def markdown(found: Sequence[Row], *, accuracy: float) -> str:
         cells += [str(row.num_runs), *(_cell(metric, row.numbers[metric]) for metric in shown)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _head(key: str) -> str:
+    return key if re.fullmatch(r"[\w.]+", key) else f"`{_plain(key)}`"
 
 
 def _plain(text: str) -> str:
@@ -71,10 +76,16 @@ def write(found: Sequence[Row], folder: Path, *, metric: str, accuracy: float, t
     with written_whole(folder / "table.parquet") as file:
         parquet.write_table(table, file)
     with written_whole(folder / "table.csv") as file:
-        csv.write_csv(table, file)
+        texts = {name: pa.array([_no_formula(value) for value in data[name]], pa.string()) for name in strings}
+        csv.write_csv(pa.table({_no_formula(name): texts.get(name, table[name]) for name in data}), file)
     write_text(folder / "table.md", markdown(found, accuracy=accuracy))
     with own_style(), written_whole(folder / "table.png") as file:
         save(picture(found, metric=metric, accuracy=accuracy, title=title), file)
+
+
+def _no_formula(text: str) -> str:
+    """A text that a spreadsheet does not calculate: with a quote in front, if it looks like a formula and is no number."""
+    return f"'{text}" if re.match(r"[=+@\t-]", text) and not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", text) else text
 
 
 def picture(found: Sequence[Row], *, metric: str, accuracy: float, title: str) -> Any:

@@ -110,6 +110,8 @@ FILES = {
     "a: " + "9" * 20000: "attack.yaml, line 2 has an unquoted or tagged text of 20000 letters: quote it",
     'method: "asgd\\e[2J"': "method must have printable letters only, not 'asgd\\x1b[2J'",
     "hydra: {overrides: {task: ['trust=[os]']}}": "sets hydra.overrides.task",
+    "defaults: text": "Invalid defaults list in 'experiment/attack', defaults must be a list (got str)",
+    f"a: ${{seed{'.a' * 50}}}": "attack.yaml has a reference in a that is neither",
     "hydra: ${elsewhere}\nelsewhere: {callbacks: {mine: {_target_: os.system}}}": "sets hydra.",
 }
 
@@ -402,6 +404,19 @@ def test_a_sentence_quotes_no_file_of_the_user(
     told = capsys.readouterr().err
     assert f"cluster.nodes[0].slowdown={file} " in told
     assert "correct-horse" not in told
+
+
+def test_a_link_out_of_the_folder_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some files, such as /proc/kmsg, can be read for ever."""
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine.yaml").write_text("a: [")
+    (tmp_path / "conf" / "experiment" / "attack.yaml").symlink_to(tmp_path / "mine.yaml")
+
+    assert exit_status(monkeypatch, "hetsim", main, "--config-dir", tmp_path / "conf", "experiment=attack") == 1
+
+    assert "experiment/attack.yaml lies outside of the folders of configs" in capsys.readouterr().err
 
 
 def test_a_pipe_is_no_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,6 +161,16 @@ def test_an_xz_that_asks_for_much_memory_to_be_unpacked_is_refused(tmp_path: Pat
     assert "(Memory usage limit exceeded)" in refusal(path)
 
 
+def test_an_xz_of_nothing_but_zeros_is_given_up(tmp_path: Path) -> None:
+    """They may be padding, and a file without blocks on the disk can have any number of them."""
+    path = tmp_path / "zeros.npz.xz"
+    with path.open("wb") as file:
+        file.truncate(10**12)
+
+    with pytest.raises(ValueError, match=r"\(it holds nothing but zeros for long\)"), archive.opened(str(path), "zeros", ["x"]):
+        pass
+
+
 def test_an_xz_may_have_several_streams(tmp_path: Path) -> None:
     """As `xz` and `cat` make them, with padding between."""
     packed = zipped(tmp_path / "some.npz").read_bytes()

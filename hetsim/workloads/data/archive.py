@@ -32,6 +32,8 @@ PART_BYTES = 2**24
 """What is unpacked of an `.xz` at once."""
 XZ_BYTES = 2**28
 """The memory that an `.xz` may ask for to be unpacked; `xz -9` asks for a quarter."""
+MAX_PADDING = 2**20
+"""How many zeros may stand between the streams of an `.xz`, or before them."""
 REMEDY = "give fewer samples, or smaller ones"
 
 UNREADABLE = (
@@ -153,10 +155,14 @@ def _unpacked(file: IO[bytes], what: str, names: Collection[str], packed_bytes: 
 def _parts(file: IO[bytes]) -> Iterator[bytes]:
     """What the streams of an `.xz` hold, one after another, at most PART_BYTES at a time."""
     stream: lzma.LZMADecompressor | None = None
+    padding = 0
     while packed := file.read(2**16):
         while packed or (stream is not None and not stream.needs_input):
             if stream is None:
-                packed = packed.lstrip(b"\0")  # streams may be padded
+                padding += len(packed) - len(packed.lstrip(b"\0"))  # streams may be padded
+                packed = packed.lstrip(b"\0")
+                if padding > MAX_PADDING:
+                    raise EOFError("it holds nothing but zeros for long")
                 stream = lzma.LZMADecompressor(memlimit=XZ_BYTES) if packed else None
             if stream is not None:
                 yield stream.decompress(packed, PART_BYTES)
