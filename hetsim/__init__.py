@@ -1,3 +1,20 @@
 """hetsim: data-parallel training on machines of unequal speed, in simulation first and then for real."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hetsim.api import Comparison, Run, compare, load, run
+
 __version__ = "0.1.0"
+__all__ = ["Comparison", "Run", "compare", "load", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """What Python offers to notebooks and scripts, imported when it is first used: the command needs little of it."""
+    if name in __all__:
+        from hetsim import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import re
 import sys
 import traceback
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,27 +16,22 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hetsim.cli import libraries, provenance
+from hetsim.cli import provenance
 from hetsim.cli.arguments import verbose
-from hetsim.cli.build import build_experiment, refuse_unread_rates
 from hetsim.cli.environment import hidden, without_values
 from hetsim.cli.errors import USERS, report, sentence
-from hetsim.cli.folders import name
 from hetsim.cli.objective import WORST, objective_value, search_direction
 from hetsim.cli.outcomes import Outcome
 from hetsim.cli.plugins import RECORD
+from hetsim.cli.start import identity, start, without_hydra
 from hetsim.errors import RunFailed
 from hetsim.results.describe import describe, one_line
 from hetsim.results.folder import remove_error, write_error
-from hetsim.results.identity import config_header, finished_summary, folder_name, identity_of
+from hetsim.results.identity import finished_summary, folder_name
 from hetsim.results.lock import folder_lock, only_run_in, remove_if_empty
 
 _named: list[DictConfig] = []
 """The config whose folder is being named."""
-DOWNLOAD = re.compile(r"[+]*(workload\.)?download=true", re.IGNORECASE)
-"""A word that says whether data may be fetched. A file cannot vary it in a sweep."""
-Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
-
 failures: list[BaseException] = []
 """Why the single run of this command failed; it has been reported. Hydra hands no return value of a single run to `main`."""
 
@@ -60,7 +53,7 @@ def _single_run(config: DictConfig, folder: Path) -> None:
     try:
         if folder.is_symlink():
             raise ValueError(f"{folder} is a link, and would be written through: set hydra.run.dir to another folder")
-        summary = _run(config, folder, only_run_in)
+        summary = start(config, folder, typed_words(), only_run_in)
     except USERS as error:
         if verbose(sys.argv):
             raise
@@ -89,9 +82,9 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
         return Outcome(name, typed, worst, failure=reason)
     try:
         with folder_lock(folder) if _first_rank() else contextlib.nullcontext():  # torchrun's ranks share the folder
-            summary = finished_summary(folder, _identity(*_entries(config)))
+            summary = finished_summary(folder, identity(*_entries(config)))
             already = summary is not None
-            summary = _run(config, folder) if summary is None else summary
+            summary = start(config, folder, typed) if summary is None else summary
             value = objective_value(config.objective, summary or {}, folder, worst=worst)
     except Exception as error:
         if settings.verbose is True:
@@ -119,19 +112,6 @@ def _first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _run(config: DictConfig, folder: Path, lock: Lock | None = None) -> dict[str, Any] | None:
-    """The summary of the run; None in a process that does not lead it. Of torchrun's processes, which share the folder, one locks it."""
-    typed = typed_words()
-    refuse_unread_rates(config, typed)
-    made, backend = build_experiment(config)
-    if getattr(made.workload, "download", False) and not any(DOWNLOAD.fullmatch(word) for word in typed):
-        raise ValueError("download is set by a config file, and is taken from the command line alone: type download=true")
-    written, environment = without_values(config)
-    text = config_header(_identity(written, environment), typed, environment) + OmegaConf.to_yaml(OmegaConf.create(written))
-    with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
-        return backend.run(made, folder, text)
-
-
 def _folder_name(config: DictConfig) -> str:
     """The name of a run's folder. It shows no value of an environment variable, and depends on it."""
     if _named:
@@ -139,14 +119,9 @@ def _folder_name(config: DictConfig) -> str:
     _named.append(config)
     try:
         entries, environment = _entries(config)
-        return folder_name(entries, _identity(entries, environment))
+        return folder_name(entries, identity(entries, environment))
     finally:
         _named.clear()
-
-
-def _identity(entries: dict[str, Any], environment: dict[str, str]) -> str:
-    """The identity of a run: its hash has in it the hashes of values from the environment, not the values."""
-    return identity_of({**entries, "environment": environment} if environment else entries)
 
 
 def typed_words() -> tuple[str, ...]:
@@ -156,13 +131,9 @@ def typed_words() -> tuple[str, ...]:
     return tuple(map(str, words))
 
 
-def _without_hydra(config: DictConfig) -> DictConfig:
-    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]) if "hydra" in config else config
-
-
 def _entries(config: DictConfig) -> tuple[dict[str, Any], dict[str, str]]:
     """The config without Hydra's own part as a file has it, and the hashes; unresolved if it cannot be resolved, as the run reports."""
-    own = _without_hydra(config)
+    own = without_hydra(config)
     try:
         return without_values(own, shown=())
     except OmegaConfBaseException:
@@ -173,6 +144,4 @@ def _entries(config: DictConfig) -> tuple[dict[str, Any], dict[str, str]]:
 
 # On import, as a launcher's processes import this module and nothing else before they compose the run's config and name its folder.
 provenance.install()
-libraries.install()
-OmegaConf.register_new_resolver("hetsim.name", lambda key, *, _root_: name(key, config=_root_), replace=True)
 OmegaConf.register_new_resolver("hetsim.folder", lambda *, _root_: _folder_name(_root_), replace=True)

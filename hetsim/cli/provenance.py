@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,29 @@ CHOICES = ("hydra/launcher", "hydra/sweeper", "hydra/sweeper/sampler")
 
 def install() -> None:
     """Let every config that Hydra composes in this process pass the checks of this module, before Hydra acts on it."""
-    if getattr(ConfigLoaderImpl.load_configuration, "checked_by_hetsim", False):
-        return
+    if not _installed():
+        for owner, name, method in _patches():
+            setattr(owner, name, method)
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """The same for a while: a program that uses hetsim may use Hydra for itself."""
+    before = [] if _installed() else [(owner, name, getattr(owner, name)) for owner, name, _ in _patches()]
+    install()
+    try:
+        yield
+    finally:
+        for owner, name, method in before:
+            setattr(owner, name, method)
+
+
+def _installed() -> bool:
+    return getattr(ConfigLoaderImpl.load_configuration, "checked_by_hetsim", False)
+
+
+def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
+    """The methods of Hydra's that are replaced."""
     load, load_job = ConfigLoaderImpl.load_configuration, ConfigLoaderImpl.load_sweep_config
     read = ConfigRepository.load_config
     load_file, search = ConfigLoaderImpl._load_single_config, ConfigLoaderImpl._process_config_searchpath
@@ -136,12 +157,14 @@ def install() -> None:
         return composed_mode(hydra, config_name, overrides)
 
     checked_configuration.checked_by_hetsim = True  # type: ignore[attr-defined]
-    ConfigLoaderImpl.load_configuration = checked_configuration  # type: ignore[method-assign, assignment]
-    ConfigLoaderImpl.load_sweep_config = checked_job  # type: ignore[method-assign, assignment]
-    ConfigRepository.load_config = checked_read  # type: ignore[method-assign, assignment]
-    ConfigLoaderImpl._load_single_config = checked_file  # type: ignore[method-assign, assignment]
-    ConfigLoaderImpl._process_config_searchpath = checked_search_path  # type: ignore[method-assign, assignment]
-    Hydra.get_mode = mode  # type: ignore[method-assign, assignment]
+    return [
+        (ConfigLoaderImpl, "load_configuration", checked_configuration),
+        (ConfigLoaderImpl, "load_sweep_config", checked_job),
+        (ConfigRepository, "load_config", checked_read),
+        (ConfigLoaderImpl, "_load_single_config", checked_file),
+        (ConfigLoaderImpl, "_process_config_searchpath", checked_search_path),
+        (Hydra, "get_mode", mode),
+    ]
 
 
 def _cannot_be_composed(overrides: list[str], error: Exception) -> str:

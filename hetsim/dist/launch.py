@@ -7,10 +7,12 @@ import multiprocessing
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hetsim.errors import RunFailed
@@ -46,7 +48,8 @@ def launch(experiment: Experiment, folder: Path, config: str, *, interface: str,
     with contextlib.chdir(Path(__file__).parent):  # it imports PyTorch, see hetsim.cli.libraries; its children go back
         _without_interrupts(forkserver.ensure_running)
     try:
-        started = _start(processes)
+        with _no_main():
+            started = _start(processes)
         listening.close()
         for _, sender in pipes:
             sender.close()
@@ -97,6 +100,17 @@ def _closed(pipe: Connection, seconds: float) -> bool:
     except (EOFError, OSError):
         return True
     return False
+
+
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """While this lasts, a process that starts does not import the program's main module, a script that may call `hetsim.run` at its top."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _without_interrupts(start: Callable[[], None]) -> None:

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+DESCRIBED = (
+    *("method", "cluster", "num_workers", "workload", "seed", "backend", "emulation", "num_updates", "num_samples", "seconds"),
+    *("num_samples_discarded", "staleness_max", "batch_sizes"),
+)
+"""The entries of summary.json that are put in words, besides those that every reader of a run needs."""
+
 
 def describe(summary: Mapping[str, Any]) -> str:
     """A run in five lines."""

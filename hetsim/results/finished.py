@@ -54,6 +54,20 @@ def read_curve(run: Path) -> list[tuple[float, float | None, float | None]]:
     return [_point(f"{path}, line {line}", dict(zip(head, row, strict=False))) for line, row in enumerate(rows, 2) if row]
 
 
+def curve_table(run: Path) -> Any:
+    """The learning curve of a run with all its columns, as an Arrow table; null where there is no number."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    read_curve(run)  # its sentences say what is wrong, and where
+    path = run / "curve.csv"
+    kinds = {"version": pa.int64(), "samples": pa.int64(), **dict.fromkeys(COLUMNS, pa.float64())}
+    try:
+        return arrow_csv.read_csv(path, convert_options=arrow_csv.ConvertOptions(column_types=kinds))
+    except pa.ArrowException as error:
+        raise ValueError(f"{path} cannot be read as CSV ({brief(error)}): {REMEDY}") from None
+
+
 def _point(what: str, row: Mapping[str, str]) -> tuple[float, float | None, float | None]:
     seconds, loss, accuracy = (_number(what, name, row.get(name)) for name in COLUMNS)
     if not is_number(seconds):

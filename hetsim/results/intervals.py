@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,24 @@ BYTES_OF_A_ROW = 100
 """What a row of the trace takes in memory while it is read, filtered and sorted."""
 
 
+def read_trace(trace: Path) -> Any:
+    """The whole trace of a run, as an Arrow table; ValueError with one sentence if it is none."""
+    return _read(trace, None, lambda table: table)
+
+
 def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:
     """The first gradients and updates of a trace; ValueError with one sentence if it is none of a run of so many workers."""
+    found: list[Interval] = _read(trace, COLUMNS, first_intervals)
+    for start, end, rank, _ in found:
+        if any(seconds is None or not math.isfinite(seconds) or abs(seconds) > MAX_NUMBER for seconds in (start, end)):
+            raise ValueError(f"{trace} has an interval from {start} to {end}, which are no times of a run: {REMEDY}")
+        if rank is None or not 0 <= rank <= num_workers:
+            raise ValueError(f"{trace} has rank {rank}, but its run has {num_workers} workers: {REMEDY}")
+    return found
+
+
+def _read(trace: Path, columns: list[str] | None, use: Callable[[Any], Any]) -> Any:
+    """What `use` makes of these columns of a trace, or of all."""
     from pyarrow import ArrowException, parquet
 
     check_is_no_link(trace)
@@ -39,15 +56,9 @@ def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:
         raise ValueError(f"{trace} does not hold as many rows as it says: {REMEDY}")
     check_fits(f"{trace}, of {num_rows} rows,", BYTES_OF_A_ROW * num_rows, REMEDY)
     try:
-        found = first_intervals(file.read(columns=COLUMNS))
+        return use(file.read(columns=columns))
     except (ArrowException, OSError, ValueError) as error:
         raise ValueError(f"{trace} cannot be read as a trace ({brief(error)}): {REMEDY}") from None
-    for start, end, rank, _ in found:
-        if any(seconds is None or not math.isfinite(seconds) or abs(seconds) > MAX_NUMBER for seconds in (start, end)):
-            raise ValueError(f"{trace} has an interval from {start} to {end}, which are no times of a run: {REMEDY}")
-        if rank is None or not 0 <= rank <= num_workers:
-            raise ValueError(f"{trace} has rank {rank}, but its run has {num_workers} workers: {REMEDY}")
-    return found
 
 
 def first_intervals(table: Any, most: int = 20_000) -> list[Interval]:

@@ -1,0 +1,117 @@
+"""hetsim from Python: what the commands do, for notebooks and scripts.
+
+    import hetsim
+
+    run = hetsim.run("method=dbs_sgd", "cluster=mixed4")
+    run.summary["updates_per_second"], run.curve(), run.timeline()
+
+`run` takes the words of the command, and returns what the run has left in its folder. Errors that a user can correct are ValueError, or
+`hetsim.errors.RunFailed` for a run that began; each has one sentence.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hetsim.errors import RunFailed
+from hetsim.results.compare import comparison, differences, ordered, render
+from hetsim.results.config_file import read_config
+from hetsim.results.describe import DESCRIBED, describe
+from hetsim.results.figures import own_style, timeline
+from hetsim.results.finished import check_has, curve_table, read_summary
+from hetsim.results.identity import environment_hashes
+from hetsim.results.intervals import read_intervals, read_trace
+from hetsim.results.keys import VARY_IN_A_COMPARISON
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A finished run: the folder, and the numbers of its summary.json. Its other files are read when they are asked for."""
+
+    folder: Path
+    summary: dict[str, Any]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved config, with references in the place of values of environment variables."""
+        return read_config(self.folder)
+
+    def trace(self) -> Any:
+        """All that happened, as an Arrow table: one row for each interval, with start and end in seconds, rank and kind.
+
+        `.to_pandas()` makes a data frame of it. ValueError if the run was made with trace=none.
+        """
+        return read_trace(self.folder / "trace.parquet")
+
+    def curve(self) -> Any:
+        """The learning curve, as an Arrow table: seconds of the run's own clock, version, samples, training loss, test accuracy."""
+        return curve_table(self.folder)
+
+    def timeline(self) -> Any:
+        """Who computes, updates and waits in the first steps, as a matplotlib figure; None if the run has no step."""
+        check_has(self.folder, self.summary, "method", "cluster", "workload", "num_workers")
+        size = self.summary["num_workers"]
+        steps = read_intervals(self.folder / "trace.parquet", num_workers=size)
+        with own_style():
+            return timeline([(f"{self.summary['method']} on {self.summary['cluster']}", steps)], num_workers=size)
+
+    def __repr__(self) -> str:
+        return f"{describe(self.summary)}\n  files in {os.path.relpath(self.folder)}"
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Two runs, number by number: the simulated one first if the other is measured."""
+
+    runs: tuple[Run, Run]
+    names: tuple[str, str]
+    rows: list[dict[str, Any]]
+    """Of each number its name, its key, both values, and (first − second) / |second|, which is None where it has no meaning."""
+    different: dict[str, tuple[Any, Any]]
+    """The keys in which the configs differ, except those that may differ in a comparison."""
+
+    def __repr__(self) -> str:
+        remarks = [f"the runs differ in {key}: {one} and {other}" for key, (one, other) in self.different.items()]
+        return "\n".join([render(self.rows, self.names), *remarks])
+
+
+def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = None, folder: str | Path | None = None) -> Run:
+    """Run `hetsim` with these words, such as "method=dbs_sgd" and "backend=dist", and return what it left.
+
+    `trust` names your own modules, whose classes a `_target_` may name; `config_dir` is a folder with further choices. The run's files go
+    to `folder`, by default to a new one below runs/.
+    """
+    from hetsim.cli.compose import composed
+    from hetsim.cli.errors import sentence
+    from hetsim.cli.start import start
+    from hetsim.results.lock import only_run_in
+
+    trusted = (f"trust=[{','.join(trust)}]",) if trust else ()
+    config, usual, typed = composed([*words, *trusted], config_dir=None if config_dir is None else Path(config_dir))
+    place = usual if folder is None else Path(folder)
+    try:
+        summary = start(config, place, typed, only_run_in)
+    except OSError as error:
+        raise RunFailed(sentence(error)) from error
+    if summary is None:
+        raise RunFailed("another process leads this run: call hetsim.run in one process, or start the command under torchrun")
+    return Run(place, summary)
+
+
+def load(folder: str | Path) -> Run:
+    """A run that has finished, from its folder. ValueError with one sentence if it holds none."""
+    found = Run(Path(folder), read_summary(Path(folder)))
+    check_has(found.folder, found.summary, *DESCRIBED)
+    return found
+
+
+def compare(first: Run | str | Path, second: Run | str | Path) -> Comparison:
+    """Two runs, or their folders, side by side."""
+    folders, summaries, names = ordered([one.folder if isinstance(one, Run) else Path(one) for one in (first, second)])
+    one, other = (Run(folder, summary) for folder, summary in zip(folders, summaries, strict=True))
+    configs = [run.config | environment_hashes(run.folder, without=VARY_IN_A_COMPARISON) for run in (one, other)]
+    return Comparison((one, other), names, comparison(*summaries), differences(*configs))

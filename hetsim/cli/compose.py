@@ -1,0 +1,39 @@
+"""The config that overrides make, composed from Python as the command composes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from hetsim.cli import provenance
+from hetsim.cli.errors import USERS, sentence
+from hetsim.cli.methods import configs
+from hetsim.cli.start import without_hydra
+from hetsim.errors import RunFailed
+
+
+def composed(words: Sequence[str], *, config_dir: Path | None) -> tuple[DictConfig, Path, tuple[str, ...]]:
+    """The config of a run, its folder by `hydra.run.dir`, and the overrides of the config itself.
+
+    `config_dir` has further choices, as the command's --config-dir. ValueError with one sentence if the words make no config.
+    """
+    if config_dir is not None and not config_dir.is_dir():
+        raise ValueError(f"config_dir={config_dir} is no folder: give one with folders of choices, such as method/")
+    searched = [] if config_dir is None else [f"hydra.searchpath=[{_quoted(f'file://{config_dir.absolute()}')}]"]
+    try:
+        with provenance.installed(), initialize_config_dir(str(configs()), version_base="1.3"):
+            config = compose("config", overrides=[*words, *searched], return_hydra_config=True)
+        typed = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+        assert isinstance(typed, list)
+        return without_hydra(config), Path(config.hydra.run.dir), tuple(map(str, typed))
+    except RunFailed:
+        raise
+    except USERS as error:
+        raise ValueError(sentence(error)) from None
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

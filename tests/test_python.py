@@ -1,0 +1,164 @@
+"""hetsim from Python: the same runs as the command's, what they left, and one sentence for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from matplotlib.figure import Figure
+from worlds import exit_status
+
+import hetsim
+from hetsim.cli.main import main
+from hetsim.cli.provenance import installed
+
+pytestmark = pytest.mark.slow
+
+QUICK = ("workload=quadratic", "budget.epochs=2", "pictures=false")
+PAGE = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_page_is_true(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its code runs, block after block, and prints what stands below it."""
+    names: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", PAGE, flags=re.DOTALL)
+    for code, printed in blocks:
+        exec(code, names)
+        told = capsys.readouterr().out
+        assert told == printed or not printed
+    assert sum(bool(printed) for _, printed in blocks) == 4
+
+
+def test_a_run_is_the_commands_run(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its files, identity included, and what it prints."""
+    run = hetsim.run("method=asgd", *QUICK, folder="one")
+    assert exit_status(monkeypatch, "hetsim", main, "method=asgd", *QUICK, "hydra.run.dir=two") == 0
+
+    assert repr(run).replace("one", "two") + "\n" == capsys.readouterr().out
+    assert {path.name for path in Path("one").iterdir()} == {path.name for path in Path("two").iterdir()}
+    assert Path("one/config.yaml").read_text() == Path("two/config.yaml").read_text()
+    assert run.summary == json.loads(Path("one/summary.json").read_text())
+    assert run.config["method"] == "asgd"
+    assert hetsim.load("two").curve().equals(run.curve())
+    assert run.curve().column_names == ["seconds", "version", "samples", "train_loss", "test_accuracy"]
+    assert run.trace().num_rows > run.summary["num_updates"]
+    assert isinstance(run.timeline(), Figure)
+    compared = hetsim.compare(run, "two")
+    assert [row["relative_error"] for row in compared.rows] == [0.0] * 5 + [None]
+    assert compared.different == {}
+    assert here.samefile(".")
+
+
+def test_a_script_without_a_guard_may_start_processes(here: Path) -> None:
+    """They do not run the script again."""
+    Path("script.py").write_text(
+        f"import hetsim\nrun = hetsim.run('method=ssgd', 'backend=dist', *{QUICK!r})\nprint('once', run.summary['backend'])\n"
+    )
+
+    ended = subprocess.run([sys.executable, "script.py"], cwd=here, capture_output=True, text=True, check=False, timeout=300)
+
+    assert (ended.returncode, ended.stdout) == (0, "once dist\n"), ended.stderr
+
+
+OWN = """
+from dataclasses import dataclass
+from hetsim.policies.weighting import Discount
+
+@dataclass(frozen=True)
+class Halved(Discount):
+    def factor(self, staleness):
+        return 0.5
+"""
+
+
+def test_ones_own_class_and_config(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By trust= and config_dir=, as on the command line; a folder's name may hold quotes."""
+    (here / "my_discounts.py").write_text(OWN)
+    monkeypatch.syspath_prepend(here)
+    folder = here / "it's, [mine]" / "discount"
+    folder.mkdir(parents=True)
+    (folder / "halved.yaml").write_text("_target_: my_discounts.Halved\n")
+
+    run = hetsim.run("method=asgd", "discount=halved", *QUICK, trust=["my_discounts"], config_dir=folder.parent)
+
+    assert run.config["discount"] == {"_target_": "my_discounts.Halved"}
+    assert run.folder.parts[0] == "runs"
+    with pytest.raises(ValueError, match=r"my_discounts.Halved is not allowed: .* add 'trust=\[my_discounts\]'"):
+        hetsim.run("method=asgd", "discount=halved", *QUICK, config_dir=folder.parent)
+
+
+BAD = {
+    ("nothing=1",): "nothing is no key of the config",
+    ("allocation=fixd",): "allocation=fixd is no choice: take dbs,",
+    ("batch_size=1",): "batch_size=1 is less than one sample for each of 4 workers: raise it",
+    ("seed=1,2",): "seed",
+    ("seed",): "seed cannot be read as key=value",
+    ("trust=[os]", "discount._target_=os.system"): "discount._target_=os.system is refused",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_one_sentence(words: tuple[str, ...], here: Path) -> None:
+    """And nothing is left."""
+    with pytest.raises(ValueError, match=re.escape(BAD[words])) as error:
+        hetsim.run(*words)
+
+    assert "\n" not in str(error.value)
+    assert list(here.iterdir()) == []
+
+
+def test_a_strangers_config_is_checked_here_too(here: Path) -> None:
+    """It sets no key of Hydra's."""
+    (here / "conf" / "experiment").mkdir(parents=True)
+    (here / "conf" / "experiment" / "nice.yaml").write_text("# @package _global_\nhydra: {run: {dir: elsewhere}}\n")
+
+    with pytest.raises(ValueError, match=r"nice.yaml sets hydra.run.dir, which is taken from the command line alone"):
+        hetsim.run("experiment=nice", config_dir="conf")
+    with pytest.raises(ValueError, match="config_dir=nowhere is no folder"):
+        hetsim.run(config_dir="nowhere")
+
+
+def test_a_folder_without_a_run_is_one_sentence(here: Path) -> None:
+    """Also a run without a trace."""
+    with pytest.raises(ValueError, match="nowhere is no folder of a finished run"):
+        hetsim.load("nowhere")
+    run = hetsim.run("method=ssgd", *QUICK, "trace=none", folder=here / "run")
+    (here / "old").mkdir()
+    (here / "old" / "summary.json").write_text(json.dumps({key: value for key, value in run.summary.items() if key != "emulation"}))
+    with pytest.raises(ValueError, match="old is no run of this version of hetsim: it lacks emulation"):
+        hetsim.load("old")
+    with pytest.raises(ValueError, match=r"trace.parquet is no file"):
+        run.trace()
+
+
+def test_another_program_may_use_hydra_for_itself() -> None:
+    """Its own configs are checked by nobody once a run is composed."""
+    code = "import hetsim.cli.compose, hydra\nfrom hydra._internal.config_loader_impl import ConfigLoaderImpl as C\n" + (
+        "assert not hasattr(C.load_configuration, 'checked_by_hetsim')\n"
+        "hetsim.cli.compose.composed(['seed=1'], config_dir=None)\n"
+        "assert not hasattr(C.load_configuration, 'checked_by_hetsim')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    load = ConfigLoaderImpl.load_configuration
+    with installed():
+        assert ConfigLoaderImpl.load_configuration is load  # this process runs commands
+
+
+def test_importing_hetsim_imports_little() -> None:
+    """Neither PyTorch nor Hydra, until a run is asked for."""
+    code = "import hetsim, sys\nhetsim.run\nassert not {'torch', 'hydra', 'matplotlib', 'pyarrow'} & set(sys.modules)\n"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = hetsim.nothing
