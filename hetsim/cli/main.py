@@ -25,9 +25,8 @@ def main() -> None:
     """Run what was typed. Exit status 0 if every run succeeded, 1 if one failed or the user must correct something, 130 after Ctrl-C."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them; they are reported here
     if not {"", os.getcwd()} & set(sys.path):
-        os.environ["PYTHONSAFEPATH"] = (
-            os.environ.get("PYTHONSAFEPATH") or "1"
-        )  # the processes of a run do not import from the current folder, either
+        # the processes of a run do not import from the current folder, either
+        os.environ["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH") or "1"
     job.failures.clear()
     sys.argv[1:] = options_first(sys.argv[1:])
     try:
