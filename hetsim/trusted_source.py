@@ -161,6 +161,9 @@ def _bindings(tree: ast.Module) -> dict[str, ast.AST]:
         elif isinstance(part, ast.Assign | ast.AnnAssign):
             targets = part.targets if isinstance(part, ast.Assign) else [part.target]
             bound |= {target.id: part for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(part, ast.Delete):
+            for target in part.targets:
+                bound.pop(target.id if isinstance(target, ast.Name) else "", None)
     return bound
 
 

@@ -87,7 +87,7 @@ def test_ones_own_class_and_config(here: Path, monkeypatch: pytest.MonkeyPatch) 
     """By trust= and config_dir=, as on the command line; a folder's name may hold quotes."""
     (here / "my_discounts.py").write_text(OWN)
     monkeypatch.syspath_prepend(here)
-    folder = here / "it's, [mine]" / "discount"
+    folder = here / "it's\\ [a\\b], mine\\" / "discount"
     folder.mkdir(parents=True)
     (folder / "halved.yaml").write_text("_target_: my_discounts.Halved\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,4 +37,5 @@ def composed(words: Sequence[str], *, config_dir: Path | None) -> tuple[DictConf
 
 
 def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """A text in quotes, in Hydra's grammar: backslashes stand for themselves, except in front of a quote."""
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text) + "'"

@@ -44,7 +44,7 @@ IN_FILES = re.compile(
 """The keys of Hydra's part of a config that a file may set."""
 SWEPT = re.compile(r"[+~]*(?!(hydra|trust|(workload\.)?download)\b)[A-Za-z_][\w./]*")
 """The keys that a file may vary in a sweep."""
-OF_THE_RUN = re.compile(r"(runtime|overrides)(\..+)?|job\.(config_name|override_dirname|num|id)")
+OF_THE_RUN = re.compile(r"(runtime|overrides)(\..+)?|searchpath|job\.(config_name|override_dirname|num|id)")
 """The keys in which Hydra says what it has composed."""
 OWN = re.compile(r"structured://|pkg://(hydra\.conf|hydra_plugins)\b")
 """The sources of Hydra's and its plugins' own configs."""
@@ -107,7 +107,8 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
         if others:
             check_typed(config, overrides)
             check_length(config)
-            words: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+            typed: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+            words = [word for word in typed if not SEARCH_PATH.match(word)]  # the others' folders are no part of the reference
             chosen = [f"{group}={config.hydra.runtime.choices[group]}" for group in CHOICES if group in config.hydra.runtime.choices]
             try:
                 check_leaves(leaves(config), own((*words, *chosen), run_mode))

@@ -419,6 +419,26 @@ def test_a_link_out_of_the_folder_is_refused_before_it_is_read(
     assert "experiment/attack.yaml lies outside of the folders of configs" in capsys.readouterr().err
 
 
+def test_a_searched_folder_is_no_part_of_what_files_are_compared_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its launcher is not installed, and moves no file of hetsim's own into Hydra's part."""
+    for name, text in {
+        "hydra/launcher/mine": "# @package hydra.launcher\ndefaults: [joblib, /optimizer@_global_.hydra.job.env_set: sgd, _self_]",
+        "experiment/nice": "# @package _global_\ndefaults: [{override /hydra/launcher: mine}]",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / f"{name}.yaml").write_text(f"{text}\n")
+    searched = f"hydra.searchpath=[{tmp_path}]"
+
+    assert exit_status(monkeypatch, "hetsim", main, searched, "experiment=nice", f"hydra.run.dir={tmp_path / 'run'}") == 1
+    assert "a choice of Hydra's own groups is not installed" in capsys.readouterr().err
+
+    (tmp_path / "experiment" / "nice.yaml").write_text("# @package _global_\nseed: 3\n")
+    quick = ("workload=phantom", "budget.epochs=null", "budget.updates=2", "pictures=false", f"hydra.run.dir={tmp_path / 'run'}")
+    assert exit_status(monkeypatch, "hetsim", main, searched, "experiment=nice", *quick) == 0
+
+
 def test_a_pipe_is_no_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever opened it would wait for a writer."""
     (tmp_path / "experiment").mkdir()
@@ -513,6 +533,7 @@ MODULES = {
     "class Rule(": ("Rule", "mine_too is no valid Python"),
     f"{IMPORTS}if __name__ == '__main__':\n    class Rule(Discount): pass": ("Rule", "mine_too defines no class 'Rule'"),
     f"{IMPORTS}try:\n    1 / 0\n    class Rule(Discount): pass\nexcept ZeroDivisionError: pass": ("Rule", "mine_too defines no class"),
+    f"{IMPORTS}class Rule(Discount): pass\ndel Rule": ("Rule", "mine_too defines no class 'Rule'"),
     "class _Rule: pass": ("_Rule", "it must name a public class of mine_too"),
 }
 
