@@ -424,7 +424,8 @@ def test_a_searched_folder_is_no_part_of_what_files_are_compared_with(
 ) -> None:
     """Its launcher is not installed, and moves no file of hetsim's own into Hydra's part."""
     for name, text in {
-        "hydra/launcher/mine": "# @package hydra.launcher\ndefaults: [joblib, /optimizer@_global_.hydra.job.env_set: sgd, _self_]",
+        "hydra/launcher/mine": "# @package hydra.launcher\ndefaults: [joblib, /optimizer@_global_.hydra.job.env_set: sgd, _self_]"
+        "\nn_jobs: 1",
         "experiment/nice": "# @package _global_\ndefaults: [{override /hydra/launcher: mine}]",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True)
