@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from hetsim.results.table import Run, runs
+from hetsim.results.finished_runs import FinishedRun, finished_runs
+from hetsim.results.table import number
 
 HEAD = ("method", "seconds to {accuracy:.0%}", "spread", "updates/s", "samples/s", "staleness", "at most", "idle", "final accuracy")
 
@@ -32,15 +33,15 @@ def shown(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
-def row(method: str, found: Sequence[Run], accuracy: float) -> tuple[float, list[str]]:
+def row(method: str, found: Sequence[FinishedRun], accuracy: float) -> tuple[float, list[str]]:
     """One method's medians, and the key to sort by."""
-    times = [run.number("seconds_to_accuracy", accuracy) for run in found]
+    times = [number(run, "seconds_to_accuracy", accuracy) for run in found]
     reached = [time for time in times if time is not None]
     spread = f"{shown(min(reached))} … {shown(max(reached))}" if len(reached) == len(times) else f"{len(reached)} of {len(times)}"
     time = median(times)
 
     def middle(metric: str) -> float:
-        return statistics.median(run.number(metric, accuracy) or 0.0 for run in found)
+        return statistics.median(number(run, metric, accuracy) or 0.0 for run in found)
 
     cells = [f"`{method}`", shown(time), spread, shown(middle("updates_per_second")), shown(middle("samples_per_second"))]
     cells += [shown(middle("staleness_mean"), 2), f"{middle('staleness_max'):.0f}", f"{middle('idle_share'):.0%}"]
@@ -53,9 +54,9 @@ def main() -> None:
     parser.add_argument("sweep", type=Path, help="the folder of the sweep")
     parser.add_argument("--accuracy", type=float, default=0.9)
     arguments = parser.parse_args()
-    by_method: dict[str, list[Run]] = defaultdict(list)
+    by_method: dict[str, list[FinishedRun]] = defaultdict(list)
     try:
-        for run in runs(arguments.sweep):
+        for run in finished_runs(arguments.sweep):
             by_method[run.summary["method"]].append(run)
     except ValueError as error:
         parser.error(str(error))

@@ -31,6 +31,7 @@ from hetsim.cli.objective import OBJECTIVES, objective_value
 from hetsim.cli.outcomes import Outcome
 from hetsim.cli.table import main as table_main
 from hetsim.results import table
+from hetsim.results.finished_runs import finished_runs
 from hetsim.results.identity import config_header, folder_name, identity_of, typed_overrides
 from hetsim.results.table_files import markdown
 
@@ -411,7 +412,7 @@ def test_a_row_is_labelled_by_what_was_typed(tmp_path: Path) -> None:
     made(tmp_path / "2", 0, method="asgd", momentum=0.0, allocation={"_target_": "a.Dbs"}, typed=("method=asgd", "allocation=dbs"))
     made(tmp_path / "3", 0, method="asgd", momentum=0.1, allocation={"_target_": "a.Dbs"}, typed=("method=asgd", "allocation=dbs"))
 
-    rows, remarks = table.rows(table.runs(tmp_path), accuracy=0.9)
+    rows, remarks = table.rows(finished_runs(tmp_path), accuracy=0.9)
 
     assert not remarks
     assert [row.label for row in rows] == [
@@ -427,7 +428,7 @@ def test_the_same_simulated_run_counts_once(tmp_path: Path) -> None:
     made(tmp_path / "0", 0, pictures=True)
     made(tmp_path / "1", 0, pictures=False)
 
-    (row,), (remark,) = table.rows(table.runs(tmp_path), accuracy=0.9)
+    (row,), (remark,) = table.rows(finished_runs(tmp_path), accuracy=0.9)
 
     assert row.num_runs == 1
     assert "are the same run: one of them is counted" in remark
@@ -460,7 +461,7 @@ def test_long_values_that_would_look_the_same_are_shown_in_full(tmp_path: Path) 
     for place, value in enumerate(nodes):
         made(tmp_path / str(place), 0, nodes=value, typed=(f"nodes={value}",))
 
-    told = markdown(table.rows(table.runs(tmp_path), accuracy=0.9)[0], accuracy=0.9)
+    told = markdown(table.rows(finished_runs(tmp_path), accuracy=0.9)[0], accuracy=0.9)
 
     assert [f"`{value}`" in told for value in nodes] == [True, True, True, False]
 
@@ -470,7 +471,7 @@ def test_a_cell_is_nothing_but_its_text(tmp_path: Path) -> None:
     for place, value in enumerate(("a | b", "`c` <img src=x>", "d\x1b[2J")):
         made(tmp_path / str(place), 0, nodes=value, typed=(f"nodes={value}",))
 
-    told = markdown(table.rows(table.runs(tmp_path), accuracy=0.9)[0], accuracy=0.9)
+    told = markdown(table.rows(finished_runs(tmp_path), accuracy=0.9)[0], accuracy=0.9)
 
     assert all(line.replace("\\|", "").count("|") == told.split("\n")[0].count("|") for line in told.strip().split("\n"))
     assert {"`a \\| b`", "`'c' ‹img src=x›`", "`d\\x1b[2J`"} <= {cell.strip() for cell in re.split(r"(?<!\\)\|", told)}

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from hetsim import checks
-from hetsim.results.table import METRICS, arranged, chosen, rows, runs, title
+from hetsim.results.finished_runs import finished_runs
+from hetsim.results.table import METRICS, arranged, chosen, rows, title
 from hetsim.results.table_files import markdown, write
 
 
@@ -25,7 +26,7 @@ def main() -> None:
             raise ValueError(f"--metric {arguments.metric} is unknown: take {', '.join(METRICS)}{hint}")
         if not 0 < arguments.accuracy <= 1:
             raise ValueError(f"--accuracy must be above 0 and at most 1, not {arguments.accuracy:g}")
-        found = runs(arguments.sweep)
+        found = finished_runs(arguments.sweep)
         made, remarks = rows(found, accuracy=arguments.accuracy)
         metric = chosen(arguments.metric, made, arguments.accuracy)
         made = arranged(made, metric)

@@ -6,14 +6,10 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from hetsim.results.config_file import read_config
 from hetsim.results.describe import formatted
-from hetsim.results.finished import check_has, read_summary, seconds_to
-from hetsim.results.identity import environment_hashes, identity_of, typed_overrides
-from hetsim.results.keys import VARY_IN_A_ROW
+from hetsim.results.finished_runs import FinishedRun
+from hetsim.results.identity import identity_of
 from hetsim.results.labels import distinguishing_keys, label
 
 Number = float | None
@@ -31,24 +27,6 @@ METRICS: dict[str, tuple[str, bool]] = {
     "final_accuracy": ("final accuracy", False),
     "final_loss": ("final loss", True),
 }
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run: its folder, its summary, its config without the keys that vary in a row, and what was typed for it."""
-
-    folder: Path
-    summary: Mapping[str, Any]
-    config: Mapping[str, Any]
-    typed: Mapping[str, str]
-
-    def number(self, metric: str, accuracy: float) -> Number:
-        """The run's number; None where it has none."""
-        if metric == "seconds_to_accuracy":
-            return seconds_to(self.folder, accuracy)
-        inside = {"final_accuracy": "test_accuracy", "final_loss": "train_loss"}
-        found = self.summary["final"][inside[metric]] if metric in inside else self.summary[metric]
-        return None if found is None else float(found)
 
 
 @dataclass(frozen=True)
@@ -98,27 +76,18 @@ class Row:
         return label(self.keys)
 
 
-def runs(folder: Path) -> list[Run]:
-    """Every finished run at any depth; ValueError with one sentence if there is none, or one that is no run of this hetsim."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder: give the folder of a sweep, its hydra.sweep.dir")
-    found = [_read(path.parent) for path in sorted(folder.rglob("summary.json"))]
-    if not found:
-        raise ValueError(f"{folder} holds no finished run: give the folder of a sweep, its hydra.sweep.dir")
-    return found
+def number(run: FinishedRun, metric: str, accuracy: float) -> Number:
+    """The run's number; None where it has none."""
+    if metric == "seconds_to_accuracy":
+        return next((seconds for seconds, _, reached in run.points if reached is not None and reached >= accuracy), None)
+    inside = {"final_accuracy": "test_accuracy", "final_loss": "train_loss"}
+    found = run.summary["final"][inside[metric]] if metric in inside else run.summary[metric]
+    return None if found is None else float(found)
 
 
-def _read(folder: Path) -> Run:
-    summary = read_summary(folder)
-    check_has(folder, summary, "method", "backend", "seed", "seconds", "staleness_max")
-    config = {key: value for key, value in read_config(folder).items() if key not in VARY_IN_A_ROW}
-    config |= environment_hashes(folder, without=VARY_IN_A_ROW)
-    return Run(folder, summary, config or {"method": summary["method"]}, typed_overrides(folder))
-
-
-def rows(found: Sequence[Run], *, accuracy: float) -> tuple[list[Row], list[str]]:
+def rows(found: Sequence[FinishedRun], *, accuracy: float) -> tuple[list[Row], list[str]]:
     """One row for each config, and a sentence for each run that is left out."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[FinishedRun]] = {}
     remarks: list[str] = []
     for run in found:
         group = groups.setdefault(identity_of(run.config), [])
@@ -129,7 +98,7 @@ def rows(found: Sequence[Run], *, accuracy: float) -> tuple[list[Row], list[str]
             group.append(run)
     keys = distinguishing_keys(*zip(*((group[0].config, group[0].typed) for group in groups.values()), strict=True))
     return [
-        Row(own, len(group), {metric: Estimate.of([run.number(metric, accuracy) for run in group]) for metric in METRICS})
+        Row(own, len(group), {metric: Estimate.of([number(run, metric, accuracy) for run in group]) for metric in METRICS})
         for own, group in zip(keys, groups.values(), strict=True)
     ], remarks
 
@@ -166,7 +135,7 @@ def head(metric: str, accuracy: float) -> str:
     return METRICS[metric][0].format(accuracy=accuracy)
 
 
-def title(found: Sequence[Run]) -> str:
+def title(found: Sequence[FinishedRun]) -> str:
     """What the runs have in common."""
     common = {key: {str(run.summary.get(key)) for run in found} for key in ("method", "cluster", "workload", "backend")}
     same = [values.pop() for values in common.values() if len(values) == 1]

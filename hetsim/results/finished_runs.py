@@ -1,0 +1,47 @@
+"""The finished runs below a folder, as `hetsim-table` reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hetsim.results.config_file import read_config
+from hetsim.results.finished import check_has, read_curve, read_summary
+from hetsim.results.identity import environment_hashes, typed_overrides
+from hetsim.results.keys import VARY_IN_A_ROW
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run: its folder, its summary, its config without the keys that vary in a row, and what was typed for it."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+    config: Mapping[str, Any]
+    typed: Mapping[str, str]
+
+    @cached_property
+    def points(self) -> list[tuple[float, float | None, float | None]]:
+        """The learning curve: seconds of the run's own clock, training loss, test accuracy; None where there is no number."""
+        return read_curve(self.folder)
+
+
+def finished_runs(folder: Path) -> list[FinishedRun]:
+    """Every finished run at any depth; ValueError with one sentence if there is none, or one that is no run of this hetsim."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder: give the folder of a sweep, its hydra.sweep.dir")
+    found = [_read(path.parent) for path in sorted(folder.rglob("summary.json"))]
+    if not found:
+        raise ValueError(f"{folder} holds no finished run: give the folder of a sweep, its hydra.sweep.dir")
+    return found
+
+
+def _read(folder: Path) -> FinishedRun:
+    summary = read_summary(folder)
+    check_has(folder, summary, "method", "backend", "seed", "seconds", "staleness_max")
+    config = {key: value for key, value in read_config(folder).items() if key not in VARY_IN_A_ROW}
+    config |= environment_hashes(folder, without=VARY_IN_A_ROW)
+    return FinishedRun(folder, summary, config or {"method": summary["method"]}, typed_overrides(folder))
