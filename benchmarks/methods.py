@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hetsim.results.finished_runs import FinishedRun, finished_runs
-from hetsim.results.table import number
+from hetsim.results.tables.metrics import METRICS, Target
 
 HEAD = ("method", "seconds to {accuracy:.0%}", "spread", "updates/s", "samples/s", "staleness", "at most", "idle", "final accuracy")
 
@@ -33,15 +33,20 @@ def shown(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
+def first_evaluation(run: FinishedRun, accuracy: float) -> float | None:
+    """The seconds at the first evaluation with this accuracy or more, as the page says; None if there is none."""
+    return next((seconds for seconds, _, reached in run.points if reached is not None and reached >= accuracy), None)
+
+
 def row(method: str, found: Sequence[FinishedRun], accuracy: float) -> tuple[float, list[str]]:
     """One method's medians, and the key to sort by."""
-    times = [number(run, "seconds_to_accuracy", accuracy) for run in found]
+    times = [first_evaluation(run, accuracy) for run in found]
     reached = [time for time in times if time is not None]
     spread = f"{shown(min(reached))} … {shown(max(reached))}" if len(reached) == len(times) else f"{len(reached)} of {len(times)}"
     time = median(times)
 
     def middle(metric: str) -> float:
-        return statistics.median(number(run, metric, accuracy) or 0.0 for run in found)
+        return statistics.median(METRICS[metric].number(run, Target()) or 0.0 for run in found)
 
     cells = [f"`{method}`", shown(time), spread, shown(middle("updates_per_second")), shown(middle("samples_per_second"))]
     cells += [shown(middle("staleness_mean"), 2), f"{middle('staleness_max'):.0f}", f"{middle('idle_share'):.0%}"]

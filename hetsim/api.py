@@ -23,9 +23,16 @@ from hetsim.results.config_file import read_config
 from hetsim.results.describe import DESCRIBED, describe
 from hetsim.results.figures import own_style, timeline
 from hetsim.results.finished import check_has, curve_table, read_summary
+from hetsim.results.finished_runs import finished_run, finished_runs
 from hetsim.results.identity import environment_hashes
 from hetsim.results.intervals import read_intervals, read_trace
 from hetsim.results.keys import VARY_IN_A_COMPARISON
+from hetsim.results.tables.files import arrow, markdown, write
+from hetsim.results.tables.metrics import Target
+from hetsim.results.tables.picture import picture
+from hetsim.results.tables.table import Question
+from hetsim.results.tables.table import Table as Ranking
+from hetsim.results.tables.table import table as ranking
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,6 +86,39 @@ class Comparison:
         return "\n".join([render(self.rows, self.names), *remarks])
 
 
+@dataclass(frozen=True, repr=False)
+class Table:
+    """Runs side by side, as `hetsim-table` has them: a row for each config, ranked within its cluster, the best first."""
+
+    ranking: Ranking
+    """The groups of rows with all their numbers."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be known before the rows are compared, a sentence each."""
+        return list(self.ranking.remarks)
+
+    def to_arrow(self) -> Any:
+        """The table as an Arrow table, with the columns of table.parquet. `.to_pandas()` makes a data frame of it."""
+        return arrow(self.ranking)
+
+    def picture(self) -> Any:
+        """A matplotlib figure: a point and an interval for each row, and the baseline."""
+        with own_style():
+            return picture(self.ranking)
+
+    def write(self, folder: str | Path) -> None:
+        """Write table.md, table.csv, table.parquet and table.png to this folder."""
+        write(self.ranking, Path(folder))
+
+    def __repr__(self) -> str:
+        return "\n".join([markdown(self.ranking).rstrip("\n"), *([""] if self.remarks else []), *self.remarks])
+
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        return "\n\n".join([markdown(self.ranking), *self.remarks])
+
+
 def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = None, folder: str | Path | None = None) -> Run:
     """Run `hetsim` with these words, such as "method=dbs_sgd" and "backend=dist", and return what it left.
 
@@ -115,3 +155,27 @@ def compare(first: Run | str | Path, second: Run | str | Path) -> Comparison:
     one, other = (Run(folder, summary) for folder, summary in zip(folders, summaries, strict=True))
     configs = [run.config | environment_hashes(run.folder, without=VARY_IN_A_COMPARISON) for run in (one, other)]
     return Comparison((one, other), names, comparison(*summaries), differences(*configs))
+
+
+def table(
+    runs: str | Path | Sequence[Run | str | Path],
+    *,
+    metric: str | None = None,
+    target_accuracy: float | None = None,
+    target_loss: float | None = None,
+    at_seconds: float | None = None,
+    baseline: str | None = None,
+    best_of: Sequence[str] = (),
+) -> Table:
+    """Finished runs as a table: those below a folder, such as that of a sweep, or these ones.
+
+    The arguments are the options of `hetsim-table`, such as `baseline="method=ssgd"` and `best_of=["learning_rate"]`. ValueError with one
+    sentence if there is no such table.
+    """
+    question = Question(metric, Target(target_accuracy, target_loss, at_seconds), baseline, tuple(best_of))
+    if isinstance(runs, str | Path):
+        return Table(ranking(finished_runs(Path(runs)), question))
+    found = [finished_run(run.folder if isinstance(run, Run) else Path(run)) for run in runs]
+    if not found:
+        raise ValueError("there are no runs to make a table of: give some")
+    return Table(ranking(found, question))

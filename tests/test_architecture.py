@@ -130,6 +130,7 @@ MAY_IMPORT = {
     "hetsim/memory.py": (),
     "hetsim/errors.py": (),
     "hetsim/registry.py": (),
+    "hetsim/shipped.py": ("hetsim.registry",),
     "hetsim/trusted_source.py": (),
     "hetsim/trust.py": ("hetsim.registry", "hetsim.trusted_source", "hetsim.checks"),
     "hetsim/effects.py": ("hetsim.vector", "hetsim.errors"),
@@ -149,7 +150,9 @@ MAY_IMPORT = {
         *("hetsim.dist", "hetsim.runtime", "hetsim.coordination", "hetsim.cluster", "hetsim.workloads", "hetsim.results"),
         *("hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.errors", "hetsim.memory"),
     ),
-    "hetsim/results/": (*("hetsim.results", "hetsim.runtime", "hetsim.checks", "hetsim.errors", "hetsim.memory", "hetsim.registry"),),
+    "hetsim/results/": (
+        *("hetsim.results", "hetsim.runtime", "hetsim.checks", "hetsim.errors", "hetsim.memory", "hetsim.registry", "hetsim.shipped"),
+    ),
 }
 
 

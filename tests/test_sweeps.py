@@ -1,4 +1,4 @@
-"""Sweeps: finished runs are skipped, a failed run is reported and stops no other, and one table shows the results."""
+"""Sweeps: finished runs are skipped, a failed run is reported and stops no other, and the same command goes on with the rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import pickle
 import re
 import shlex
-import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -30,10 +29,7 @@ from hetsim.cli.main import main
 from hetsim.cli.objective import OBJECTIVES, objective_value
 from hetsim.cli.outcomes import Outcome
 from hetsim.cli.table import main as table_main
-from hetsim.results import table
-from hetsim.results.finished_runs import finished_runs
-from hetsim.results.identity import config_header, folder_name, identity_of, typed_overrides
-from hetsim.results.table_files import markdown
+from hetsim.results.identity import folder_name, identity_of, typed_overrides
 
 pytestmark = pytest.mark.slow
 
@@ -153,7 +149,8 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
 
     for program, *typed in commands:
-        assert (tabulate if program == "hetsim-table" else command)(monkeypatch, *typed) == 0
+        status = exit_status(monkeypatch, program, table_main, *typed) if program == "hetsim-table" else command(monkeypatch, *typed)
+        assert status == 0
     assert [program for program, *_ in commands] == ["hetsim", "hetsim-table", "hetsim", "hetsim"]
     assert (tmp_path / "runs" / "sweep" / "table.png").is_file()
 
@@ -344,172 +341,6 @@ def test_the_name_of_a_run_is_a_legal_file_name(method: str, cluster: str, seed:
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-")
     assert len(name) <= 120
     assert name[0] not in "-."
-
-
-def made(
-    folder: Path, seed: int, *, accuracies: tuple[float, ...] = (), seconds: float = 1.0, typed: tuple[str, ...] = (), **keys: Any
-) -> None:
-    """A finished run by hand: one second between the points of its curve."""
-    folder.mkdir(parents=True)
-    numbers = dict.fromkeys(("updates_per_second", "samples_per_second", "staleness_mean", "staleness_max", "idle_share"), 1.0)
-    final = {"train_loss": None, "test_accuracy": accuracies[-1] if accuracies else None}
-    summary = {"method": "ssgd", "backend": "sim", "seed": seed, "seconds": seconds, **numbers, "final": final}
-    points = [f"{second}.0,{second},0,,{accuracy}" for second, accuracy in enumerate(accuracies)]
-    (folder / "curve.csv").write_text("\n".join(["seconds,version,samples,train_loss,test_accuracy", *points]) + "\n")
-    config = {"method": "ssgd", "seed": seed, **keys}
-    (folder / "config.yaml").write_text(config_header("-", typed) + OmegaConf.to_yaml(OmegaConf.create(config)))
-    (folder / "summary.json").write_text(json.dumps(summary))
-
-
-def tabulate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """Exit status of `hetsim-table`."""
-    return exit_status(monkeypatch, "hetsim-table", table_main, *arguments)
-
-
-def test_the_table_has_means_and_intervals_over_seeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By Student's t; one seed has no interval, and what not every seed reaches has no mean; the same in every file."""
-    from pyarrow import csv, parquet
-
-    for seed, seconds in enumerate((1.0, 2.0, 3.0)):
-        made(tmp_path / "a" / str(seed), seed, seconds=seconds, accuracies=(0.1, 0.9), batch_size=8, typed=(f"seed={seed}", "batch_size=8"))
-    made(tmp_path / "b", 0, seconds=0.5, accuracies=(0.1, 0.5, 0.95), batch_size=16, typed=("batch_size=16",))
-    made(tmp_path / "c", 0, accuracies=(0.1, 0.5), batch_size=32)
-    made(tmp_path / "d", 1, accuracies=(0.1, 0.9), batch_size=32)
-
-    assert tabulate(monkeypatch, tmp_path, "--to", tmp_path / "told") == 0
-
-    told = capsys.readouterr()
-    half = 4.302652729911275 / math.sqrt(3)  # t of 97.5 % at two degrees of freedom, a standard deviation of 1
-    columns = parquet.read_table(tmp_path / "told" / "table.parquet").to_pydict()
-    assert told.err == ""
-    assert [line.split(" | ")[:4] for line in told.out.splitlines()[2:]] == [
-        ["| `8`", "3", "1 ± 0", "2 ± 2.5"],
-        ["| `16`", "1", "2", "0.5"],
-        ["| `32`", "2", "reached by 1 of 2", "1 ± 0"],
-    ]
-    assert columns["label"] == ["batch_size=8", "batch_size=16", "batch_size=32"]
-    assert columns["seconds_mean"] == [2.0, 0.5, 1.0]
-    assert columns["seconds_interval"] == [pytest.approx(half, rel=1e-9), None, 0.0]
-    assert columns["seconds_to_accuracy_mean"] == [1.0, 2.0, None]
-    assert columns["seconds_to_accuracy_runs"] == [3, 1, 1]
-    assert csv.read_csv(tmp_path / "told" / "table.csv").column_names == list(columns)
-    assert (tmp_path / "told" / "table.md").read_text() == told.out
-    assert {path.name for path in (tmp_path / "told").iterdir()} == {"table.parquet", "table.csv", "table.md", "table.png"}
-    assert tabulate(monkeypatch, tmp_path, "--metric", "seconds", "--accuracy", "0.95") == 0
-    assert [line.split(" | ")[:3] for line in capsys.readouterr().out.splitlines()[2:]] == [
-        ["| `16`", "1", "2"],
-        ["| `32`", "2", "never reached"],
-        ["| `8`", "3", "never reached"],
-    ]
-
-
-def test_a_row_is_labelled_by_what_was_typed(tmp_path: Path) -> None:
-    """Of the many keys that a method sets the method is enough; what was not typed is named only where nothing else tells rows apart."""
-    made(tmp_path / "0", 0, method="ssgd", momentum=0.9, allocation={"_target_": "a.Even"}, typed=("method=ssgd",))
-    made(tmp_path / "1", 0, method="asgd", momentum=0.0, allocation={"_target_": "a.Even"}, typed=("method=asgd", "pictures=false"))
-    made(tmp_path / "2", 0, method="asgd", momentum=0.0, allocation={"_target_": "a.Dbs"}, typed=("method=asgd", "allocation=dbs"))
-    made(tmp_path / "3", 0, method="asgd", momentum=0.1, allocation={"_target_": "a.Dbs"}, typed=("method=asgd", "allocation=dbs"))
-
-    rows, remarks = table.rows(finished_runs(tmp_path), accuracy=0.9)
-
-    assert not remarks
-    assert [row.label for row in rows] == [
-        "ssgd, allocation=Even, momentum=0.9",
-        "asgd, allocation=Even, momentum=0.0",
-        "asgd, allocation=dbs, momentum=0.0",
-        "asgd, allocation=dbs, momentum=0.1",
-    ]
-
-
-def test_the_same_simulated_run_counts_once(tmp_path: Path) -> None:
-    """A copy would make an interval too narrow; it is reported."""
-    made(tmp_path / "0", 0, pictures=True)
-    made(tmp_path / "1", 0, pictures=False)
-
-    (row,), (remark,) = table.rows(finished_runs(tmp_path), accuracy=0.9)
-
-    assert row.num_runs == 1
-    assert "are the same run: one of them is counted" in remark
-
-
-def test_a_table_of_nothing_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """No folder, no run, no number, a run that is none."""
-
-    def told(*arguments: object) -> str:
-        assert tabulate(monkeypatch, *arguments) == 1
-        line = capsys.readouterr().err
-        assert line.count("\n") == 1
-        return line.removeprefix("hetsim-table: error: ")
-
-    assert told(tmp_path / "x").startswith(f"{tmp_path / 'x'} is no folder: give the folder of a sweep")
-    assert told(tmp_path).startswith(f"{tmp_path} holds no finished run: give")
-    made(tmp_path / "0", 0)
-    assert told(tmp_path, "--metric", "final_accuracy").startswith("no run has a number for final_accuracy: take --metric seconds or ")
-    assert told(tmp_path, "--metric", "second").endswith("; did you mean 'seconds'?\n")
-    assert told(tmp_path, "--accuracy", "90").startswith("--accuracy must be above 0 and at most 1, not 90")
-    (tmp_path / "0" / "summary.json").write_text("{}")
-    assert "lacks updates/s" in told(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"0"}
-
-
-def test_long_values_that_would_look_the_same_are_shown_in_full(tmp_path: Path) -> None:
-    """Two clusters that differ in the middle of their nodes; a short one beside them, and a long one that is like no other."""
-    begin, end = "count: 2, seconds_per_sample: ", ", overhead_seconds: 0.001, noise: null, rack: null"
-    nodes = [f"[{begin}{seconds}{end}]" for seconds in ("0.001", "0.002")] + ["[one]", f"[some other beginning, {begin}1{end}]"]
-    for place, value in enumerate(nodes):
-        made(tmp_path / str(place), 0, nodes=value, typed=(f"nodes={value}",))
-
-    told = markdown(table.rows(finished_runs(tmp_path), accuracy=0.9)[0], accuracy=0.9)
-
-    assert [f"`{value}`" in told for value in nodes] == [True, True, True, False]
-
-
-def test_a_cell_is_nothing_but_its_text(tmp_path: Path) -> None:
-    """A value may be a stranger's: it ends no cell, no code and no line, and is no tag of HTML."""
-    for place, value in enumerate(("a | b", "`c` <img src=x>", "d\x1b[2J")):
-        made(tmp_path / str(place), 0, nodes=value, typed=(f"nodes={value}",))
-
-    told = markdown(table.rows(finished_runs(tmp_path), accuracy=0.9)[0], accuracy=0.9)
-
-    assert all(line.replace("\\|", "").count("|") == told.split("\n")[0].count("|") for line in told.strip().split("\n"))
-    assert {"`a \\| b`", "`'c' ‹img src=x›`", "`d\\x1b[2J`"} <= {cell.strip() for cell in re.split(r"(?<!\\)\|", told)}
-
-
-def test_a_table_is_neither_a_picture_nor_a_formula(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In Markdown and in a spreadsheet; numbers stay as they are."""
-    key = "![x](http://evil.example/t.png)"
-    for place, value in enumerate(("=cmd|calc", "-0.5", "+1e-3")):
-        made(tmp_path / str(place), 0, **{key: value}, typed=(f"{key}={value}",))
-
-    assert exit_status(monkeypatch, "hetsim-table", table_main, tmp_path) == 0
-
-    assert capsys.readouterr().out.startswith(f"| `{key}` |")
-    written = (tmp_path / "table.csv").read_text()
-    assert all(text in written for text in ('"\'=cmd|calc"', '"-0.5"', '"+1e-3"'))
-    assert '"=cmd' not in written
-
-
-def test_folders_that_are_nested_too_deeply_are_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An archive can hold thousands of levels."""
-    made(tmp_path / "sweep" / "0", 0)
-    monkeypatch.chdir(tmp_path / "sweep")
-    for _ in range(1500):
-        os.mkdir("a")
-        os.chdir("a")
-    os.chdir(tmp_path)
-
-    try:
-        assert exit_status(monkeypatch, "hetsim-table", table_main, tmp_path / "sweep") in (0, 1)
-        told = capsys.readouterr().err
-        assert told in ("", f"hetsim-table: error: {tmp_path}/sweep has folders that are nested hundreds deep: move them elsewhere\n")
-    finally:
-        subprocess.run(["rm", "-rf", tmp_path / "sweep"], check=True)
 
 
 def test_the_identity_of_a_deep_config_takes_no_time() -> None:

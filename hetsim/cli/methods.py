@@ -11,16 +11,11 @@ from typing import Any
 
 import yaml
 
+from hetsim.shipped import configs as configs
+
 WIDTH = 110
 """Letters in a line of the table."""
 RATES = ("learning_rate", "momentum", "local_learning_rate")
-
-
-def configs() -> Path:
-    """The folder of hetsim's own configs: inside the installed package, or at the top of a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim import checks
-from hetsim.results.finished import seconds_to
+from hetsim.results.finished import read_curve, time_to
 
 OBJECTIVES = (
     *("seconds", "updates_per_second", "samples_per_second", "staleness_mean", "staleness_max", "idle_share"),
@@ -47,7 +47,7 @@ def objective_value(key: str | None, summary: Mapping[str, Any], run: Path, *, w
         return worst
     found: Any
     if within := SECONDS_TO.fullmatch(key):
-        found = seconds_to(run, float(within[1]))
+        found = time_to(read_curve(run), accuracy=float(within[1]))
     else:
         found = summary
         for part in key.split("."):

@@ -8,31 +8,37 @@ from pathlib import Path
 
 from hetsim import checks
 from hetsim.results.finished_runs import finished_runs
-from hetsim.results.table import METRICS, arranged, chosen, rows, title
-from hetsim.results.table_files import markdown, write
+from hetsim.results.tables.files import markdown, write
+from hetsim.results.tables.metrics import METRICS, Target
+from hetsim.results.tables.table import Question, table
 
 
 def main() -> None:
     """Write and print the table; exit status 1 with one sentence if there is none."""
     parser = argparse.ArgumentParser(prog="hetsim-table", description="One table and one picture of a sweep: means over seeds.")
     parser.add_argument("sweep", metavar="SWEEP_DIR", type=Path, help="the folder of a sweep: finished runs at any depth")
-    parser.add_argument("--metric", metavar="NAME", help=f"sort the rows by this number and draw it: {', '.join(METRICS)}")
-    parser.add_argument("--accuracy", type=float, default=0.9, help="the test accuracy of seconds_to_accuracy (0.9)")
+    parser.add_argument(
+        "--metric", metavar="NAME", help=f"rank by this number and draw it: {', '.join(METRICS)}, or final.NAME of your own"
+    )
+    parser.add_argument(
+        *("--target-accuracy", "--accuracy"), type=float, metavar="A", help="of seconds_to_accuracy (the highest that every row reaches)"
+    )
+    parser.add_argument("--target-loss", type=float, metavar="L", help="the training loss of seconds_to_loss")
+    parser.add_argument("--at-seconds", type=float, metavar="T", help="the moment of accuracy_at_seconds and loss_at_seconds")
+    parser.add_argument("--baseline", metavar="KEY=VALUE", help="a row by its keys, such as method=ssgd: what the others gain over it")
+    parser.add_argument(
+        "--best-of", metavar="KEYS", default="", help="of rows that differ in these keys alone keep the best: learning_rate,momentum"
+    )
     parser.add_argument("--to", metavar="DIR", type=Path, help="write the files to this folder instead of SWEEP_DIR")
     arguments = parser.parse_args()
     try:
-        if arguments.metric is not None and arguments.metric not in METRICS:
-            hint = checks.suggestion(arguments.metric, METRICS)
-            raise ValueError(f"--metric {arguments.metric} is unknown: take {', '.join(METRICS)}{hint}")
-        if not 0 < arguments.accuracy <= 1:
-            raise ValueError(f"--accuracy must be above 0 and at most 1, not {arguments.accuracy:g}")
-        found = finished_runs(arguments.sweep)
-        made, remarks = rows(found, accuracy=arguments.accuracy)
-        metric = chosen(arguments.metric, made, arguments.accuracy)
-        made = arranged(made, metric)
-        folder = arguments.to or arguments.sweep
-        write(made, folder, metric=metric, accuracy=arguments.accuracy, title=title(found))
-        print(markdown(made, accuracy=arguments.accuracy), end="")
+        keys = tuple(key.strip() for key in arguments.best_of.split(",") if key.strip())
+        target = Target(arguments.target_accuracy, arguments.target_loss, arguments.at_seconds)
+        question = Question(arguments.metric, target, arguments.baseline, keys)
+        made = table(finished_runs(arguments.sweep), question)
+        write(made, arguments.to or arguments.sweep)
+        print(markdown(made), end="")
+        remarks = list(made.remarks)
         failed = sum(not (path.parent / "summary.json").exists() for path in arguments.sweep.rglob("error.txt"))
         if failed:
             remarks.append(f"{failed} runs failed and are not in the table: see error.txt in their folders")

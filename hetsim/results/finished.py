@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ NUMBERS = {
     "final loss": "final.train_loss",
     "final accuracy": "final.test_accuracy",
 }
+Point = tuple[float, float | None, float | None]
+"""A point of a learning curve: seconds of the run's own clock, training loss, test accuracy."""
 COLUMNS = ("seconds", "train_loss", "test_accuracy")
 """What is read of curve.csv."""
 
@@ -42,7 +46,7 @@ def check_has(run: Path, summary: Mapping[str, Any], *keys: str) -> None:
         raise ValueError(f"{run} is no run of this version of hetsim: it lacks {', '.join(missing)}; move it elsewhere")
 
 
-def read_curve(run: Path) -> list[tuple[float, float | None, float | None]]:
+def read_curve(run: Path) -> list[Point]:
     """The learning curve of a run: seconds of its own clock, training loss, test accuracy; None where there is no number."""
     path = run / "curve.csv"
     try:
@@ -68,7 +72,7 @@ def curve_table(run: Path) -> Any:
         raise ValueError(f"{path} cannot be read as CSV ({brief(error)}): {REMEDY}") from None
 
 
-def _point(what: str, row: Mapping[str, str]) -> tuple[float, float | None, float | None]:
+def _point(what: str, row: Mapping[str, str]) -> Point:
     seconds, loss, accuracy = (_number(what, name, row.get(name)) for name in COLUMNS)
     if not is_number(seconds):
         raise ValueError(f"{what}: seconds must be a number of at most {MAX_NUMBER:g}, not {shown(row['seconds'])}: {REMEDY}")
@@ -85,6 +89,34 @@ def _number(what: str, name: str, text: str | None) -> float | None:
         raise ValueError(f"{what}: {name} must be a number, not {shown(text)}: {REMEDY}") from None
 
 
-def seconds_to(run: Path, accuracy: float) -> float | None:
-    """When a run's curve first reached this test accuracy, in seconds of the run's own clock; None if it never did."""
-    return next((seconds for seconds, _, reached in read_curve(run) if reached is not None and reached >= accuracy), None)
+def time_to(points: Sequence[Point], *, accuracy: float | None = None, loss: float | None = None) -> float | None:
+    """When a learning curve first reached this test accuracy, or this training loss; None if it never did.
+
+    In seconds of the run's own clock, interpolated between the evaluation that reached it and the one before.
+    """
+    column, sign, goal = (2, 1.0, accuracy) if accuracy is not None else (1, -1.0, loss)
+    assert goal is not None
+    before: tuple[float, float] | None = None
+    for point in points:
+        seconds, value = point[0], point[column]
+        if value is None or not math.isfinite(value):
+            continue
+        if sign * value >= sign * goal:
+            return seconds if before is None else _crossing(before, (seconds, value), goal)
+        before = seconds, value
+    return None
+
+
+def _crossing(before: tuple[float, float], after: tuple[float, float], goal: float) -> float:
+    (start, low), (end, high) = before, after
+    return start + (end - start) * (goal - low) / (high - low)
+
+
+def value_at(points: Sequence[Point], moment: float, column: int) -> float | None:
+    """What a learning curve was at this moment, interpolated between two evaluations; None if the run had ended, or has no such number."""
+    known = [(point[0], value) for point in points if (value := point[column]) is not None]
+    for (start, one), (end, other) in itertools.pairwise(known):
+        if start <= moment <= end:
+            share = (moment - start) / (end - start) if end > start else 1.0
+            return (1 - share) * one + share * other
+    return next((value for seconds, value in known if seconds == moment), None)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.results.config_file import read_config
-from hetsim.results.finished import check_has, read_curve, read_summary
+from hetsim.results.finished import Point, check_has, read_curve, read_summary
 from hetsim.results.identity import environment_hashes, typed_overrides
 from hetsim.results.keys import VARY_IN_A_ROW
 
@@ -24,7 +24,7 @@ class FinishedRun:
     typed: Mapping[str, str]
 
     @cached_property
-    def points(self) -> list[tuple[float, float | None, float | None]]:
+    def points(self) -> list[Point]:
         """The learning curve: seconds of the run's own clock, training loss, test accuracy; None where there is no number."""
         return read_curve(self.folder)
 
@@ -33,13 +33,14 @@ def finished_runs(folder: Path) -> list[FinishedRun]:
     """Every finished run at any depth; ValueError with one sentence if there is none, or one that is no run of this hetsim."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder: give the folder of a sweep, its hydra.sweep.dir")
-    found = [_read(path.parent) for path in sorted(folder.rglob("summary.json"))]
+    found = [finished_run(path.parent) for path in sorted(folder.rglob("summary.json"))]
     if not found:
         raise ValueError(f"{folder} holds no finished run: give the folder of a sweep, its hydra.sweep.dir")
     return found
 
 
-def _read(folder: Path) -> FinishedRun:
+def finished_run(folder: Path) -> FinishedRun:
+    """The finished run of a folder; ValueError with one sentence if it holds none."""
     summary = read_summary(folder)
     check_has(folder, summary, "method", "backend", "seed", "seconds", "staleness_max")
     config = {key: value for key, value in read_config(folder).items() if key not in VARY_IN_A_ROW}

@@ -8,6 +8,7 @@ from typing import Any
 from hetsim.checks import printable
 from hetsim.results.config_file import flattened
 from hetsim.results.keys import VARY_IN_A_ROW
+from hetsim.shipped import choice
 
 MAX_LETTERS = 44
 """The length of a label."""
@@ -20,7 +21,7 @@ def distinguishing_keys(configs: Sequence[Mapping[str, Any]], typed: Sequence[Ma
     typed `method=` knows it by that one.
     """
     columns = _typed_columns(configs, typed)
-    _add_columns(columns, [dict(flattened(config)) for config in configs])
+    _add_columns(columns, configs)
     if not columns:
         columns["method"] = [str(config.get("method")) for config in configs]
     shown = {printable(key): [printable(value) for value in values] for key, values in columns.items()}  # they may be a stranger's
@@ -34,18 +35,29 @@ def _typed_columns(configs: Sequence[Mapping[str, Any]], typed: Sequence[Mapping
     for key in ["method", *(key for key in keys if key != "method")]:
         parts = [_part(config, key) for config in configs]
         if len({repr(part) for part in parts}) > 1 or (parts[0] is None and len({overrides.get(key) for overrides in typed}) > 1):
-            columns[key] = _brief(parts) or [_as_typed(overrides.get(key), part) for overrides, part in zip(typed, parts, strict=True)]
+            columns[key] = _brief(parts) or [_as_typed(key, overrides.get(key), part) for overrides, part in zip(typed, parts, strict=True)]
     return columns
 
 
-def _add_columns(columns: dict[str, list[str]], flat: Sequence[Mapping[str, Any]]) -> None:
+def _add_columns(columns: dict[str, list[str]], configs: Sequence[Mapping[str, Any]]) -> None:
     """Add columns of other keys, the least nested first, while two configs look the same and a key tells some apart."""
+    flat = [dict(flattened(config)) for config in configs]
     for key in sorted({key for entry in flat for key in entry}, key=lambda key: (key.count("."), key)):
         if _num_distinct(columns) == len(flat):
             return
         column = [_value(entry.get(key)) for entry in flat]
         if _num_distinct({**columns, key: column}) > _num_distinct(columns):
-            columns[key] = column
+            columns.update(_choices(configs, key, column) or {key: column})
+
+
+def _choices(configs: Sequence[Mapping[str, Any]], key: str, column: Sequence[str]) -> dict[str, list[str]]:
+    """The column of a group's choices in the place of one of classes, if it tells as many configs apart; else empty."""
+    group, _, name = key.rpartition(".")
+    parts = [_part(config, group) for config in configs]
+    if name != "_target_" or "." in group or not all(isinstance(part, Mapping) for part in parts):
+        return {}
+    named = [choice(group, part) for part in parts]
+    return {group: named} if len(set(named)) == len(set(column)) else {}
 
 
 def _num_distinct(columns: Mapping[str, Sequence[str]]) -> int:
@@ -59,10 +71,10 @@ def _part(config: Mapping[str, Any], key: str) -> Any:
     return found
 
 
-def _as_typed(override: str | None, part: Any) -> str:
-    """The override, if there is one and the value is a group or unknown; a group that was not typed is known by its name or class."""
+def _as_typed(key: str, override: str | None, part: Any) -> str:
+    """The override, if there is one and the value is a group or unknown; a group that was not typed is known by its choice."""
     if isinstance(part, Mapping | list):
-        default = part.get("name") or str(part.get("_target_", "")).rpartition(".")[2] if isinstance(part, Mapping) else part
+        default = choice(key, part) if isinstance(part, Mapping) else part
         return _value(default) if override is None else override
     return (override or "") if part is None else _value(part)
 

@@ -1,0 +1,62 @@
+"""`--baseline`: what each row gains over the row of its group that the baseline names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hetsim.results.tables.estimates import Estimate, paired_ratio
+from hetsim.results.tables.metrics import Metric
+from hetsim.results.tables.rows import Group, Row
+from hetsim.shipped import choice
+
+
+def with_gains(groups: Sequence[Group], baseline: str, metric: Metric, remarks: list[str]) -> list[Group]:
+    """The groups with a gain in each row. ValueError with one sentence if no row is the baseline, or several are and nothing pairs them."""
+    wanted = _parsed(baseline)
+    found = [[row for row in group.rows if _is(row, wanted)] for group in groups]
+    if not any(found):
+        labels = [row.label for group in groups for row in group.rows]
+        raise ValueError(f"--baseline {baseline}: no row is it; the rows are {'; '.join(labels[:6])}{' …' if labels[6:] else ''}")
+    made = []
+    for group, rows in zip(groups, found, strict=True):
+        if not rows:
+            remarks.append(f"{group.label}: no row is {baseline}, so nothing has a gain there")
+        made.append(replace(group, rows=[_with_gain(row, rows, group, baseline, metric, remarks) for row in group.rows], baselines=rows))
+    return made
+
+
+def _parsed(baseline: str) -> dict[str, str]:
+    """Of `key=value,key=value`."""
+    pairs = [part.partition("=") for part in baseline.split(",")]
+    if not all(key.strip() and equals for key, equals, _ in pairs):
+        raise ValueError(f"--baseline {baseline}: name a row by its keys, such as method=ssgd or method=ssgd,batch_size=256")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _is(row: Row, wanted: Mapping[str, str]) -> bool:
+    return all(row.keys[key] == value if key in row.keys else _value(row.runs[0].config, key) == value for key, value in wanted.items())
+
+
+def _value(config: Mapping[str, Any], key: str) -> str:
+    """What a row has for a key in which rows do not differ, as one would type it."""
+    found: Any = config
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return choice(key, found) if isinstance(found, Mapping) else str(found)
+
+
+def _with_gain(row: Row, baselines: Sequence[Row], group: Group, baseline: str, metric: Metric, remarks: list[str]) -> Row:
+    """The baseline of a row among several is the one that differs from it in the fewest keys."""
+    none = Estimate(None, None, None, 0, len(row.runs))
+    if not baselines:
+        return replace(row, gain=none)
+    distances = [sum(row.keys[key] != other.keys[key] for key in row.keys) for other in baselines]
+    nearest = [other for other, distance in zip(baselines, distances, strict=True) if distance == min(distances)]
+    if len(nearest) > 1:
+        raise ValueError(f"--baseline {baseline}: {nearest[0].label} and {nearest[1].label} are both it; name more keys, or see --best-of")
+    own, other = (each.by_seed(metric, group.target) for each in (row, nearest[0]))
+    if alone := own.keys() ^ other.keys():
+        remarks.append(f"gains are over the seeds that a row and {baseline} share: seed {', '.join(map(str, sorted(alone)))} is not")
+    return replace(row, gain=paired_ratio(own, other) if metric.higher else paired_ratio(other, own))

@@ -1,0 +1,46 @@
+"""`--best-of`: of the rows that differ in some keys alone, such as the learning rate, the one with the best number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hetsim import checks
+from hetsim.results.tables.estimates import estimate
+from hetsim.results.tables.metrics import Metric, Target
+from hetsim.results.tables.rows import Row
+
+
+def best_of(rows: Sequence[Row], keys: Sequence[str], metric: Metric, target: Target, remarks: list[str]) -> list[Row]:
+    """The best row of each config, whatever it says for these keys. A sentence if the best value is at an end of those tried."""
+    known = list(rows[0].keys)
+    for key in keys:
+        if key not in known:
+            raise ValueError(f"--best-of {key}: the runs do not differ in it; take {', '.join(known)}{checks.suggestion(key, known)}")
+    merged: dict[tuple[tuple[str, str], ...], list[Row]] = {}
+    for row in rows:
+        merged.setdefault(tuple((key, value) for key, value in row.keys.items() if key not in keys), []).append(row)
+    found = []
+    for same in merged.values():
+        best = min(same, key=lambda row: _worth(row, metric, target))
+        found.append(best)
+        remarks += [sentence for key in keys if (sentence := _at_an_end(best, same, key))]
+    return found
+
+
+def _worth(row: Row, metric: Metric, target: Target) -> tuple[int, float, float]:
+    """Less is better: few diverged runs, then many runs that have the number, then its mean."""
+    found = estimate([metric.number(run, target) for run in row.runs], scale=metric.scale)
+    return row.num_diverged, -found.num_known / found.num_runs, (-1 if metric.higher else 1) * (found.mean or 0.0)
+
+
+def _at_an_end(best: Row, same: Sequence[Row], key: str) -> str | None:
+    """A better value may lie beyond the smallest and the largest that were tried."""
+    try:
+        values = sorted({float(row.keys[key]) for row in same})
+        value = float(best.keys[key])
+    except ValueError:
+        return None
+    if len(values) < 3 or value not in (values[0], values[-1]) or value == 0:
+        return None
+    end = "smallest" if value == values[0] else "largest"
+    return f"{best.label}: the best {key} is the {end} of the {len(values)} tried, so a better one may lie beyond"

@@ -1,0 +1,92 @@
+"""Means over runs with 95 % intervals by Student's t, and ratios of runs that are paired by seed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hetsim.results.describe import formatted
+
+Number = float | None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and its 95 % interval, each None where there is none; how many of the runs have the number at all."""
+
+    mean: Number
+    low: Number
+    high: Number
+    num_known: int
+    num_runs: int
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return "–" if not self.num_known else f"in {self.num_known} of {self.num_runs}"
+        if self.low is None or self.high is None or formatted(self.low) == formatted(self.high):
+            return formatted(self.mean)
+        return f"{formatted(self.mean)} ({_brief(self.low)} … {_brief(self.high)})"
+
+
+def _brief(value: float) -> str:
+    """Three significant digits."""
+    return f"{value:.0f}" if 100 <= abs(value) < 1e15 else f"{value:.3g}"
+
+
+def estimate(values: Sequence[Number], *, scale: str) -> Estimate:
+    """The mean over runs, on a scale that is "logarithmic", "linear", or "share", which is linear from 0 to 1.
+
+    On a logarithmic scale the mean is the geometric one and the interval that of the logarithms, which never reaches below zero; where a
+    value is not above zero the scale is linear, and the interval ends at zero unless a value is below. There is no mean if some run has no
+    number, as to leave that run out would favour its config, and no interval of a single run.
+    """
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return Estimate(None, None, None, len(known), len(values))
+    if min(known) == max(known):  # its own mean, to the last bit
+        bound = known[0] if len(known) > 1 else None
+        return Estimate(known[0], bound, bound, len(known), len(known))
+    if scale == "logarithmic" and min(known) > 0:
+        mean, half = _mean_and_half([math.log(value) for value in known])
+        middle, low, high = (_exponential(bound) for bound in (mean, mean - half, mean + half))
+    else:
+        middle, half = _mean_and_half(known)
+        low, high = middle - half, middle + half
+        if scale != "linear" and min(known) >= 0:
+            low = max(low, 0.0)
+        if scale == "share" and max(known) <= 1:
+            high = min(high, 1.0)
+    return Estimate(middle, low, high, len(known), len(known))
+
+
+def _exponential(value: float) -> float:
+    return math.exp(min(value, 700.0))  # an interval of two runs may be wider than any float
+
+
+def _mean_and_half(values: Sequence[float]) -> tuple[float, float]:
+    """The mean of several values, and half the width of its interval."""
+    from scipy.special import stdtrit
+
+    mean = math.fsum(values) / len(values)
+    deviation = statistics.stdev(values) / math.sqrt(len(values))
+    return mean, float(stdtrit(len(values) - 1, 0.975)) * deviation
+
+
+def paired_ratio(above: Mapping[int, Sequence[Number]], below: Mapping[int, Sequence[Number]]) -> Estimate:
+    """The ratio of two configs' numbers, by seed: several runs of one seed count by their geometric mean.
+
+    Runs of one seed share initial weights and the order of samples, so their ratios differ far less than the runs. Seeds that only one of
+    the two has are left out; a seed of which some run has no number above zero leaves no ratio at all.
+    """
+    seeds = sorted(above.keys() & below.keys())
+    ratios = [_ratio(above[seed], below[seed]) for seed in seeds]
+    return estimate(ratios, scale="logarithmic") if ratios else Estimate(None, None, None, 0, 0)
+
+
+def _ratio(above: Sequence[Number], below: Sequence[Number]) -> Number:
+    if any(value is None or value <= 0 for value in (*above, *below)):
+        return None
+    logarithms = [math.fsum(math.log(value) for value in values if value) / len(values) for values in (above, below)]
+    return _exponential(logarithms[0] - logarithms[1])

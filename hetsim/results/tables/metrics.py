@@ -1,0 +1,90 @@
+"""The numbers by which `hetsim-table` compares runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hetsim.results.finished import Point, time_to, value_at
+from hetsim.results.finished_runs import FinishedRun
+from hetsim.results.tables.estimates import Number
+
+
+@dataclass(frozen=True)
+class Target:
+    """What runs are compared at: a test accuracy, a training loss, a moment in seconds of the run's own clock; None where not asked for."""
+
+    accuracy: float | None = None
+    loss: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The head of its column, whether more is better, the scale of its intervals, and how a run's number is found."""
+
+    head: str
+    higher: bool
+    scale: str
+    number: Callable[[FinishedRun, Target], Number]
+    printed: bool = True
+    """Whether the table in Markdown has it, unless it is the one to rank by; CSV and Parquet have all."""
+
+
+def _entry(*keys: str) -> Callable[[FinishedRun, Target], Number]:
+    """A number of summary.json. A run of an earlier version of hetsim may lack it."""
+
+    def number(run: FinishedRun, _: Target) -> Number:
+        found: Any = run.summary
+        for key in keys:
+            found = found.get(key)
+            if found is None:
+                return None
+        return float(found) if isinstance(found, int | float) else None
+
+    return number
+
+
+def _until(wanted: str) -> Callable[[FinishedRun, Target], Number]:
+    def number(run: FinishedRun, target: Target) -> Number:
+        goal = getattr(target, wanted)
+        return None if goal is None else time_to(run.points, **{wanted: goal})
+
+    return number
+
+
+def _at(column: int) -> Callable[[FinishedRun, Target], Number]:
+    def number(run: FinishedRun, target: Target) -> Number:
+        return None if target.seconds is None else value_at(run.points, target.seconds, column)
+
+    return number
+
+
+METRICS = {
+    "seconds_to_accuracy": Metric("seconds to {accuracy:.4g}", False, "logarithmic", _until("accuracy")),
+    "seconds_to_loss": Metric("seconds to loss {loss:.4g}", False, "logarithmic", _until("loss")),
+    "accuracy_at_seconds": Metric("accuracy at {seconds:g} s", True, "share", _at(2)),
+    "loss_at_seconds": Metric("loss at {seconds:g} s", False, "logarithmic", _at(1)),
+    "samples_per_second": Metric("samples/s", True, "logarithmic", _entry("samples_per_second")),
+    "updates_per_second": Metric("updates/s", True, "logarithmic", _entry("updates_per_second")),
+    "seconds": Metric("seconds", False, "logarithmic", _entry("seconds"), printed=False),
+    "staleness_mean": Metric("staleness", False, "linear", _entry("staleness_mean")),
+    "staleness_p50": Metric("staleness p50", False, "linear", _entry("staleness_p50"), printed=False),
+    "staleness_p95": Metric("staleness p95", False, "linear", _entry("staleness_p95")),
+    "staleness_max": Metric("staleness at most", False, "linear", _entry("staleness_max")),
+    "idle_share": Metric("idle share", False, "share", _entry("idle_share")),
+    "final_accuracy": Metric("final accuracy", True, "share", _entry("final", "test_accuracy")),
+    "final_loss": Metric("final loss", False, "logarithmic", _entry("final", "train_loss")),
+}
+
+
+def metrics_of(runs: Iterable[FinishedRun]) -> dict[str, Metric]:
+    """The metrics above, and as `final.NAME` those that the users' own workloads report; of these, less is better."""
+    own = dict.fromkeys(name for run in runs for name in run.summary["final"] if name not in ("train_loss", "test_accuracy"))
+    return METRICS | {f"final.{name}": Metric(f"final {name}", False, "linear", _entry("final", name)) for name in own}
+
+
+def reached(points: Sequence[Point]) -> Number:
+    """The highest test accuracy of a learning curve; None if it has none."""
+    return max((accuracy for _, _, accuracy in points if accuracy is not None), default=None)

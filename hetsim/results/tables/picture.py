@@ -1,0 +1,87 @@
+"""The picture of a table: a point and an interval for each row, below each other in groups, with the baseline drawn through its group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hetsim.results.figures import COMPUTE, INK, STEP, WAIT
+from hetsim.results.tables.estimates import Estimate
+from hetsim.results.tables.rows import Group, Row
+from hetsim.results.tables.table import Table
+
+MAX_ROWS = 60
+"""The rows of a picture."""
+GREY = "#888888"
+
+
+def cell(metric: str, estimate: Estimate) -> str:
+    """An estimate in words."""
+    if metric.startswith("seconds_to_") and estimate.num_known < estimate.num_runs:
+        return f"reached by {estimate.num_known} of {estimate.num_runs}" if estimate.num_known else "never reached"
+    if metric.endswith("_at_seconds") and estimate.num_known < estimate.num_runs:
+        return "had ended" if not estimate.num_known else f"{estimate.num_runs - estimate.num_known} of {estimate.num_runs} had ended"
+    return str(estimate)
+
+
+def picture(table: Table) -> Any:
+    """A figure: a panel for each group, the best row at its top; words where there is no number."""
+    from matplotlib.figure import Figure
+
+    drawn = list(_first(table.groups, MAX_ROWS))
+    heights = [len(rows) + 0.9 for _, rows in drawn]
+    figure = Figure(figsize=(9, 1.0 + 0.27 * sum(heights)), layout="constrained")
+    panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    if _spread(table) > 30:
+        panels[0].set_xscale("log")
+    for axes, (group, rows) in zip(panels, drawn, strict=True):
+        _draw(axes, table, group, rows)
+    heads = dict.fromkeys(group.head(table.metrics[table.metric]) for group, _ in drawn)
+    left = len(table.rows) - sum(len(rows) for _, rows in drawn)
+    more = f"; {left} more rows are in table.csv" if left else ""
+    gains = "" if table.baseline is None else f"; dashed: {table.baseline}, ×: gain over it"
+    panels[-1].set_xlabel(
+        f"{' or '.join(heads)}: mean and 95 % interval over the runs{gains}{more}", fontsize=9, color=INK, parse_math=False
+    )
+    figure.suptitle(table.title, fontsize=10, color=INK, x=0.01, ha="left", parse_math=False)
+    return figure
+
+
+def _first(groups: Any, count: int) -> Iterator[tuple[Group, list[Row]]]:
+    for group in groups:
+        rows = list(group.rows[:count])
+        count -= len(rows)
+        if rows:
+            yield group, rows
+
+
+def _spread(table: Table) -> float:
+    """How many times the smallest mean the largest is; 1 where one is not above zero."""
+    means = [mean for row in table.rows if (mean := row.numbers[table.metric].mean) is not None]
+    return max(means) / min(means) if means and min(means) > 0 else 1.0
+
+
+def _draw(axes: Any, table: Table, group: Group, rows: list[Row]) -> None:
+    for place, row in enumerate(rows):
+        found = row.numbers[table.metric]
+        if found.mean is None:
+            words = cell(table.metric, found)
+            axes.text(0.01, place, words, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=GREY)
+            continue
+        span = None if found.low is None or found.high is None else [[found.mean - found.low], [found.high - found.mean]]
+        axes.errorbar(found.mean, place, xerr=span, fmt="o", color=COMPUTE, ms=5, elinewidth=1.6, capsize=3)
+        if row.gain is not None and row.gain.mean is not None:
+            axes.text(1.01, place, f"× {row.gain}", transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=INK)
+    for row in group.baselines if len(group.baselines) == 1 else ():
+        found = row.numbers[table.metric]
+        if found.mean is not None:
+            axes.axvline(found.mean, color=STEP, linewidth=1.2, linestyle="--", zorder=0)
+    axes.set_yticks(range(len(rows)), [group.name(row) for row in rows], parse_math=False)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.margins(x=0.06)
+    if group.label:
+        axes.set_title(group.label, fontsize=9, color=INK, loc="left", parse_math=False)
+    axes.grid(color=WAIT)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, labelsize=9, labelcolor=INK)
+    axes.spines[:].set_visible(False)

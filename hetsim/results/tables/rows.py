@@ -1,0 +1,86 @@
+"""A row of a table, and the rows that are ranked together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from hetsim.results.finished_runs import FinishedRun
+from hetsim.results.tables.estimates import Estimate, Number
+from hetsim.results.tables.labels import label
+from hetsim.results.tables.metrics import Metric, Target, reached
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one config: the keys that tell it from the others, with its values, and its numbers over the runs."""
+
+    keys: Mapping[str, str]
+    runs: Sequence[FinishedRun]
+    numbers: Mapping[str, Estimate] = field(default_factory=dict)
+    coordination: str = ""
+    """How its ranks work together, where that differs in its group and no key says it."""
+    gain: Estimate | None = None
+    """Over the baseline's row, in the table's metric, paired by seed: above 1 where this row is better; None without a baseline."""
+
+    @property
+    def label(self) -> str:
+        """What tells the row from all others, in a line of bounded length."""
+        return label(self.keys)
+
+    @property
+    def data(self) -> str:
+        """What the runs learn: the name of the workload."""
+        return str(self.runs[0].summary.get("workload"))
+
+    @property
+    def num_diverged(self) -> int:
+        """How many of the runs say that their training diverged."""
+        return sum(run.summary.get("diverged") is True for run in self.runs)
+
+    @cached_property
+    def reached(self) -> Number:
+        """The test accuracy that all of its runs reach; None if one has none."""
+        accuracies = [reached(run.points) for run in self.runs]
+        return None if None in accuracies else min(accuracy for accuracy in accuracies if accuracy is not None)
+
+    def by_seed(self, metric: Metric, target: Target) -> dict[int, list[Number]]:
+        """The runs' numbers by their seeds."""
+        found: dict[int, list[Number]] = {}
+        for run in self.runs:
+            found.setdefault(run.summary["seed"], []).append(metric.number(run, target))
+        return found
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that are ranked together, the best first, what they are compared at, and the rows that others are compared with."""
+
+    label: str
+    rows: Sequence[Row]
+    target: Target
+    baselines: Sequence[Row] = ()
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that tell its rows from each other; what tells the group from others is in its label."""
+        return [key for key in self.rows[0].keys if not (self.label and is_of_a_group(key))]
+
+    def name(self, row: Row) -> str:
+        """What tells a row from the others of the group."""
+        return label({key: row.keys[key] for key in self.keys}) or row.label
+
+    def head(self, metric: Metric) -> str:
+        """The head of a metric's column."""
+        return metric.head.format(**{key: value for key, value in vars(self.target).items() if value is not None})
+
+
+def is_of_a_group(key: str) -> bool:
+    """Whether a key tells groups apart: a ranking is of rows that run on the same cluster and learn the same data."""
+    return key.split(".")[0] == "cluster" or key == "workload"
+
+
+def heading(rows: Sequence[Row]) -> str:
+    """What tells the group of these rows from the others, in a line."""
+    return label({key: value for key, value in rows[0].keys.items() if is_of_a_group(key)})
