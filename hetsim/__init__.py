@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hetsim.api import Comparison, Run, Table, compare, load, run, table
+    from hetsim.api import Comparison, Run, Search, Table, compare, load, run, search, table
 
 __version__ = "0.1.0"
-__all__ = ["Comparison", "Run", "Table", "compare", "load", "run", "table"]
+__all__ = ["Comparison", "Run", "Search", "Table", "compare", "load", "run", "search", "table"]
 
 
 def __getattr__(name: str) -> Any:

@@ -119,6 +119,28 @@ class Table:
         return "\n\n".join([markdown(self.ranking), *self.remarks])
 
 
+@dataclass(frozen=True, repr=False)
+class Search:
+    """A search that has ended: its folder, and its best trial."""
+
+    folder: Path
+    value: float | None
+    """The best trial's number, the mean over its seeds; None if no trial has one."""
+    words: tuple[str, ...]
+    """What runs it, for `hetsim.run`."""
+    _said: str
+
+    @property
+    def trials(self) -> Any:
+        """All trials, as an Arrow table: number, state, objective, and the value of each key."""
+        from pyarrow import csv
+
+        return csv.read_csv(self.folder / "trials.csv")
+
+    def __repr__(self) -> str:
+        return self._said
+
+
 def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = None, folder: str | Path | None = None) -> Run:
     """Run `hetsim` with these words, such as "method=dbs_sgd" and "backend=dist", and return what it left.
 
@@ -130,8 +152,7 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     from hetsim.cli.start import start
     from hetsim.results.lock import only_run_in
 
-    trusted = (f"trust=[{','.join(trust)}]",) if trust else ()
-    config, usual, typed = composed([*words, *trusted], config_dir=None if config_dir is None else Path(config_dir))
+    config, usual, typed = composed([*words, *_trusted(trust)], config_dir=None if config_dir is None else Path(config_dir))
     place = usual if folder is None else Path(folder)
     try:
         summary = start(config, place, typed, only_run_in)
@@ -140,6 +161,10 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     if summary is None:
         raise RunFailed("another process leads this run: call hetsim.run in one process, or start the command under torchrun")
     return Run(place, summary)
+
+
+def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
+    return (f"trust=[{','.join(trust)}]",) if trust else ()
 
 
 def load(folder: str | Path) -> Run:
@@ -179,3 +204,32 @@ def table(
     if not found:
         raise ValueError("there are no runs to make a table of: give some")
     return Table(ranking(found, question))
+
+
+def search(
+    *words: str,
+    objective: str,
+    folder: str | Path,
+    direction: str | None = None,
+    trials: int = 50,
+    processes: int = 1,
+    sampler: str = "tpe",
+    prune: bool = True,
+    trust: Sequence[str] = (),
+    config_dir: str | Path | None = None,
+) -> Search:
+    """Search for the best values of the keys that are given as an interval, a range or a list, as `hetsim-search` does.
+
+    The same call with the same folder goes on until it holds so many trials. ValueError with one sentence if nothing can be searched.
+    """
+    from hetsim.cli.search.command import told
+    from hetsim.cli.search.search import Question as Asked
+    from hetsim.cli.search.search import opened
+
+    own = None if config_dir is None else str(config_dir)
+    asked = Asked((*words, *_trusted(trust)), objective, direction, trials, processes, sampler, prune, own)
+    with opened(asked, Path(folder)) as found:
+        found.tell = lambda _: None
+        found.run()
+        best = found.best
+    return Search(Path(folder), best.value if best else None, found.words(best) if best else (), told(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,14 +16,20 @@ from hetsim.cli.build import build_experiment, refuse_unread_rates
 from hetsim.cli.environment import without_values
 from hetsim.cli.folders import name
 from hetsim.results.identity import config_header, identity_of
+from hetsim.runtime.curve import Point
 
 DOWNLOAD = re.compile(r"[+]*(workload\.)?download=true", re.IGNORECASE)
 """A word that says whether data may be fetched. A file cannot vary it in a sweep."""
 Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
 
 
-def start(config: DictConfig, folder: Path, typed: Sequence[str], lock: Lock | None = None) -> dict[str, Any] | None:
-    """The summary of the run; None in a process that does not lead it. Of torchrun's processes, which share the folder, one locks it."""
+def start(
+    config: DictConfig, folder: Path, typed: Sequence[str], lock: Lock | None = None, watch: Callable[[Point], None] | None = None
+) -> dict[str, Any] | None:
+    """The summary of the run; None in a process that does not lead it. Of torchrun's processes, which share the folder, one locks it.
+
+    `watch` is called with each evaluation of a simulated run, and may raise what ends it.
+    """
     refuse_unread_rates(config, typed)
     made, backend = build_experiment(config)
     if getattr(made.workload, "download", False) and not any(DOWNLOAD.fullmatch(word) for word in typed):
@@ -30,7 +37,7 @@ def start(config: DictConfig, folder: Path, typed: Sequence[str], lock: Lock | N
     written, environment = without_values(config)
     text = config_header(identity(written, environment), typed, environment) + OmegaConf.to_yaml(OmegaConf.create(written))
     with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
-        return backend.run(made, folder, text)
+        return backend.run(made if watch is None else dataclasses.replace(made, watch=watch), folder, text)
 
 
 def identity(entries: dict[str, Any], environment: dict[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -82,6 +82,7 @@ class Processes(Backend):
         return not under_torchrun() or int(os.environ["RANK"]) == experiment.leader
 
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
+        experiment = replace(experiment, watch=None)  # it is a matter of this process alone, and of virtual time
         if under_torchrun():
             from hetsim.dist.process import join
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hetsim.coordination.state import State
@@ -29,9 +29,10 @@ class LearningCurve(Recorder):
     of the run in real time.
     """
 
-    def __init__(self, task: Task, *, every_samples: float, at_once: bool) -> None:
+    def __init__(self, task: Task, *, every_samples: float, at_once: bool, watch: Callable[[Point], None] | None = None) -> None:
         self.task = task
         self.at_once = at_once
+        self._watch = watch if at_once else None
         self.points: list[Point] = []
         self._every_samples = every_samples
         self._num_intervals = 0.0
@@ -62,4 +63,6 @@ class LearningCurve(Recorder):
     def _evaluate(self) -> None:
         for seconds, version, samples, weights in self._unevaluated:
             self.points.append(Point(seconds, version, samples, self.task.evaluate(weights)))
+            if self._watch is not None:
+                self._watch(self.points[-1])
         self._unevaluated.clear()

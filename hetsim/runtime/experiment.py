@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.effects import Batch
 from hetsim.runtime.budget import Budget
+from hetsim.runtime.curve import Point
 from hetsim.runtime.trace import DETAILS
 from hetsim.workloads.device import device
 from hetsim.workloads.task import Optimizer, OptimizerRecipe, Task, Workload
@@ -37,6 +39,8 @@ class Experiment:
     evaluate_every_epochs: float = 1
     trace: str = "full"
     pictures: bool = True
+    watch: Callable[[Point], None] | None = None
+    """Called with each evaluation in virtual time; what it raises ends the run. Real runs are evaluated when they are over."""
 
     def __post_init__(self) -> None:
         """Everything that can be checked without reading data or importing torch."""

@@ -57,5 +57,5 @@ def observed(
 ) -> tuple[LearningCurve, list[Recorder]]:
     """The learning curve of a run, and all that watch its leader: metrics first, as they refuse a run without numbers."""
     every_samples = experiment.evaluate_every_epochs * task.num_samples
-    curve = LearningCurve(task, every_samples=every_samples, at_once=at_once)
+    curve = LearningCurve(task, every_samples=every_samples, at_once=at_once, watch=experiment.watch)
     return curve, [metrics, curve, *recorders, *progress_bars(experiment, experiment.plan(task).num_positions)]
