@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Sequence as Sized
 from typing import Any
 
 import numpy as np
@@ -13,23 +12,18 @@ from torch.nn import functional
 from hetsim.effects import Batch
 from hetsim.workloads.data.base import Arrays, Augmentation
 from hetsim.workloads.device import Device
+from hetsim.workloads.flat_model import FlatModel
 from hetsim.workloads.images import CHUNK_SAMPLES, augmented, check_images, resized
 from hetsim.workloads.models.registry import build_model, logits
 from hetsim.workloads.optimizer import FlatOptimizer
-from hetsim.workloads.sequence import Indices, Sequence, word
+from hetsim.workloads.sequence import Indices, Sequence
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
 
 MAX_EVALUATED_SAMPLES = 10_000  # of the training set, evenly spaced: the training loss is the mean over them
 
 
 class Classification(Task):
-    """Mean cross entropy of a model, over inputs standardised by channel with the training set's mean and deviation.
-
-    The flat vector is [parameters | running statistics | 1] for a model with batch norm, [parameters] for others: a
-    worker starts from the global statistics, updates them by its own batch and sends back [gradient | new statistics | 1].
-    The committed statistics are the weighted mean of those that make a version: of all workers with a barrier, of one
-    worker where each gradient is applied on arrival. Integer buffers keep their initial values.
-    """
+    """Mean cross entropy of a model, over inputs standardised by channel with the training set's mean and deviation."""
 
     def __init__(
         self,
@@ -55,17 +49,12 @@ class Classification(Task):
         num_classes = int(max(arrays.y_train.max(), arrays.y_test.max())) + 1
         shape = tuple(self._x_train.shape[1:])
         self.model = build_model(model, model_options, shape=shape, num_classes=num_classes, seed=seed).to(self.dtype)
-        self._parameters = list(self.model.parameters())
         statistics = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
-        self.num_parameters: int = sum(parameter.numel() for parameter in self._parameters)
-        one = [torch.ones(1, dtype=self.dtype)] if statistics else []
-        self._initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *statistics, *one)])
-        self._placed = self._initial.clone()
-        _view([*self._parameters, *statistics], self._placed)
-        self._tail = [self._placed[self.num_parameters : -1], *one] if statistics else []
+        self._flat = FlatModel(self.model, statistics, seed=seed)
+        self.num_parameters: int = self._flat.num_parameters
 
     def initial(self) -> torch.Tensor:
-        return self._initial
+        return self._flat.initial
 
     def optimizer(self, recipe: OptimizerRecipe) -> FlatOptimizer:
         return FlatOptimizer(recipe, self.num_parameters)
@@ -75,24 +64,15 @@ class Classification(Task):
         inputs, labels = self._prepare(self._x_train, indices), self._y_train.index_select(0, torch.from_numpy(indices))
         if self.augmentation:
             inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=np.arange(batch.start, batch.stop))
-        # dropout draws from (seed, first position): the same numbers on every rank
-        torch.default_generator.manual_seed(word(self.seed, batch.start, stream=1) >> 32)
-        self._place(at, training=True)
         try:
-            loss = functional.cross_entropy(logits(self.model(inputs)), labels)
+            return self._flat.gradient(at, batch, lambda: functional.cross_entropy(logits(self.model(inputs)), labels))
         except ValueError as error:  # batch norm over a single value
             raise ValueError(
                 f"workload.model: a share of {batch.samples} samples is too small for it ({error}): raise batch_size"
             ) from None
-        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        parts = [
-            (torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1)
-            for gradient, parameter in zip(gradients, self._parameters, strict=True)
-        ]
-        return torch.cat([*parts, *self._tail]), loss.item()
 
     def evaluate(self, at: torch.Tensor) -> Evaluation:
-        self._place(at, training=False)
+        self._flat.place(at, training=False)
         count = min(self.num_samples, MAX_EVALUATED_SAMPLES)
         loss, _ = self._score(self._x_train, self._y_train, np.arange(count, dtype=np.int64) * self.num_samples // count)
         _, accuracy = self._score(self._x_test, self._y_test, np.arange(len(self._y_test)))
@@ -108,12 +88,6 @@ class Classification(Task):
                 loss += functional.cross_entropy(outputs, labels, reduction="sum").item()
                 right += (outputs.argmax(1) == labels).sum().item()
         return loss / len(indices), right / len(indices)
-
-    def _place(self, at: torch.Tensor, *, training: bool) -> None:
-        """Copy `at` into the model: a copy, because training changes the running statistics."""
-        self._placed.copy_(at)
-        if self.model.training != training:  # `train` visits every module
-            self.model.train(training)
 
     def _inputs(self, arrays: Arrays, resize: int | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs as they are stored (bytes stay bytes); sets mean and deviation of each channel."""
@@ -135,10 +109,3 @@ class Classification(Task):
 
     def _prepare(self, x: torch.Tensor, indices: Indices) -> torch.Tensor:
         return x.index_select(0, torch.from_numpy(indices)).to(self.dtype).sub_(self._mean).mul_(self._scale)
-
-
-def _view(tensors: Sized[torch.Tensor], vector: torch.Tensor) -> None:
-    """Make the tensors consecutive views of the vector."""
-    sizes = [tensor.numel() for tensor in tensors]
-    for tensor, part in zip(tensors, torch.split(vector[: sum(sizes)], sizes), strict=True):
-        tensor.data = part.view(tensor.shape)

@@ -1,0 +1,59 @@
+"""A model whose weights are one flat vector, and gradients of the same form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from hetsim.effects import Batch
+from hetsim.workloads.sequence import word
+
+
+class FlatModel:
+    """The flat vector is [parameters | running statistics | 1] for a model with batch norm, [parameters] for others.
+
+    A worker starts from the global statistics, updates them by its own batch and sends back [gradient | new statistics | 1].
+    The committed statistics are the weighted mean of those that make a version: of all workers with a barrier, of one
+    worker where each gradient is applied on arrival. Parameters that require no gradient, and buffers that are not among the
+    `statistics`, such as integer ones, keep their initial values and are no part of the vector.
+    """
+
+    def __init__(self, model: nn.Module, statistics: Sequence[torch.Tensor], *, seed: int) -> None:
+        self.model = model
+        self.seed = seed
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.num_parameters: int = sum(parameter.numel() for parameter in self._parameters)
+        one = [torch.ones(1, dtype=self._parameters[0].dtype)] if statistics else []
+        self.initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *statistics, *one)])
+        """The vector of the model as it was given."""
+        self._placed = self.initial.clone()
+        _view([*self._parameters, *statistics], self._placed)
+        self._tail = [self._placed[self.num_parameters : -1], *one] if statistics else []
+
+    def place(self, at: torch.Tensor, *, training: bool) -> None:
+        """Copy `at` into the model: a copy, because training changes the running statistics."""
+        self._placed.copy_(at)
+        if self.model.training != training:  # `train` visits every module
+            self.model.train(training)
+
+    def gradient(self, at: torch.Tensor, batch: Batch, loss: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
+        """The gradient of `loss()`, a mean over this batch, at these weights, and its value."""
+        # dropout draws from (seed, first position): the same numbers on every rank
+        torch.default_generator.manual_seed(word(self.seed, batch.start, stream=1) >> 32)
+        self.place(at, training=True)
+        mean = loss()
+        gradients = torch.autograd.grad(mean, self._parameters, allow_unused=True)
+        parts = [
+            (torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1)
+            for gradient, parameter in zip(gradients, self._parameters, strict=True)
+        ]
+        return torch.cat([*parts, *self._tail]), mean.item()
+
+
+def _view(tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
+    """Make the tensors consecutive views of the vector."""
+    sizes = [tensor.numel() for tensor in tensors]
+    for tensor, part in zip(tensors, torch.split(vector[: sum(sizes)], sizes), strict=True):
+        tensor.data = part.view(tensor.shape)
