@@ -23,6 +23,8 @@ class Supervised(Workload):
     model_options: Mapping[str, Any] = field(default_factory=dict)
     resize: int | None = None
     augmentation: Mapping[str, Any] = field(default_factory=dict)
+    num_samples: int | None = None
+    """Train on so many samples only: a part of the training set that is the same in every run, balanced by class."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str):
@@ -30,6 +32,8 @@ class Supervised(Workload):
         checks.mapping("workload.model_options", self.model_options, optional=None)
         if self.resize is not None:
             checks.whole("workload.resize", self.resize)
+        if self.num_samples is not None:
+            checks.whole("workload.num_samples", self.num_samples)
         self.augmented()
 
     def augmented(self) -> Augmentation:
@@ -46,8 +50,13 @@ class Supervised(Workload):
 
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:
         from hetsim.workloads.classification import Classification
+        from hetsim.workloads.data.part import part_of
 
+        arrays = self.read()
+        if self.num_samples is not None:
+            part = part_of(len(arrays.y_train), self.num_samples, arrays.y_train)
+            arrays = arrays._replace(x_train=arrays.x_train[part], y_train=arrays.y_train[part])
         return Classification(
-            self.read(), model=self.model, model_options=self.model_options, resize=self.resize,
+            arrays, model=self.model, model_options=self.model_options, resize=self.resize,
             augmentation=self.augmented(), seed=seed, dtype=dtype, device=device,
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import os
 import pickle
@@ -270,14 +271,68 @@ def test_missing_files_are_one_sentence_before_anything_is_loaded(tmp_path: Path
         experiment(f"workload={name}", data_root=str(tmp_path))
 
 
-def test_a_file_that_is_still_packed_is_told_so(tmp_path: Path):
-    """What lies there under .gz needs unpacking, not fetching."""
-    fake_idx(tmp_path)
-    labels = tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte"
-    labels.rename(labels.with_name(labels.name + ".gz"))
+def pack(root: Path, *names: str, folder: str = "MNIST") -> None:
+    """Leave these files as they are shipped, or all of them."""
+    for path in (root / folder / "raw").iterdir():
+        if path.name in names or not names:
+            path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
 
-    with pytest.raises(ValueError, match=rf"which is missing: gunzip {labels}\.gz$"):
-        experiment("workload=mnist", data_root=str(tmp_path))
+
+@pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")])
+def test_mnist_is_read_as_it_is_shipped(tmp_path: Path, name: str, folder: str):
+    """Packed by gzip, also where some of the files are unpacked already; nothing is written beside them."""
+    fake_idx(tmp_path / "unpacked", folder)
+    whole = experiment(f"workload={name}", data_root=str(tmp_path / "unpacked")).workload.read()
+    for packed in ((), ("train-images-idx3-ubyte", "t10k-labels-idx1-ubyte")):
+        root = tmp_path / f"packed {len(packed)}"
+        fake_idx(root, folder)
+        pack(root, *packed, folder=folder)
+        before = sorted(root.rglob("*"))
+
+        read = experiment(f"workload={name}", data_root=str(root)).workload.read()
+
+        assert [part.tolist() for part in read] == [part.tolist() for part in whole]
+        assert sorted(root.rglob("*")) == before
+
+
+def bomb(shape: tuple[int, ...]) -> bytes:
+    """A packed file that claims to hold so many images, and holds a few zeros."""
+    return gzip.compress(struct.pack(f">{1 + len(shape)}I", 0x800 + len(shape), *shape) + bytes(1000))
+
+
+DAMAGED: dict[str, tuple[bytes, str]] = {
+    # what is there in the place of the packed training images: what the sentence says
+    "no gzip": (idx(np.zeros((12, 28, 28))), "is damaged (Not a gzipped file"),
+    "cut off": (gzip.compress(bytes(range(256)) * 10)[:-20], "holds no bytes in 3 dimensions in the IDX format"),
+    "cut off within the images": (
+        gzip.compress(idx(np.random.default_rng(0).integers(0, 256, (12, 28, 28))))[:-200],
+        "is damaged (Compressed",
+    ),
+    "empty": (b"", "is damaged (unpack requires a buffer of 4 bytes)"),
+    "labels": (gzip.compress(idx(np.zeros(12))), "holds no bytes in 3 dimensions in the IDX format"),
+    "another type": (gzip.compress(struct.pack(">4I", 0xD03, 1, 1, 1) + bytes(4)), "holds no bytes in 3 dimensions in the IDX format"),
+    "too few images": (bomb((12, 28, 28)), "is damaged (it has 1000 of the 9408 bytes that it claims to hold)"),
+    "too many bytes": (bomb((1, 10, 10)), "is damaged (it has more of the 100 bytes that it claims to hold)"),
+    "a bomb": (bomb((2**31, 28, 28)), "claim to hold 1683.6 GB, as no real data do: if they are real, gunzip "),
+    "beyond 64 bits": (bomb((2**32 - 1, 2**32 - 1, 2**32 - 1)), "as no real data do"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_packed_file_is_one_sentence(tmp_path: Path, what: str):
+    """Before memory is taken for what it claims to hold."""
+    fake_idx(tmp_path)
+    pack(tmp_path)
+    path = tmp_path / "MNIST/raw/train-images-idx3-ubyte.gz"
+    contents, sentence = DAMAGED[what]
+    path.write_bytes(contents)
+
+    with pytest.raises(ValueError, match=rf"^workload=mnist cannot be read from data_root={tmp_path}: ") as error:
+        MNIST(data_root=str(tmp_path), model="lenet").read()
+    assert f"{path}" in str(error.value)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("file", ["train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])

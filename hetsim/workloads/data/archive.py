@@ -76,7 +76,7 @@ class Archive:
     def claims(self) -> dict[str, Claim]:
         """What it claims to hold, by name; ValueError with one sentence if the claims contradict each other, or are beyond belief."""
         entries = {name: self._entry(name) for name in self.names}
-        _check_ratio(self.what, self.packed_bytes, sum(entry.file_size for entry in entries.values()))
+        check_ratio(self.what, self.packed_bytes, sum(entry.file_size for entry in entries.values()))
         return {name: self._claim(name, entry) for name, entry in entries.items()}
 
     def read(self, claim: Claim) -> NDArray[Any]:
@@ -149,7 +149,7 @@ def _unpacked(file: IO[bytes], what: str, names: Collection[str], packed_bytes: 
         if part is None:
             return unpacked
         unpacked.write(part)
-        _check_ratio(what, packed_bytes, unpacked.tell())
+        check_ratio(what, packed_bytes, unpacked.tell())
 
 
 def _parts(file: IO[bytes]) -> Iterator[bytes]:
@@ -171,9 +171,10 @@ def _parts(file: IO[bytes]) -> Iterator[bytes]:
         raise EOFError("it is cut off")
 
 
-def _check_ratio(what: str, packed_bytes: int, unpacked_bytes: int) -> None:
+def check_ratio(what: str, packed_bytes: int, unpacked_bytes: int, *, remedy: str = "save them unpacked with numpy.savez") -> None:
+    """ValueError with one sentence for a file that claims to hold far more, packed, than real data would."""
     if unpacked_bytes > max(UNSUSPECTED_BYTES, MAX_RATIO * packed_bytes):
         raise ValueError(
             f"{what}: {packed_bytes / 1e6:.3g} MB claim to hold {gigabytes(unpacked_bytes)} GB, as no real data do: "
-            "if they are real, save them unpacked with numpy.savez"
+            f"if they are real, {remedy}"
         )

@@ -1,4 +1,4 @@
-"""torchvision's data sets."""
+"""torchvision's data sets: in its folders, from its addresses. CIFAR-10's files are read by torchvision, MNIST's packed or unpacked."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hetsim import checks
 from hetsim.workloads.data.base import Arrays
+from hetsim.workloads.data.idx import found, read_idx
 from hetsim.workloads.supervised import Supervised
 
 CIFAR_FOLDER, CIFAR_ARCHIVE = "cifar-10-batches-py", "cifar-10-python.tar.gz"
@@ -53,28 +55,21 @@ class TorchvisionImages(Supervised):
         if self.download:
             _refuse_links(self.root / self.dataset, self.root / CIFAR_FOLDER)
             return
-        for file in self.files:
-            path = self.root / file
-            if not path.is_file():
-                packed = path.with_name(path.name + ".gz").is_file()
-                raise ValueError(
-                    f"workload={self.name} needs {path}, which is missing: "
-                    + (f"gunzip {path}.gz" if packed else "point data_root at the folder that holds it, or add download=true")
-                )
+        if missing := self.missing():
+            raise ValueError(
+                f"workload={self.name} needs {missing[0]}, which is missing: "
+                "point data_root at the folder that holds it, or add download=true"
+            )
+
+    def missing(self) -> list[Path]:
+        """The files that are not there."""
+        return [path for file in self.files if not (path := self.root / file).is_file()]
 
     def read(self) -> Arrays:
         self.check()
-        import torchvision.datasets
-
         new = _new_folders(self.root / self.dataset / "raw")
         try:
-            with _only_arrays_in_pickles(torchvision.datasets.cifar):
-                made = [
-                    getattr(torchvision.datasets, self.dataset)(str(self.root), train=train, download=self.download)
-                    for train in (True, False)
-                ]
-            arrays = [np.asarray(part.data) for part in made]
-            labels = [np.asarray(part.targets, dtype=np.int64) for part in made]
+            arrays, labels = self._arrays()
         except Exception as error:
             _remove_empty(new)
             raise ValueError(f"workload={self.name} cannot be read from data_root={self.data_root}: {error}") from None
@@ -85,6 +80,16 @@ class TorchvisionImages(Supervised):
                 )
         x_train, x_test = (x[:, None] if x.ndim == 3 else np.ascontiguousarray(np.moveaxis(x, 3, 1)) for x in arrays)
         return Arrays(x_train, labels[0], x_test, labels[1])
+
+    def _arrays(self) -> tuple[list[NDArray[Any]], list[NDArray[np.int64]]]:
+        """Images and labels, for training and for testing, as torchvision downloads and reads them."""
+        import torchvision.datasets
+
+        with _only_arrays_in_pickles(torchvision.datasets.cifar):
+            made = [
+                getattr(torchvision.datasets, self.dataset)(str(self.root), train=train, download=self.download) for train in (True, False)
+            ]
+        return [np.asarray(part.data) for part in made], [np.asarray(part.targets, dtype=np.int64) for part in made]
 
 
 def _refuse_links(*folders: Path) -> None:
@@ -140,9 +145,22 @@ class MNIST(TorchvisionImages):
     dataset: ClassVar[str] = "MNIST"
     files: ClassVar[tuple[str, ...]] = _idx("MNIST")
 
+    def missing(self) -> list[Path]:
+        return [path for file in self.files if found(path := self.root / file) is None]
+
+    def _arrays(self) -> tuple[list[NDArray[Any]], list[NDArray[np.int64]]]:
+        """As they are shipped, by gzip, or unpacked beside it."""
+        if self.missing():
+            super()._arrays()  # downloads them
+        x_train, y_train, x_test, y_test = (
+            read_idx(found(self.root / file) or self.root / file, num_axes=axes)
+            for file, axes in zip(self.files, (3, 1, 3, 1), strict=True)
+        )
+        return [x_train, x_test], [y_train.astype(np.int64), y_test.astype(np.int64)]
+
 
 @dataclass(frozen=True, kw_only=True)
-class FashionMNIST(TorchvisionImages):
+class FashionMNIST(MNIST):
     """70,000 grey pictures of clothes of 28 x 28 pixels (arXiv 1708.07747)."""
 
     name: str = "fashion_mnist"

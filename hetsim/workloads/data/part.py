@@ -1,0 +1,33 @@
+"""A fixed part of a training set, for `workload.num_samples`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.int64]
+
+SEED = 0
+"""Of the part: it does not depend on the seed of a run, so runs of several seeds train on the same samples."""
+
+
+def part_of(count: int, num_samples: int, labels: NDArray[np.int64] | None) -> Indices:
+    """So many of `count` samples, in ascending order: with labels as many of each class, up to one, as long as it has any left.
+
+    A larger part has all samples of a smaller one. ValueError with one sentence if there are not so many.
+    """
+    if num_samples > count:
+        raise ValueError(f"workload.num_samples={num_samples} is more than the {count} samples of the training set: lower it")
+    order = np.random.default_rng(SEED).permutation(count)
+    if labels is not None:
+        order = order[np.argsort(_numbers_within_class(labels[order]), kind="stable")]
+    return np.sort(order[:num_samples])
+
+
+def _numbers_within_class(labels: NDArray[np.int64]) -> Indices:
+    """Of each sample, how many of its class stand before it."""
+    by_class = np.argsort(labels, kind="stable")
+    first = np.searchsorted(labels[by_class], labels[by_class])
+    numbers = np.empty_like(by_class)
+    numbers[by_class] = np.arange(len(labels)) - first
+    return numbers
