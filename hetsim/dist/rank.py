@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -31,6 +32,8 @@ from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
 from hetsim.workloads.task import Task
 
+SAME_LOSS = 1e-3
+"""The relative difference of two losses of the same samples, which machines of several kinds may compute differently in the last bits."""
 START_DELAY_SECONDS = 0.02
 """Seconds from agreeing on the start to the start, so that all ranks know it in time."""
 
@@ -78,7 +81,8 @@ class RankRun:
         """Run this rank's program with those of the other ranks. `report(error)` is called on the leader if no rank can go on."""
         experiment, rank, transport = self.experiment, self.rank, self.transport
         coordination, num_workers = experiment.coordination, experiment.num_workers
-        warm_up(self.prepared, samples=-(-experiment.batch_size // num_workers))
+        loss = warm_up(self.prepared, samples=-(-experiment.batch_size // num_workers))
+        check_same_task(transport.control.gather_numbers(loss), experiment.workload.name)
         began = agree_on_start(transport, experiment.leader)
         mailbox = None
         if coordination.needs_server:
@@ -164,14 +168,29 @@ def described_seconds(experiment: Experiment, rank: int) -> Callable[[int, int],
     return seconds
 
 
-def warm_up(prepared: Preparation, *, samples: int) -> None:
-    """Compute and discard a gradient and a step, as the first ones initialise libraries, which must not count in the run."""
+def warm_up(prepared: Preparation, *, samples: int) -> float:
+    """Compute and discard a gradient and a step, as the first ones initialise libraries, which must not count in the run.
+
+    Returns the mean loss of these samples, the first ones, at the weights that the run begins with.
+    """
     task, start = prepared.task, prepared.start
-    gradient, _ = task.gradient(start.weights, Batch(0, samples))
+    gradient, loss = task.gradient(start.weights, Batch(0, samples))
     for optimizer in prepared.optimizers:
         if optimizer is not None:
             optimizer.step(optimizer.initial(), start.weights, gradient, 0)
     task.device.synchronise()
+    return loss
+
+
+def check_same_task(losses: Sequence[Sequence[float]], workload: str) -> None:
+    """ValueError with one sentence, the same on each rank, if the ranks have different losses of the same samples at the first weights."""
+    (first,), *others = losses
+    for rank, (loss,) in enumerate(others, 1):
+        if not (math.isclose(first, loss, rel_tol=SAME_LOSS) or (math.isnan(first) and math.isnan(loss))):
+            raise ValueError(
+                f"workload={workload} differs by rank: the same samples at the first weights have a loss of {first:g} on rank 0 "
+                f"and of {loss:g} on rank {rank}: give the same files to all, and a seed to all that the model and the data draw"
+            )
 
 
 def agree_on_start(transport: Transport, leader: int) -> float:
