@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hetsim.api import Comparison, Run, Search, Table, compare, load, run, search, table
+    from hetsim.workloads.own import Training, workload
 
 __version__ = "0.1.0"
-__all__ = ["Comparison", "Run", "Search", "Table", "compare", "load", "run", "search", "table"]
+__all__ = ["Comparison", "Run", "Search", "Table", "Training", "compare", "load", "run", "search", "table", "workload"]
 
 
 def __getattr__(name: str) -> Any:
     """What Python offers to notebooks and scripts, imported when it is first used: the command needs little of it."""
+    if name in ("Training", "workload"):
+        from hetsim.workloads import own
+
+        return getattr(own, name)
     if name in __all__:
         from hetsim import api
 

@@ -55,7 +55,7 @@ class Run:
         return read_trace(self.folder / "trace.parquet")
 
     def curve(self) -> Any:
-        """The learning curve, as an Arrow table: seconds of the run's own clock, version, samples, training loss, test accuracy."""
+        """The learning curve, as an Arrow table: seconds of the run, version, samples, training loss, test accuracy, own metrics."""
         return curve_table(self.folder)
 
     def timeline(self) -> Any:

@@ -1,6 +1,7 @@
-"""Whose classes a config may name: those that ship with hetsim, torch.optim's, and those of modules that the user trusts.
+"""Whose code a config may name: classes that ship with hetsim, torch.optim's, and classes and workloads of modules that the user trusts.
 
-A `_target_` is looked up by the key at which it stands, and must be a public class of the kind that this key expects.
+A `_target_` is looked up by the key at which it stands, and must be a public class of the kind that this key expects. A workload of the
+user's own is a public function that `hetsim.workload` decorates.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from types import FunctionType
+from typing import Any
 
 from hetsim import checks, trusted_source
 from hetsim.registry import SHIPPED, current_name
@@ -16,6 +19,11 @@ from hetsim.registry import SHIPPED, current_name
 TORCH = "torch.optim"
 TORCH_GROUPS = ("optimizer", "learning_rate_schedule")
 """The groups whose classes are torch.optim's instead of hetsim's."""
+DECORATORS = ("hetsim.workload", "hetsim.workloads.own.workload", "hetsim.workloads.own.training.workload")
+"""The names of what decorates a function that a config may name as a workload."""
+OFFER = f"write @{DECORATORS[0]} above a function that returns a hetsim.Training"
+MARK = "__hetsim_workload__"
+"""The attribute of a function that is decorated so."""
 
 
 def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ()) -> str:
@@ -51,8 +59,10 @@ def check_source(path: object, *, key: str, group: str, kind: type, trust: Itera
         return module, last
     try:
         return trusted_source.definition(module, last, kind, trust=trust)
-    except ValueError as error:
+    except trusted_source.Unsuitable as error:
         raise ValueError(f"{key}={path} is refused, as {error}: name a subclass of {kind.__module__}.{kind.__qualname__}") from None
+    except ValueError as error:
+        raise ValueError(f"{key}={path} is refused, as {error}") from None
 
 
 def resolve(path: str, *, key: str, group: str, kind: type, trust: Iterable[str] = ()) -> type:
@@ -77,6 +87,40 @@ def resolve(path: str, *, key: str, group: str, kind: type, trust: Iterable[str]
     return found
 
 
+def check_function(path: object, *, key: str, trust: Iterable[str] = ()) -> tuple[str, str]:
+    """The module that defines the workload of this name, as in `mymodel:build`, and its name there. ValueError if it may not be named.
+
+    Of a trusted module, the source is read; none of its code has run.
+    """
+    module, colon, name = path.partition(":") if isinstance(path, str) else ("", "", "")
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise ValueError(f"{key}={path} is no name of a function in a module: give one such as mymodel:build")
+    top = module.split(".")[0]
+    root = next((root for root in trust if _within(module, root)), None)
+    if root is None or top == "hetsim":
+        raise ValueError(f"{key}={path} is not allowed: it must name a function of a module that you trust{_advice(top, trust)}")
+    if any(part.startswith("_") for part in (*module.removeprefix(root).split("."), name)):
+        raise ValueError(f"{key}={path} is not allowed: it must name a public function of {root}, such as {root}:build")
+    try:
+        return trusted_source.decorated(module, name, DECORATORS, MARK, trust=trust)
+    except trusted_source.Unsuitable as error:
+        raise ValueError(f"{key}={path} is refused, as {error}: {OFFER}") from None
+    except ValueError as error:
+        raise ValueError(f"{key}={path} is refused, as {error}") from None
+
+
+def resolve_function(path: str, *, key: str, trust: Iterable[str] = ()) -> FunctionType:
+    """The workload of this name; its module is imported. ValueError with one sentence if there is none, or it may not be named here."""
+    module, name = check_function(path, key=key, trust=trust)
+    try:
+        found = vars(trusted_source.imported(module)).get(name)
+    except ValueError as error:
+        raise ValueError(f"{key}={path}: {error}") from None
+    if not (isinstance(found, FunctionType) and hasattr(found, MARK) and any(_within(found.__module__, root) for root in trust)):
+        raise ValueError(f"{key}={path} is no workload: {OFFER}")
+    return found
+
+
 def check_trusted(trust: object) -> list[str]:
     """The names of modules that the user trusts; ValueError with one sentence if the value is something else."""
     if trust is None:
@@ -86,14 +130,15 @@ def check_trusted(trust: object) -> list[str]:
     return trust
 
 
-def argument_names(target: type) -> list[str]:
-    """The names of the arguments that this class takes."""
+def argument_names(target: Callable[..., Any]) -> list[str]:
+    """The names of the arguments that this class or function takes."""
     return list(inspect.signature(target).parameters)
 
 
-def required_arguments(target: type) -> list[str]:
+def required_arguments(target: Callable[..., Any]) -> list[str]:
     """The arguments that have no default."""
-    return [name for name, parameter in inspect.signature(target).parameters.items() if parameter.default is parameter.empty]
+    parameters = inspect.signature(target).parameters.items()
+    return [name for name, each in parameters if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
 
 
 def _within(name: str, root: str) -> bool:

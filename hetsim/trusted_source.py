@@ -1,7 +1,8 @@
 """What the source of a user's own module says of a name, read before any of the module's code runs.
 
-A config may name any class of a trusted module, so a config from a stranger could make hetsim import any file of a trusted package.
-It is imported only if its source, as far as it can be read, defines a class of the kind that the config needs there.
+A config may name any class of a trusted module, and any workload, so a config from a stranger could make hetsim import any file of a
+trusted package. It is imported only if its source, as far as it can be read, defines a class of the kind that the config needs there, or
+a function that is decorated as a workload.
 """
 
 from __future__ import annotations
@@ -10,58 +11,79 @@ import ast
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, ClassVar
 
 MAX_MODULES_READ = 50
-"""Sources that are read to find where a class comes from."""
+"""Sources that are read to find where a name comes from."""
+
+
+class Unsuitable(ValueError):
+    """Why what a name stands for is not what is looked for, as the end of a sentence that has no remedy yet."""
 
 
 def definition(module: str, name: str, kind: type, *, trust: Iterable[str]) -> tuple[str, str]:
     """The trusted module that defines the class `module.name`, and its name there, if it is, or may be, a subclass of `kind`.
 
-    ValueError with the reason if not. A name that a trusted module imports is followed to where it is defined, so that a module which
-    only uses a class need not run.
+    Unsuitable with the reason if not, ValueError with one sentence if a source cannot be read. A name that a trusted module imports is
+    followed to where it is defined, so that a module which only uses a class need not run.
     """
-    reader = _Reader(kind, tuple(trust))
-    return reader.definition(module, name)
+    return _Classes(kind, tuple(trust)).definition(module, name)
 
 
-class _Reader:
-    """Follows a name through imports and base classes, from source to source."""
+def decorated(module: str, name: str, decorators: Sequence[str], mark: str, *, trust: Iterable[str]) -> tuple[str, str]:
+    """The trusted module that defines the function `module.name`, and its name there, if one of these decorators stands above it.
 
-    def __init__(self, kind: type, trust: tuple[str, ...]) -> None:
-        self.kind = kind
+    In a module that is imported already, the decorator has left its `mark` on the function. Otherwise as `definition`.
+    """
+    return _Functions(decorators, mark, tuple(trust)).definition(module, name)
+
+
+class _Reader(ABC):
+    """Follows a name through imports, from source to source."""
+
+    what: ClassVar[str]
+    """What is looked for, in words."""
+
+    def __init__(self, reason: str, trust: tuple[str, ...]) -> None:
+        self.reason = reason
         self.trust = trust
         self._seen: set[tuple[str, str]] = set()
 
+    @abstractmethod
+    def suits(self, found: object) -> bool:
+        """Whether an object of a module that is imported is what is looked for."""
+
+    @abstractmethod
+    def refusal_of(self, part: ast.AST, tree: ast.Module, module: str, package: str) -> str | None:
+        """Why what a statement of a module defines is not what is looked for; None if it is, or may be."""
+
     def definition(self, module: str, name: str) -> tuple[str, str]:
-        """The module that defines the class, within the trusted ones, and the name there."""
+        """The module that defines it, within the trusted ones, and the name there."""
         if not any(f"{module}.".startswith(f"{root}.") for root in self.trust):
-            raise ValueError(f"{name} is defined in {module}, which is not trusted")
+            raise Unsuitable(f"{name} is defined in {module}, which is not trusted")
         if module in sys.modules:
-            found = vars(sys.modules[module]).get(name)
-            if not (isinstance(found, type) and issubclass(found, self.kind)):
-                raise ValueError(f"{module}.{name} is no {self.kind.__name__}")
+            found: Any = vars(sys.modules[module]).get(name)
+            if not self.suits(found):
+                raise Unsuitable(f"{module}.{name} {self.reason}")
             return (module, name) if found.__module__ == module else self.definition(found.__module__, found.__name__)
         if self._visited(module, name):
-            raise ValueError(f"{module}.{name} is no {self.kind.__name__}")
+            raise Unsuitable(f"{module}.{name} {self.reason}")
         tree, package = _parsed(module)
         part = _bindings(tree).get(name)
         if part is None:
             for star in _stars(tree, package):
                 with contextlib.suppress(ValueError):
                     return self.definition(star, name)
-            raise ValueError(f"{module} defines no class {name!r}")
+            raise Unsuitable(f"{module} defines no {self.what} {name!r}")
         if isinstance(part, ast.ImportFrom):
             return self.definition(_origin(part, package), _imported_as(part, name))
-        if not isinstance(part, ast.ClassDef):
-            raise ValueError(f"{module}.{name} is not defined by a class statement")
-        if not self._has_base(part, tree, module, package):
-            raise ValueError(f"{module}.{name} is no {self.kind.__name__}")
+        if (reason := self.refusal_of(part, tree, module, package)) is not None:
+            raise Unsuitable(f"{module}.{name} {reason}")
         return module, name
 
     def _visited(self, module: str, name: str) -> bool:
@@ -69,6 +91,45 @@ class _Reader:
         before = len(self._seen)
         self._seen.add((module, name))
         return len(self._seen) == before or before >= MAX_MODULES_READ
+
+
+class _Functions(_Reader):
+    """Looks for a function below a decorator."""
+
+    what = "function"
+
+    def __init__(self, decorators: Sequence[str], mark: str, trust: tuple[str, ...]) -> None:
+        super().__init__(f"has no @{decorators[0]} above it", trust)
+        self.decorators = decorators
+        self.mark = mark
+
+    def suits(self, found: object) -> bool:
+        return isinstance(found, FunctionType) and hasattr(found, self.mark)
+
+    def refusal_of(self, part: ast.AST, tree: ast.Module, module: str, package: str) -> str | None:
+        if not isinstance(part, ast.FunctionDef) or part not in tree.body:
+            return "is not defined by a def statement at the top of the module"
+        bound = _bindings(tree)
+        above = {_dotted(decorator, bound, module, package) for decorator in part.decorator_list}
+        return None if above & {*self.decorators} else self.reason
+
+
+class _Classes(_Reader):
+    """Looks for a class through its base classes."""
+
+    what = "class"
+
+    def __init__(self, kind: type, trust: tuple[str, ...]) -> None:
+        super().__init__(f"is no {kind.__name__}", trust)
+        self.kind = kind
+
+    def suits(self, found: object) -> bool:
+        return isinstance(found, type) and issubclass(found, self.kind)
+
+    def refusal_of(self, part: ast.AST, tree: ast.Module, module: str, package: str) -> str | None:
+        if not isinstance(part, ast.ClassDef):
+            return "is not defined by a class statement"
+        return None if self._has_base(part, tree, module, package) else self.reason
 
     def _has_base(self, part: ast.ClassDef, tree: ast.Module, module: str, package: str) -> bool:
         bound = _bindings(tree)
@@ -109,7 +170,9 @@ def _parsed(module: str) -> tuple[ast.Module, str]:
     if source is None:
         raise ValueError(f"{module} has no Python source that can be read: name a class in a .py file")
     try:
-        return ast.parse(source), module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
+        return ast.parse(
+            source, f"{module.rpartition('.')[2]}.py"
+        ), module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ValueError(f"{module} is no valid Python ({error}): correct it") from None
 

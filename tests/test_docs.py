@@ -22,6 +22,7 @@ from worlds import experiment, simulate
 
 from hetsim import checks
 from hetsim.cli import job, methods
+from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
 from hetsim.cli.methods import configs
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -30,6 +31,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLE = DOCS / "example"
 PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
 OWN = (DOCS / "own-method.md").read_text(encoding="utf-8")
+OWN_WORKLOAD = (DOCS / "own-workload.md").read_text(encoding="utf-8")
 CLUSTER = (DOCS / "cluster.md").read_text(encoding="utf-8")
 EXPERIMENTS = sorted(path.stem for path in (configs() / "experiment").glob("*.yaml"))
 
@@ -237,6 +239,38 @@ def test_own_methods_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert not ended.value.code, typed
 
     assert len(commands) == 6
+
+
+@pytest.mark.slow
+def test_own_workloads_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its files, saved under the names that they begin with, and its commands, in their order; what is printed of times is exact."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    files = {code.split()[1]: code for code in re.findall(r"```python\n(.*?)```", OWN_WORKLOAD, flags=re.DOTALL)}
+    for name, code in files.items():
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    commands = [shlex.split(line) for block in re.findall(r"```sh\n(.*?)```", OWN_WORKLOAD, flags=re.DOTALL) for line in block.splitlines()]
+    assert commands.pop(0) == ["export", "PYTHONPATH=."]
+    told = []
+    for typed in commands:
+        monkeypatch.setattr(sys, "argv", typed)
+        monkeypatch.setattr(job, "failures", [])
+        if typed[0] == "hetsim-compare":
+            compare_main()
+        else:
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert not ended.value.code, typed
+        told.append(capsys.readouterr().out)
+
+    printed = re.search(r"prints\n\n```\n(.*?)```", OWN_WORKLOAD, flags=re.DOTALL)
+    assert printed is not None
+    simulated, shown = (re.sub(r"(loss|error) [\d.]+", r"\1", text).splitlines()[:4] for text in (told[0], printed[1]))
+    assert simulated == shown
+    assert list(files) == ["mymodel.py", "mylanguage.py", "mydictionary.py"]
+    assert len(files["mymodel.py"].splitlines()) <= 20
+    assert len(commands) == 8
+    assert sum("backend=dist" in typed for typed in commands) == 2
 
 
 def test_own_methods_code_is_the_example() -> None:

@@ -39,7 +39,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         checks.mapping(name, entries.get(name), optional=None)
     trust = check_trusted(entries.get("trust"))
     _check_targets(entries, trust)
-    check_objective(entries.get("objective"))
+    check_objective(entries.get("objective"), workload=entries["workload"])
     _check_rates(entries)
     budget = checks.mapping("budget", entries["budget"], optional=("epochs", "updates", "seconds"))
     cluster = parse_cluster(entries["cluster"])
@@ -126,6 +126,7 @@ def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **giv
         lacks = ", ".join(sorted(getattr(target, "__abstractmethods__", ())))
         raise ValueError(f"{name}._target_={path} lacks {lacks}: write what {kind.__module__}.{kind.__name__} asks for")
     options = {key: value for key, value in entry.items() if key != "_target_"}
+    given |= {"trust": tuple(trust)} if getattr(target, "takes_trust", False) else {}
     known = [key for key in argument_names(target) if key not in given]
     for option in options:
         if option not in known:

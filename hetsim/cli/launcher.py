@@ -53,7 +53,7 @@ class SweepRecord(Callback):
         """Check what the sweep optimises, before anything is launched."""
         try:
             objective, direction = config.get("objective"), search_direction(config.hydra)
-            check_objective(objective)
+            check_objective(objective, workload=config.get("workload"))
             if direction is not None:
                 check_search(objective, direction)
             check_sweep_size(config.hydra, search=direction is not None)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim import checks
+from hetsim.registry import SHIPPED, current_name
 from hetsim.results.finished import read_curve, time_to
 
 OBJECTIVES = (
@@ -16,12 +17,21 @@ OBJECTIVES = (
     *("num_updates", "num_samples", "wall_seconds", "final.train_loss", "final.test_accuracy"),
 )
 SECONDS_TO = re.compile(r"seconds_to_(0?\.\d+|1(?:\.0*)?)")
+OWN = "hetsim.workloads.own.Own"
+METRIC = re.compile(r"final\.[A-Za-z_]\w*")
 WORST = {"minimize": math.inf, "maximize": -math.inf}
 """What is worse than any number, by the direction of a search."""
 
 
-def check_objective(key: Any) -> None:
-    """ValueError with one sentence if no run has a number of this name; None is no objective."""
+def check_objective(key: Any, *, workload: Any) -> None:
+    """ValueError with one sentence if no run has a number of this name; None is no objective.
+
+    If the workload, in this part of the config, is of the user's own, it may have metrics whose names are known after a run.
+    """
+    target = workload.get("_target_") if isinstance(workload, Mapping) else None
+    is_own = target == OWN or not (isinstance(target, str) and current_name(target) in SHIPPED["workload"])
+    if is_own and isinstance(key, str) and METRIC.fullmatch(key):
+        return
     if key is not None and key not in OBJECTIVES and not SECONDS_TO.fullmatch(str(key)):
         known = ", ".join((*OBJECTIVES, "seconds_to_0.9 (to that test accuracy)"))
         raise ValueError(f"objective={key} is no number of a run: take one of {known}{checks.suggestion(key, OBJECTIVES)}")
@@ -42,7 +52,13 @@ def search_direction(hydra_config: Any) -> str | None:
 
 
 def objective_value(key: str | None, summary: Mapping[str, Any], run: Path, *, worst: float) -> float:
-    """The number of a finished run that a search optimises; `worst` if the run has none."""
+    """The number of a finished run that a search optimises; `worst` if the run has none.
+
+    ValueError with one sentence if the run's workload has no metric of this name.
+    """
+    final = summary.get("final")
+    if key is not None and METRIC.fullmatch(key) and final is not None and (name := key.removeprefix("final.")) not in final:
+        raise ValueError(f"objective={key} is no number of this run: take one of {', '.join(final)}{checks.suggestion(name, final)}")
     if key is None:
         return worst
     found: Any

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.results.config_file import flattened
-from hetsim.results.describe import formatted
+from hetsim.results.describe import formatted, in_words
 from hetsim.results.figures import curves, own_style, save, timeline
-from hetsim.results.finished import NUMBERS, check_has, read_curve, read_summary
+from hetsim.results.finished import NUMBERS, check_has, read_points, read_summary
 from hetsim.results.intervals import read_intervals
 from hetsim.results.keys import VARY_IN_A_COMPARISON
-from hetsim.results.schema import entry
+from hetsim.results.schema import MISSING, entry, own_metrics
 from hetsim.runtime.files import written_whole
 
 NAMES = {"sim": "simulated", "dist": "measured"}
@@ -31,10 +31,11 @@ def ordered(runs: Sequence[Path]) -> tuple[list[Path], list[dict[str, Any]], tup
 
 
 def comparison(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each number both values and (first − second) / |second|, which is None where it has no meaning."""
+    """For each number, own metrics last, both values and (first − second) / |second|, which is None where it has no meaning."""
     rows = []
-    for name, key in NUMBERS.items():
-        one, other = entry(first, key), entry(second, key)
+    metrics = dict.fromkeys(name for summary in (first, second) for name in own_metrics(summary["final"]))
+    for name, key in (NUMBERS | {in_words(metric): f"final.{metric}" for metric in metrics}).items():
+        one, other = (None if (found := entry(summary, key)) is MISSING else found for summary in (first, second))
         rows.append({"name": name, "key": key.split(".")[-1], "first": one, "second": other, "relative_error": relative_error(one, other)})
     return rows
 
@@ -59,11 +60,12 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str
 def render(rows: Sequence[Mapping[str, Any]], names: tuple[str, str]) -> str:
     """The rows of a comparison as a table of text."""
     title = "relative error" if names[1] == "measured" else "first vs. second"
-    lines = [f"{'':16}{names[0]:>14}{names[1]:>14}{title:>18}"]
+    width = max(16, *(len(row["name"]) + 2 for row in rows))
+    lines = [f"{'':{width}}{names[0]:>14}{names[1]:>14}{title:>18}"]
     for row in rows:
         error = row["relative_error"]
         percent = "–" if error is None else f"{100 * error:+.2f} %"
-        lines.append(f"{row['name']:16}{formatted(row['first']):>14}{formatted(row['second']):>14}{percent:>18}")
+        lines.append(f"{row['name']:{width}}{formatted(row['first']):>14}{formatted(row['second']):>14}{percent:>18}")
     return "\n".join(lines)
 
 
@@ -73,7 +75,7 @@ def drawing(runs: Sequence[Path], summaries: Sequence[Mapping[str, Any]], names:
         check_has(run, summary, "method", "cluster", "workload", "num_workers")
     about = [f"{s['method']} on {s['cluster']}, {s['workload']}" for s in summaries]
     titles = [f"{name}: {text}" for name, text in zip(names, about, strict=True)]
-    points = list(zip(names, map(read_curve, runs), strict=True))
+    points = list(zip(names, map(read_points, runs), strict=True))
     traces = [run / "trace.parquet" for run in runs]
     sizes = [summary["num_workers"] for summary in summaries]
     steps = [read_intervals(trace, num_workers=size) for trace, size in zip(traces, sizes, strict=True) if trace.exists()]

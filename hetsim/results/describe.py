@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hetsim.results.schema import own_metrics
+
 DESCRIBED = (
     *("method", "cluster", "num_workers", "workload", "seed", "backend", "emulation", "num_updates", "num_samples", "seconds"),
     *("num_samples_discarded", "staleness_max", "batch_sizes"),
@@ -25,19 +27,29 @@ def describe(summary: Mapping[str, Any]) -> str:
         f"  staleness {formatted(summary['staleness_mean'])} on average, {summary['staleness_max']} at most; "
         f"workers idle {formatted(_percent(summary['idle_share']))} % of the time; batch sizes {_list(summary['batch_sizes'])}",
     ]
-    if final["train_loss"] is not None or final["test_accuracy"] is not None:
+    if any(value is not None for value in final.values()):
         loss = "not finite" if final["train_loss"] is None else formatted(final["train_loss"])
-        accuracy = "" if final["test_accuracy"] is None else f", test accuracy {final['test_accuracy']:.4f}"
-        lines.append(f"  train loss {loss}{accuracy}")
+        lines.append(f"  train loss {loss}{_judged(final)}")
     return "\n".join(lines)
 
 
 def one_line(summary: Mapping[str, Any]) -> str:
     """A run in half a line, for the runs of a sweep."""
-    final = summary["final"]
-    accuracy = "" if final["test_accuracy"] is None else f", test accuracy {final['test_accuracy']:.4f}"
     rate = formatted(summary["updates_per_second"])
-    return f"{summary['num_updates']} updates in {formatted(summary['seconds'])} s, {rate} updates/s{accuracy}"
+    return f"{summary['num_updates']} updates in {formatted(summary['seconds'])} s, {rate} updates/s{_judged(summary['final'])}"
+
+
+def _judged(final: Mapping[str, float | None]) -> str:
+    """What the last weights do on the test set: the accuracy, where there is one, and a workload's own metrics."""
+    accuracy = final["test_accuracy"]
+    parts = [] if accuracy is None else [f"test accuracy {accuracy:.4f}"]
+    parts += [f"{in_words(name)} {'not finite' if final[name] is None else formatted(final[name])}" for name in own_metrics(final)]
+    return "".join(f", {part}" for part in parts)
+
+
+def in_words(metric: str) -> str:
+    """What a metric is called where people read it."""
+    return metric.replace("_", " ")
 
 
 def _dropped(summary: Mapping[str, Any]) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hetsim.results.describe import in_words
 from hetsim.results.intervals import COLUMNS, Interval, first_intervals
 from hetsim.runtime.curve import Point
 from hetsim.runtime.files import begun
 
+MAX_PANELS = 12
+"""Numbers that a figure of curves shows."""
 COMPUTE, STEP, WAIT, INK = "#4878a8", "#e49444", "#e9ecef", "#333333"
 
 
@@ -26,7 +30,7 @@ def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary:
             steps = first_intervals(parquet.read_table(trace, columns=COLUMNS))
             figures["timeline.png"] = timeline([(title, steps)], num_workers=summary["num_workers"])
         if any(point.evaluation.train_loss is not None for point in points):
-            rows = [(p.seconds, p.evaluation.train_loss, p.evaluation.test_accuracy) for p in points]
+            rows = [(point.seconds, point.evaluation.named()) for point in points]
             figures["curve.png"] = curves([(summary["backend"], rows)], title=title)
         drawn = {name: figure for name, figure in figures.items() if figure is not None}
         for name, figure in drawn.items():
@@ -85,32 +89,40 @@ def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int
     return figure
 
 
-def curves(runs: Sequence[tuple[str, Sequence[tuple[float, float | None, float | None]]]], *, title: str) -> Any:
-    """A figure of training loss and test accuracy over the run's own clock, one line for each run."""
+def curves(runs: Sequence[tuple[str, Sequence[tuple[float, Mapping[str, float | None]]]]], *, title: str) -> Any:
+    """A figure of the training loss and of each number of the test set over the run's own clock, one line for each run."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    judged = [evaluation for _, rows in runs for _, evaluation in rows]
+    known = [
+        name for name in dict.fromkeys(("train_loss", *itertools.chain(*judged))) if any(each.get(name) is not None for each in judged)
+    ]
+    shown = (known or ["train_loss"])[:MAX_PANELS]
+    height = -(-len(shown) // 2)
+    figure = Figure(figsize=(9, 3.4 * height), layout="constrained")
     figure.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left", parse_math=False)
-    panels = figure.subplots(1, 2)
-    for (name, rows), colour, line in zip(runs, (COMPUTE, STEP), ("-", "--"), strict=False):
-        for axes, column in zip(panels, (1, 2), strict=True):
-            known = [(row[0], row[column]) for row in rows if row[column] is not None]
-            if known:
-                axes.plot(*zip(*known, strict=True), line, color=colour, label=name, linewidth=1.8, marker="o", markersize=3)
-    for axes, label in zip(panels, ("training loss", "test accuracy"), strict=True):
+    panels = figure.subplots(height, min(2, len(shown)), squeeze=False).ravel()
+    for axes in panels[len(shown) :]:
+        axes.remove()
+    for (label, rows), colour, line in zip(runs, (COMPUTE, STEP), ("-", "--"), strict=False):
+        for axes, name in zip(panels, shown, strict=False):
+            points = [(seconds, each[name]) for seconds, each in rows if each.get(name) is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), line, color=colour, label=label, linewidth=1.8, marker="o", markersize=3)
+    for axes, name in zip(panels, shown, strict=False):
         axes.set_xlabel("seconds of the run's own clock", fontsize=9, color=INK)
-        axes.set_ylabel(label, fontsize=9, color=INK)
+        axes.set_ylabel("training loss" if name == "train_loss" else in_words(name), fontsize=9, color=INK, parse_math=False)
         axes.grid(color=WAIT)
         axes.tick_params(labelsize=9, labelcolor=INK)
         axes.spines[["top", "right"]].set_visible(False)
-    if all(value is not None and value > 0 for _, rows in runs for _, value, _ in rows):
+    if shown[0] == "train_loss" and all((loss := each.get("train_loss")) is not None and loss > 0 for each in judged):
         panels[0].set_yscale("log")
         panels[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0)))
         panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         panels[0].yaxis.set_minor_formatter(NullFormatter())
     if len(runs) > 1:
-        panels[1].legend(frameon=False, fontsize=9, loc="lower right")
+        panels[len(shown) - 1].legend(frameon=False, fontsize=9)
     return figure
 
 

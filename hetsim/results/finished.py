@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from hetsim.results.run_files import MAX_NUMBER, REMEDY, brief, from_json, is_number, read_text, shown
 from hetsim.results.schema import check_kinds, lacking
@@ -21,10 +21,14 @@ NUMBERS = {
     "final loss": "final.train_loss",
     "final accuracy": "final.test_accuracy",
 }
-Point = tuple[float, float | None, float | None]
+LossPoint: TypeAlias = tuple[float, float | None, float | None]
 """A point of a learning curve: seconds of the run's own clock, training loss, test accuracy."""
 COLUMNS = ("seconds", "train_loss", "test_accuracy")
-"""What is read of curve.csv."""
+"""What curve.csv has of every run, besides the counts of versions and samples; more columns are a workload's own metrics."""
+
+Point: TypeAlias = tuple[float, Mapping[str, float | None]]
+"""Seconds of a run's own clock, and what was evaluated, by name; None where there is no number."""
+Curve: TypeAlias = Sequence[Point]
 
 
 def read_summary(run: Path) -> dict[str, Any]:
@@ -46,8 +50,13 @@ def check_has(run: Path, summary: Mapping[str, Any], *keys: str) -> None:
         raise ValueError(f"{run} is no run of this version of hetsim: it lacks {', '.join(missing)}; move it elsewhere")
 
 
-def read_curve(run: Path) -> list[Point]:
+def read_curve(run: Path) -> list[LossPoint]:
     """The learning curve of a run: seconds of its own clock, training loss, test accuracy; None where there is no number."""
+    return [(seconds, numbers["train_loss"], numbers["test_accuracy"]) for seconds, numbers in read_points(run)]
+
+
+def read_points(run: Path) -> Curve:
+    """The learning curve of a run with all that was evaluated."""
     path = run / "curve.csv"
     try:
         head, *rows = csv.reader(read_text(path).splitlines() or [""])
@@ -55,7 +64,9 @@ def read_curve(run: Path) -> list[Point]:
         raise ValueError(f"{path} cannot be read as CSV ({brief(error)}): {REMEDY}") from None
     if missing := [name for name in COLUMNS if name not in head]:
         raise ValueError(f"{path} lacks {', '.join(missing)}: {REMEDY}")
-    return [_point(f"{path}, line {line}", dict(zip(head, row, strict=False))) for line, row in enumerate(rows, 2) if row]
+    if wrong := [name for name in head if not name.isidentifier()] + [name for name in head if head.count(name) > 1]:
+        raise ValueError(f"{path} has the column {shown(wrong[0])}, and must have each by one name of letters, digits and _: {REMEDY}")
+    return [_point(f"{path}, line {line}", head, dict(zip(head, row, strict=False))) for line, row in enumerate(rows, 2) if row]
 
 
 def curve_table(run: Path) -> Any:
@@ -63,20 +74,22 @@ def curve_table(run: Path) -> Any:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    read_curve(run)  # its sentences say what is wrong, and where
+    points = read_points(run)  # its sentences say what is wrong, and where
     path = run / "curve.csv"
-    kinds = {"version": pa.int64(), "samples": pa.int64(), **dict.fromkeys(COLUMNS, pa.float64())}
+    judged = points[0][1] if points else {}
+    kinds = {"version": pa.int64(), "samples": pa.int64(), **dict.fromkeys((*COLUMNS, *judged), pa.float64())}
     try:
         return arrow_csv.read_csv(path, convert_options=arrow_csv.ConvertOptions(column_types=kinds))
     except pa.ArrowException as error:
         raise ValueError(f"{path} cannot be read as CSV ({brief(error)}): {REMEDY}") from None
 
 
-def _point(what: str, row: Mapping[str, str]) -> Point:
-    seconds, loss, accuracy = (_number(what, name, row.get(name)) for name in COLUMNS)
+def _point(what: str, head: Sequence[str], row: Mapping[str, str]) -> Point:
+    numbers = {name: _number(what, name, row.get(name)) for name in head if name not in ("version", "samples")}
+    seconds = numbers.pop("seconds")
     if not is_number(seconds):
         raise ValueError(f"{what}: seconds must be a number of at most {MAX_NUMBER:g}, not {shown(row['seconds'])}: {REMEDY}")
-    return seconds, loss, accuracy
+    return seconds, numbers
 
 
 def _number(what: str, name: str, text: str | None) -> float | None:
@@ -89,7 +102,7 @@ def _number(what: str, name: str, text: str | None) -> float | None:
         raise ValueError(f"{what}: {name} must be a number, not {shown(text)}: {REMEDY}") from None
 
 
-def time_to(points: Sequence[Point], *, accuracy: float | None = None, loss: float | None = None) -> float | None:
+def time_to(points: Sequence[LossPoint], *, accuracy: float | None = None, loss: float | None = None) -> float | None:
     """When a learning curve first reached this test accuracy, or this training loss; None if it never did.
 
     In seconds of the run's own clock, interpolated between the evaluation that reached it and the one before.
@@ -112,7 +125,7 @@ def _crossing(before: tuple[float, float], after: tuple[float, float], goal: flo
     return start + (end - start) * (goal - low) / (high - low)
 
 
-def value_at(points: Sequence[Point], moment: float, column: int) -> float | None:
+def value_at(points: Sequence[LossPoint], moment: float, column: int) -> float | None:
     """What a learning curve was at this moment, interpolated between two evaluations; None if the run had ended, or has no such number."""
     known = [(point[0], value) for point in points if (value := point[column]) is not None]
     for (start, one), (end, other) in itertools.pairwise(known):

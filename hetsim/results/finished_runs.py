@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.results.config_file import read_config
-from hetsim.results.finished import Point, check_has, read_curve, read_summary
+from hetsim.results.finished import LossPoint, check_has, read_curve, read_summary
 from hetsim.results.identity import environment_hashes, typed_overrides
 from hetsim.results.keys import VARY_IN_A_ROW
 
@@ -24,7 +24,7 @@ class FinishedRun:
     typed: Mapping[str, str]
 
     @cached_property
-    def points(self) -> list[Point]:
+    def points(self) -> list[LossPoint]:
         """The learning curve: seconds of the run's own clock, training loss, test accuracy; None where there is no number."""
         return read_curve(self.folder)
 

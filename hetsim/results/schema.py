@@ -59,6 +59,9 @@ SUMMARY = {
 }
 """By dotted key, outer keys before inner ones. A run of an earlier version may lack some of them, and others are nobody's concern."""
 
+FINAL = ("train_loss", "test_accuracy")
+"""What `final` has of every run, perhaps null. What else it has are a workload's own metrics."""
+
 MISSING = object()
 
 
@@ -78,6 +81,16 @@ def check_kinds(path: Path, summary: Any) -> None:
         found = entry(summary, key)
         if found is not MISSING and not kind.holds(found):
             raise ValueError(f"{path}: {key} must be {kind.phrase}, not {shown(found)}: {REMEDY}")
+    for name, value in summary.get("final", {}).items():
+        if not name.isidentifier() or len(name) > MAX_LETTERS:
+            raise ValueError(f"{path}: final has the metric {shown(name)}, and must have names of letters, digits and _: {REMEDY}")
+        if not NUMBER_OR_NULL.holds(value):
+            raise ValueError(f"{path}: final.{name} must be {NUMBER_OR_NULL.phrase}, not {shown(value)}: {REMEDY}")
+
+
+def own_metrics(final: Mapping[str, Any]) -> list[str]:
+    """The names of a workload's own metrics in this part of a summary."""
+    return [name for name in final if name not in FINAL]
 
 
 def lacking(summary: Mapping[str, Any], keys: Collection[str]) -> list[str]:

@@ -54,7 +54,7 @@ def write_summary(
         "staleness_max": numbers["staleness_max"],
         "idle_share": numbers["idle_share"],
         "batch_sizes": list(experiment.coordination.allocation.shares(last.allocation)),
-        "final": {"train_loss": _finite(final.train_loss), "test_accuracy": _finite(final.test_accuracy)},
+        "final": {name: _finite(value) for name, value in final.named().items()},
         "per_worker": numbers["per_worker"],
         "wall_seconds": wall_seconds,
         "emulation": None if emulation is None else dict(emulation),
@@ -75,10 +75,10 @@ def write_summary(
 
 
 def curve_csv(points: Sequence[Point]) -> str:
-    """The learning curve as CSV; an empty field where the workload has no such number."""
-    lines = ["seconds,version,samples,train_loss,test_accuracy"]
+    """The learning curve as CSV, the workload's own metrics last; an empty field where the workload has no such number."""
+    lines = [",".join(("seconds", "version", "samples", *points[0].evaluation.named()))]
     for point in points:
-        values = (point.evaluation.train_loss, point.evaluation.test_accuracy)
+        values = point.evaluation.named().values()
         lines.append(f"{point.seconds!r},{point.version},{point.samples}," + ",".join("" if v is None else repr(v) for v in values))
     return "\n".join(lines) + "\n"
 

@@ -12,17 +12,14 @@ from torch.nn import functional
 from hetsim.effects import Batch
 from hetsim.workloads.data.base import Arrays, Augmentation
 from hetsim.workloads.device import Device
-from hetsim.workloads.flat_model import FlatModel
+from hetsim.workloads.flat_model import FlatModel, FlatTask
 from hetsim.workloads.images import CHUNK_SAMPLES, augmented, check_images, resized
 from hetsim.workloads.models.registry import build_model, logits
-from hetsim.workloads.optimizer import FlatOptimizer
-from hetsim.workloads.sequence import Indices, Sequence
-from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
-
-MAX_EVALUATED_SAMPLES = 10_000  # of the training set, evenly spaced: the training loss is the mean over them
+from hetsim.workloads.sequence import Indices, Sequence, evaluated
+from hetsim.workloads.task import Evaluation
 
 
-class Classification(Task):
+class Classification(FlatTask):
     """Mean cross entropy of a model, over inputs standardised by channel with the training set's mean and deviation."""
 
     def __init__(
@@ -50,14 +47,8 @@ class Classification(Task):
         shape = tuple(self._x_train.shape[1:])
         self.model = build_model(model, model_options, shape=shape, num_classes=num_classes, seed=seed).to(self.dtype)
         statistics = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
-        self._flat = FlatModel(self.model, statistics, seed=seed)
-        self.num_parameters: int = self._flat.num_parameters
-
-    def initial(self) -> torch.Tensor:
-        return self._flat.initial
-
-    def optimizer(self, recipe: OptimizerRecipe) -> FlatOptimizer:
-        return FlatOptimizer(recipe, self.num_parameters)
+        self.flat = FlatModel(self.model, statistics, seed=seed)
+        self.num_parameters: int = self.flat.num_parameters
 
     def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
         indices = self.sequence.indices(batch)
@@ -65,16 +56,15 @@ class Classification(Task):
         if self.augmentation:
             inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=np.arange(batch.start, batch.stop))
         try:
-            return self._flat.gradient(at, batch, lambda: functional.cross_entropy(logits(self.model(inputs)), labels))
+            return self.flat.gradient(at, batch, lambda: functional.cross_entropy(logits(self.model(inputs)), labels))
         except ValueError as error:  # batch norm over a single value
             raise ValueError(
                 f"workload.model: a share of {batch.samples} samples is too small for it ({error}): raise batch_size"
             ) from None
 
     def evaluate(self, at: torch.Tensor) -> Evaluation:
-        self._flat.place(at, training=False)
-        count = min(self.num_samples, MAX_EVALUATED_SAMPLES)
-        loss, _ = self._score(self._x_train, self._y_train, np.arange(count, dtype=np.int64) * self.num_samples // count)
+        self.flat.place(at, training=False)
+        loss, _ = self._score(self._x_train, self._y_train, evaluated(self.num_samples))
         _, accuracy = self._score(self._x_test, self._y_test, np.arange(len(self._y_test)))
         return Evaluation(train_loss=loss, test_accuracy=accuracy)
 

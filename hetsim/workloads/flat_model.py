@@ -1,4 +1,4 @@
-"""A model whose weights are one flat vector, and gradients of the same form."""
+"""A model whose weights are one flat vector, and gradients of the same form: what tasks that train a model share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from hetsim.effects import Batch
+from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.sequence import word
+from hetsim.workloads.task import OptimizerRecipe, Task
 
 
 class FlatModel:
@@ -50,6 +52,18 @@ class FlatModel:
             for gradient, parameter in zip(gradients, self._parameters, strict=True)
         ]
         return torch.cat([*parts, *self._tail]), mean.item()
+
+
+class FlatTask(Task):
+    """A task whose vectors are those of a flat model."""
+
+    flat: FlatModel
+
+    def initial(self) -> torch.Tensor:
+        return self.flat.initial
+
+    def optimizer(self, recipe: OptimizerRecipe) -> FlatOptimizer:
+        return FlatOptimizer(recipe, self.flat.num_parameters)
 
 
 def _view(tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:

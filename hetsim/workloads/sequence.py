@@ -16,6 +16,8 @@ Words = NDArray[np.uint64]
 MASK = 2**64 - 1  # Python's integers do not wrap around, NumPy's do
 STEP = 0x9E3779B97F4A7C15
 STREAM = 0  # no other random stream with the same seed has this number
+MAX_EVALUATED_SAMPLES = 10_000
+"""Of the training set: the training loss is the mean over them."""
 
 
 class Sequence:
@@ -39,6 +41,12 @@ class Sequence:
 
     def _draw(self, epoch: int) -> Indices:
         return np.random.default_rng([self.seed, epoch, STREAM]).permutation(self.num_samples)
+
+
+def evaluated(num_samples: int) -> Indices:
+    """The training samples whose mean loss is reported: all, or as many as are evaluated at most, evenly spaced."""
+    count = min(num_samples, MAX_EVALUATED_SAMPLES)
+    return np.arange(count, dtype=np.int64) * num_samples // count
 
 
 def words(seed: int, positions: NDArray[np.integer], stream: int = 0) -> Words:

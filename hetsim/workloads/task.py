@@ -22,6 +22,12 @@ class Evaluation:
 
     train_loss: float | None = None
     test_accuracy: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What else a workload reports, by its own names: the same of each evaluation of a run."""
+
+    def named(self) -> dict[str, float | None]:
+        """All of it by name, as files have it."""
+        return {"train_loss": self.train_loss, "test_accuracy": self.test_accuracy, **self.metrics}
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,8 @@ class Workload(ABC):
 
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that `load` imports; they are imported once before processes are forked."""
+    takes_trust: ClassVar[bool] = False
+    """Whether it has a field `trust`, for the modules that the user trusts; a config cannot set it."""
 
     @abstractmethod
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:

@@ -42,7 +42,7 @@ def drawn_config(seed: int, number: int) -> Config:
     for name in changes:
         change, _ = (PLAUSIBLE | HOSTILE)[name]
         change(draft)
-    if "num_samples" in known_keys.fields(draft.chosen("workload") or "builtins.object"):
+    if known_keys.fields(draft.chosen("workload") or "builtins.object").get("num_samples") == "int":
         draft.words.append(f"++workload.num_samples={rng.choice((64, 500, 2048))}")
     if rng.random() < DIST_SHARE:
         draft.words += ["cluster=uniform4", "workload=phantom", "backend=dist"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hetsim.results.finished import Point, time_to, value_at
+from hetsim.results.finished import LossPoint, time_to, value_at
 from hetsim.results.finished_runs import FinishedRun
 from hetsim.results.tables.estimates import Number
 
@@ -85,6 +85,6 @@ def metrics_of(runs: Iterable[FinishedRun]) -> dict[str, Metric]:
     return METRICS | {f"final.{name}": Metric(f"final {name}", False, "linear", _entry("final", name)) for name in own}
 
 
-def reached(points: Sequence[Point]) -> Number:
+def reached(points: Sequence[LossPoint]) -> Number:
     """The highest test accuracy of a learning curve; None if it has none."""
     return max((accuracy for _, _, accuracy in points if accuracy is not None), default=None)

@@ -1,0 +1,6 @@
+"""A model, data, a loss and metrics of the user's own (docs/own-workload.md)."""
+
+from hetsim.workloads.own.description import Own
+from hetsim.workloads.own.training import Training, workload
+
+__all__ = ["Own", "Training", "workload"]

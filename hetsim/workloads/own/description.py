@@ -1,0 +1,64 @@
+"""The config's description of a workload of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hetsim import checks
+from hetsim.trust import argument_names, check_function, required_arguments, resolve_function
+from hetsim.workloads.device import Device
+from hetsim.workloads.own.training import Training
+from hetsim.workloads.own.users_code import users_code
+from hetsim.workloads.task import Task, Workload
+
+KEY = "workload.module"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(Workload):
+    """What a function of a trusted module makes: a model, data, a loss and metrics.
+
+    `module` names the function, as mymodel:build; `options` are its arguments, plain values.
+    """
+
+    module: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    num_samples: int | None = None
+    """Train on so many samples only: a part that is the same in every run."""
+    name: str = "own"
+    trust: tuple[str, ...] = ()
+    """The modules whose code may run."""
+
+    takes_trust: ClassVar[bool] = True
+    imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.own.task",)
+
+    def __post_init__(self) -> None:
+        checks.mapping("workload.options", self.options, optional=None)
+        if self.num_samples is not None:
+            checks.whole("workload.num_samples", self.num_samples)
+
+    def check(self) -> None:
+        check_function(self.module, key=KEY, trust=self.trust)
+
+    def load(self, *, seed: int, dtype: str, device: Device) -> Task:
+        from hetsim.workloads.own.chance import seeded
+        from hetsim.workloads.own.task import OwnTask
+
+        function = resolve_function(self.module, key=KEY, trust=self.trust)
+        known = argument_names(function)
+        for option in self.options:
+            if option not in known:
+                raise ValueError(
+                    f"workload.options.{option} is no argument of {self.module} ({', '.join(known) or 'it has none'})"
+                    + (checks.suggestion(option, known) or ": " + checks.without(f"workload.options.{option}"))
+                )
+        for option in required_arguments(function):
+            if option not in self.options:
+                raise ValueError(f"workload.options.{option} is missing: give it a value, as in +workload.options.{option}=…")
+        with seeded(seed), users_code(self.module, "the function"):
+            made = function(**self.options)
+        if not isinstance(made, Training):
+            raise ValueError(f"{KEY}={self.module} returns {checks.shown(made)}: return a hetsim.Training")
+        return OwnTask(made, function=self.module, num_samples=self.num_samples, seed=seed, dtype=dtype, device=device)

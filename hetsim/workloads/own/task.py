@@ -1,0 +1,152 @@
+"""A model, data, a loss and metrics of the user's own, as a task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hetsim import checks
+from hetsim.effects import Batch
+from hetsim.workloads.data.part import part_of
+from hetsim.workloads.device import Device
+from hetsim.workloads.flat_model import FlatModel, FlatTask
+from hetsim.workloads.own.chance import seeded
+from hetsim.workloads.own.samples import Samples, arguments_and_target
+from hetsim.workloads.own.training import Training
+from hetsim.workloads.own.users_code import UsersError, users_code
+from hetsim.workloads.sequence import Indices, Sequence, evaluated
+from hetsim.workloads.task import Evaluation
+
+EVALUATED_TOGETHER = 256
+"""Samples of a batch in an evaluation."""
+TRIED_SAMPLES = 8
+"""Samples of the batch with which model, loss and metrics are tried before a run."""
+TAKEN = ("seconds", "version", "samples", "train_loss", "test_loss")
+"""The names that no metric has: they are other columns of the learning curve."""
+ACCURACY = "test_accuracy"
+"""The metric that is `Evaluation.test_accuracy`."""
+
+Judge = Callable[[Any, Any], Any]
+"""Of outputs and targets: a loss or a metric."""
+
+
+class OwnTask(FlatTask):
+    """Mean loss of the user's model on the user's data."""
+
+    def __init__(self, made: Training, *, function: str, num_samples: int | None, seed: int, dtype: str, device: Device) -> None:
+        self.device = device
+        self.function = function
+        self.seed = seed
+        self.loss = made.loss
+        kind: torch.dtype = getattr(torch, dtype)
+        _check(made, function)
+        self._train = Samples(made.train, "train", made, function=function, seed=seed, stream=3, dtype=kind)
+        self._test = None if made.test is None else Samples(made.test, "test", made, function=function, seed=seed, stream=4, dtype=kind)
+        if num_samples is not None:
+            self._train.take(part_of(len(self._train), num_samples, self._train.labels()))
+        self.num_samples = len(self._train)
+        self.sequence = Sequence(self.num_samples, seed=seed)
+        self.metrics = {"test_loss": made.loss, **made.metrics}
+        self.model: nn.Module = made.model.to(kind)
+        self.flat = FlatModel(self.model, self._try(), seed=seed)
+        self.num_parameters: int = self.flat.num_parameters
+
+    def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
+        data = self._train.batch(self.sequence.indices(batch), np.arange(batch.start, batch.stop))
+        with users_code(self.function, f"the gradient of {batch.samples} samples"):
+            return self.flat.gradient(at, batch, lambda: self._mean_loss(data))
+
+    def evaluate(self, at: torch.Tensor) -> Evaluation:
+        self.flat.place(at, training=False)
+        train = self._means(self._train, evaluated(self.num_samples), {"train_loss": self.loss})
+        test = {} if self._test is None else self._means(self._test, np.arange(len(self._test)), self.metrics)
+        return Evaluation(train_loss=train["train_loss"], test_accuracy=test.pop(ACCURACY, None), metrics=test)
+
+    def _means(self, samples: Samples, indices: Indices, functions: Mapping[str, Judge]) -> dict[str, float]:
+        """The means of these functions of outputs and targets over these samples."""
+        sums = dict.fromkeys(functions, 0.0)
+        with torch.no_grad():
+            for some in np.split(indices, range(EVALUATED_TOGETHER, len(indices), EVALUATED_TOGETHER)):
+                outputs, target = self._outputs(samples.batch(some, some))
+                for name, function in functions.items():
+                    with users_code(self.function, name):
+                        sums[name] += len(some) * float(function(outputs, target))
+        return {name: total / len(indices) for name, total in sums.items()}
+
+    def _outputs(self, data: Any) -> tuple[Any, Any]:
+        """The model's outputs for a batch, and the target that belongs to them."""
+        arguments, target = arguments_and_target(data)
+        with users_code(self.function, "the model"):
+            return self.model(*arguments), target
+
+    def _mean_loss(self, data: Any) -> torch.Tensor:
+        outputs, target = self._outputs(data)
+        with users_code(self.function, "the loss"):
+            loss = self.loss(outputs, target)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else checks.shown(loss)
+            raise self._error(f"the loss is {found}: let it return a tensor of one number, the mean over the batch")
+        return loss.reshape(()) if loss.ndim else loss
+
+    def _try(self) -> list[torch.Tensor]:
+        """Compute a loss and the metrics of a few samples, to refuse what fails.
+
+        Returns the running statistics: the buffers of the modules that change a buffer of theirs in training.
+        """
+        count = min(TRIED_SAMPLES, self.num_samples)
+        with seeded(self.seed):
+            data = self._train.batch(self.sequence.indices(Batch(0, count)), np.arange(count))
+            self.model.eval()
+            self._mean_loss(data)  # a lazy module takes its shapes from it
+            if self._test is not None:
+                self._means(self._test, np.arange(min(TRIED_SAMPLES, len(self._test))), self.metrics)
+            buffers = dict(self.model.named_buffers())
+            before = {name: buffer.clone() for name, buffer in buffers.items()}
+            self.model.train()
+            loss = self._mean_loss(data)
+        if not loss.requires_grad:
+            raise self._error("the loss does not depend on the model's parameters: compute it from the outputs")
+        if not math.isfinite(loss.item()):
+            raise self._error(
+                f"the loss of the first {count} samples is {loss.item()} before any step: correct the model, the loss or the data"
+            )
+        if replaced := [name for name, buffer in self.model.named_buffers() if buffer is not buffers.get(name)]:
+            raise self._error(f"the model puts another tensor in the place of its buffer {replaced[0]}: change it in place, as with copy_")
+        changing = {_owner(name) for name, buffer in buffers.items() if not torch.equal(buffer, before[name])}
+        with torch.no_grad():
+            for name, buffer in buffers.items():
+                buffer.copy_(before[name])
+        return [buffer for name, buffer in buffers.items() if _owner(name) in changing and buffer.is_floating_point()]
+
+    def _error(self, said: str) -> UsersError:
+        return UsersError.of(self.function, said)
+
+
+def _owner(buffer: str) -> str:
+    """The name of the module that has the buffer of this name."""
+    return buffer.rpartition(".")[0]
+
+
+def _check(made: Training, function: str) -> None:
+    """UsersError if what the function returned is not what a Training is made of."""
+    if not isinstance(made.model, nn.Module):
+        raise UsersError.of(function, f"model must be a torch.nn.Module, not {checks.shown(made.model)}")
+    if not any(parameter.requires_grad for parameter in made.model.parameters()):
+        raise UsersError.of(function, "model has no parameters that are trained: give it some")
+    checks.mapping(f"workload.module={function}: metrics", made.metrics, optional=None)
+    functions = {"loss": made.loss, "collate": made.collate or list, **{f"metrics[{name!r}]": its for name, its in made.metrics.items()}}
+    for name, its in functions.items():
+        if not callable(its):
+            raise UsersError.of(function, f"{name} must be a function, not {checks.shown(its)}")
+    for name in made.metrics:
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise UsersError.of(function, f"metrics[{name!r}] has no name for a column: take letters, digits and _, as in test_error")
+        if name in TAKEN:
+            raise UsersError.of(function, f"metrics[{name!r}] has the name of a column that is there already: rename it")
+    if made.metrics and made.test is None:
+        raise UsersError.of(function, "metrics are of the test set, which is missing: give test=")

@@ -1,0 +1,40 @@
+"""What a file of the user's own offers: the function that makes a model, data, a loss and metrics (docs/own-workload.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from hetsim.trust import MARK
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is trained, on what, and how it is judged.
+
+    A batch is what `torch.utils.data.default_collate` makes of samples. Of a batch that is a tuple, the last entry is the target, and the
+    others are the model's arguments: with (x, y), outputs = model(x) and the loss is loss(outputs, y). Any other batch, such as a tensor
+    or a dictionary, is both: outputs = model(batch), loss(outputs, batch). Numbers that are no whole numbers have the run's `dtype`.
+    """
+
+    model: Any
+    """A torch.nn.Module."""
+    train: Any
+    """A map-style torch.utils.data.Dataset: it has `__len__` and `__getitem__`."""
+    loss: Callable[[Any, Any], Any]
+    """From outputs and targets to their mean loss: a tensor of one number."""
+    test: Any = None
+    """Another map-style Dataset, for `test_loss` and the metrics."""
+    metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    """By name, what is reported of the test set besides the loss: from outputs and targets to a number, a mean over the samples."""
+    collate: Callable[[list[Any]], Any] | None = None
+    """What makes a batch of a list of samples, in the place of default_collate."""
+
+
+def workload(function: F) -> F:
+    """Offer a function that returns a `Training` as a workload, so that a config may name it."""
+    setattr(function, MARK, True)
+    return function

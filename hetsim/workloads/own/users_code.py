@@ -1,0 +1,56 @@
+"""What fails in a user's own code becomes one sentence, with the file and the line."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+
+from hetsim.checks import MAX_SHOWN
+from hetsim.memory import out_of_memory
+
+
+class UsersError(ValueError):
+    """One sentence on what a user's own code did."""
+
+    @classmethod
+    def of(cls, function: str, said: str) -> UsersError:
+        """The sentence for this workload, such as mymodel:build."""
+        return cls(f"workload.module={function}: {said}")
+
+
+@contextlib.contextmanager
+def users_code(function: str, what: str) -> Iterator[None]:
+    """While this lasts, an error is a UsersError that says what of this workload failed, and where; its traceback is a note of it.
+
+    `function` names the workload, as mymodel:build. Lack of memory is reported elsewhere.
+    """
+    try:
+        yield
+    except UsersError:
+        raise
+    except (Exception, SystemExit) as error:
+        if out_of_memory(error) is not None:
+            raise
+        refused = UsersError.of(function, f"{what} failed with {reason(error)}{_place(error.__traceback__, function)}: correct it")
+        refused.add_note("".join(traceback.format_exception(error)))  # it survives the way between processes
+        raise refused from None
+
+
+def reason(error: BaseException) -> str:
+    """An error's kind, and the first line of what it says."""
+    said = (str(error).splitlines() or [""])[0]
+    return type(error).__name__ + (f": {said[:MAX_SHOWN]}" if said else "")
+
+
+def _place(trace: TracebackType | None, function: str) -> str:
+    """The innermost line of the user's own package that took part; empty if none did."""
+    package = function.partition(":")[0].split(".")[0]
+    place = ""
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__"))
+        if name.split(".")[0] == package:
+            place = f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return place

@@ -1,0 +1,131 @@
+"""A config from a stranger names only what a trusted module offers as a workload."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import exit_status
+
+from hetsim.cli.main import main
+
+pytestmark = pytest.mark.slow
+
+OFFERED = "import hetsim\n@hetsim.workload\ndef build(): open(MARK + 'ran', 'w').close()\n"
+NAMES = {
+    # trust, what the config names: what the sentence holds
+    ("", "os:system"): "workload.module=os:system is not allowed: it must name a function of a module that you trust",
+    ("", "theirs:build"): "must name a function of a module that you trust; if theirs is a module of your own, add 'trust=[theirs]'",
+    ("os", "os:system"): "workload.module=os:system is refused, as os.system has no @hetsim.workload above it",
+    ("os", "os:_exit"): "workload.module=os:_exit is not allowed: it must name a public function of os",
+    ("theirs", "os:system"): "workload.module=os:system is not allowed",
+    ("theirs", "theirs:os.system"): "workload.module=theirs:os.system is no name of a function in a module",
+    ("theirs", "theirs.os:system"): "Python finds no module 'theirs': add its folder to PYTHONPATH, or install it\n",
+    ("theirs", "theirs"): "workload.module=theirs is no name of a function in a module: give one such as mymodel:build",
+    ("theirs", "theirs:"): "is no name of a function in a module",
+    ("theirs", "theirs:plain"): "as theirs.plain has no @hetsim.workload above it",
+    ("theirs", "theirs:system"): "as system is defined in os, which is not trusted",
+    ("theirs", "theirs:Some"): "theirs.Some is not defined by a def statement at the top of the module",
+    ("theirs", "theirs:bound"): "theirs.bound is not defined by a def statement",
+    ("theirs", "theirs:hidden"): "theirs.hidden is not defined by a def statement",
+    ("theirs", "theirs:other"): "theirs.other has no @hetsim.workload above it",
+    ("theirs", "theirs:_private"): "must name a public function of theirs",
+    ("theirs", "hetsim.api:run"): "workload.module=hetsim.api:run is not allowed",
+    ("hetsim", "hetsim.api:run"): "workload.module=hetsim.api:run is not allowed",
+}
+THEIRS = """
+open(MARK + 'imported', 'w').close()
+import functools, hetsim
+from os import system
+def plain(command): system(command)
+def other(function): return function
+@other
+def other(): pass
+class Some: pass
+bound = functools.partial(system)
+if True:
+    @hetsim.workload
+    def hidden(): pass
+@hetsim.workload
+def _private(): pass
+"""
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What the names of files begin with that code leaves when it runs; `theirs` is a module that would."""
+    prefix = str(tmp_path / "mark-")
+    (tmp_path / "theirs.py").write_text(THEIRS.replace("MARK", repr(prefix)))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield prefix
+    for name in [name for name in sys.modules if name.split(".")[0] in ("theirs", "ours")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("attack", NAMES)
+def test_a_config_names_only_what_is_offered(
+    attack: tuple[str, str], mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused in one sentence, and nothing has run."""
+    trust, name = attack
+    folder = tmp_path / "conf" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "attack.yaml").write_text(
+        f"# @package _global_\ndefaults: [{{override /workload: own}}]\n"
+        f"workload: {{module: '{name}', options: {{command: 'touch {mark}shell'}}}}\n"
+    )
+    typed = ("--config-dir", str(tmp_path / "conf"), "experiment=attack", f"trust=[{trust}]", f"hydra.run.dir={tmp_path / 'run'}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+
+    told = capsys.readouterr().err
+    assert NAMES[attack] in told
+    assert told.count("\n") == 1
+    assert list(tmp_path.glob("mark-*")) == []
+
+
+def test_a_module_that_only_uses_a_workload_does_not_run(
+    mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name is followed to where it is defined, through imports, and that module runs."""
+    package = tmp_path / "ours"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .models import *\n")
+    (package / "models.py").write_text(OFFERED.replace("MARK", repr(mark)))
+    (package / "script.py").write_text(f"from ours.models import build as renamed\nopen({mark!r} + 'script', 'w')\n")
+    typed = ("workload=own", "workload.module=ours.script:renamed", "trust=[ours]", f"hydra.run.dir={tmp_path / 'run'}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+
+    assert "workload.module=ours.script:renamed returns None: return a hetsim.Training" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.glob("mark-*")] == ["mark-ran"]
+
+
+def test_an_imported_module_is_asked_itself(
+    mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By what the decorator has left on the function, and where that is defined."""
+    (tmp_path / "ours.py").write_text(f"{OFFERED.replace('MARK', repr(mark))}from theirs import _private as taken\ndef plain(): pass\n")
+    __import__("ours")
+    for path in tmp_path.glob("mark-*"):
+        path.unlink()
+    for name, sentence in (("plain", "ours.plain has no @hetsim.workload above it"), ("taken", "defined in theirs, which is not trusted")):
+        typed = ("workload=own", f"workload.module=ours:{name}", "trust=[ours]", f"hydra.run.dir={tmp_path / 'run'}")
+        assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+        assert sentence in capsys.readouterr().err
+
+    assert list(tmp_path.glob("mark-*")) == []
+
+
+def test_trust_is_no_key_of_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is typed, as everywhere."""
+    folder = tmp_path / "conf" / "workload"
+    folder.mkdir(parents=True)
+    (folder / "attack.yaml").write_text("_target_: hetsim.workloads.own.Own\nmodule: theirs:build\ntrust: [theirs]\n")
+    typed = ("--config-dir", str(tmp_path / "conf"), "workload=attack", f"hydra.run.dir={tmp_path / 'run'}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+
+    assert "workload.trust is no key of hetsim.workloads.own.Own" in capsys.readouterr().err
