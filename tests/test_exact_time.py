@@ -170,6 +170,8 @@ def test_waiting_is_what_is_neither_compute_nor_update():
         "updates_per_second": 2 / 8,
         "staleness_mean": 0.0,
         "staleness_max": 0,
+        "staleness_p50": 0,
+        "staleness_p95": 0,
         "idle_share": 4 / 16,
         "per_worker": [
             {

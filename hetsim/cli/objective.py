@@ -13,7 +13,8 @@ from hetsim.registry import SHIPPED, current_name
 from hetsim.results.finished import read_curve, time_to
 
 OBJECTIVES = (
-    *("seconds", "updates_per_second", "samples_per_second", "staleness_mean", "staleness_max", "idle_share"),
+    *("seconds", "updates_per_second", "samples_per_second", "idle_share"),
+    *("staleness_mean", "staleness_p50", "staleness_p95", "staleness_max"),
     *("num_updates", "num_samples", "wall_seconds", "final.train_loss", "final.test_accuracy"),
 )
 SECONDS_TO = re.compile(r"seconds_to_(0?\.\d+|1(?:\.0*)?)")

@@ -51,7 +51,7 @@ def write_summary(
         "updates_per_second": numbers["updates_per_second"],
         "samples_per_second": metrics.ratio(last.num_samples - outcome.start.num_samples, numbers["seconds"]),
         "staleness_mean": numbers["staleness_mean"],
-        "staleness_max": numbers["staleness_max"],
+        **{key: numbers[key] for key in ("staleness_max", "staleness_p50", "staleness_p95")},
         "idle_share": numbers["idle_share"],
         "batch_sizes": list(experiment.coordination.allocation.shares(last.allocation)),
         "final": {name: _finite(value) for name, value in final.named().items()},

@@ -75,6 +75,7 @@ class Applied:
     def __post_init__(self) -> None:
         self._count = [0] * self.num_workers
         self._staleness = [0] * self.num_workers
+        self._by_staleness: dict[int, int] = {}
         self._rounds: dict[tuple[Sequence[int], int], int] = {}  # (ranks, staleness) of a synchronous round: how many
 
     @property
@@ -87,6 +88,14 @@ class Applied:
         """The staleness of each worker's contributions, added up."""
         return added(self._staleness, ((ranks, count * staleness) for (ranks, staleness), count in self._rounds.items()))
 
+    @property
+    def by_staleness(self) -> dict[int, int]:
+        """Contributions of all workers, by their staleness."""
+        counts = dict(self._by_staleness)
+        for (ranks, staleness), count in self._rounds.items():
+            counts[staleness] = counts.get(staleness, 0) + count * len(ranks)
+        return counts
+
     def commit(self, seconds: float, applied: Sequence[Contribution]) -> None:
         """A version was made of these contributions."""
         self.num_updates += 1
@@ -98,11 +107,12 @@ class Applied:
                 self._rounds[key] = self._rounds.get(key, 0) + 1
             largest = applied.staleness
         else:
-            count, total = self._count, self._staleness
+            count, total, by_staleness = self._count, self._staleness, self._by_staleness
             for contribution in applied:
                 rank, staleness = contribution.rank, contribution.staleness
                 count[rank] += 1
                 total[rank] += staleness
+                by_staleness[staleness] = by_staleness.get(staleness, 0) + 1
                 if staleness > largest:
                     largest = staleness
         if largest > self.staleness_max:
@@ -177,7 +187,7 @@ def added(numbers: Sequence[int], more: Iterable[tuple[Sequence[int], int]]) -> 
 
 def summary(applied: Applied, activity: Sequence[RankActivity]) -> dict[str, Any]:
     """Rates, staleness and idleness. Waiting is all that is neither computing nor an update, on a node that is present."""
-    seconds, count, staleness = applied.seconds, applied.count, applied.staleness
+    seconds, count, staleness, by_staleness = applied.seconds, applied.count, applied.staleness, applied.by_staleness
     for worker in activity:
         worker.cut(seconds)
     waits = [max(0.0, seconds - worker.compute_seconds - worker.update_seconds - worker.down_seconds) for worker in activity]
@@ -186,6 +196,8 @@ def summary(applied: Applied, activity: Sequence[RankActivity]) -> dict[str, Any
         "updates_per_second": ratio(applied.num_updates, seconds),
         "staleness_mean": ratio(sum(staleness), sum(count)),
         "staleness_max": applied.staleness_max,
+        "staleness_p50": percentile(by_staleness, 50),
+        "staleness_p95": percentile(by_staleness, 95),
         "idle_share": ratio(sum(waits), seconds * len(waits)),
         "per_worker": [
             {
@@ -201,6 +213,19 @@ def summary(applied: Applied, activity: Sequence[RankActivity]) -> dict[str, Any
             for rank, (worker, wait) in enumerate(zip(activity, waits, strict=True))
         ],
     }
+
+
+def percentile(counts: Mapping[int, int], percent: int) -> int | None:
+    """The smallest of the counted values that at least so many percent of them do not exceed; None if there are none.
+
+    This is the nearest-rank percentile: one of the values, never between two of them.
+    """
+    total, seen = sum(counts.values()), 0
+    for value in sorted(counts):
+        seen += counts[value]
+        if 100 * seen >= percent * total:
+            return value
+    return None
 
 
 def ratio(part: float, whole: float) -> float | None:

@@ -101,6 +101,7 @@ def test_a_group_is_its_contributions(shares: tuple[int, ...], starts: list[int]
         one.commit(1.0, group)
         other.commit(1.0, expected)
     assert (one.count, one.staleness, one.num_updates) == (other.count, other.staleness, other.num_updates)
+    assert {late: count for late, count in one.by_staleness.items() if count} == other.by_staleness
     assert one.staleness_max == other.staleness_max or not expected
 
 
