@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from worlds import ALLOCATIONS, COORDINATIONS, UNEVEN, Run, cluster, method, node, simulate
+from threads import run_in_threads
+from worlds import ALLOCATIONS, COORDINATIONS, UNEVEN, Run, cluster, method, node, rows_of, simulate
 
 from hetsim.runtime.trace import DETAILS
 from hetsim.sim import Simulator
@@ -119,6 +121,39 @@ def test_the_curve_has_the_version_that_completes_each_epoch():
 
     points = [(point.seconds, point.version, point.samples) for point in run.simulation.curve.points]
     assert points == [(0.0, 0, 0), (7.5, 3, 120), (12.5, 5, 200), (run.seconds[-1], 7, 250)]
+
+
+def test_the_curve_has_the_first_version_at_or_after_each_multiple_of_seconds():
+    """Steps of 2.5 s: at 4, 8 and 12 s those of 5, 10 and 12.5 s; beside the epochs, of which one ends at 7.5 s, no version twice."""
+    workers = cluster(node(0.125, count=2))
+    keys = {**KEYS, "cluster": workers, "batch_size": 40, "evaluate_every_seconds": 4.0}
+    alone, both = (
+        method("all_reduce", "even", "workload=quadratic", **keys, evaluate_every_epochs=epochs, budget={"updates": 6})
+        for epochs in (None, 1)
+    )
+
+    runs = [simulate(experiment) for experiment in (alone, both)]
+
+    assert [[point.seconds for point in run.simulation.curve.points] for run in runs] == [
+        [0.0, 5.0, 10.0, 12.5, 15.0],
+        [0.0, 5.0, 7.5, 10.0, 12.5, 15.0],
+    ]
+    assert runs[0].seconds == runs[1].seconds
+
+
+@pytest.mark.parametrize("coordination", ["server", "all_reduce"])
+def test_the_curve_by_seconds_is_by_the_clock_of_the_run_in_processes_too(coordination: str):
+    """Of the commits that the trace has, the first at or after each multiple; and the last."""
+    made = method(
+        coordination, "even", "workload=quadratic", **KEYS, evaluate_every_epochs=None, evaluate_every_seconds=1e-3, budget={"updates": 9}
+    )
+
+    run: Any = run_in_threads(made, finish=lambda run: run.close())[made.leader]
+
+    commits = [row.end for row in rows_of(run.trace) if row.kind == "commit"]
+    due = [now for before, now in pairwise([0.0, *commits]) if now // 1e-3 > before // 1e-3]
+    assert len(commits) == 9
+    assert [point.seconds for point in run.curve.points] == list(dict.fromkeys([0.0, *due, commits[-1]]))
 
 
 @pytest.mark.parametrize("coordination", ["all_reduce", "server_with_a_barrier"])

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from hetsim import checks
 from hetsim.cli.errors import sentence
 from hetsim.cli.objective import check_objective
-from hetsim.cli.schema import AXES, GROUPS, OPTIMIZERS, PLAIN, RATES, REQUIRED, TORCH_KEYS
+from hetsim.cli.schema import AXES, GROUPS, OPTIMIZERS, OPTIONAL, PLAIN, RATES, REQUIRED, TORCH_KEYS
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.base import Coordination
 from hetsim.runtime.backend import Backend
@@ -52,7 +52,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         optimizer=_optimizer(entries, "optimizer", tuple(trust)),
         local_optimizer=_optimizer(entries, "local_optimizer", tuple(trust)) if entries.get("local_optimizer") else None,
         budget=Budget(**budget),
-        **{key: entries[key] for key in REQUIRED if key != "method"},
+        **{key: entries[key] for key in (*REQUIRED, *OPTIONAL) if key != "method" and key in entries},
     )
     backend = _build("backend", entries["backend"], Backend, trust)
     backend.check(made)

@@ -18,10 +18,13 @@ AXES: dict[str, type] = {
 }
 """Each axis of policies, with the class that a choice of it must be a subclass of."""
 
-REQUIRED = ("method", "seed", "batch_size", "dtype", "threads", "evaluate_every_epochs", "trace", "pictures")
+REQUIRED = ("method", "seed", "batch_size", "dtype", "threads", "trace", "pictures")
 """The keys with plain values that every run needs."""
+OPTIONAL = ("evaluate_every_epochs", "evaluate_every_seconds")
+"""The keys with plain values of a run that may be null or left out."""
 PLAIN = (
     *REQUIRED,
+    *OPTIONAL,
     *("trust", "data_root", "download", "learning_rate", "momentum", "local_learning_rate", "objective"),
 )
 """The keys with plain values."""

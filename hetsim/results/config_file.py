@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from hetsim.results.keys import with_added
 from hetsim.results.run_files import REMEDY, brief, is_text, read_text, shown
 
 MAX_DEPTH = 50
@@ -24,7 +25,7 @@ UNREADABLE = (yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, Attri
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """The resolved config of a run; empty if it is not there."""
+    """The resolved config of a run, with the keys that were added since; empty if it is not there."""
     path = run / "config.yaml"
     if not path.exists():
         return {}
@@ -42,7 +43,7 @@ def read_config(run: Path) -> dict[str, Any]:
             raise ValueError(f"{path} holds a whole number of {value.bit_length()} bits, which no float can hold: {REMEDY}")
         if isinstance(value, str) and not is_text(value):
             raise ValueError(f"{path} holds {shown(value)}, which is no text: {REMEDY}")
-    return dict(loaded)
+    return with_added(loaded)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hetsim.registry import first_name
 from hetsim.results.finished import read_summary
-from hetsim.results.keys import CHANGE_NO_FILE
+from hetsim.results.keys import CHANGE_NO_FILE, without_added
 from hetsim.results.run_files import REMEDY, from_json, is_text, read_text, shown
 
 IDENTITY, TYPED, ENVIRONMENT = "# identity: ", "# typed: ", "# environment: "
@@ -25,9 +25,10 @@ MAX_NESTED = 8
 def identity_of(entries: Mapping[str, Any]) -> str:
     """Twelve hexadecimal digits: equal for equal resolved configs, different if any value differs that may change a file.
 
-    A class that has moved is known by its first name, so that runs of earlier versions of hetsim are known again.
+    Runs of earlier versions of hetsim are known again: a class that has moved counts by its first name, and a key that was added
+    later does not count at the value that leaves the run as it was.
     """
-    counted = {key: value for key, value in entries.items() if key not in CHANGE_NO_FILE}
+    counted = {key: value for key, value in without_added(entries).items() if key not in CHANGE_NO_FILE}
     return hashlib.sha256(repr(_ordered(counted)).encode()).hexdigest()[:12]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,19 +24,29 @@ class Point:
 
 
 class LearningCurve(Recorder):
-    """Evaluates the first version, the last, and one every `every_samples` applied samples.
+    """Evaluates the first version, the last, and one every `every_samples` applied samples and `every_seconds` of the run's clock.
 
+    These are the first versions at or after each multiple; math.inf: at none.
     Weights are immutable, so a version can be evaluated at any time: at its commit in virtual time (`at_once`), and at the end
     of the run in real time.
     """
 
-    def __init__(self, task: Task, *, every_samples: float, at_once: bool, watch: Callable[[Point], None] | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        every_samples: float,
+        every_seconds: float = math.inf,
+        at_once: bool,
+        watch: Callable[[Point], None] | None = None,
+    ) -> None:
         self.task = task
         self.at_once = at_once
         self._watch = watch if at_once else None
         self.points: list[Point] = []
         self._every_samples = every_samples
-        self._num_intervals = 0.0
+        self._every_seconds = every_seconds
+        self._multiples = (0.0, 0.0)
         self._seconds = 0.0
         self._newest = -1
         self._unevaluated: list[tuple[float, int, int, Vector]] = []
@@ -45,7 +56,7 @@ class LearningCurve(Recorder):
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
         self._seconds = seconds
-        if state.num_samples // self._every_samples > self._num_intervals:
+        if self._passed(seconds, state) != self._multiples:
             self._add(seconds, state)
 
     def close(self, last: State) -> None:
@@ -55,10 +66,14 @@ class LearningCurve(Recorder):
 
     def _add(self, seconds: float, state: State) -> None:
         self._newest = max(self._newest, state.version)
-        self._num_intervals = state.num_samples // self._every_samples
+        self._multiples = self._passed(seconds, state)
         self._unevaluated.append((seconds, state.version, state.num_samples, state.weights))
         if self.at_once:
             self._evaluate()
+
+    def _passed(self, seconds: float, state: State) -> tuple[float, float]:
+        """How many multiples of either interval have passed."""
+        return state.num_samples // self._every_samples, seconds // self._every_seconds
 
     def _evaluate(self) -> None:
         for seconds, version, samples, weights in self._unevaluated:

@@ -36,7 +36,9 @@ class Experiment:
     seed: int = 0
     dtype: str = "float32"
     threads: int = 1
-    evaluate_every_epochs: float = 1
+    evaluate_every_epochs: float | None = 1
+    evaluate_every_seconds: float | None = None
+    """Of the run's own clock. The curve has the first version at or after each multiple of either; None: of the other alone."""
     trace: str = "full"
     pictures: bool = True
     watch: Callable[[Point], None] | None = None
@@ -50,7 +52,11 @@ class Experiment:
             raise ValueError(f"threads={self.threads} is more than the {cores} cores of this machine: lower it")
         checks.choice("dtype", self.dtype, ("float32", "float64"))
         checks.choice("trace", self.trace, DETAILS)
-        checks.number("evaluate_every_epochs", self.evaluate_every_epochs)
+        if self.evaluate_every_epochs is None and self.evaluate_every_seconds is None:
+            raise ValueError("evaluate_every_epochs and evaluate_every_seconds are both null: give one, such as evaluate_every_epochs=1")
+        for key in ("evaluate_every_epochs", "evaluate_every_seconds"):
+            if getattr(self, key) is not None:
+                checks.number(key, getattr(self, key))
         checks.flag("pictures", self.pictures)
         if self.batch_size < self.num_workers:
             raise ValueError(f"batch_size={self.batch_size} is less than one sample for each of {self.num_workers} workers: raise it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -56,6 +57,12 @@ def observed(
     experiment: Experiment, task: Task, metrics: Recorder, recorders: Sequence[Recorder], *, at_once: bool
 ) -> tuple[LearningCurve, list[Recorder]]:
     """The learning curve of a run, and all that watch its leader: metrics first, as they refuse a run without numbers."""
-    every_samples = experiment.evaluate_every_epochs * task.num_samples
-    curve = LearningCurve(task, every_samples=every_samples, at_once=at_once, watch=experiment.watch)
+    epochs, seconds = experiment.evaluate_every_epochs, experiment.evaluate_every_seconds
+    curve = LearningCurve(
+        task,
+        every_samples=math.inf if epochs is None else epochs * task.num_samples,
+        every_seconds=math.inf if seconds is None else seconds,
+        at_once=at_once,
+        watch=experiment.watch,
+    )
     return curve, [metrics, curve, *recorders, *progress_bars(experiment, experiment.plan(task).num_positions)]
