@@ -124,6 +124,7 @@ BAD = {
     "trace=all": "trace must be full or commits or none, not 'all'",
     "pictures=maybe": "pictures must be true or false, not 'maybe'",
     "evaluate_every_epochs=0": "evaluate_every_epochs must be a finite number above zero",
+    "stop_when_diverged=maybe": "stop_when_diverged must be true or false, not 'maybe'",
     "evaluate_every_seconds=-0.5": "evaluate_every_seconds must be a finite number above zero, not -0.5",
     "evaluate_every_epochs=null": "evaluate_every_epochs and evaluate_every_seconds are both null: give one, such as",
     "budget.epochs=null": "budget has neither epochs, updates nor seconds",

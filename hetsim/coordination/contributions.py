@@ -83,6 +83,13 @@ def part(group: Sequence[Contribution], factors: Sequence[float], rank: int) -> 
     return sum(factor for c, factor in zip(group, factors, strict=True) if c.rank == rank)
 
 
+def mean_loss(applied: Sequence[Contribution]) -> float:
+    """The mean loss of these contributions, of which there is at least one."""
+    if isinstance(applied, SynchronousContributions):
+        return applied.mean_loss
+    return sum([c.loss for c in applied]) / len(applied)
+
+
 def max_staleness(applied: Sequence[Contribution]) -> int:
     """The largest staleness of these contributions; 0 if there are none."""
     if isinstance(applied, SynchronousContributions):

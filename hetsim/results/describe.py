@@ -29,14 +29,16 @@ def describe(summary: Mapping[str, Any]) -> str:
     ]
     if any(value is not None for value in final.values()):
         loss = "not finite" if final["train_loss"] is None else formatted(final["train_loss"])
-        lines.append(f"  train loss {loss}{_judged(final)}")
+        lines.append(f"  train loss {loss}{_judged(final)}{_diverged(summary)}")
+    elif summary.get("diverged"):
+        lines.append("  diverged")
     return "\n".join(lines)
 
 
 def one_line(summary: Mapping[str, Any]) -> str:
     """A run in half a line, for the runs of a sweep."""
     rate = formatted(summary["updates_per_second"])
-    return f"{summary['num_updates']} updates in {formatted(summary['seconds'])} s, {rate} updates/s{_judged(summary['final'])}"
+    return f"{summary['num_updates']} updates in {formatted(summary['seconds'])} s, {rate} updates/s{_judged(summary['final'])}{_diverged(summary)}"
 
 
 def _judged(final: Mapping[str, float | None]) -> str:
@@ -50,6 +52,10 @@ def _judged(final: Mapping[str, float | None]) -> str:
 def in_words(metric: str) -> str:
     """What a metric is called where people read it."""
     return metric.replace("_", " ")
+
+
+def _diverged(summary: Mapping[str, Any]) -> str:
+    return ", diverged" if summary.get("diverged") else ""
 
 
 def _dropped(summary: Mapping[str, Any]) -> str:

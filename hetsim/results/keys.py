@@ -21,7 +21,7 @@ VARY_IN_A_COMPARISON = (*CHANGE_NO_NUMBER, "backend", "evaluate_every_epochs", "
 
 TOP = ""
 ADDED: dict[str, dict[str, Any]] = {
-    TOP: {"evaluate_every_seconds": None},
+    TOP: {"evaluate_every_seconds": None, "stop_when_diverged": False},
 }
 """Keys that configs of hetsim 0.1 lack, each with the value that does what it did: those of the config, and those of a class by its name.
 

@@ -39,6 +39,7 @@ COUNT = Kind("a whole number above 0", lambda value: _is_whole(value) and value 
 NUMBER = Kind(f"a number of at most {MAX_NUMBER:g}", is_number)
 NUMBER_OR_NULL = Kind(f"a number of at most {MAX_NUMBER:g}, or null", lambda value: value is None or is_number(value))
 NUMBERS = Kind("a list of numbers", _each(is_number))
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 MAPPING = Kind("a mapping", _is_mapping)
 MAPPING_OR_NULL = Kind("a mapping, or null", lambda value: value is None or _is_mapping(value))
 MAPPINGS = Kind("a list of mappings", _each(_is_mapping))
@@ -54,6 +55,7 @@ SUMMARY = {
     "batch_sizes": NUMBERS,
     "final": MAPPING,
     **dict.fromkeys(("final.train_loss", "final.test_accuracy"), NUMBER_OR_NULL),
+    "diverged": FLAG,
     "per_worker": MAPPINGS,
     "emulation": MAPPING_OR_NULL,
     "warnings": TEXTS,

@@ -10,6 +10,7 @@ from typing import Any
 
 from hetsim.results.figures import draw_run
 from hetsim.results.folder import finish_run
+from hetsim.results.remarks import diverged, remarks
 from hetsim.runtime import metrics
 from hetsim.runtime.curve import Point
 from hetsim.runtime.files import begun, unfinished
@@ -28,12 +29,6 @@ def write_summary(
     """Write summary.json, curve.csv and, if asked for, the pictures; then all files of the run get their names. Returns the summary."""
     experiment, last, applied = outcome.experiment, outcome.last, outcome.applied
     final = outcome.points[-1].evaluation
-    warned = list(warnings)
-    if final.train_loss is not None and not math.isfinite(final.train_loss):
-        warned.append("the training diverged: its loss is not finite; try a lower learning_rate")
-    remark = experiment.coordination.remark(last)
-    if remark is not None:
-        warned.append(remark)
     numbers = metrics.summary(applied, outcome.activity)
     summary = {
         "method": experiment.method,
@@ -55,10 +50,11 @@ def write_summary(
         "idle_share": numbers["idle_share"],
         "batch_sizes": list(experiment.coordination.allocation.shares(last.allocation)),
         "final": {name: _finite(value) for name, value in final.named().items()},
+        "diverged": diverged(outcome),
         "per_worker": numbers["per_worker"],
         "wall_seconds": wall_seconds,
         "emulation": None if emulation is None else dict(emulation),
-        "warnings": warned,
+        "warnings": [*warnings, *remarks(outcome)],
     }
     written = ["config.yaml", "curve.csv", "summary.json"]
     trace = unfinished(folder / "trace.parquet") if experiment.trace != "none" else None

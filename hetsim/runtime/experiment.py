@@ -39,6 +39,7 @@ class Experiment:
     evaluate_every_epochs: float | None = 1
     evaluate_every_seconds: float | None = None
     """Of the run's own clock. The curve has the first version at or after each multiple of either; None: of the other alone."""
+    stop_when_diverged: bool = False
     trace: str = "full"
     pictures: bool = True
     watch: Callable[[Point], None] | None = None
@@ -58,6 +59,7 @@ class Experiment:
             if getattr(self, key) is not None:
                 checks.number(key, getattr(self, key))
         checks.flag("pictures", self.pictures)
+        checks.flag("stop_when_diverged", self.stop_when_diverged)
         if self.batch_size < self.num_workers:
             raise ValueError(f"batch_size={self.batch_size} is less than one sample for each of {self.num_workers} workers: raise it")
         self.coordination.allocation.initial_within(self.num_workers, self.batch_size, self.cluster.max_samples)

@@ -7,13 +7,18 @@ from dataclasses import replace
 
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
+from hetsim.runtime.divergence import Divergence
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.stop import StopRule
+from hetsim.vector import Phantom
 
 
 class History:
-    """The leader's last commit. Reports commits to the recorders, and decides after each whether the run goes on."""
+    """The leader's last commit. Reports commits to the recorders, and decides after each whether the run goes on.
+
+    `divergence` says whether the run has diverged so far; one that only counts time never does.
+    """
 
     def __init__(self, start: State, stop: StopRule, recorders: Sequence[Recorder], *, keeps: bool = False) -> None:
         self.start = self.last = start
@@ -21,14 +26,18 @@ class History:
         self._commits = [recorder.commit for recorder in recorders]
         self._goes_on = stop.leader_goes_on
         self._keeps = keeps
+        self.samples_per_epoch = stop.samples_per_epoch
+        self.divergence = Divergence(stop.samples_per_epoch)
+        self._observe = None if isinstance(start.weights, Phantom) else self.divergence.observe  # a phantom has no loss
         for recorder in recorders:
             recorder.begin(start)
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> bool:
-        """Report that this rank, the leader, has committed a version. Returns whether the budget allows another one."""
+        """Report that this rank, the leader, has committed a version. Returns whether the run goes on."""
         for commit in self._commits:
             commit(seconds, rank, state, applied)
-        going = self._goes_on(state.version, seconds)
+        diverged = self._observe is not None and self._observe(state.version, state.num_samples, applied)
+        going = self._goes_on(state.version, seconds, diverged=diverged)
         if not going or self._keeps:
             state = state.evolve(outstanding=tuple(state.outstanding))  # the server's view would change
         self.last = state

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from hetsim.coordination.state import State
 from hetsim.runtime.curve import LearningCurve, Point
+from hetsim.runtime.divergence import Divergence
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.history import History
 from hetsim.runtime.metrics import Applied, RankActivity
@@ -41,6 +42,7 @@ class Outcome:
     activity: Sequence[RankActivity]
     """By rank, of the workers."""
     points: Sequence[Point]
+    divergence: Divergence
     profile_seconds: float
     """The seconds that measuring the workers took before the run."""
 
@@ -49,7 +51,7 @@ class Outcome:
         """What these have seen of a run."""
         return cls(
             experiment=experiment, start=history.start, last=history.last, applied=metrics.applied, activity=metrics.activity,
-            points=curve.points, profile_seconds=profile_seconds,
+            points=curve.points, divergence=history.divergence, profile_seconds=profile_seconds,
         )  # fmt: skip
 
 

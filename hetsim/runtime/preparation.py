@@ -96,5 +96,10 @@ def prepare(
         plan=plan,
         profile=measured,
         checkpoint=checkpoint,
-        stop=StopRule.of(experiment.budget, needs_server=experiment.coordination.needs_server),
+        stop=StopRule.of(
+            experiment.budget,
+            needs_server=experiment.coordination.needs_server,
+            when_diverged=experiment.stop_when_diverged,
+            samples_per_epoch=task.num_samples,
+        ),
     )

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hetsim.coordination.contributions import SynchronousContributions
+from hetsim.coordination.contributions import mean_loss
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
 from hetsim.runtime.experiment import Experiment
@@ -28,7 +28,7 @@ class ProgressBar(Recorder):
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
         if applied:
-            loss = applied.mean_loss if isinstance(applied, SynchronousContributions) else sum(c.loss for c in applied) / len(applied)
+            loss = mean_loss(applied)
             self._loss = loss if self._loss is None else 0.9 * self._loss + 0.1 * loss
         done = {"samples": state.num_samples, "updates": state.version, "s": seconds}[self._unit]
         if done - self._tqdm.n >= self._tqdm.total / 1000 or done >= self._tqdm.total:

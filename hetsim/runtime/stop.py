@@ -10,23 +10,27 @@ from hetsim.runtime.budget import Budget
 
 @dataclass(frozen=True)
 class StopRule:
-    """All ranks count the same epochs and updates; only the leader checks the budget's seconds, by its clock.
+    """All ranks count the same epochs and updates; only the leader checks the budget's seconds, by its clock, and the losses.
 
-    A server leads, and its workers do not commit. Without a server and with limited seconds, the other ranks wait at each
-    commit for the leader's decision (`waits`).
+    A server leads, and its workers do not commit. Without a server, and if seconds are limited or a run that diverges is stopped,
+    the other ranks wait at each commit for the leader's decision (`waits`).
     """
 
     budget: Budget
     waits: bool
+    when_diverged: bool = False
+    """Whether a run ends at the commit at which it is found to have diverged."""
+    samples_per_epoch: int | None = None
 
     @classmethod
-    def of(cls, budget: Budget, *, needs_server: bool) -> StopRule:
+    def of(cls, budget: Budget, *, needs_server: bool, when_diverged: bool = False, samples_per_epoch: int | None = None) -> StopRule:
         """The rule for a method with a server, or without one."""
-        return cls(budget, waits=budget.seconds is not None and not needs_server)
+        waits = (budget.seconds is not None or when_diverged) and not needs_server
+        return cls(budget, waits=waits, when_diverged=when_diverged, samples_per_epoch=samples_per_epoch)
 
-    def leader_goes_on(self, version: int, seconds: float) -> bool:
+    def leader_goes_on(self, version: int, seconds: float, *, diverged: bool = False) -> bool:
         """The decision of the leader, which has just committed this version."""
-        return self.budget.allows(version, seconds)
+        return self.budget.allows(version, seconds) and not (diverged and self.when_diverged)
 
     def others_go_on(self, version: int) -> bool:
         """The decision of another rank without the leader's clock; if the rule `waits`, the leader's decision counts instead."""

@@ -1,0 +1,43 @@
+"""Whether the training of a run has diverged, judged at each commit by the losses that were reported with the gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hetsim.coordination.contributions import SynchronousContributions, mean_loss
+from hetsim.effects import Contribution
+
+
+class Divergence:
+    """A run has diverged once its training loss is not finite, or was above its first value for a whole epoch.
+
+    The loss of a version is the mean over the contributions that it is made of, as the leader has them: a server has the losses of
+    all workers, and without a server a rank has those of its own batches. The first value is that of the first global batch.
+    """
+
+    def __init__(self, samples_per_epoch: float | None) -> None:
+        self.reason: str | None = None
+        """Why, and at which version; None: it has not diverged."""
+        self.version: int | None = None
+        self._samples_per_epoch = math.inf if samples_per_epoch is None else samples_per_epoch
+        self._first: float | None = None
+        self._num_samples_not_above = 0
+
+    def observe(self, version: int, num_samples: int, applied: Sequence[Contribution]) -> bool:
+        """Whether the run has diverged, now that this version of so many samples is made of these contributions."""
+        if self.reason is not None or not applied:
+            return self.reason is not None
+        loss = mean_loss(applied)
+        if self._first is None:
+            self._first = applied.rounds[0].loss if isinstance(applied, SynchronousContributions) else loss
+        if not math.isfinite(loss):
+            self._found(version, f"its loss was not finite at version {version}")
+        elif loss <= self._first:
+            self._num_samples_not_above = num_samples
+        elif num_samples - self._num_samples_not_above >= self._samples_per_epoch:
+            self._found(version, f"its loss was above the first one, {self._first:.4g}, for a whole epoch until version {version}")
+        return self.reason is not None
+
+    def _found(self, version: int, reason: str) -> None:
+        self.reason, self.version = reason, version
