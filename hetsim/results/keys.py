@@ -22,6 +22,10 @@ VARY_IN_A_COMPARISON = (*CHANGE_NO_NUMBER, "backend", "evaluate_every_epochs", "
 TOP = ""
 ADDED: dict[str, dict[str, Any]] = {
     TOP: {"evaluate_every_seconds": None, "stop_when_diverged": False},
+    "hetsim.policies.allocation.GradualShift": {"repetitions": 0},
+    "hetsim.policies.allocation.OptPerf": {"repetitions": 0},
+    "hetsim.policies.allocation.ProportionalController": {"repetitions": 0},
+    "hetsim.policies.allocation.SpeedProportional": {"repetitions": 0},
 }
 """Keys that configs of hetsim 0.1 lack, each with the value that does what it did: those of the config, and those of a class by its name.
 

@@ -58,11 +58,28 @@ def _by_remainder(weights: Sequence[float], total: int, least: int) -> tuple[int
     return tuple(shares)
 
 
+def relative_speeds(timings: Sequence[Contribution], num_workers: int) -> list[float]:
+    """Each worker's samples per second in these timings, in units of the largest number of samples of a worker."""
+    samples, seconds = [0] * num_workers, [0.0] * num_workers
+    for timing in timings:
+        samples[timing.rank] += timing.samples
+        seconds[timing.rank] += timing.seconds
+    return [b / max(samples) / t for b, t in zip(samples, seconds, strict=True)]
+
+
+def check_repetitions(repetitions: int, *, least: int = 0) -> None:
+    """Raise ValueError with one sentence for a number of measurements before the run that makes no sense."""
+    checks.whole("allocation.repetitions", repetitions, least=least, most=1000)
+
+
 class Allocation(ABC):
     """Decides (b_1 … b_N) with Σ b_i = B and b_i ≥ 1, from what it has observed."""
 
     repetitions: int = 0
-    """How many gradients of B samples each worker computes before the run; only their times are kept, for `observe_profile`."""
+    """How many gradients of B samples each worker computes before the run; only their times are kept, for `observe_profile`.
+
+    Every rule that measures has it as an option; with 0 it measures in the run alone.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -91,7 +108,7 @@ class Allocation(ABC):
         """Samples for each worker, in rank order."""
 
     def observe_profile(self, state: Any, timings: Sequence[Contribution]) -> Any:
-        """The state at the beginning of the run, after `repetitions` gradients of each worker."""
+        """The state at the beginning of the run, after `repetitions` gradients of each worker: it holds the measured split."""
         return state
 
     def asks(self, state: Any, epoch: int) -> bool:

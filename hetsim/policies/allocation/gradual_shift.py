@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hetsim import checks
 from hetsim.effects import Contribution
-from hetsim.policies.allocation.base import Allocation, proportional
+from hetsim.policies.allocation.base import Allocation, check_repetitions, proportional, relative_speeds
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,12 @@ class GradualShift(Allocation):
 
     step: int = 5
     """The first Δ, in samples."""
+    repetitions: int = 0
+    """Gradients of B samples of each worker before the run; by their speeds the first split is proportional, not even."""
 
     def __post_init__(self) -> None:
         checks.whole("allocation.step", self.step)
+        check_repetitions(self.repetitions)
 
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> GradualShiftState:
         return GradualShiftState(
@@ -45,6 +48,10 @@ class GradualShift(Allocation):
 
     def shares(self, state: GradualShiftState) -> tuple[int, ...]:
         return state.shares
+
+    def observe_profile(self, state: GradualShiftState, timings: Sequence[Contribution]) -> GradualShiftState:
+        speeds = relative_speeds(timings, len(state.shares))
+        return replace(state, shares=proportional(speeds, sum(state.shares), max_samples=state.max_samples))
 
     def asks(self, state: GradualShiftState, epoch: int) -> bool:
         return True

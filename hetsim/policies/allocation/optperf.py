@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hetsim import checks
 from hetsim.effects import Contribution
-from hetsim.policies.allocation.base import Allocation, proportional
+from hetsim.policies.allocation.base import Allocation, check_repetitions, proportional
 
 
 class Line(NamedTuple):
@@ -115,6 +115,15 @@ class TimingSums:
         return Line(0.0, self.t / self.b)
 
 
+def appended(sizes: Sequence[TimingSums], timings: Sequence[Contribution]) -> tuple[TimingSums, ...]:
+    """Each worker's sums with these timings; an empty or instant gradient is none."""
+    sums = list(sizes)
+    for timing in timings:
+        if timing.samples and timing.seconds > 0:
+            sums[timing.rank] = sums[timing.rank].appended(timing.samples, timing.seconds)
+    return tuple(sums)
+
+
 @dataclass(frozen=True)
 class OptPerfState:
     """Each worker's measured steps, how many updates the present split has had, and whether no more measurements are needed."""
@@ -137,9 +146,12 @@ class OptPerf(Allocation):
     """
 
     probes: int = 5
+    repetitions: int = 0
+    """Gradients of B samples of each worker before the run; they take the place of the first probing split, the even one."""
 
     def __post_init__(self) -> None:
         checks.whole("allocation.probes", self.probes)
+        check_repetitions(self.repetitions)
 
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> OptPerfState:
         even = fastest_split([[Line(0.0, 1.0)]] * num_workers, batch_size, max_samples)
@@ -148,18 +160,18 @@ class OptPerf(Allocation):
     def shares(self, state: OptPerfState) -> tuple[int, ...]:
         return state.shares
 
+    def observe_profile(self, state: OptPerfState, timings: Sequence[Contribution]) -> OptPerfState:
+        state = replace(state, sizes=appended(state.sizes, timings))
+        return self._decided(state) if all(size.count for size in state.sizes) else state
+
     def asks(self, state: OptPerfState, epoch: int) -> bool:
         return not state.settled
 
     def observe(self, state: OptPerfState, timings: Sequence[Contribution], epoch: int = 0) -> OptPerfState:
         if state.settled:
             return state
-        sizes = list(state.sizes)
-        for timing in timings:
-            if timing.samples and timing.seconds > 0:
-                sizes[timing.rank] = sizes[timing.rank].appended(timing.samples, timing.seconds)
-        state = replace(state, sizes=tuple(sizes), num_updates=state.num_updates + 1)
-        if state.num_updates < self.probes or not all(size.count for size in sizes):
+        state = replace(state, sizes=appended(state.sizes, timings), num_updates=state.num_updates + 1)
+        if state.num_updates < self.probes or not all(size.count for size in state.sizes):
             return state
         return self._decided(state)
 

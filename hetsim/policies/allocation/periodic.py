@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hetsim import checks
 from hetsim.effects import Contribution
-from hetsim.policies.allocation.base import Allocation, proportional
+from hetsim.policies.allocation.base import Allocation, check_repetitions, proportional
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Periodic(Allocation):
     """The weight of the past in the moving average of the measurements."""
     dead_band: float = 0.0
     """The relative change up to which the split stays."""
+    repetitions: int = 0
+    """Gradients of B samples of each worker before the run; they are its first measurement, by which the first split is decided."""
 
     def __post_init__(self) -> None:
         if self.reallocate_every != "epoch":
@@ -65,12 +67,16 @@ class Periodic(Allocation):
             checks.whole("allocation.reallocate_every", self.reallocate_every)
         checks.fraction("allocation.smoothing", self.smoothing)
         checks.number("allocation.dead_band", self.dead_band, zero=True)
+        check_repetitions(self.repetitions)
 
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> PeriodicState:
         return PeriodicState.nothing(num_workers, batch_size, max_samples)
 
     def shares(self, state: PeriodicState) -> tuple[int, ...]:
         return state.shares
+
+    def observe_profile(self, state: PeriodicState, timings: Sequence[Contribution]) -> PeriodicState:
+        return state.decided(*self.decide(state.appended(timings)), state.epoch)
 
     def asks(self, state: PeriodicState, epoch: int) -> bool:
         return self._due(state.num_updates + 1, epoch != state.epoch)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hetsim import checks
 from hetsim.effects import Contribution
-from hetsim.policies.allocation.base import Allocation, proportional
+from hetsim.policies.allocation.base import Allocation, check_repetitions, proportional, relative_speeds
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Static(Allocation):
     repetitions: int = 5
 
     def __post_init__(self) -> None:
-        checks.whole("allocation.repetitions", self.repetitions, most=1000)
+        check_repetitions(self.repetitions, least=1)
 
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> StaticState:
         return StaticState(proportional([1.0] * num_workers, batch_size, max_samples=max_samples), max_samples)
@@ -39,11 +38,7 @@ class Static(Allocation):
 
     def observe_profile(self, state: StaticState, timings: Sequence[Contribution]) -> StaticState:
         """If a share exceeds a worker's memory, the split is proportional to the speeds within `max_samples`."""
-        samples, seconds = [0] * len(state.shares), [0.0] * len(state.shares)
-        for timing in timings:
-            samples[timing.rank] += timing.samples
-            seconds[timing.rank] += timing.seconds
-        speeds = [b / max(samples) / t for b, t in zip(samples, seconds, strict=True)]
+        speeds = relative_speeds(timings, len(state.shares))
         total, batch_size = sum(speeds), sum(state.shares)
         shares = [max(1, round(batch_size * speed / total)) for speed in speeds]
         by_speed = sorted(range(len(shares)), key=lambda rank: (-speeds[rank], rank))

@@ -70,11 +70,11 @@ def test_observing_changes_no_state_that_was_handed_out(name: str):
     assert (repr(state), allocation.shares(state)) == before
 
 
-def test_only_a_rule_that_says_so_is_profiled():
-    """Five gradients before the run are a price that the others do not pay, and would not use."""
+def test_only_a_rule_that_is_asked_to_is_profiled():
+    """Gradients before the run are a price that no rule but `static` pays by itself; those that measure nothing would not use them."""
     rules = (Even(), Fixed(parts=[1, 1]), SpeedProportional(), ProportionalController(), GradualShift(), OptPerf())
 
     assert [rule.repetitions for rule in rules] == [0] * len(rules)
-    for rule in rules:
+    for rule in rules[:2]:
         state = rule.initial(2, 8)
         assert rule.observe_profile(state, timings((8, 8), (1.0, 3.0))) == state
