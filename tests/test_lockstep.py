@@ -61,6 +61,7 @@ METHODS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "lb_bsp": (("method=lb_bsp",), {}),
     "optperf": (("method=optperf",), {"allocation": {"probes": 2}}),
     "dbs, measured before": (("method=dbs",), {"allocation": {"repetitions": 2}}),
+    "optperf, rechecked": (("method=optperf",), {"allocation": {"probes": 1, "recheck_steps": 2, "dead_band": 0.0}}),
     "optperf, measured before": (("method=optperf",), {"allocation": {"probes": 2, "repetitions": 3}}),
     "static": (("method=static",), {}),
     "hetgrad": (("method=hetgrad",), {}),

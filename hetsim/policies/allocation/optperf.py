@@ -105,6 +105,11 @@ class TimingSums:
         """Whether steps of at least two sizes were measured, which an affine fit needs."""
         return self.count * self.bb > self.b * self.b * (1 + 1e-12)
 
+    def seconds(self, samples: float) -> float:
+        """A step of so many samples, by the fit."""
+        overhead, per_sample = self.line()
+        return overhead + samples * per_sample
+
     def line(self) -> Line:
         """The least-squares fit, with neither coefficient below zero; through the origin if only one size was measured."""
         if self.distinct:
@@ -126,11 +131,14 @@ def appended(sizes: Sequence[TimingSums], timings: Sequence[Contribution]) -> tu
 
 @dataclass(frozen=True)
 class OptPerfState:
-    """Each worker's measured steps, how many updates the present split has had, and whether no more measurements are needed."""
+    """Each worker's measured steps, and whether they are enough, so that steps are only measured again to check them."""
 
     shares: tuple[int, ...]
     sizes: tuple[TimingSums, ...] = field(repr=False)
+    since: tuple[TimingSums, ...] = field(repr=False)
+    """Of a settled split: the steps that were measured since it was checked."""
     num_updates: int = 0
+    """With this split, or since it was checked."""
     num_splits: int = 1
     settled: bool = False
     max_samples: Sequence[int] | None = None
@@ -142,20 +150,29 @@ class OptPerf(Allocation):
 
     Probes an even split, then one by speed, `probes` updates each; then solves. A worker with the same share in both probes
     is assumed to have no overhead until the solution gives it another share; then the fit is repeated. Afterwards the split
-    stays, and nothing is measured any more.
+    is settled, and is checked every `recheck_steps` updates, by one measurement of the mean step since. If it differs from the
+    prediction, on any worker, by more than `dead_band` times the longest predicted step, as much as OmniLearn (arXiv 2503.17469)
+    tolerates around the mean, the old measurements are forgotten and it probes again: first the present split, then one by speed.
     """
 
     probes: int = 5
     repetitions: int = 0
     """Gradients of B samples of each worker before the run; they take the place of the first probing split, the even one."""
+    recheck_steps: int | None = 100
+    """None: a settled split stays for good."""
+    dead_band: float = 0.05
 
     def __post_init__(self) -> None:
         checks.whole("allocation.probes", self.probes)
         check_repetitions(self.repetitions)
+        if self.recheck_steps is not None:
+            checks.whole("allocation.recheck_steps", self.recheck_steps)
+        checks.number("allocation.dead_band", self.dead_band, zero=True)
 
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> OptPerfState:
         even = fastest_split([[Line(0.0, 1.0)]] * num_workers, batch_size, max_samples)
-        return OptPerfState(even, (TimingSums(),) * num_workers, max_samples=max_samples)
+        nothing = (TimingSums(),) * num_workers
+        return OptPerfState(even, nothing, nothing, max_samples=max_samples)
 
     def shares(self, state: OptPerfState) -> tuple[int, ...]:
         return state.shares
@@ -165,11 +182,11 @@ class OptPerf(Allocation):
         return self._decided(state) if all(size.count for size in state.sizes) else state
 
     def asks(self, state: OptPerfState, epoch: int) -> bool:
-        return not state.settled
+        return not state.settled or self._due(state.num_updates + 1)
 
     def observe(self, state: OptPerfState, timings: Sequence[Contribution], epoch: int = 0) -> OptPerfState:
         if state.settled:
-            return state
+            return state if self.recheck_steps is None else self._checked(state, timings)
         state = replace(state, sizes=appended(state.sizes, timings), num_updates=state.num_updates + 1)
         if state.num_updates < self.probes or not all(size.count for size in state.sizes):
             return state
@@ -184,6 +201,24 @@ class OptPerf(Allocation):
         shares = _split([[size.line()] for size in state.sizes], total, state.max_samples)
         known = all(size.distinct for size in state.sizes)
         return replace(state, shares=shares, num_updates=0, num_splits=state.num_splits + 1, settled=known or shares == state.shares)
+
+    def _due(self, num_updates: int) -> bool:
+        return self.recheck_steps is not None and num_updates >= self.recheck_steps
+
+    def _checked(self, state: OptPerfState, timings: Sequence[Contribution]) -> OptPerfState:
+        """A settled state after one more update; one that probes again if it is due and measured times are not the predicted ones."""
+        since = appended(state.since, timings) if timings else state.since
+        state = replace(state, since=since, num_updates=state.num_updates + 1)
+        if not self._due(state.num_updates):
+            return state
+        if not all(measured.count for measured in since):  # somebody is absent, or one of many that push to a server has not come yet
+            return replace(state, num_updates=0)
+        nothing = (TimingSums(),) * len(since)
+        predicted = [size.seconds(measured.b / measured.count) for size, measured in zip(state.sizes, since, strict=True)]
+        seen = [measured.t / measured.count for measured in since]
+        if max(abs(t - p) for t, p in zip(seen, predicted, strict=True)) <= self.dead_band * max(predicted):
+            return replace(state, since=nothing, num_updates=0)
+        return replace(state, sizes=nothing, since=nothing, num_updates=0, num_splits=1, settled=False)
 
 
 def _split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequence[int] | None) -> tuple[int, ...]:

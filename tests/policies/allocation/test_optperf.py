@@ -237,6 +237,7 @@ def test_optperf_probes_an_even_split_then_one_by_speed_and_then_it_is_settled()
     assert [state.shares for state in states] == [(8, 8)] * 3 + [(6, 10)] * 3 + [(5, 11)] * 3
     assert [state.settled for state in states] == [False] * 6 + [True] * 3
     assert [OptPerf().asks(state, 0) for state in states] == [True] * 6 + [False] * 3
+    assert [OptPerf(recheck_steps=2).asks(state, 0) for state in states] == [True] * 6 + [False, True, True]
 
 
 @given(
@@ -246,11 +247,12 @@ def test_optperf_probes_an_even_split_then_one_by_speed_and_then_it_is_settled()
 )
 @example([(0, 3), (3, 2)], 3, 1)
 @example([(7, 2), (7, 2)], 5, 2)
-def test_optperf_settles_and_never_asks_again(parameters: list[tuple[int, int]], each: int, probes: int):
+def test_optperf_settles_for_good_if_it_is_never_checked(parameters: list[tuple[int, int]], each: int, probes: int):
     """Also where a node has the same size in both probing splits: it goes on until the solution shows it no other."""
     nodes = affine([(float(overhead), float(per_sample)) for overhead, per_sample in parameters])
 
-    states = followed(OptPerf(probes=probes), nodes, each * len(nodes), probes * 12)
+    optperf = OptPerf(probes=probes, recheck_steps=None)
+    states = followed(optperf, nodes, each * len(nodes), probes * 12)
 
     settled = [state.settled for state in states]
     assert settled[: 2 * probes] == [False] * 2 * probes
@@ -354,6 +356,8 @@ def test_memory_bounds_every_split_the_probing_ones_included(parameters: list[tu
     ("options", "sentence"),
     [
         ({"probes": 0}, r"^allocation\.probes must be at least 1, not 0$"),
+        ({"recheck_steps": 0}, r"^allocation\.recheck_steps must be at least 1, not 0$"),
+        ({"dead_band": -0.1}, r"^allocation\.dead_band must be a finite number of at least zero, not -0\.1$"),
     ],
 )
 def test_optperf_refuses_what_makes_no_sense(options: dict[str, Any], sentence: str):
