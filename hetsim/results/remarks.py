@@ -9,7 +9,14 @@ from hetsim.runtime.outcome import Outcome
 
 def remarks(outcome: Outcome) -> list[str]:
     """One sentence for each."""
-    found = (_divergence(outcome), outcome.experiment.coordination.remark(outcome.last))
+    experiment = outcome.experiment
+    found = (
+        _divergence(outcome),
+        experiment.coordination.remark(outcome.last),
+        experiment.coordination.allocation.remark(outcome.num_epochs),
+        _budget(outcome),
+        _tables(outcome),
+    )
     return [remark for remark in found if remark is not None]
 
 
@@ -30,3 +37,24 @@ def _divergence(outcome: Outcome) -> str | None:
         return None
     stopped = outcome.experiment.stop_when_diverged and outcome.divergence.version == outcome.last.version
     return f"the training diverged: {reason}{', where the run was stopped' if stopped else ''}; try a lower learning_rate"
+
+
+def _budget(outcome: Outcome) -> str | None:
+    if outcome.divergence.reason is not None and outcome.experiment.stop_when_diverged:
+        return None
+    return outcome.experiment.budget.remark(outcome.last.version, outcome.applied.seconds)
+
+
+def _tables(outcome: Outcome) -> str | None:
+    """The nodes whose one measured time is taken for other sizes than the measured one."""
+    shares = outcome.experiment.coordination.allocation.shares(outcome.last.allocation)
+    nodes = outcome.experiment.cluster.nodes
+    alone = [rank for rank, node in enumerate(nodes) if len(node.table) == 1 and node.table[0][0] != shares[rank]]
+    if not alone:
+        return None
+    rank, (samples, seconds) = alone[0], nodes[alone[0]].table[0]
+    others = f" (and of {len(alone) - 1} more)" if len(alone) > 1 else ""
+    return (
+        f"the table of worker {rank}{others} has one point, [{samples}, {seconds:g}], so its gradients take {seconds:g} s whatever their "
+        f"samples, here {shares[rank]}: add a second point, or give seconds_per_sample and overhead_seconds"
+    )

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from hetsim import checks
 
+DEFAULT_EPOCHS = 20
+"""The epochs of a run for which nobody chose any: those of conf/config.yaml."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
@@ -33,3 +36,17 @@ class Budget:
     def allows(self, version: int, seconds: float) -> bool:
         """Whether a run goes on that has just committed this version, at this time. Epochs end as no samples are left."""
         return version < (self.updates or math.inf) and seconds < (self.seconds or math.inf)
+
+    def remark(self, version: int, seconds: float) -> str | None:
+        """What a user should be told of a run that ended so: that epochs that nobody chose ended it before a limit that somebody did.
+
+        Limits that were chosen together are meant together: whichever comes first.
+        """
+        if self.epochs != DEFAULT_EPOCHS or not self.allows(version, seconds):
+            return None
+        reached = [f"{version} of budget.updates={self.updates} updates"] if self.updates is not None else []
+        reached += [f"{seconds:.4g} of budget.seconds={self.seconds:g} seconds"] if self.seconds is not None else []
+        if not reached:
+            return None
+        at = " and ".join(reached)
+        return f"budget.epochs={self.epochs:g}, the default, ended the run at {at}: add budget.epochs=null to let it go on"

@@ -16,11 +16,11 @@ class Divergence:
     all workers, and without a server a rank has those of its own batches. The first value is that of the first global batch.
     """
 
-    def __init__(self, samples_per_epoch: float | None) -> None:
+    def __init__(self, samples_per_epoch: int) -> None:
         self.reason: str | None = None
         """Why, and at which version; None: it has not diverged."""
         self.version: int | None = None
-        self._samples_per_epoch = math.inf if samples_per_epoch is None else samples_per_epoch
+        self._samples_per_epoch = samples_per_epoch
         self._first: float | None = None
         self._num_samples_not_above = 0
 

@@ -43,6 +43,8 @@ class Outcome:
     """By rank, of the workers."""
     points: Sequence[Point]
     divergence: Divergence
+    num_epochs: float
+    """Passes over the data in the samples that are applied in `last`."""
     profile_seconds: float
     """The seconds that measuring the workers took before the run."""
 
@@ -51,7 +53,8 @@ class Outcome:
         """What these have seen of a run."""
         return cls(
             experiment=experiment, start=history.start, last=history.last, applied=metrics.applied, activity=metrics.activity,
-            points=curve.points, divergence=history.divergence, profile_seconds=profile_seconds,
+            points=curve.points, divergence=history.divergence,
+            num_epochs=history.last.num_samples / history.samples_per_epoch, profile_seconds=profile_seconds,
         )  # fmt: skip
 
 

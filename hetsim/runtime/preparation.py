@@ -99,7 +99,7 @@ def prepare(
         stop=StopRule.of(
             experiment.budget,
             needs_server=experiment.coordination.needs_server,
-            when_diverged=experiment.stop_when_diverged,
             samples_per_epoch=task.num_samples,
+            when_diverged=experiment.stop_when_diverged,
         ),
     )

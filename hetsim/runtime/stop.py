@@ -18,15 +18,15 @@ class StopRule:
 
     budget: Budget
     waits: bool
-    when_diverged: bool = False
+    samples_per_epoch: int
+    when_diverged: bool
     """Whether a run ends at the commit at which it is found to have diverged."""
-    samples_per_epoch: int | None = None
 
     @classmethod
-    def of(cls, budget: Budget, *, needs_server: bool, when_diverged: bool = False, samples_per_epoch: int | None = None) -> StopRule:
+    def of(cls, budget: Budget, *, needs_server: bool, samples_per_epoch: int, when_diverged: bool = False) -> StopRule:
         """The rule for a method with a server, or without one."""
         waits = (budget.seconds is not None or when_diverged) and not needs_server
-        return cls(budget, waits=waits, when_diverged=when_diverged, samples_per_epoch=samples_per_epoch)
+        return cls(budget, waits, samples_per_epoch, when_diverged)
 
     def leader_goes_on(self, version: int, seconds: float, *, diverged: bool = False) -> bool:
         """The decision of the leader, which has just committed this version."""

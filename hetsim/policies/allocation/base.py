@@ -122,6 +122,10 @@ class Allocation(ABC):
         """
         return state
 
+    def remark(self, num_epochs: float) -> str | None:
+        """What a user should know about a run of so many epochs, such as a split that was never decided; or None."""
+        return None
+
 
 @dataclass(frozen=True)
 class Even(Allocation):

@@ -88,6 +88,14 @@ class Periodic(Allocation):
         shares, v = self.decide(state)
         return state.decided(shares, v, epoch)
 
+    def remark(self, num_epochs: float) -> str | None:
+        if self.reallocate_every != "epoch" or self.repetitions or num_epochs >= 2:
+            return None
+        return (
+            f"allocation.reallocate_every=epoch splits by speed from the second epoch on, and the run had {num_epochs:.3g}: "
+            "give it two or more, or add allocation.repetitions=3, which measures before it"
+        )
+
     @abstractmethod
     def decide(self, state: PeriodicState) -> tuple[tuple[int, ...], Sequence[float | None]]:
         """The next split, and the moving averages v_i to keep."""
