@@ -59,7 +59,7 @@ class Run:
         return curve_table(self.folder)
 
     def timeline(self) -> Any:
-        """Who computes, updates and waits in the first steps, as a matplotlib figure; None if the run has no step."""
+        """Who computes, updates, communicates and waits in the first steps, as a matplotlib figure; None if the run has no step."""
         check_has(self.folder, self.summary, "method", "cluster", "workload", "num_workers")
         size = self.summary["num_workers"]
         steps = read_intervals(self.folder / "trace.parquet", num_workers=size)

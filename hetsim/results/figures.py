@@ -1,4 +1,4 @@
-"""Figures of runs: a timeline of who computes, updates and waits, and learning curves."""
+"""Figures of runs: a timeline of who computes, updates, communicates and waits, and learning curves."""
 
 from __future__ import annotations
 
@@ -10,17 +10,28 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hetsim.results.describe import in_words
-from hetsim.results.intervals import COLUMNS, Interval, first_intervals
+from hetsim.results.intervals import COLUMNS, MAX_RANKS, WORK, Interval, Span, after_last_entry, first_intervals
 from hetsim.runtime.curve import Point
 from hetsim.runtime.files import begun
 
 MAX_PANELS = 12
 """Numbers that a figure of curves shows."""
 COMPUTE, STEP, WAIT, INK = "#4878a8", "#e49444", "#e9ecef", "#333333"
+MESSAGE, REDUCE = "#6a9f58", "#967bb6"
+ABOVE, BELOW = (-0.38, 0.54), (0.18, 0.2)
+"""Where the two parts of a lane begin and how high they are, in lanes."""
+DRAWN = {
+    "gradient": ("gradient", COMPUTE, ABOVE, 0.6),
+    "update": ("update", STEP, ABOVE, 0.0),
+    "message": ("message", MESSAGE, BELOW, 0.0),
+    "all_reduce": ("all-reduce", REDUCE, BELOW, 0.0),
+    "gather": ("all-reduce", REDUCE, BELOW, 0.0),
+}
+"""By kind: what the legend calls it, its colour, its part of the lane, and the width of its edge."""
 
 
 def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary: Mapping[str, Any]) -> list[str]:
-    """Draw the timeline of a run that has a trace, and the curve of a run that has losses, in its folder. Returns the files' names."""
+    """Draw the timeline of a run that has a trace, and the curve of a run that has one, in its folder. Returns the files' names."""
     title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
     figures: dict[str, Any] = {}
     with own_style():
@@ -29,9 +40,8 @@ def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary:
 
             steps = first_intervals(parquet.read_table(trace, columns=COLUMNS))
             figures["timeline.png"] = timeline([(title, steps)], num_workers=summary["num_workers"])
-        if any(point.evaluation.train_loss is not None for point in points):
-            rows = [(point.seconds, point.evaluation.named()) for point in points]
-            figures["curve.png"] = curves([(summary["backend"], rows)], title=title)
+        rows = [(point.seconds, point.evaluation.named()) for point in points]
+        figures["curve.png"] = curves([(summary["backend"], rows)], title=title)
         drawn = {name: figure for name, figure in figures.items() if figure is not None}
         for name, figure in drawn.items():
             with begun(folder / name) as file:
@@ -59,38 +69,45 @@ def save(figure: Any, file: BinaryIO) -> None:
 
 
 def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int) -> Any:
-    """Who computes, updates and waits in the first steps of one or more runs, one below the other on one time axis.
+    """Who computes, updates, communicates and waits in the first steps of one or more runs, one below the other on one time axis.
 
-    A figure; None if a run has no step.
+    A rank's lane has what it computes above; below, in a thin bar, the messages that it has sent, until their delivery, and
+    collectives from the last rank's entry on: both may overlap with computing. A figure; None if a run has no step.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    busy = [rows for _, rows in runs]
-    if not all(busy):
+    lanes = [_by_lane(rows) for _, rows in runs]
+    if not all(any(kind in WORK for _, kind in bars) for bars in lanes):
         return None
-    end = max(_first_steps(rows) for rows in busy)
-    ranks = sorted({rank for rows in busy for _, _, rank, _ in rows}) if num_workers <= 32 else list(range(32))
+    end = max(_first_steps(bars) for bars in lanes)
+    lanes = [_with_transfers(bars, end) for bars in lanes]
+    ranks = sorted({rank for bars in lanes for rank, _ in bars}) if num_workers <= MAX_RANKS else list(range(MAX_RANKS))
     figure = Figure(figsize=(9, 0.9 + len(runs) * (0.55 + 0.26 * len(ranks))), layout="constrained")
-    for axes, rows, (title, _) in zip(figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0], busy, runs, strict=True):
+    for axes, bars, (title, _) in zip(figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0], lanes, runs, strict=True):
         for place, rank in enumerate(ranks):
             axes.broken_barh([(0, end)], (place - 0.38, 0.76), color=WAIT)
-            for kind, colour, edge in (("gradient", COMPUTE, 0.6), ("update", STEP, 0.0)):
-                bars = [(s, min(e, end) - s) for s, e, r, k in rows if r == rank and k == kind and s < end]
-                axes.broken_barh(bars, (place - 0.38, 0.76), facecolor=colour, edgecolor="white", linewidth=edge)
+            for kind, (_, colour, (above, height), edge) in DRAWN.items():
+                spans = [(start, min(until, end) - start) for start, until in bars.get((rank, kind), ()) if start < end]
+                axes.broken_barh(spans, (place + above, height), facecolor=colour, edgecolor="white", linewidth=edge)
         axes.set_yticks(range(len(ranks)), ["server" if rank == num_workers else f"worker {rank}" for rank in ranks])
         axes.set(xlim=(0, end), ylim=(len(ranks) - 0.5, -0.5))
         axes.set_title(title, fontsize=10, color=INK, loc="left", parse_math=False)
         axes.tick_params(length=0, labelsize=9, labelcolor=INK)
         axes.spines[:].set_visible(False)
     axes.set_xlabel("the first steps, in seconds of the run's own clock", fontsize=9, color=INK)
-    key = [Patch(color=COMPUTE, label="gradient"), Patch(color=STEP, label="update"), Patch(color=WAIT, label="waiting")]
-    figure.legend(handles=key, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
+    shown = {kind for bars in lanes for _, kind in bars}
+    key = {label: Patch(color=colour, label=label) for kind, (label, colour, _, _) in DRAWN.items() if kind in shown}
+    waiting = Patch(color=WAIT, label="waiting")
+    figure.legend(handles=[*key.values(), waiting], loc="outside upper right", ncols=len(key) + 1, frameon=False, fontsize=9)
     return figure
 
 
 def curves(runs: Sequence[tuple[str, Sequence[tuple[float, Mapping[str, float | None]]]]], *, title: str) -> Any:
-    """A figure of the training loss and of each number of the test set over the run's own clock, one line for each run."""
+    """A figure of the training loss and of each number of the test set over the run's own clock, one line for each run.
+
+    It has no panel for what no run has, and is None if that is all, as of runs that only count time.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -98,7 +115,9 @@ def curves(runs: Sequence[tuple[str, Sequence[tuple[float, Mapping[str, float | 
     known = [
         name for name in dict.fromkeys(("train_loss", *itertools.chain(*judged))) if any(each.get(name) is not None for each in judged)
     ]
-    shown = (known or ["train_loss"])[:MAX_PANELS]
+    if not known:
+        return None
+    shown = known[:MAX_PANELS]
     height = -(-len(shown) // 2)
     figure = Figure(figsize=(9, 3.4 * height), layout="constrained")
     figure.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left", parse_math=False)
@@ -126,10 +145,31 @@ def curves(runs: Sequence[tuple[str, Sequence[tuple[float, Mapping[str, float | 
     return figure
 
 
-def _first_steps(rows: Sequence[Interval], steps: int = 6) -> float:
-    """When the slowest worker has computed its first few gradients."""
-    ends: dict[int, list[float]] = {}
-    for _, end, rank, kind in rows:
-        if kind == "gradient":
-            ends.setdefault(rank, []).append(end)
-    return max(sorted(times)[:steps][-1] for times in ends.values()) if ends else max(end for _, end, _, _ in rows)
+Lanes = Mapping[tuple[int, str], Sequence[Span]]
+"""By rank and kind, the intervals."""
+
+
+def _by_lane(rows: Sequence[Interval]) -> Lanes:
+    lanes: dict[tuple[int, str], list[Span]] = {}
+    for start, end, rank, kind in rows:
+        if kind in DRAWN and end > start:
+            lanes.setdefault((rank, kind), []).append((start, end))
+    return lanes
+
+
+def _with_transfers(lanes: Lanes, until: float) -> Lanes:
+    """With collectives that begin when their last rank has entered: before that, a rank waits in them."""
+    changed = dict(lanes)
+    for kind in ("all_reduce", "gather"):
+        entered = {rank: spans for (rank, other), spans in lanes.items() if other == kind}
+        changed.update({(rank, kind): spans for rank, spans in after_last_entry(entered, until).items()})
+    return changed
+
+
+def _first_steps(lanes: Lanes, steps: int = 6) -> float:
+    """When the slowest worker has computed its first few gradients; a little after the first communication, if that is not much later."""
+    computed = [sorted(end for _, end in spans) for (_, kind), spans in lanes.items() if kind == "gradient"]
+    work = [end for (_, kind), spans in lanes.items() if kind in WORK for _, end in spans]
+    end = max(ends[:steps][-1] for ends in computed) if computed else max(work)
+    communicated = min((until for (_, kind), spans in lanes.items() if kind not in WORK for _, until in spans), default=0.0)
+    return 1.1 * communicated if end < communicated < 4 * end else end

@@ -1,9 +1,10 @@
-"""The first gradients and updates in the trace of a run, which a timeline shows."""
+"""The first intervals in the trace of a run, which a timeline shows: gradients, updates and communication."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,14 @@ from hetsim.results.run_files import MAX_NUMBER, REMEDY, brief, check_is_no_link
 
 Interval = tuple[float, float, int, str]
 """Start, end, rank and kind."""
+Span = tuple[float, float]
+"""Start and end."""
 
 COLUMNS = ["start", "end", "rank", "kind"]
+WORK, COMMUNICATION = ("gradient", "update"), ("message", "all_reduce", "gather")
+"""Kinds of intervals; those of one rank overlap where it computes while it communicates."""
+MAX_RANKS = 32
+"""The ranks of which a timeline shows the communication, and a server after them."""
 BYTES_OF_A_ROW = 100
 """What a row of the trace takes in memory while it is read, filtered and sorted."""
 
@@ -24,7 +31,7 @@ def read_trace(trace: Path) -> Any:
 
 
 def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:
-    """The first gradients and updates of a trace; ValueError with one sentence if it is none of a run of so many workers."""
+    """The first intervals of a trace; ValueError with one sentence if it is none of a run of so many workers."""
     found: list[Interval] = _read(trace, COLUMNS, first_intervals)
     for start, end, rank, _ in found:
         if any(seconds is None or not math.isfinite(seconds) or abs(seconds) > MAX_NUMBER for seconds in (start, end)):
@@ -62,7 +69,7 @@ def _read(trace: Path, columns: list[str] | None, use: Callable[[Any], Any]) -> 
 
 
 def first_intervals(table: Any, most: int = 20_000) -> list[Interval]:
-    """The first gradients and updates of a trace, whose rows are in no particular order."""
+    """The first gradients and updates of a trace, whose rows are in no particular order; then the first messages and collectives."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -70,6 +77,32 @@ def first_intervals(table: Any, most: int = 20_000) -> list[Interval]:
         name: compute.cast(table[name], kind)
         for name, kind in {"start": pa.float64(), "end": pa.float64(), "rank": pa.int64(), "kind": pa.string()}.items()
     }
-    wanted = compute.is_in(columns["kind"], pa.array(["gradient", "update"]))
-    first = pa.table(columns).filter(wanted).sort_by("start").slice(0, most).to_pydict()
-    return list(zip(first["start"], first["end"], first["rank"], first["kind"], strict=True))
+    work = compute.is_in(columns["kind"], pa.array(WORK))
+    communication = compute.and_(compute.is_in(columns["kind"], pa.array(COMMUNICATION)), compute.less_equal(columns["rank"], MAX_RANKS))
+    found: list[Interval] = []
+    for wanted in (work, communication):
+        first = pa.table(columns).filter(wanted).sort_by("start").slice(0, most).to_pydict()
+        found += zip(first["start"], first["end"], first["rank"], first["kind"], strict=True)
+    return found
+
+
+def after_last_entry(entered: Mapping[int, Sequence[Span]], until: float) -> dict[int, list[Span]]:
+    """What remains of collectives that begin before `until`, by rank, if they begin when their last rank has entered.
+
+    `entered` has each rank's intervals, from its own entry to the end, as a trace has them. Of another rank the one that ends at the
+    same time is the same collective; a process may wake up a little later than another one, long before the next collective ends.
+    """
+    by_end = {rank: sorted(spans, key=lambda span: span[1]) for rank, spans in entered.items()}
+    ends = {rank: [end for _, end in spans] for rank, spans in by_end.items()}
+
+    def entry(rank: int, start: float, end: float) -> float:
+        """When this rank entered the collective that another one was in from `start` to `end`; no later than `start` if it was not."""
+        place = bisect_left(ends[rank], end)
+        near = [by_end[rank][at] for at in (place - 1, place) if 0 <= at < len(ends[rank])]
+        since, left = min(near, key=lambda span: abs(span[1] - end))
+        return since if since < end and left > start else start
+
+    return {
+        rank: [(max(entry(other, start, end) for other in entered), end) for start, end in spans if start < until]
+        for rank, spans in by_end.items()
+    }
