@@ -16,13 +16,14 @@ class Divergence:
     all workers, and without a server a rank has those of its own batches. The first value is that of the first global batch.
     """
 
-    def __init__(self, samples_per_epoch: int) -> None:
+    def __init__(self, samples_per_epoch: int, *, num_samples: int = 0) -> None:
+        """For a run that begins after so many samples; above 0 if it resumes."""
         self.reason: str | None = None
         """Why, and at which version; None: it has not diverged."""
         self.version: int | None = None
         self._samples_per_epoch = samples_per_epoch
         self._first: float | None = None
-        self._num_samples_not_above = 0
+        self._num_samples_not_above = num_samples
 
     def observe(self, version: int, num_samples: int, applied: Sequence[Contribution]) -> bool:
         """Whether the run has diverged, now that this version of so many samples is made of these contributions."""

@@ -27,7 +27,7 @@ class History:
         self._goes_on = stop.leader_goes_on
         self._keeps = keeps
         self.samples_per_epoch = stop.samples_per_epoch
-        self.divergence = Divergence(stop.samples_per_epoch)
+        self.divergence = Divergence(stop.samples_per_epoch, num_samples=start.num_samples)
         self._observe = None if isinstance(start.weights, Phantom) else self.divergence.observe  # a phantom has no loss
         for recorder in recorders:
             recorder.begin(start)

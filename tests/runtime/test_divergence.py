@@ -64,6 +64,16 @@ def test_the_first_value_is_that_of_the_first_global_batch():
     assert judge.observe(3, 240, [Contribution(0, Batch(0, 80), 0, 1.0, 9.5)])
 
 
+def test_a_run_that_resumes_is_judged_from_there_on():
+    """By the first loss after it; what was applied before is no epoch above it."""
+    judge, plan = Divergence(EPOCH, num_samples=400), Plan(2, 20)
+    group = SynchronousContributions(0)
+    for loss in (2.0, 4.0):
+        group = group.appended(plan.split(0, (10, 10)), 1.0, loss)
+
+    assert [judge.observe(version, 380 + 20 * version, group) for version in (1, 2, 3)] == [False, False, True]
+
+
 METHODS = {
     "all-reduce": ("method=ssgd",),
     "all-reduce, unequal shares": ("method=hetgrad",),
