@@ -52,7 +52,13 @@ def test_the_wheel_brings_the_package_and_its_configs(environment: Path, tmp_pat
     assert configs == package.parent / "conf"
     shipped = {path.relative_to(ROOT / "conf"): path.read_bytes() for path in (ROOT / "conf").rglob("*.yaml")}
     assert {path.relative_to(configs): path.read_bytes() for path in configs.rglob("*.yaml")} == shipped
-    assert {path.name for path in (environment / "bin").glob("hetsim*")} == {"hetsim", "hetsim-compare", "hetsim-methods", "hetsim-search", "hetsim-table"}
+    assert {path.name for path in (environment / "bin").glob("hetsim*")} == {
+        "hetsim",
+        "hetsim-compare",
+        "hetsim-methods",
+        "hetsim-search",
+        "hetsim-table",
+    }
 
 
 @pytest.mark.parametrize("typed", [QUICK, REAL], ids=["simulated", "in real processes"])

@@ -38,7 +38,8 @@ def describe(summary: Mapping[str, Any]) -> str:
 def one_line(summary: Mapping[str, Any]) -> str:
     """A run in half a line, for the runs of a sweep."""
     rate = formatted(summary["updates_per_second"])
-    return f"{summary['num_updates']} updates in {formatted(summary['seconds'])} s, {rate} updates/s{_judged(summary['final'])}{_diverged(summary)}"
+    said = f"{_judged(summary['final'])}{_diverged(summary)}"
+    return f"{summary['num_updates']} updates in {formatted(summary['seconds'])} s, {rate} updates/s{said}"
 
 
 def _judged(final: Mapping[str, float | None]) -> str:
