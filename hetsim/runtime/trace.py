@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from struct import pack
+from struct import Struct
 from tempfile import SpooledTemporaryFile
 from threading import Lock
 from typing import Any, BinaryIO
@@ -23,10 +22,15 @@ from hetsim.runtime.recorder import APPLY, COMMIT, KINDS, Recorder, RecordInterv
 
 COLUMNS = ("start", "end", "rank", "kind", "version", "samples", "staleness", "nbytes")
 DETAILS = ("full", "commits", "none")
-MAX_LIST_NUMBERS = len(COLUMNS) * 1024
+BLOCK_ROWS = 1024
+MAX_LIST_NUMBERS = len(COLUMNS) * BLOCK_ROWS
 """Numbers in the list of rows before it is packed: few enough to stay in a processor's cache."""
-MAX_BUFFERED_NUMBERS = len(COLUMNS) * 65536
-"""Packed numbers in the buffer before they are written to the file."""
+MAX_BUFFERED_BYTES = 2**22
+"""Bytes of packed rows in the buffer before they are written to the file."""
+ROW_FORMAT = "2d6q"
+"""A packed row: start and end as floats, the other columns as whole numbers."""
+ROW, BLOCK = Struct(ROW_FORMAT), Struct(ROW_FORMAT * BLOCK_ROWS)
+ROW_TYPE = np.dtype([(name, np.float64 if name in ("start", "end") else np.int64) for name in COLUMNS])
 MAX_MEMORY_BYTES = 2**24
 """Bytes of a rank's part of a trace in memory before it is spilled to a temporary file."""
 PIECE_BYTES = 2**22
@@ -53,7 +57,7 @@ class Trace(Recorder):
         self.record = self.rows.extend
         """Appends the numbers of one row; the next commit packs and writes them if there are many."""
         self._path = folder / "trace.parquet" if folder is not None and self.commits else None
-        self._packed = array("d")
+        self._packed = bytearray()
         self._writer: Any = None
         self._written: BinaryIO | None = None
         self._num_samples = 0
@@ -84,19 +88,22 @@ class Trace(Recorder):
             self.spill()
 
     def spill(self) -> None:
-        """Pack the rows in the list, and write the packed ones if they are many."""
+        """Pack the rows in the list, block by block, and write the packed ones if they are many."""
         if self.stores:
-            self._pack()
-            if len(self._packed) >= MAX_BUFFERED_NUMBERS:
+            self._pack_blocks()
+            if len(self._packed) >= MAX_BUFFERED_BYTES:
                 self.flush()
 
     def flush(self) -> None:
         """Write all rows that are not written yet."""
         if self.stores:
-            self._pack()
+            self._pack_blocks()
+            numbers = self.rows[:]
+            self._packed += packed(numbers)
+            del self.rows[: len(numbers)]
             if self._packed or self._writer is None:
-                self.write(as_table(self._packed))
-                self._packed = array("d")
+                self.write(packed_as_table(self._packed))
+                self._packed = bytearray()
 
     def write(self, table: Any) -> None:
         """Append the rows of an Arrow table to the file."""
@@ -114,11 +121,11 @@ class Trace(Recorder):
         """Whether rows go to a file."""
         return self._path is not None
 
-    def _pack(self) -> None:
-        """Pack the rows that are in the list now; another thread may append rows meanwhile."""
-        numbers = self.rows[:]
-        self._packed.frombytes(pack(f"{len(numbers)}d", *numbers))  # half the time of array.fromlist
-        del self.rows[: len(numbers)]
+    def _pack_blocks(self) -> None:
+        """Pack the whole blocks of rows in the list; another thread may append rows meanwhile."""
+        while len(self.rows) >= MAX_LIST_NUMBERS:
+            self._packed += BLOCK.pack(*self.rows[:MAX_LIST_NUMBERS])
+            del self.rows[:MAX_LIST_NUMBERS]
 
     def close(self, last: State | None = None) -> None:
         """Complete the file, which gets its name together with the run's other files."""
@@ -226,16 +233,25 @@ def _batches(file: Any, rank: int) -> Iterator[Any]:
 
 
 def as_table(rows: Sequence[float]) -> Any:
-    """The rows as an Arrow table: times in seconds, kinds by name."""
+    """The numbers of rows as an Arrow table: times in seconds, kinds by name."""
+    return packed_as_table(packed(rows))
+
+
+def packed(rows: Sequence[float]) -> bytes:
+    """The numbers of rows, packed."""
+    return b"".join(ROW.pack(*rows[first : first + len(COLUMNS)]) for first in range(0, len(rows), len(COLUMNS)))
+
+
+def packed_as_table(rows: bytes | bytearray) -> Any:
+    """Packed rows as an Arrow table."""
     import pyarrow as pa
 
-    columns = np.frombuffer(rows if isinstance(rows, array) else array("d", rows), dtype=np.float64).reshape(-1, len(COLUMNS)).T
+    columns = np.frombuffer(rows, dtype=ROW_TYPE)
     arrays: list[Any] = []
-    for name, column in zip(COLUMNS, columns, strict=True):
-        if name in ("start", "end"):
-            arrays.append(pa.array(column))
-        elif name == "kind":
+    for name in COLUMNS:
+        column = columns[name]
+        if name == "kind":
             arrays.append(pa.DictionaryArray.from_arrays(column.astype(np.int8), list(KINDS)))
         else:
-            arrays.append(pa.array(column.astype(np.int64 if name in ("version", "nbytes") else np.int32)))
+            arrays.append(pa.array(column.astype(np.int32 if name in ("rank", "samples", "staleness") else column.dtype)))
     return pa.table(arrays, names=list(COLUMNS))
