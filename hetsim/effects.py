@@ -124,8 +124,7 @@ class Effect(Generic[T]):
     """Whether other ranks take part in its answer: a rank whose membership is outdated can ask only for what is its own."""
 
     def __iter__(self) -> Generator[Effect[Any], Any, T]:
-        answer: T = yield self
-        return answer
+        return (yield self)  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True)

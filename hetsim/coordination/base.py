@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from hetsim import checks
@@ -17,7 +18,7 @@ from hetsim.policies.allocation.base import Allocation
 from hetsim.policies.compensation import Compensation
 from hetsim.policies.compression import Compression
 from hetsim.policies.weighting import Discount, Weighting
-from hetsim.vector import Vector, scaled, weighted_sum
+from hetsim.vector import Phantom, Vector, scaled, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,9 @@ class Coordination(ABC):
 
     def total(self, group: Sequence[Contribution], plan: Plan) -> Vector:
         """(1/c) Σ w_i d(τ_i) g_i."""
-        return weighted_sum([c.gradient for c in group], lambda: self.factors(group, plan))
+        if isinstance(group[0].gradient, Phantom):
+            return group[0].gradient
+        return weighted_sum([c.gradient for c in group], partial(self.factors, group, plan))
 
     def only(self, axis: str, kind: type, why: str) -> None:
         """Raise ValueError for a policy that would have no effect, or makes no sense, in this coordination."""

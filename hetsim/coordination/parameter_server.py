@@ -41,7 +41,7 @@ class Outstanding(Collection[Batch]):
         """A worker's next range: one to hand out again, as far as it fits into the worker's memory, or its share of new positions."""
         if not self.requeued:
             batch = plan.clip(self.next_sample, share)
-            self.next_sample = batch.stop
+            self.next_sample += batch.samples
             return batch
         batch = self.requeued.popleft()
         fits = batch.samples if plan.max_samples is None else min(batch.samples, plan.max_samples[rank])
@@ -103,7 +103,7 @@ class ParameterServer(Coordination):
         yield from Send(server)
         message = yield from Receive(server)
         while message.batch.samples:
-            computed = yield from Gradient(at=message.payload, batch=message.batch, version=message.version)
+            computed = yield from Gradient(message.payload, message.batch, message.version)
             packing, payload = self.compression.pack(packing, computed.gradient, plan.num_parameters)
             if packing is not None:
                 own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
@@ -163,12 +163,15 @@ class ParameterServer(Coordination):
                 applied: Sequence[Contribution] = ()
                 if decision.apply and going:
                     compensation, applied = self.corrected(plan, state, decision.apply)
-                    weights = yield from Update(at=state.weights, gradient=self.total(applied, plan))
+                    weights = yield from Update(state.weights, self.total(applied, plan))
+                    num_samples = state.num_samples
+                    for c in applied:
+                        num_samples += c.batch.samples
                     state = state.evolve(
                         version=state.version + 1,
                         weights=weights,
                         compensation=compensation,
-                        num_samples=state.num_samples + sum([c.batch.samples for c in applied]),
+                        num_samples=num_samples,
                         next_sample=outstanding.next_sample,
                     )
                 if decision.apply or decision.drop:
@@ -179,9 +182,10 @@ class ParameterServer(Coordination):
                     if rank not in waiting:  # lost while it was held back
                         continue
                     waiting.discard(rank)
-                    if going and (batch := outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank])):
+                    if going and (batch := outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank])).samples:
                         sent = self.compensation.outgoing(state.compensation, state.weights)
-                        sent = with_tail(sent, state.weights, plan.num_parameters)
+                        if sent is not state.weights:
+                            sent = with_tail(sent, state.weights, plan.num_parameters)
                         holding[rank] = (batch, sent)
                         yield from Send(rank, sent, version=state.version, batch=batch)
                     else:

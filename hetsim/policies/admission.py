@@ -67,7 +67,7 @@ class EveryGradient(Admission):
         return None
 
     def arrived(self, state: None, contribution: Contribution) -> tuple[None, Decision]:
-        return None, Decision(apply=(contribution,), release=(contribution.rank,))
+        return None, Decision((contribution,), (), (contribution.rank,))
 
 
 @dataclass(frozen=True)

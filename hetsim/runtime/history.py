@@ -24,7 +24,7 @@ class History:
         self.start = self.last = start
         self.recorders = tuple(recorders)
         self._commits = [recorder.commit for recorder in recorders]
-        self._goes_on = stop.leader_goes_on
+        self._stop = stop
         self._keeps = keeps
         self.samples_per_epoch = stop.samples_per_epoch
         self.divergence = Divergence(stop.samples_per_epoch, num_samples=start.num_samples)
@@ -37,7 +37,7 @@ class History:
         for commit in self._commits:
             commit(seconds, rank, state, applied)
         diverged = self._observe is not None and self._observe(state.version, state.num_samples, applied)
-        going = self._goes_on(state.version, seconds, diverged=diverged)
+        going = self._stop.leader_goes_on(state.version, seconds, diverged=diverged)
         if not going or self._keeps:
             state = state.evolve(outstanding=tuple(state.outstanding))  # the server's view would change
         self.last = state

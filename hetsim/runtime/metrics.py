@@ -129,7 +129,6 @@ class Metrics(Recorder):
         self.activity = [RankActivity(num_ahead=num_ahead) for _ in range(num_workers)]
         """By rank."""
         self.applied = Applied(num_workers)
-        self._applied = self.applied.commit  # bound once: it is called at every commit
 
     def on(self, kind: int) -> RecordInterval | None:
         return {GRADIENT: self._gradient, UPDATE: self._update, DOWN: self._down}.get(kind)
@@ -160,7 +159,7 @@ class Metrics(Recorder):
         self.activity[rank].cut(seconds)
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
-        self._applied(seconds, applied)
+        self.applied.commit(seconds, applied)
 
     def close(self, last: State) -> None:
         check_finite(self.applied, self.activity)
