@@ -161,9 +161,10 @@ class Messaging:
         if arrival < channel.arrival:
             arrival = channel.arrival
         channel.arrival = arrival
-        if self._record is not None:
-            header = envelope.__dict__
-            self._record((envelope.start, arrival, envelope.source, MESSAGE, header.get("version", 0), 0, 0, envelope.size))
+        record = self._record
+        if record is not None:
+            version = envelope.__dict__.get("version", 0)
+            record((envelope.start, arrival, envelope.source, MESSAGE, version, 0, 0, envelope.size))
         self.env.at(arrival, self._end_delivery, envelope)
 
     def _deliver(self, envelope: Envelope) -> None:

@@ -60,7 +60,7 @@ class RankProcess:
             while answer is not SUSPENDED:
                 effect = send(answer)
                 self.waits_for = effect
-                answer = handlers[effect.__class__](self, effect, resume)
+                answer = handlers[type(effect)](self, effect, resume)
         except StopIteration as stop:
             self.done, self.result = True, stop.value
         except AttributeError as error:

@@ -9,6 +9,7 @@ does not compute n new finish times.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any, Final
 
 from simpy.events import URGENT
@@ -22,6 +23,9 @@ MAX_TOTAL_RATIO: Final = 2.0**24
 
 MAX_STALE_ENTRIES: Final = 64
 """Entries in a heap, beyond twice the number of its flows, above which it is rebuilt without the flows that have left."""
+
+
+_serial = attrgetter("serial")
 
 
 class Flows:
@@ -153,7 +157,7 @@ class Flows:
         heap = group.heap
         heappush(heap, (mark, flow.serial, flow))
         if heap[0][2] is flow:  # it ends first; all other flows end no earlier than before
-            self._schedule_end(group)
+            self._set_alarm(group, group.since + (mark - group.given) / group.rate)
 
     def _occupy(self, group: Group) -> None:
         """Register a group at its links when its first flow joins; a flow that was alone on one of them is moved."""
@@ -233,15 +237,16 @@ class Flows:
         now = self.env.now
         if due < now:
             due = now
-        if due < group.alarms[-1] and group not in self._unfilled:
-            group.alarms.append(due)
+        alarms = group.alarms
+        if due < alarms[-1] and not (self._unfilled and group in self._unfilled):
+            alarms.append(due)
             self.env.at(due, self._alarm, group, URGENT)
 
     def _alarm_due(self, group: Group) -> None:
         """End the flows that are due, of all groups with an alarm now. None is due if more flows started since the alarm was set."""
         env = self.env
         now = env.now
-        ended: list[tuple[int, Flow]] = []
+        ended: list[Flow] = []
         due = self._end(group, now, ended)
         if not ended:
             self._set_alarm(group, due)
@@ -256,24 +261,24 @@ class Flows:
             if group.heap:
                 self._schedule_end(group)
         if len(ended) > 1:
-            ended.sort()
-        for _, flow in ended:
+            ended.sort(key=_serial)
+        for flow in ended:
             callback = flow.callback
             if callback is not None:  # a callback that was called before may have cancelled the flow
                 callback(flow.answer)
 
-    def _end(self, group: Group, now: float, ended: list[tuple[int, Flow]]) -> float:
+    def _end(self, group: Group, now: float, ended: list[Flow]) -> float:
         """Remove the flows that are due from the group of an alarm. Returns when the next one is due at the present rate."""
         group.alarms.pop()
         heap = group.heap
         while heap:
-            mark, serial, flow = heap[0]
+            mark, _, flow = heap[0]
             if flow.group is group:
                 due = group.since + (mark - group.given) / group.rate
                 if due > now:
                     return due
                 flow.group = None
-                ended.append((serial, flow))
+                ended.append(flow)
                 group.num_flows -= 1
                 if group is not self._unshared:
                     group.given = mark
