@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import inf
 from typing import Any, Final
 
 from simpy import Environment
@@ -25,15 +26,21 @@ class Clock(Environment):
 
     An entry of its queue is (time, priority, serial, callback, answer), and `callback(answer)` is called when it is due. A
     Timeout with one callback would cost three times as much. The entry of a SimPy event calls the event's callbacks.
+
+    The queue is a heap. What is scheduled by `far` waits in a second heap, and only its first entry is in the queue: so the many
+    entries that are due soon are not compared with an entry of each node.
     """
 
-    __slots__ = ("now",)
+    __slots__ = ("_far", "_far_due", "_first_far", "now")
 
     now: float  # read at every effect, where a property would cost too much
     _queue: list[Any]
 
     def __init__(self) -> None:
         super().__init__(0.0)
+        self._far: list[Any] = []
+        self._first_far = inf  # when the entry of `far` that is in the queue is due; inf: there is none
+        self._far_due = self._process_far  # bound once
 
     @property
     def _now(self) -> float:
@@ -53,6 +60,29 @@ class Clock(Environment):
         """Call `callback(answer)` at this moment, with SimPy's priority: URGENT comes before NORMAL at the same moment."""
         heappush(self._queue, (moment, priority, next(self._eid), callback, answer))
         return SUSPENDED
+
+    def far(self, moment: float, callback: Callback, answer: Any = None) -> Any:
+        """As `at`, for a moment before which much else is due, such as the end of a gradient. Only the cost differs."""
+        if moment < self._first_far < inf:
+            return self.at(moment, callback, answer)
+        entry = (moment, NORMAL, next(self._eid), self._far_due, (callback, answer))
+        if self._first_far == inf:
+            self._first_far = moment
+            heappush(self._queue, entry)
+        else:
+            heappush(self._far, entry)
+        return SUSPENDED
+
+    def _process_far(self, due: tuple[Callback, Any]) -> None:
+        """Process an entry of `far`; the next one takes its place in the queue."""
+        if self._far:
+            entry = heappop(self._far)
+            self._first_far = entry[0]
+            heappush(self._queue, entry)
+        else:
+            self._first_far = inf
+        callback, answer = due
+        callback(answer)
 
     def pop_if_next(self, callback: Callback) -> Any:
         """If the next entry of the queue is this callback at the present moment, remove it and return its answer; otherwise None."""

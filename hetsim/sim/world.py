@@ -156,7 +156,7 @@ class EventWorld:
         else:
             self._record_gradient(row)
         due = -1 if self._batcher is None else self._batcher.expect(end, process, effect)
-        return self.env.at(end, self._end_gradient, (process, effect, seconds, callback, due))
+        return self.env.far(end, self._end_gradient, (process, effect, seconds, callback, due))
 
     def _computed(self, ended: tuple[RankProcess, fx.Gradient, float, Callback, int]) -> None:
         """Compute the gradient only when it is due: it takes no memory before, and is never computed on a lost node."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -85,3 +86,25 @@ def test_a_run_until_an_event_stops_there_and_can_go_on() -> None:
     env.run()
 
     assert log == [("resumed", 3), ("ended", 4)]
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_scheduled_far_ahead_comes_in_the_same_order(how: str, seed: int) -> None:
+    """`far` is `at`, also among entries of the same moment: it only waits elsewhere."""
+
+    def order(scheduled: str) -> list[tuple[float, int]]:
+        env, chance, log = Clock(), random.Random(seed), list[tuple[float, int]]()
+
+        def due(number: int) -> None:
+            log.append((env.now, number))
+            for _ in range(chance.randrange(3) if len(log) < 300 else 0):
+                schedule = getattr(env, scheduled) if chance.random() < 0.5 else env.at
+                schedule(env.now + chance.randrange(4), due, len(log) * 10 + chance.randrange(10))
+
+        for number in range(8):
+            getattr(env, scheduled)(chance.randrange(4), due, number)
+        RUN[how](env)
+        return log
+
+    assert order("far") == order("at")
