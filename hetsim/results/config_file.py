@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,10 @@ MAX_UNQUOTED = 10_000
 MAX_BITS = 1023
 """The size of a whole number: it can be made a float."""
 
+SEED = re.compile(r"^seed: (0|[1-9]\d{0,17})$", re.MULTILINE)
+SIMPLE = re.compile(r"(?:(?:#.*| *(?:- )*\w[\w.]*:(?: (?:[\w.+/-]+|'[^'\n]*'|\[\]|\{\}))?| *(?:- )+[\w.+/-]+)\n)*")
+"""A text in which each line is a comment, or a key or an entry with a value that ends there: no value goes over the line of the seed."""
+
 UNREADABLE = (yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
 """What PyYAML raises: its own errors, and others where a tag does not fit its text, as in `!!int ''`."""
 
@@ -30,6 +36,23 @@ def read_config(run: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     text = read_text(path, max_bytes=MAX_BYTES)
+    seed = SEED.search(text) if SIMPLE.fullmatch(text) and f"\n{text}".count("\nseed") == 1 else None
+    if seed is None:
+        return _loaded(path, text)
+    shared = _loaded_once(f"{text[: seed.start(1)]}0{text[seed.end(1) :]}")
+    return {key: int(seed[1]) if key == "seed" else value for key, value in (_loaded(path, text) if shared is None else shared).items()}
+
+
+@lru_cache(maxsize=1000)
+def _loaded_once(text: str) -> dict[str, Any] | None:
+    """The config of runs that differ in their seeds; None if it cannot be read, for which a sentence names the file of each."""
+    try:
+        return _loaded(Path(), text)
+    except ValueError:
+        return None
+
+
+def _loaded(path: Path, text: str) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         problem = _problem(yaml.parse(text, loader))
@@ -38,12 +61,17 @@ def read_config(run: Path) -> dict[str, Any]:
         raise ValueError(f"{path}{_place(error)} cannot be read as YAML ({_reason(error)}): {REMEDY}") from None
     if problem or not isinstance(loaded, Mapping):
         raise ValueError(f"{path} {problem or f'must hold a mapping, not {shown(loaded)}'}: {REMEDY}")
-    for value in _leaves(loaded):
+    check_leaves(path, loaded)
+    return with_added(loaded)
+
+
+def check_leaves(path: Path, config: Any) -> None:
+    """ValueError with one sentence for a value that no config has."""
+    for value in _leaves(config):
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise ValueError(f"{path} holds a whole number of {value.bit_length()} bits, which no float can hold: {REMEDY}")
         if isinstance(value, str) and not is_text(value):
             raise ValueError(f"{path} holds {shown(value)}, which is no text: {REMEDY}")
-    return with_added(loaded)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

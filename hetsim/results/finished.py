@@ -37,11 +37,16 @@ def read_summary(run: Path) -> dict[str, Any]:
         raise ValueError(f"{run} is no folder of a finished run: give one that holds a summary.json")
     path = run / "summary.json"
     summary = from_json(str(path), read_text(path))
+    check_summary(path, summary)
+    return dict(summary)
+
+
+def check_summary(path: Path, summary: Any) -> None:
+    """ValueError with one sentence for a summary that is not as hetsim writes it."""
     check_kinds(path, summary)
     missing = [name for name, key in NUMBERS.items() if lacking(summary, [key])]
     if missing:
         raise ValueError(f"{path} lacks {', '.join(missing)}: give the folder of a run of this version of hetsim")
-    return dict(summary)
 
 
 def check_has(run: Path, summary: Mapping[str, Any], *keys: str) -> None:

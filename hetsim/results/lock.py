@@ -41,6 +41,13 @@ def remove_if_empty(folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def sole_writer(folder: Path) -> Iterator[bool]:
+    """Whether no other process is writing what all runs of this folder have in common, nor a run of its own there."""
+    with _locked(folder, wait=False) as ours:
+        yield ours
+
+
+@contextlib.contextmanager
 def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
     """Whether no other run has the folder, which is made if it is missing. Where the system cannot lock folders, none has it."""
     lock = None

@@ -61,7 +61,7 @@ def shown(value: Any) -> str:
 
 def is_text(value: Any) -> TypeGuard[str]:
     """Whether this is a text that can be written to a file."""
-    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
+    return isinstance(value, str) and (value.isascii() or not re.search("[\ud800-\udfff]", value))
 
 
 def is_number(value: Any) -> TypeGuard[float]:

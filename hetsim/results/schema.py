@@ -66,6 +66,7 @@ FINAL = ("train_loss", "test_accuracy")
 """What `final` has of every run, perhaps null. What else it has are a workload's own metrics."""
 
 MISSING = object()
+_PATHS = [(key, key.split("."), kind.holds) for key, kind in SUMMARY.items()]
 
 
 def entry(summary: Any, key: str) -> Any:
@@ -80,10 +81,10 @@ def check_kinds(path: Path, summary: Any) -> None:
     """ValueError with one sentence if the summary is no mapping, or an entry that is there is not of its kind."""
     if not _is_mapping(summary):
         raise ValueError(f"{path} must hold a mapping, not {shown(summary)}: {REMEDY}")
-    for key, kind in SUMMARY.items():
-        found = entry(summary, key)
-        if found is not MISSING and not kind.holds(found):
-            raise ValueError(f"{path}: {key} must be {kind.phrase}, not {shown(found)}: {REMEDY}")
+    for key, names, holds in _PATHS:
+        found = summary.get(key, MISSING) if len(names) == 1 else entry(summary, key)
+        if found is not MISSING and not holds(found):
+            raise ValueError(f"{path}: {key} must be {SUMMARY[key].phrase}, not {shown(found)}: {REMEDY}")
     for name, value in summary.get("final", {}).items():
         if not name.isidentifier() or len(name) > MAX_LETTERS:
             raise ValueError(f"{path}: final has the metric {shown(name)}, and must have names of letters, digits and _: {REMEDY}")
