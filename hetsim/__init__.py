@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hetsim.api import Comparison, Run, Search, Table, compare, load, run, search, table
+    from hetsim.api import Comparison, Run, Search, Table, compare, load, run, search, sweep, table
     from hetsim.workloads.own import Training, workload
 
 __version__ = "0.1.0"
-__all__ = ["Comparison", "Run", "Search", "Table", "Training", "compare", "load", "run", "search", "table", "workload"]
+__all__ = ["Comparison", "Run", "Search", "Table", "Training", "compare", "load", "run", "search", "sweep", "table", "workload"]
 
 
 def __getattr__(name: str) -> Any:

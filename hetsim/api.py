@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,40 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
 
 def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
     return (f"trust=[{','.join(trust)}]",) if trust else ()
+
+
+def sweep(
+    varied: Mapping[str, Any],
+    *,
+    processes: int = 1,
+    folder: str | Path | None = None,
+    grid: Mapping[str, Mapping[str, Any]] | None = None,
+    trust: Sequence[str] = (),
+    config_dir: str | Path | None = None,
+) -> Table:
+    """Run `hetsim -m`: every combination of the values, and return the table of the folder.
+
+    `varied` gives each key a value, or a list of values: {"method": ["ssgd", "asgd"], "seed": range(3), "budget.epochs": 2}; a value that
+    is a list itself stands in a list. `grid` gives keys of a method's own, as `+grid=` does: {"asgd": {"learning_rate": [0.01, 0.02]}}.
+    The runs go to `folder`, by default to a new one below runs/; what has finished there is not run again, and is in the table too.
+    As many `processes` run at a time. Runs that fail are listed in a warning; RunFailed if all do.
+    """
+    from hetsim.cli.compose import quoted
+    from hetsim.cli.sweep import swept, words_of
+    from hetsim.cli.typed import as_typed
+
+    words = [*words_of(varied), *_trusted(trust)]
+    if grid is not None:
+        words.append(f"+grid={as_typed({method: dict(keys) for method, keys in grid.items()})}")
+    if folder is not None:
+        words.append(f"hydra.sweep.dir={quoted(str(folder))}")
+    place, outcomes = swept(words, processes=processes, config_dir=None if config_dir is None else Path(config_dir))
+    failed = [f"{outcome.run}: {outcome.failure}" for outcome in outcomes if outcome.failure is not None]
+    if len(failed) == len(outcomes):
+        raise RunFailed(f"all {len(failed)} runs failed, the first as {failed[0]}" if len(failed) > 1 else failed[0].partition(": ")[2])
+    if failed:
+        warnings.warn(f"{len(failed)} of {len(outcomes)} runs failed: {'; '.join(failed)}", stacklevel=2)
+    return table(place)
 
 
 def load(folder: str | Path) -> Run:

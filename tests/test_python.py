@@ -16,6 +16,7 @@ from worlds import exit_status
 import hetsim
 from hetsim.cli.main import main
 from hetsim.cli.provenance import installed
+from hetsim.errors import RunFailed
 
 pytestmark = pytest.mark.slow
 
@@ -143,11 +144,72 @@ def test_a_folder_without_a_run_is_one_sentence(here: Path) -> None:
         run.trace()
 
 
+TINY = {"workload": "phantom", "budget.epochs": None, "budget.updates": 4, "trace": "none", "pictures": False}
+
+
+def test_a_sweep_is_the_commands_sweep(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its folders and files, so that what one has run the other does not run again; it prints nothing."""
+    varied = {**TINY, "method": ["ssgd", "asgd"], "cluster.name": "it's [mine]", "seed": range(2), "local_learning_rate": [0.5]}
+    rows = hetsim.sweep(varied, folder=here / "one, two", grid={"asgd": {"learning_rate": [0.01, 0.02], "budget": {"seconds": [1e3]}}})
+    assert capfd.readouterr() == ("", "")
+
+    assert sorted((row.keys["method"], row.num_runs) for row in rows) == [("asgd", 2), ("asgd", 2), ("ssgd", 2)]
+    runs = [hetsim.load(path.parent) for path in (here / "one, two").glob("*/summary.json")]
+    assert {run.config["cluster"]["name"] for run in runs} == {varied["cluster.name"]}
+    assert {run.config["learning_rate"] for run in runs if run.config["method"] == "asgd"} == {0.01, 0.02}
+    typed = ("workload=phantom", "budget.epochs=null", "budget.updates=4", "trace=none", "pictures=false", "seed=0,1", "method=ssgd")
+    own = ('cluster.name="it\'s [mine]"', "local_learning_rate=0.5", f"hydra.sweep.dir='{here}/one, two'")
+    assert exit_status(monkeypatch, "hetsim", main, "-m", *typed, *own) == 0
+    assert "2 runs (2 were there already)" in capfd.readouterr().out
+
+
+def test_a_sweep_in_processes_lists_what_failed() -> None:
+    """Once, at its end; it is an error if nothing succeeded."""
+    with pytest.warns(
+        UserWarning, match=r"^1 of 2 runs failed: ssgd-mixed4-s0-\w+: batch_size=3 is less than one sample for each of 4"
+    ) as told:
+        (row,) = hetsim.sweep({**TINY, "method": "ssgd", "batch_size": [3, 64]}, folder="sweep", processes=2)
+
+    assert len(told) == 1
+    assert row.num_runs == 1
+    with pytest.raises(RunFailed, match=r"all 2 runs failed, the first as ssgd-mixed4-s0-.*: batch_size=1 is less than one sample"):
+        hetsim.sweep({**TINY, "method": "ssgd", "batch_size": [1, 2]}, folder="sweep")
+    with pytest.raises(RunFailed, match=r"^batch_size=1 is less than one sample"):
+        hetsim.sweep({**TINY, "method": "ssgd", "batch_size": 1}, folder="sweep")
+
+
+BAD_SWEEPS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "seed has no values: list some, or leave it out": ({"seed": []}, {}),
+    "nothing is no key of the config": ({"nothing": [1, 2]}, {}),
+    "is no value of a config: give a number": ({"seed": [object()]}, {}),
+    "objective=x is no number of a run": ({"objective": "x"}, {}),
+    "processes must be at least 1, not 0": ({"seed": 1}, {"processes": 0}),
+    "grid.sgd names no method": ({"seed": 1}, {"grid": {"sgd": {"seed": [1]}}}),
+    "config_dir=nowhere is no folder": ({"seed": 1}, {"config_dir": "nowhere"}),
+    "trust cannot be varied in a sweep": ({"trust": [["a"], ["b"]]}, {}),
+}
+
+
+@pytest.mark.parametrize("told", BAD_SWEEPS)
+def test_what_is_no_sweep_is_one_sentence(told: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing is run, and nothing is printed."""
+    varied, options = BAD_SWEEPS[told]
+    with pytest.raises(ValueError, match=re.escape(told)) as error:
+        hetsim.sweep(varied, folder="sweep", **options)  # type: ignore[arg-type]
+
+    assert "\n" not in str(error.value)
+    assert not list(here.rglob("summary.json"))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_another_program_may_use_hydra_for_itself() -> None:
     """Its own configs are checked by nobody once a run is composed."""
     code = "import hetsim.cli.compose, hydra\nfrom hydra._internal.config_loader_impl import ConfigLoaderImpl as C\n" + (
         "assert not hasattr(C.load_configuration, 'checked_by_hetsim')\n"
         "hetsim.cli.compose.composed(['seed=1'], config_dir=None)\n"
+        "assert not hasattr(C.load_configuration, 'checked_by_hetsim')\n"
+        "import hetsim\n"
+        "hetsim.sweep({'workload': 'phantom', 'budget.epochs': None, 'budget.updates': 2, 'pictures': False}, processes=2)\n"
         "assert not hasattr(C.load_configuration, 'checked_by_hetsim')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

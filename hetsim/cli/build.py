@@ -31,6 +31,8 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         entries = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ValueError(sentence(error)) from None
+    if isinstance(entries, dict) and "grid" in entries:
+        raise ValueError("grid says what a sweep varies for each method, by hydra/sweeper=basic: add -m, and type it as +grid=…")
     entries = checks.mapping("config", entries, optional=(*PLAIN, *GROUPS))
     for name in REQUIRED:
         if entries.get(name) is None:

@@ -10,9 +10,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from hetsim.cli import provenance
+from hetsim.cli.entries import without_hydra
 from hetsim.cli.errors import USERS, sentence
 from hetsim.cli.methods import configs
-from hetsim.cli.start import without_hydra
 from hetsim.errors import RunFailed
 
 
@@ -21,12 +21,10 @@ def composed(words: Sequence[str], *, config_dir: Path | None) -> tuple[DictConf
 
     `config_dir` has further choices, as the command's --config-dir. ValueError with one sentence if the words make no config.
     """
-    if config_dir is not None and not config_dir.is_dir():
-        raise ValueError(f"config_dir={config_dir} is no folder: give one with folders of choices, such as method/")
-    searched = [] if config_dir is None else [f"hydra.searchpath=[{_quoted(f'file://{config_dir.absolute()}')}]"]
+    folders = searched(config_dir)
     try:
         with provenance.installed(), initialize_config_dir(str(configs()), version_base="1.3"):
-            config = compose("config", overrides=[*words, *searched], return_hydra_config=True)
+            config = compose("config", overrides=[*words, *folders], return_hydra_config=True)
         typed = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
         assert isinstance(typed, list)
         return without_hydra(config), Path(config.hydra.run.dir), tuple(map(str, typed))
@@ -36,6 +34,13 @@ def composed(words: Sequence[str], *, config_dir: Path | None) -> tuple[DictConf
         raise ValueError(sentence(error)) from None
 
 
-def _quoted(text: str) -> str:
+def searched(config_dir: Path | None) -> list[str]:
+    """The words that add a folder of choices; ValueError with one sentence if it is none."""
+    if config_dir is not None and not config_dir.is_dir():
+        raise ValueError(f"config_dir={config_dir} is no folder: give one with folders of choices, such as method/")
+    return [] if config_dir is None else [f"hydra.searchpath=[{quoted(f'file://{config_dir.absolute()}')}]"]
+
+
+def quoted(text: str) -> str:
     """A text in quotes, in Hydra's grammar: backslashes stand for themselves, except in front of a quote."""
     return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text) + "'"

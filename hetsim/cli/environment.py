@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -31,7 +31,10 @@ def without_values(config: DictConfig, *, shown: Sequence[str] = SHOWN) -> tuple
     A value depends on the environment if it is another one as soon as each variable has another value. It is written as it stands
     in the config, so that the written config can be read again. ValueError if a key of `shown` depends on it.
     """
-    real = OmegaConf.to_container(config, resolve=True)
+    with recording_variables() as read:
+        real: Any = OmegaConf.to_container(config, resolve=True)
+    if not read:
+        return {str(key): value for key, value in real.items()}, {}
     again = config.copy()
     OmegaConf.clear_cache(again)  # of `now`, whose text may hold a variable
     other: Any = _ABSENT
@@ -39,10 +42,15 @@ def without_values(config: DictConfig, *, shown: Sequence[str] = SHOWN) -> tuple
         other = OmegaConf.to_container(again, resolve=True)
     hashes: dict[str, str] = {}
     written = _written(config, real, other, "", hashes)
+    check_shown(hashes, shown)
+    return {str(key): value for key, value in written.items()}, hashes
+
+
+def check_shown(hashes: Mapping[str, str], shown: Sequence[str] = SHOWN) -> None:
+    """ValueError with one sentence if one of these keys depends on the environment, by the hashes of what does."""
     for key in shown:
         if any(f"{key}.".startswith(f"{changed}.") for changed in hashes):  # the key, or a whole group that refers to something
             raise ValueError(f"{key} must not come from an environment variable, as folders and files show it: write it out")
-    return {str(key): value for key, value in written.items()}, hashes
 
 
 def hidden(text: str, config: DictConfig) -> str:

@@ -55,3 +55,7 @@ def name(key: str, *, config: DictConfig) -> str:
     with recording_variables() as read:
         value = OmegaConf.select(config, key, throw_on_missing=True)
     return "x" if read else legal(value, max_letters=100)
+
+
+# On import, as the names of folders refer to it.
+OmegaConf.register_new_resolver("hetsim.name", lambda key, *, _root_: name(key, config=_root_), replace=True)

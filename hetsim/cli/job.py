@@ -7,33 +7,33 @@ import multiprocessing
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from hetsim.cli import provenance
 from hetsim.cli.arguments import verbose
-from hetsim.cli.environment import hidden, without_values
+from hetsim.cli.entries import entries_of, identity, name_of_folder
+from hetsim.cli.environment import hidden
 from hetsim.cli.errors import USERS, report, sentence
 from hetsim.cli.objective import WORST, objective_value, search_direction
 from hetsim.cli.outcomes import Outcome
 from hetsim.cli.plugins import RECORD
-from hetsim.cli.start import identity, start, without_hydra
+from hetsim.cli.start import start
 from hetsim.errors import RunFailed
 from hetsim.results.describe import describe, one_line
 from hetsim.results.folder import remove_error, write_error
-from hetsim.results.identity import finished_summary, folder_name
+from hetsim.results.identity import finished_summary
 from hetsim.results.lock import folder_lock, only_run_in, remove_if_empty
 
-_named: list[DictConfig] = []
-"""The config whose folder is being named."""
 failures: list[BaseException] = []
 """Why the single run of this command failed; it has been reported. Hydra hands no return value of a single run to `main`."""
+
+
+ALREADY = "is there already"
 
 
 def job(config: DictConfig) -> Outcome | None:
@@ -82,7 +82,7 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
         return Outcome(name, typed, worst, failure=reason)
     try:
         with folder_lock(folder) if _first_rank() else contextlib.nullcontext():  # torchrun's ranks share the folder
-            summary = finished_summary(folder, identity(*_entries(config)))
+            summary = finished_summary(folder, identity(*entries_of(config)))
             already = summary is not None
             summary = start(config, folder, typed) if summary is None else summary
             value = objective_value(config.objective, summary or {}, folder, worst=worst)
@@ -97,10 +97,23 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
         return Outcome(name, typed, worst, failure=reason)
     remove_error(folder)
     if summary is not None:
-        print(f"{name}: {'is there already' if already else one_line(summary)}", flush=True)
+        print(f"{name}: {ALREADY if already else one_line(summary)}", flush=True)
         for warning in () if already else summary["warnings"]:
             print(f"hetsim: warning: {name}: {warning}", file=sys.stderr, flush=True)
     return Outcome(name, typed, value, already)
+
+
+def finished_outcome(folder: Path, typed: Sequence[str], identity: str, objective: str | None, sweep: DictConfig) -> Outcome | None:
+    """How the run of this identity ended, if this folder of the sweep holds it; None if it does not, or the run is to say what is wrong."""
+    if _link_to(folder.absolute(), Path(os.path.abspath(sweep.hydra.sweep.dir))):
+        return None
+    summary = finished_summary(folder, identity)
+    if summary is None:
+        return None
+    remove_error(folder)
+    print(f"{folder.name}: {ALREADY}", flush=True)
+    worst = WORST.get(search_direction(sweep.hydra) or "minimize", 0.0)
+    return Outcome(folder.name, tuple(typed), objective_value(objective, summary, folder, worst=worst), already=True)
 
 
 def _link_to(folder: Path, sweep: Path) -> Path | None:
@@ -112,18 +125,6 @@ def _first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _folder_name(config: DictConfig) -> str:
-    """The name of a run's folder. It shows no value of an environment variable, and depends on it."""
-    if _named:
-        raise ValueError("it refers to the name of the run's folder, which depends on all keys")
-    _named.append(config)
-    try:
-        entries, environment = _entries(config)
-        return folder_name(entries, identity(entries, environment))
-    finally:
-        _named.clear()
-
-
 def typed_words() -> tuple[str, ...]:
     """The overrides that were typed for this run, with their references as they are."""
     words = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
@@ -131,17 +132,5 @@ def typed_words() -> tuple[str, ...]:
     return tuple(map(str, words))
 
 
-def _entries(config: DictConfig) -> tuple[dict[str, Any], dict[str, str]]:
-    """The config without Hydra's own part as a file has it, and the hashes; unresolved if it cannot be resolved, as the run reports."""
-    own = without_hydra(config)
-    try:
-        return without_values(own, shown=())
-    except OmegaConfBaseException:
-        entries = OmegaConf.to_container(own)
-        assert isinstance(entries, dict)
-        return {str(key): value for key, value in entries.items()}, {}
-
-
-# On import, as a launcher's processes import this module and nothing else before they compose the run's config and name its folder.
-provenance.install()
-OmegaConf.register_new_resolver("hetsim.folder", lambda *, _root_: _folder_name(_root_), replace=True)
+# On import, as the name of a run's folder refers to it.
+OmegaConf.register_new_resolver("hetsim.folder", lambda *, _root_: name_of_folder(_root_), replace=True)

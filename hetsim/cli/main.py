@@ -8,15 +8,19 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import partial
 
 import hydra
 
 from hetsim.checks import one_line
 from hetsim.cli import job
 from hetsim.cli.arguments import check_options, options_first, verbose
+from hetsim.cli.environment import hidden
 from hetsim.cli.errors import USERS, report
-from hetsim.cli.launcher import RESUME, SweepRecord, composed_once_per_choice, launch_failure
+from hetsim.cli.launcher import RESUME, Refused, SweepRecord, launch_failure
+from hetsim.cli.launchers import own_plugins
 from hetsim.cli.methods import configs
+from hetsim.cli.task import task
 from hetsim.errors import RunFailed
 from hetsim.memory import out_of_memory
 
@@ -31,10 +35,13 @@ def main() -> None:
     sys.argv[1:] = options_first(sys.argv[1:])
     try:
         check_options(sys.argv[1:])
-        with composed_once_per_choice(), _own_warnings():
-            hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")(job.job)()
+        with own_plugins(), _own_warnings():
+            hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")(task)()
         sweep = SweepRecord.current
         succeeded = not job.failures and (sweep is None or sweep.report())
+    except Refused as refused:
+        report(refused.error, hide=partial(hidden, config=refused.config))
+        sys.exit(1)
     except KeyboardInterrupt:
         print(f"hetsim: interrupted{_resume(SweepRecord.current)}", file=sys.stderr)
         sys.exit(130)

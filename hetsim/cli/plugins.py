@@ -20,6 +20,17 @@ RECORD = "hetsim.cli.launcher.SweepRecord"
 CALLBACKS = (RECORD, "hydra.experimental.callbacks.LogJobReturnCallback", "hydra.experimental.callbacks.PickleJobInfoCallback")
 
 
+CALLED = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
+"""The parts of Hydra's config that say what it imports and calls."""
+
+
+def refer_to_others(config: DictConfig) -> bool:
+    """Whether what `check_plugins` looks at depends on other keys of the config."""
+    settings = OmegaConf.to_container(config.hydra, resolve=False)
+    assert isinstance(settings, dict)
+    return "${" in str([settings.get(name) for name in CALLED])
+
+
 def check_plugins(config: DictConfig) -> None:
     """ValueError with one sentence if Hydra's part of a config names a callback, plugin or log handler that is not installed as such."""
     settings = config.hydra

@@ -20,13 +20,13 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from hetsim.cli.compositions import quickly_composed
 from hetsim.cli.environment import without_variables
 from hetsim.cli.errors import USERS
 from hetsim.cli.folders import let_values_be_names
@@ -34,6 +34,7 @@ from hetsim.cli.methods import configs
 from hetsim.cli.plugins import check_plugins
 from hetsim.cli.references import check_choices, check_length, check_references
 from hetsim.cli.schema import PLAIN
+from hetsim.cli.search_path import SEARCH_PATH, has_folder_of_others, has_others, is_own
 from hetsim.cli.yaml_size import check_size
 from hetsim.results.config_file import flattened
 
@@ -46,10 +47,6 @@ SWEPT = re.compile(r"[+~]*(?!(hydra|trust|(workload\.)?download)\b)[A-Za-z_][\w.
 """The keys that a file may vary in a sweep."""
 OF_THE_RUN = re.compile(r"(runtime|overrides)(\..+)?|searchpath|job\.(config_name|override_dirname|num|id)")
 """The keys in which Hydra says what it has composed."""
-OWN = re.compile(r"structured://|pkg://(hydra\.conf|hydra_plugins)\b")
-"""The sources of Hydra's and its plugins' own configs."""
-SEARCH_PATH = re.compile(r"\s*[+~]*hydra\s*(\.searchpath\b|[=@{]|$)")
-"""A word that may add a folder of configs."""
 MODE = re.compile(r"\s*[+~]*hydra\s*(\.(mode|searchpath)\b|[=@{]|$)")
 """A word that may set Hydra's mode, or add a folder whose files may."""
 OUTSIDE = "{file} lies outside of the folders of configs: move it to one of them, without '..' and links"
@@ -121,7 +118,9 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
         return config
 
     def checked_job(loader: ConfigLoaderImpl, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
-        config = load_job(loader, master_config, sweep_overrides)
+        config = quickly_composed(loader, master_config, sweep_overrides)
+        if config is None:
+            config = load_job(loader, master_config, sweep_overrides)
         if trusted(config) != trusted(master_config):
             raise ValueError("trust cannot be varied in a sweep: type it once, as trust=[mypackage]")
         return config
@@ -139,13 +138,13 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
 
     def checked_read(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
         for source in repository.get_sources():
-            if source.scheme() == "file" and not _is_own(source.path):
+            if source.scheme() == "file" and not is_own(source.path):
                 file = Path(source.path, source._normalize_file_name(config_path))
                 if file.exists():
                     check_place(file, source.path)
                     check_size(file)
         found = read(repository, config_path)
-        if found is not None and not _is_own(found.path):
+        if found is not None and not is_own(found.path):
             for default in found.defaults_list or ():  # Hydra resolves them next
                 check_choices(default, ConfigSource._normalize_file_name(config_path))
         return found
@@ -153,7 +152,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
     def mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> Any:
         """None if neither a word nor a file can have set it; Hydra composes the config once more only to learn it."""
         typed = any(MODE.match(word) for word in overrides)
-        if config_name == "config" and not typed and not _has_folder_of_others(hydra.config_loader):
+        if config_name == "config" and not typed and not has_folder_of_others(hydra.config_loader):
             return None
         return composed_mode(hydra, config_name, overrides)
 
@@ -185,7 +184,7 @@ def check_file(found: ConfigResult, config: str) -> None:
     name = ConfigSource._normalize_file_name(config)
     if ".." in name.split("/") or name.startswith("/"):
         raise ValueError(OUTSIDE.format(file=name))
-    if _is_own(found.path):  # an installer may have linked its files
+    if is_own(found.path):  # an installer may have linked its files
         return
     folder = Path(found.path.removeprefix("file://"))
     file = folder / name
@@ -219,23 +218,10 @@ def check_place(file: Path, folder: str) -> None:
         raise ValueError(OUTSIDE.format(file=os.path.relpath(file, folder)))
 
 
-def has_others(loader: ConfigLoaderImpl, overrides: list[str]) -> bool:
-    """Whether files that are not hetsim's or Hydra's own can be composed."""
-    return any(SEARCH_PATH.match(word) for word in overrides) or _has_folder_of_others(loader)
-
-
-def _has_folder_of_others(loader: ConfigLoader) -> bool:
-    return not all(_is_own(element.path) for element in loader.get_search_path().get_path())
-
-
-def _is_own(source: str) -> bool:
-    return source.removeprefix("file://") == str(configs()) or OWN.match(source) is not None
-
-
 def trusted(config: DictConfig) -> list[Any]:
     """What the config has for `trust`, with references as they are."""
-    node = config._get_node("trust")
-    entry = OmegaConf.to_container(config, resolve=False)["trust"] if node is not None else []  # type: ignore[call-overload, index]
+    node: Any = config._get_node("trust")
+    entry = OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else [] if node is None else node._value()
     return entry if isinstance(entry, list) else [] if entry is None else [entry]
 
 

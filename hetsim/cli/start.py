@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from hetsim.cli import libraries
 from hetsim.cli.build import build_experiment, refuse_unread_rates
-from hetsim.cli.environment import without_values
-from hetsim.cli.folders import name
-from hetsim.results.identity import config_header, identity_of
+from hetsim.cli.entries import entries_of, identity
+from hetsim.cli.environment import check_shown
+from hetsim.cli.yaml_text import as_yaml
+from hetsim.results.identity import config_header
 from hetsim.runtime.curve import Point
 
 DOWNLOAD = re.compile(r"[+]*(workload\.)?download=true", re.IGNORECASE)
@@ -34,22 +35,12 @@ def start(
     made, backend = build_experiment(config)
     if getattr(made.workload, "download", False) and not any(DOWNLOAD.fullmatch(word) for word in typed):
         raise ValueError("download is set by a config file, and is taken from the command line alone: type download=true")
-    written, environment = without_values(config)
-    text = config_header(identity(written, environment), typed, environment) + OmegaConf.to_yaml(OmegaConf.create(written))
+    written, environment = entries_of(config)
+    check_shown(environment)
+    text = config_header(identity(written, environment), typed, environment) + as_yaml(written)
     with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
         return backend.run(made if watch is None else dataclasses.replace(made, watch=watch), folder, text)
 
 
-def identity(entries: dict[str, Any], environment: dict[str, str]) -> str:
-    """The identity of a run: its hash has in it the hashes of values from the environment, not the values."""
-    return identity_of({**entries, "environment": environment} if environment else entries)
-
-
-def without_hydra(config: DictConfig) -> DictConfig:
-    """The config without Hydra's own part."""
-    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]) if "hydra" in config else config
-
-
-# On import, as the names of folders refer to it, and what is built imports PyTorch.
+# On import, as what is built imports PyTorch.
 libraries.install()
-OmegaConf.register_new_resolver("hetsim.name", lambda key, *, _root_: name(key, config=_root_), replace=True)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetsim.cli.compose import composed
-from hetsim.cli.environment import hidden, without_values
+from hetsim.cli.entries import entries_of, identity
+from hetsim.cli.environment import hidden
 from hetsim.cli.errors import USERS, sentence
 from hetsim.cli.search.objective import objective_value
-from hetsim.cli.start import identity, start
+from hetsim.cli.start import start
 from hetsim.errors import RunFailed
 from hetsim.results.identity import finished_summary, folder_name
 from hetsim.results.lock import folder_lock, remove_if_empty
@@ -39,7 +40,7 @@ def run(words: Sequence[str], place: Place, watch: Watch) -> float | None:
     Raises Pruned if `watch` ends the run, ValueError if the words describe none, and RunFailed if it began and failed.
     """
     config, _, typed = composed(words, config_dir=None if place.config_dir is None else Path(place.config_dir))
-    entries, environment = without_values(config, shown=())
+    entries, environment = entries_of(config)
     named = identity(entries, environment)
     folder = Path(place.folder) / folder_name(entries, named)
     if folder.is_symlink():

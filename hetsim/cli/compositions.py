@@ -1,0 +1,192 @@
+"""The configs of a sweep's runs: Hydra composes each choice of groups once, and then applies what was typed for each run.
+
+A composition takes a hundred times as long as a change of values. What the words `key=value` do to a composed config, Hydra does in one
+function at the end, in the order of the words. So a copy of the config without these words, to which that function applies all of
+them, is what Hydra would have composed (`tests/test_compositions.py`). Words that choose from a group are part of the composition, and
+so is `trust`. Hydra itself composes whatever is not so plain, and what cannot be composed: the errors are always Hydra's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from hetsim.cli.environment import without_variables
+from hetsim.cli.plugins import check_plugins, refer_to_others
+from hetsim.cli.references import check_length
+from hetsim.cli.search_path import has_others
+
+MAX_TEMPLATES = 2000
+"""Kept at a time, of 20 kB each."""
+
+
+class Words(NamedTuple):
+    """What was typed for a run."""
+
+    chosen: tuple[str, ...]
+    """The words that are part of a composition: choices from groups, and `trust`."""
+    values: tuple[Override, ...]
+    """What is applied to the composed config, in this order."""
+    typed: tuple[str, ...]
+    """All of them as they were typed."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """A config as Hydra composes it from the choices alone; pickled, as no copy is made more quickly."""
+
+    whole: bytes
+    own: bytes
+    """The same without Hydra's part."""
+    others: bool
+    """Whether files that are not hetsim's or Hydra's own can be in it."""
+    refers: bool
+    """Whether what Hydra would call refers to other keys."""
+
+    @classmethod
+    def of(cls, config: DictConfig, *, others: bool) -> Template:
+        """The template that a composed config is."""
+        own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+        OmegaConf.set_struct(own, True)  # as the config that Hydra hands to a run
+        return cls(pickle.dumps(config), pickle.dumps(own), others, refer_to_others(config))
+
+    def config(self, words: Words) -> DictConfig:
+        """The whole config of a run, checked as Hydra's compositions are."""
+        config: DictConfig = pickle.loads(self.whole)
+        self._apply(words.values, config)
+        names = config.hydra.job.config.override_dirname
+        config.hydra.overrides.task = list(words.typed)
+        config.hydra.job.override_dirname = get_overrides_dirname(
+            [parsed(word) for word in words.typed], kv_sep=names.kv_sep, item_sep=names.item_sep, exclude_keys=names.exclude_keys
+        )
+        if self.others:
+            check_length(config)
+        if self.refers:
+            check_plugins(config)
+        return config
+
+    def own_config(self, words: Words) -> DictConfig:
+        """The config of a run without Hydra's part."""
+        config: DictConfig = pickle.loads(self.own)
+        self._apply(words.values, config)
+        return config
+
+    def _apply(self, values: Sequence[Override], config: DictConfig) -> None:
+        with without_variables() if self.others else contextlib.nullcontext():  # a merge would write their values into the config
+            ConfigLoaderImpl._apply_overrides_to_config([*values], config)
+
+
+class Compositions:
+    """What the configs of the runs of a sweep are made of."""
+
+    def __init__(self, loader: ConfigLoaderImpl, name: str | None, hydra_words: Sequence[str]) -> None:
+        self.loader, self.name, self.hydra_words = loader, name, list(hydra_words)
+        self.templates: dict[tuple[str, ...], Template] = {}
+        self._groups: dict[str, bool] = {}
+
+    def words(self, typed: Sequence[str]) -> Words | None:
+        """What was typed for a run, by what it does; None if only Hydra can say that."""
+        chosen: list[str] = []
+        values: list[Override] = []
+        for word in typed:
+            override = parsed(word)
+            key = override.key_or_group
+            first = re.match(r"\w*", key)
+            if override.is_sweep_override() or first is None or first[0] == "hydra":
+                return None
+            if first[0] == "trust" and (key != "trust" or override.type is not OverrideType.CHANGE):
+                return None
+            if key == "trust" or (self._is_group(key) and not isinstance(override.value(), dict)):  # as Hydra decides it
+                chosen.append(word)
+            else:
+                values.append(override)
+        return Words(tuple(chosen), tuple(values), tuple(typed))
+
+    def template(self, words: Words) -> Template:
+        """The template of a run's choices. It is composed, and checked as every composition, when it is first asked for."""
+        found = self.templates.get(words.chosen)
+        if found is None:
+            all_words = [*self.hydra_words, *words.chosen]
+            config = self.loader.load_configuration(self.name, all_words, RunMode.RUN)
+            found = Template.of(config, others=self.name != "config" or has_others(self.loader, all_words))
+            self._keep(words.chosen, found)
+        return found
+
+    def known_template(self, typed: Sequence[str]) -> Template | None:
+        """The template of a run's choices, if it has been composed."""
+        words = self.words(typed)
+        return None if words is None else self.templates.get(words.chosen)
+
+    def keep(self, typed: Sequence[str], template: Template) -> None:
+        """Use this template for the choices of this run: another process has composed it."""
+        words = self.words(typed)
+        if words is not None:
+            self._keep(words.chosen, template)
+
+    def _keep(self, chosen: tuple[str, ...], template: Template) -> None:
+        if len(self.templates) >= MAX_TEMPLATES:
+            self.templates.pop(next(iter(self.templates)))
+        self.templates[chosen] = template
+
+    def _is_group(self, name: str) -> bool:
+        if name not in self._groups:
+            self._groups[name] = self._repository.group_exists(name)
+        return self._groups[name]
+
+    @cached_property
+    def _repository(self) -> Any:
+        return self.loader._parse_overrides_and_create_caching_repo(self.name, self.hydra_words)[1]
+
+
+def compositions(loader: ConfigLoader, master: DictConfig) -> Compositions:
+    """Those of a sweep, by the loader and the config of the whole sweep."""
+    assert isinstance(loader, ConfigLoaderImpl)
+    hydra_words: Any = OmegaConf.to_container(master.hydra.overrides.hydra)
+    key = (master.hydra.job.config_name, *hydra_words)
+    of_loader = _known.setdefault(loader, {})
+    if key not in of_loader:
+        of_loader[key] = Compositions(loader, key[0], hydra_words)
+    return of_loader[key]
+
+
+_known: WeakKeyDictionary[ConfigLoaderImpl, dict[tuple[str | None, ...], Compositions]] = WeakKeyDictionary()
+
+
+def quickly_composed(loader: ConfigLoader, master: DictConfig, typed: Sequence[str]) -> DictConfig | None:
+    """The config of a run of a sweep; None if Hydra must compose it from the beginning, perhaps to say what is wrong."""
+    with contextlib.suppress(Exception):
+        known = compositions(loader, master)
+        words = known.words(typed)
+        if words is not None:
+            config = known.template(words).config(words)
+            OmegaConf.copy_cache(from_config=master, to_config=config)
+            return config
+    return None
+
+
+def own_config(loader: ConfigLoader, master: DictConfig, typed: Sequence[str]) -> DictConfig | None:
+    """The same without Hydra's part."""
+    with contextlib.suppress(Exception):
+        known = compositions(loader, master)
+        words = known.words(typed)
+        return None if words is None else known.template(words).own_config(words)
+    return None
+
+
+@lru_cache(maxsize=10_000)
+def parsed(word: str) -> Override:
+    """A word as Hydra reads it."""
+    return OverridesParser.create().parse_overrides([word])[0]

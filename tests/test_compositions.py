@@ -1,0 +1,138 @@
+"""The configs of a sweep's runs are those that Hydra composes, although Hydra composes few of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import create_config_search_path
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobRuntime, setup_globals
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from hetsim.cli import job
+from hetsim.cli.compositions import Compositions, compositions, own_config, quickly_composed
+from hetsim.cli.entries import entries_of, identity, without_hydra
+from hetsim.cli.methods import configs
+from hetsim.cli.varied import Varied
+
+pytestmark = pytest.mark.slow
+
+assert job  # registers the resolvers
+
+GROUPS = (
+    *("method=ssgd", "method=asgd,dana", "method='diloco'", "cluster=uniform4,mixed4", "cluster=glob(two_*)", "workload=phantom,digits"),
+    *("allocation=even,dbs", "optimizer=sgd,adam", "local_optimizer=sgd", "backend=dist,sim", "experiment=null,od_sgd_cifar10"),
+    *("+allocation@extra=even", "~local_optimizer", "compression=two_bit,none", "cluster@server_cluster=mixed4", "optimizer={lr:0.5}"),
+)
+VALUES = (
+    *("seed=range(0,3)", "seed=7", "batch_size=choice(64,128)", "learning_rate=0.1,1e-3,nan", "momentum=0,0.9", "budget.updates=4,null"),
+    *("budget.epochs=null", "data_root='a b','c,d',\"e'f\"", "data_root=a\\,b", "objective=seconds", "trace=none,full"),
+    *("local_learning_rate=${learning_rate},0.3", "optimizer.lr=${local_learning_rate}", "cluster.server.seconds_per_update=1e-4,0.01"),
+    *("cluster.nodes=[{count:2,seconds_per_sample:0.1,overhead_seconds:0}],[]", "+optimizer.weight_decay=0.1,0.2", "++budget.updates=3,5"),
+    *("++new.key=1,2", "+new={a:1},{b:2}", "~momentum", "cluster.name=${method},x", "learning_rate_schedule={gamma:0.5},null"),
+    *("data_root=${oc.env:HETSIM_TEST_FOLDER},y", "workload.name=${oc.decode:\"'z'\"}", "seed=${hydra:job.num}", "trust=[mine]"),
+    *("threads=int('1')", "batch_size=sort(3,1,2)", "budget={updates:2},{epochs:3}", "cluster.server=null", "method.x=1", "trust=[]"),
+    *("nothing=1,2", "dtype=", "pictures=true,False"),
+)
+HYDRA = (
+    *("hydra.sweep.dir=elsewhere", "hydra.sweep.subdir=${method}", "hydra.job.chdir=true", "hydra/launcher=joblib", "hydra.verbose=true"),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def at_work() -> Iterator[None]:
+    """Hydra as the command leaves it."""
+    setup_globals()
+    JobRuntime.instance().set("name", "hetsim")
+    before = HydraConfig.instance().cfg
+    yield
+    HydraConfig.instance().cfg = before
+
+
+def drawn(chance: random.Random) -> tuple[list[str], list[list[str]]]:
+    """Hydra's own words of a sweep, and the words of each of its runs; none if Hydra cannot list them."""
+    words = [
+        *chance.sample(GROUPS, chance.randrange(4)), *chance.sample(VALUES, chance.choice((1, 2, 3, 3, 4))),
+        "hydra.searchpath=[]" if chance.random() < 0.1 else "pictures=false",
+    ]  # fmt: skip
+    chance.shuffle(words)
+    hydra = [word for word in (*words, *chance.sample(HYDRA, chance.randrange(2))) if word.startswith("hydra")]
+    parser = OverridesParser.create(config_loader=ConfigLoaderImpl(create_config_search_path(str(configs()))))
+    (runs,) = BasicSweeper.split_arguments(parser.parse_overrides([word for word in words if word not in hydra]), None)
+    return hydra, runs
+
+
+def whole(config: DictConfig) -> tuple[Any, ...]:
+    """All that there is to a config before it is resolved, with the types of its values and what may be changed in it."""
+    flags = [(node._get_flag("struct"), node._get_flag("readonly")) for node in (config, config.hydra, config.budget)]
+    return OmegaConf.to_yaml(config), repr(OmegaConf.to_container(config, resolve=False)), flags
+
+
+def test_two_hundred_random_sweeps_give_equal_configs_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Order of the overrides, additions and deletions, quotes, references, choices of groups: what Hydra composes or refuses.
+
+    The identities by which finished runs are known are those of these configs.
+    """
+    monkeypatch.setenv("HETSIM_TEST_FOLDER", "some folder")
+    chance = random.Random(1)
+    num_composed, num_quick, num_known = 0, 0, 0
+    for _ in range(200):
+        hydra, runs = drawn(chance)
+        loader, master = sweep(tuple(hydra))
+        first, *others = chance.sample(runs, min(3, len(runs)))
+        expected, quick = composed(loader, [*hydra, *first]), quickly_composed(loader, master, first)
+        assert quick is None or (expected is not None and whole(quick) == whole(expected)), first
+        num_composed, num_quick = num_composed + (expected is not None), num_quick + (quick is not None)
+        own = own_config(loader, master, first)
+        if expected is not None and own is not None:
+            assert OmegaConf.to_yaml(own) == OmegaConf.to_yaml(without_hydra(expected))
+            num_known += num_identities(
+                compositions(loader, master), [(typed, quickly_composed(loader, master, typed)) for typed in others]
+            )
+
+    assert num_quick > 0.95 * num_composed > 100
+    assert num_known > 40
+
+
+@cache
+def sweep(hydra: tuple[str, ...]) -> tuple[ConfigLoaderImpl, DictConfig]:
+    """Hydra's loader, and the config of a sweep in which this was typed for Hydra itself."""
+    loader = ConfigLoaderImpl(create_config_search_path(str(configs())))
+    return loader, loader.load_configuration("config", [*hydra], RunMode.MULTIRUN)
+
+
+def composed(loader: ConfigLoaderImpl, words: list[str]) -> DictConfig | None:
+    """What Hydra makes of these words; None if it makes nothing of them."""
+    try:
+        return loader.load_configuration("config", words, RunMode.RUN)
+    except Exception:
+        return None
+
+
+def num_identities(known: Compositions, runs: Sequence[tuple[Sequence[str], DictConfig | None]]) -> int:
+    """Of how many of these runs the identity is known without a config for each; it is that of the config then."""
+    varied: dict[Any, Varied] = {}
+    found = 0
+    for typed, expected in runs:
+        words = known.words(typed)
+        if words is None or expected is None:
+            continue
+        key = words.chosen, tuple(override.get_key_element() for override in words.values)
+        try:
+            if key not in varied:
+                varied[key] = Varied(known.template(words), words)
+            entries = varied[key].of(words)
+        except OmegaConfBaseException:
+            continue
+        assert entries is None or identity(entries, {}) == identity(*entries_of(expected)), typed
+        found += entries is not None
+    return found
