@@ -5,6 +5,7 @@ python benchmarks/sweep.py [RUNS] [PROCESSES]
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import tempfile
@@ -14,13 +15,14 @@ from time import perf_counter
 SMALL = ("workload=phantom", "budget.epochs=null", "budget.updates=20", "trace=none", "pictures=false")
 
 
-def swept(num_runs: int, num_processes: int, folder: Path) -> float:
-    """Seconds of the command, with start-up."""
+def swept(num_runs: int, num_processes: int, folder: Path) -> tuple[float, float]:
+    """Seconds of the command with its start-up, and seconds of processors in all its processes."""
     parallel = ("hydra/launcher=joblib", f"hydra.launcher.n_jobs={num_processes}")
     command = (sys.executable, "-m", "hetsim", "-m", *SMALL, f"seed=range(0,{num_runs})", *parallel, f"hydra.sweep.dir={folder}")
-    start = perf_counter()
+    start, before = perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return perf_counter() - start, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
@@ -28,8 +30,9 @@ def main() -> None:
     num_runs, num_processes = (int(given) for given in (*sys.argv[1:], *("1000", "2")[len(sys.argv) - 1 :]))
     with tempfile.TemporaryDirectory() as folder:
         for what in ("run", "skipped"):
-            seconds = swept(num_runs, num_processes, Path(folder))
-            print(f"{num_runs} {what} in {seconds:.1f} s by {num_processes} processes: {num_runs / seconds:.1f} a second", flush=True)
+            seconds, of_processors = swept(num_runs, num_processes, Path(folder))
+            rate = f"{num_runs / seconds:.1f} a second, {of_processors:.1f} s of processors"
+            print(f"{num_runs} {what} in {seconds:.1f} s by {num_processes} processes: {rate}", flush=True)
 
 
 if __name__ == "__main__":

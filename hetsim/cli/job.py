@@ -105,15 +105,16 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
 
 def finished_outcome(folder: Path, typed: Sequence[str], identity: str, objective: str | None, sweep: DictConfig) -> Outcome | None:
     """How the run of this identity ended, if this folder of the sweep holds it; None if it does not, or the run is to say what is wrong."""
-    if _link_to(folder.absolute(), Path(os.path.abspath(sweep.hydra.sweep.dir))):
+    if _link_to(Path(os.path.abspath(folder)), Path(os.path.abspath(sweep.hydra.sweep.dir))):
         return None
     summary = finished_summary(folder, identity)
     if summary is None:
         return None
+    worst = WORST.get(search_direction(sweep.hydra) or "minimize", 0.0)
+    outcome = Outcome(folder.name, tuple(typed), objective_value(objective, summary, folder, worst=worst), already=True)
     remove_error(folder)
     print(f"{folder.name}: {ALREADY}", flush=True)
-    worst = WORST.get(search_direction(sweep.hydra) or "minimize", 0.0)
-    return Outcome(folder.name, tuple(typed), objective_value(objective, summary, folder, worst=worst), already=True)
+    return outcome
 
 
 def _link_to(folder: Path, sweep: Path) -> Path | None:
