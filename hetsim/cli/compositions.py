@@ -12,7 +12,7 @@ import contextlib
 import pickle
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -31,6 +31,8 @@ from hetsim.cli.search_path import has_others
 
 MAX_TEMPLATES = 2000
 """Kept at a time, of 20 kB each."""
+WHOLE = re.compile(r"([A-Za-z_][A-Za-z_0-9.]*)=(0|[1-9][0-9]{0,17})")
+"""A word that gives a key a whole number."""
 
 
 class Words(NamedTuple):
@@ -188,5 +190,7 @@ def own_config(loader: ConfigLoader, master: DictConfig, typed: Sequence[str]) -
 
 @lru_cache(maxsize=10_000)
 def parsed(word: str) -> Override:
-    """A word as Hydra reads it."""
+    """A word as Hydra reads it. A whole number is that of another word for the same key: of a sweep's thousand seeds, one is parsed."""
+    if (found := WHOLE.fullmatch(word)) and found[2] != "0":
+        return replace(parsed(f"{found[1]}=0"), _value=int(found[2]), input_line=word)
     return OverridesParser.create().parse_overrides([word])[0]

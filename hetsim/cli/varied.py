@@ -7,6 +7,7 @@ type the same keys, the configs differ in these keys and in the keys that refer 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from hetsim.cli.compositions import Template, Words
 from hetsim.cli.environment import recording_variables
 
 Path = tuple[Any, ...]
+REFERENCE = re.compile(r"\$\{\w[\w.]*\}")
+"""A reference that names a key from the top of the config."""
 
 
 class Varied:
@@ -29,7 +32,10 @@ class Varied:
             self.entries: dict[str, Any] = _resolved(self.config)
         self.usable = not read and _are_apart([override.key_or_group for override in words.values])
         self.typed = words.values
-        self.references = list(_references(self.config, ()))
+        self.references = dict(_references(self.config, ()))
+        simple = all("${" not in REFERENCE.sub("", text) for text in self.references.values())
+        self.names = {name for text in self.references.values() for name in re.findall(r"\w+", text)} if simple else None
+        """The names in all references; None if there are references that do not name what they refer to."""
 
     def of(self, words: Words) -> dict[str, Any] | None:
         """The resolved config of a run that makes the same choices and types the same keys; None if this cannot tell it.
@@ -44,7 +50,7 @@ class Varied:
             for _, override in changed:
                 OmegaConf.update(self.config, override.key_or_group, override.value())
                 self._resolve(tuple(override.key_or_group.split(".")))
-            if changed:
+            if self.names is None or any(self.names & {*override.key_or_group.split(".")} for _, override in changed):
                 for path in self.references:
                     self._resolve(path)
         except (OmegaConfBaseException, LookupError, TypeError):
@@ -83,10 +89,10 @@ def _are_apart(keys: Sequence[str]) -> bool:
     return all(following[: len(key)] != key for key, following in itertools.pairwise(parts))
 
 
-def _references(config: Any, path: Path) -> Iterator[Path]:
-    """Where in a config there is a reference to something else."""
+def _references(config: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    """Where in a config there is a reference to something else, and the text of it."""
     if config._is_interpolation():
-        yield path
+        yield path, str(config._value())
     elif isinstance(config, DictConfig | ListConfig) and not config._is_none() and not config._is_missing():
         keys: Any = config if isinstance(config, DictConfig) else range(len(config))
         for key in keys:

@@ -23,6 +23,7 @@ MAX_BITS = 1023
 """The size of a whole number: it can be made a float."""
 
 SEED = re.compile(r"^seed: (0|[1-9]\d{0,17})$", re.MULTILINE)
+HEADER = re.compile(r"\A(?:#.*\n)*")
 SIMPLE = re.compile(r"(?:(?:#.*| *(?:- )*\w[\w.]*:(?: (?:[\w.+/-]+|'[^'\n]*'|\[\]|\{\}))?| *(?:- )+[\w.+/-]+)\n)*")
 """A text in which each line is a comment, or a key or an entry with a value that ends there: no value goes over the line of the seed."""
 
@@ -39,7 +40,8 @@ def read_config(run: Path) -> dict[str, Any]:
     seed = SEED.search(text) if SIMPLE.fullmatch(text) and f"\n{text}".count("\nseed") == 1 else None
     if seed is None:
         return _loaded(path, text)
-    shared = _loaded_once(f"{text[: seed.start(1)]}0{text[seed.end(1) :]}")
+    own = len(text) - len(HEADER.sub("", text, count=1))  # the identity of the run, and what was typed for it
+    shared = _loaded_once(f"{text[own : seed.start(1)]}0{text[seed.end(1) :]}")
     return {key: int(seed[1]) if key == "seed" else value for key, value in (_loaded(path, text) if shared is None else shared).items()}
 
 
