@@ -35,7 +35,7 @@ GROUPS = (
 )
 VALUES = (
     *("seed=range(0,3)", "seed=7", "batch_size=choice(64,128)", "learning_rate=0.1,1e-3,nan", "momentum=0,0.9", "budget.updates=4,null"),
-    *("budget.epochs=null", "data_root='a b','c,d',\"e'f\"", "data_root=a\\,b", "objective=seconds", "trace=none,full"),
+    *("budget.epochs=null", "data_root='a b','c,d',\"e'f\"", "data_root=a\\,b", "trace=none,full"),
     *("local_learning_rate=${learning_rate},0.3", "optimizer.lr=${local_learning_rate}", "cluster.server.seconds_per_update=1e-4,0.01"),
     *("cluster.nodes=[{count:2,seconds_per_sample:0.1,overhead_seconds:0}],[]", "+optimizer.weight_decay=0.1,0.2", "++budget.updates=3,5"),
     *("++new.key=1,2", "+new={a:1},{b:2}", "~momentum", "cluster.name=${method},x", "learning_rate_schedule={gamma:0.5},null"),

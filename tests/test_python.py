@@ -182,7 +182,7 @@ BAD_SWEEPS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "seed has no values: list some, or leave it out": ({"seed": []}, {}),
     "nothing is no key of the config": ({"nothing": [1, 2]}, {}),
     "is no value of a config: give a number": ({"seed": [object()]}, {}),
-    "objective=x is no number of a run": ({"objective": "x"}, {}),
+    "objective is no key of the config: it is an option of hetsim-search": ({"objective": "x"}, {}),
     "processes must be at least 1, not 0": ({"seed": 1}, {"processes": 0}),
     "grid.sgd names no method": ({"seed": 1}, {"grid": {"sgd": {"seed": [1]}}}),
     "config_dir=nowhere is no folder": ({"seed": 1}, {"config_dir": "nowhere"}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import pickle
 import re
@@ -25,7 +24,6 @@ from hetsim.cli import job, launchers
 from hetsim.cli.errors import sentence
 from hetsim.cli.launcher import SweepRecord
 from hetsim.cli.main import main
-from hetsim.cli.objective import OBJECTIVES, objective_value
 from hetsim.cli.outcomes import Outcome
 from hetsim.cli.table import main as table_main
 from hetsim.results.identity import folder_name, identity_of, typed_overrides
@@ -122,26 +120,6 @@ def test_a_folder_of_ones_own_is_skipped_only_for_the_run_that_it_holds(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_search_finds_the_better_value_and_outlives_a_failed_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The objective is a number of the summary; a run that fails counts as worst, whichever way the search goes."""
-    typed = ("-m", *TINY, "batch_size=3,64,128", "hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", f"hydra.sweep.dir={tmp_path}")
-
-    assert command(monkeypatch, *typed, "hydra.sweeper.direction=maximize") == 1
-    assert capsys.readouterr().err == "hetsim: error: " + (
-        "objective is missing: name the number that the search is after, such as objective=seconds_to_0.9\n"
-    )
-    assert command(monkeypatch, *typed, "objective=samples_per_second", "hydra.sweeper.direction=maximize") == 1
-    best = OmegaConf.load(tmp_path / "optimization_results.yaml")
-    told = capsys.readouterr()
-
-    assert best.best_params.batch_size == 128
-    assert "best samples_per_second of these runs: " in told.out
-    assert "hetsim: 1 of 3 runs failed:" in told.err
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order in which they stand."""
     page = (Path(__file__).parents[1] / "docs" / "sweeps.md").read_text(encoding="utf-8")
@@ -155,36 +133,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "runs" / "sweep" / "table.png").is_file()
 
 
-def test_an_objective_that_no_run_has_is_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One sentence that names those there are, and nothing is run."""
-    assert command(monkeypatch, "-m", *TINY, "objective=final.accuracy", "seed=0,1", f"hydra.sweep.dir={tmp_path / 'sweep'}") == 1
-
-    told = capsys.readouterr().err
-    assert told.startswith("hetsim: error: objective=final.accuracy is no number of a run: take one of seconds, ")
-    assert told.count("\n") == 1
-    assert not (tmp_path / "sweep").exists()
-
-
-def test_every_objective_is_a_number_of_a_run(tmp_path: Path) -> None:
-    """Of the summary, or the time to an accuracy; a run without it counts as worst."""
-    summary = {key: 1.0 for key in OBJECTIVES if "." not in key} | {"final": {"train_loss": 2.0, "test_accuracy": None}}
-    (tmp_path / "curve.csv").write_text(
-        "seconds,version,samples,train_loss,test_accuracy\n0.0,0,0,2.0,0.1\n3.5,1,4,1.0,0.8\n4.0,2,8,1.0,\n"
-    )
-
-    def found(key: str) -> float:
-        return objective_value(key, summary, tmp_path, worst=math.inf)
-
-    assert found("idle_share") == 1.0
-    assert found("final.train_loss") == 2.0
-    assert found("final.test_accuracy") == math.inf
-    assert found("seconds_to_0.8") == 3.5
-    assert found("seconds_to_0.81") == math.inf
-
-
-@pytest.mark.parametrize(("choice", "extra"), [("hydra/launcher=joblib", "parallel"), ("hydra/sweeper=optuna", "search")])
+@pytest.mark.parametrize(("choice", "extra"), [("hydra/launcher=joblib", "parallel"), ("hydra/launcher=submitit_slurm", "slurm")])
 def test_a_launcher_that_is_not_installed_is_named_with_its_extra(choice: str, extra: str) -> None:
     """Hydra's own sentence lists what there is instead."""
     group, _, name = choice.partition("=")
@@ -265,12 +214,12 @@ def test_an_interrupted_sweep_says_how_to_go_on(
 def test_an_outcome_that_cannot_be_written_fails_the_sweep(tmp_path: Path) -> None:
     """A run in another process must not look as if it had succeeded; its outcome comes back instead as the error."""
     hydra = {"sweep": {"dir": str(tmp_path)}, "sweeper": {}, "launcher": {}, "overrides": {"task": []}, "job": {"num": 3}}
-    config = OmegaConf.create({"objective": None, "hydra": hydra})
+    config = OmegaConf.create({"hydra": hydra})
     record = SweepRecord()
     try:
         record.on_multirun_start(config)
         copy = pickle.loads(pickle.dumps(record))
-        (written, lost) = (JobReturn(status=JobStatus.COMPLETED, _return_value=Outcome("a", ("seed=0",), math.inf)) for _ in range(2))
+        (written, lost) = (JobReturn(status=JobStatus.COMPLETED, _return_value=Outcome("a", ("seed=0",))) for _ in range(2))
         copy.on_job_end(config, written)
         (file,) = tmp_path.glob(".outcomes-*/*.json")
         assert Outcome.from_json(file.read_text()) == written.return_value

@@ -11,7 +11,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hetsim import checks
 from hetsim.cli.errors import sentence
-from hetsim.cli.objective import check_objective
 from hetsim.cli.schema import AXES, GROUPS, OPTIMIZERS, OPTIONAL, PLAIN, RATES, REQUIRED, TORCH_KEYS
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.base import Coordination
@@ -41,7 +40,6 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         checks.mapping(name, entries.get(name), optional=None)
     trust = check_trusted(entries.get("trust"))
     _check_targets(entries, trust)
-    check_objective(entries.get("objective"), workload=entries["workload"])
     _check_rates(entries)
     budget = checks.mapping("budget", entries["budget"], optional=("epochs", "updates", "seconds"))
     cluster = parse_cluster(entries["cluster"])

@@ -27,7 +27,6 @@ EXTRAS = {
     "hydra/launcher=joblib": "parallel",
     "hydra/launcher=submitit_local": "slurm",
     "hydra/launcher=submitit_slurm": "slurm",
-    "hydra/sweeper=optuna": "search",
 }
 """The extra of hetsim that installs a choice."""
 
@@ -73,6 +72,8 @@ def _no_space(error: OSError) -> str:
 def _unknown_key(found: re.Match[str], _: BaseException) -> str:
     key = found[1]
     group = key.split(".")[0]
+    if key == "objective":
+        return "objective is no key of the config: it is an option of hetsim-search"
     if key in ("backend.emulate", "backend.interface", "backend.port"):
         return f"{key} is no key of the config: add backend=dist, which has it"
     if group in GROUPS and group != key:
@@ -107,6 +108,8 @@ def _unreadable_override(found: re.Match[str], _: BaseException) -> str:
 
 def _unknown_choice(found: re.Match[str], _: BaseException) -> str:
     group, name, options = found.groups()
+    if f"{group}={name}" == "hydra/sweeper=optuna":
+        return "hydra/sweeper=optuna is no choice: hetsim-search searches by Optuna"
     if extra := EXTRAS.get(f"{group}={name}"):
         return f"{group}={name} is not installed: install hetsim[{extra}], as in pip install 'hetsim[{extra}]'"
     *others, last = options.split()

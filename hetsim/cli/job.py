@@ -19,7 +19,6 @@ from hetsim.cli.arguments import verbose
 from hetsim.cli.entries import entries_of, identity, name_of_folder
 from hetsim.cli.environment import hidden
 from hetsim.cli.errors import USERS, report, sentence
-from hetsim.cli.objective import WORST, objective_value, search_direction
 from hetsim.cli.outcomes import Outcome
 from hetsim.cli.plugins import RECORD
 from hetsim.cli.start import start
@@ -75,17 +74,15 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
     name, typed = os.path.relpath(folder, settings.sweep.dir), typed_words()
     if multiprocessing.get_start_method(allow_none=True) == "loky":
         multiprocessing.set_start_method(None, force=True)  # the processes that backend=dist starts do not know joblib's own method
-    worst = WORST.get(search_direction(settings) or "minimize", 0.0)
     if link := _link_to(folder, Path(os.path.abspath(settings.sweep.dir))):
         reason = f"{link} is a link or a pipe, and would be written through: remove it"
         print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
-        return Outcome(name, typed, worst, failure=reason)
+        return Outcome(name, typed, failure=reason)
     try:
         with folder_lock(folder) if _first_rank() else contextlib.nullcontext():  # torchrun's ranks share the folder
             summary = finished_summary(folder, identity(*entries_of(config)))
             already = summary is not None
             summary = start(config, folder, typed) if summary is None else summary
-            value = objective_value(config.objective, summary or {}, folder, worst=worst)
     except Exception as error:
         if settings.verbose is True:
             raise
@@ -94,24 +91,23 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
         reason = hidden(reason, config)  # a launcher writes what is printed, and the outcome, to files
         write_error(folder, reason, "" if expected else hidden(traceback.format_exc(), config))
         print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
-        return Outcome(name, typed, worst, failure=reason)
+        return Outcome(name, typed, failure=reason)
     remove_error(folder)
     if summary is not None:
         print(f"{name}: {ALREADY if already else one_line(summary)}", flush=True)
         for warning in () if already else summary["warnings"]:
             print(f"hetsim: warning: {name}: {warning}", file=sys.stderr, flush=True)
-    return Outcome(name, typed, value, already)
+    return Outcome(name, typed, already)
 
 
-def finished_outcome(folder: Path, typed: Sequence[str], identity: str, objective: str | None, sweep: DictConfig) -> Outcome | None:
+def finished_outcome(folder: Path, typed: Sequence[str], identity: str, sweep: DictConfig) -> Outcome | None:
     """How the run of this identity ended, if this folder of the sweep holds it; None if it does not, or the run is to say what is wrong."""
     if _link_to(Path(os.path.abspath(folder)), Path(os.path.abspath(sweep.hydra.sweep.dir))):
         return None
     summary = finished_summary(folder, identity)
     if summary is None:
         return None
-    worst = WORST.get(search_direction(sweep.hydra) or "minimize", 0.0)
-    outcome = Outcome(folder.name, tuple(typed), objective_value(objective, summary, folder, worst=worst), already=True)
+    outcome = Outcome(folder.name, tuple(typed), already=True)
     remove_error(folder)
     print(f"{folder.name}: {ALREADY}", flush=True)
     return outcome

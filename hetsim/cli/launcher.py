@@ -16,8 +16,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from hetsim.cli.errors import report, sentence
-from hetsim.cli.objective import WORST, check_objective, check_search, search_direction
-from hetsim.cli.outcomes import Outcome, best_line, closing_line, failure_lines
+from hetsim.cli.outcomes import Outcome, closing_line, failure_lines
 from hetsim.cli.sweep_size import check_sweep_size
 from hetsim.dist.torchrun import leave_reason
 from hetsim.errors import RunFailed
@@ -49,20 +48,14 @@ class SweepRecord(Callback):
 
     def __init__(self) -> None:
         self.folder: str | None = None
-        self.objective: str | None = None
-        self.direction: str | None = None
         self.outcomes: list[Outcome] = []
         self._files: Path | None = None
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Check what the sweep optimises, before anything is launched."""
+        """Check how large the sweep is and where its files go, before anything is launched."""
         try:
-            objective, direction = config.get("objective"), search_direction(config.hydra)
-            check_objective(objective, workload=config.get("workload"))
-            if direction is not None:
-                check_search(objective, direction)
-            check_sweep_size(config.hydra, search=direction is not None)
-            self.folder, self.objective, self.direction = os.path.relpath(config.hydra.sweep.dir), objective, direction
+            check_sweep_size(config.hydra)
+            self.folder = os.path.relpath(config.hydra.sweep.dir)
             self._files = Path(config.hydra.sweep.dir).absolute() / f".outcomes-{uuid.uuid4().hex}"
             self._files.mkdir(parents=True)
             for path in self._files.parent.iterdir():  # multirun.yaml, .submitit, a run's folder: Hydra would write through them
@@ -108,8 +101,6 @@ class SweepRecord(Callback):
         except ValueError as error:
             report(error)
             return False
-        if self.direction is not None and self.objective is not None and outcomes:
-            print(best_line(outcomes, self.objective, worst=WORST[self.direction]))
         print(closing_line(outcomes, self.folder), flush=True)
         failures = failure_lines(outcomes)
         if failures:

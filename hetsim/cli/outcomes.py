@@ -7,21 +7,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hetsim.results.describe import formatted
-
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run of a sweep ended. Its float is the value of the objective, which Hydra's sweepers read."""
+    """How one run of a sweep ended."""
 
     run: str
     typed: tuple[str, ...]
-    objective: float
     already: bool = False
     failure: str | None = None
-
-    def __float__(self) -> float:
-        return self.objective
 
     def to_json(self) -> str:
         """As text, for another process."""
@@ -47,13 +41,3 @@ def failure_lines(outcomes: Sequence[Outcome]) -> str:
     failed = [outcome for outcome in outcomes if outcome.failure is not None]
     lines = [f"hetsim: {len(failed)} of {len(outcomes)} runs failed:", *(f"  {outcome.run}: {outcome.failure}" for outcome in failed)]
     return "\n".join(lines) if failed else ""
-
-
-def best_line(outcomes: Sequence[Outcome], key: str, *, worst: float) -> str:
-    """The best run of a search: its value, what was varied to get it, and its folder."""
-    found = [outcome for outcome in outcomes if outcome.objective != worst]
-    if not found:
-        return f"no run has a number for objective={key}"
-    chosen = (min if worst > 0 else max)(found, key=float)
-    varied = [override for override in chosen.typed if any(override not in outcome.typed for outcome in outcomes)]
-    return f"best {key} of these runs: {formatted(chosen.objective)} with {' '.join(varied) or 'what was given'} in {chosen.run}"

@@ -1,4 +1,4 @@
-"""What Hydra would import and call: callbacks, plugins, samplers and log handlers must be installed ones, whoever names them."""
+"""What Hydra would import and call: callbacks, plugins and log handlers must be installed ones, whoever names them."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def check_plugins(config: DictConfig) -> None:
                 f"hydra.{name}._target_={entry.get('_target_')} is no installed plugin of Hydra's: choose one with hydra/{name}=…"
             )
         for key, part in entry.items():
-            if key == "sampler" and isinstance(part, dict):
-                _check_sampler(part)
-            elif key != "_target_":
+            if key != "_target_":
                 _refuse_objects(f"hydra.{name}.{key}", part)
                 _refuse_lines(f"hydra.{name}.{key}", part)
     for name in ("job_logging", "hydra_logging"):
@@ -77,16 +75,6 @@ def _check_callback(key: str, callback: Any) -> None:
     for option, value in callback.items():
         if option != "_target_":
             _refuse_objects(f"{key}.{option}", value)
-
-
-def _check_sampler(sampler: dict[Any, Any]) -> None:
-    """One of Optuna's samplers by its name; Hydra's config of a grid is a `_partial_`."""
-    target = sampler.get("_target_")
-    if not re.fullmatch(r"optuna\.samplers\.[A-Z][A-Za-z]*Sampler", str(target)):
-        raise ValueError(f"hydra.sweeper.sampler._target_={target} is no sampler of Optuna's: choose one with hydra/sweeper/sampler=…")
-    for option, value in sampler.items():
-        if option not in ("_target_", "_partial_"):
-            _refuse_objects(f"hydra.sweeper.sampler.{option}", value)
 
 
 def _refuse_objects(key: str, entry: Any) -> None:

@@ -39,7 +39,7 @@ from hetsim.cli.yaml_size import check_size
 from hetsim.results.config_file import flattened
 
 IN_FILES = re.compile(
-    r"mode|sweeper\.(params(\..+)?|n_trials|n_jobs|max_batch_size|direction|study_name|sampler\.seed)"
+    r"mode|sweeper\.(params(\..+)?|max_batch_size)"
     r"|launcher\.(n_jobs|timeout_min|cpus_per_task|gpus_per_node|tasks_per_node|mem_gb|nodes|array_parallelism|max_num_timeout)"
 )
 """The keys of Hydra's part of a config that a file may set."""
@@ -50,8 +50,8 @@ OF_THE_RUN = re.compile(r"(runtime|overrides)(\..+)?|searchpath|job\.(config_nam
 MODE = re.compile(r"\s*[+~]*hydra\s*(\.(mode|searchpath)\b|[=@{]|$)")
 """A word that may set Hydra's mode, or add a folder whose files may."""
 OUTSIDE = "{file} lies outside of the folders of configs: move it to one of them, without '..' and links"
-CHOICES = ("hydra/launcher", "hydra/sweeper", "hydra/sweeper/sampler")
-"""The groups of Hydra's of which a file may take an installed choice."""
+CHOICES = ("hydra/launcher",)
+"""The groups of Hydra's of which a file may take an installed choice. No sweeper: one may keep a study in a file, with pickles in it."""
 
 
 def install() -> None:

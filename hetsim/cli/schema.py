@@ -25,7 +25,7 @@ OPTIONAL = ("evaluate_every_epochs", "evaluate_every_seconds", "stop_when_diverg
 PLAIN = (
     *REQUIRED,
     *OPTIONAL,
-    *("trust", "data_root", "download", "learning_rate", "momentum", "local_learning_rate", "objective"),
+    *("trust", "data_root", "download", "learning_rate", "momentum", "local_learning_rate"),
 )
 """The keys with plain values."""
 OPTIMIZERS = {"optimizer": "learning_rate_schedule", "local_optimizer": "local_learning_rate_schedule"}

@@ -10,19 +10,17 @@ from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
 from omegaconf import OmegaConf
 
 MAX_RUNS = 1_000_000
-"""Of a sweep, and of a search."""
+"""Of a sweep."""
 MAX_JOBS = 10_000
 """At the same time."""
 
 
-def check_sweep_size(hydra: Any, *, search: bool) -> None:
+def check_sweep_size(hydra: Any) -> None:
     """ValueError with one sentence for a sweep, by Hydra's part of its config, that could not be listed or started."""
     sweeper = OmegaConf.to_container(hydra.sweeper, resolve=True)
     launcher = OmegaConf.to_container(hydra.launcher, resolve=True)
     assert isinstance(sweeper, dict)
     assert isinstance(launcher, dict)
-    _check_bound("hydra.sweeper.n_trials", sweeper.get("n_trials"), MAX_RUNS)
-    _check_bound("hydra.sweeper.n_jobs", sweeper.get("n_jobs"), MAX_JOBS)
     _check_bound("hydra.launcher.n_jobs", launcher.get("n_jobs"), MAX_JOBS)
     batch = sweeper.get("max_batch_size")
     if batch is not None and batch < 1:
@@ -41,7 +39,7 @@ def check_sweep_size(hydra: Any, *, search: bool) -> None:
             runs *= max(0, math.ceil((value.stop - value.start) / value.step))
         elif isinstance(value, ChoiceSweep):
             runs *= len(value.list)
-    if runs > MAX_RUNS and not search:
+    if runs > MAX_RUNS:
         raise ValueError(f"the sweep would have {runs} runs: at most {MAX_RUNS} can be listed")
 
 

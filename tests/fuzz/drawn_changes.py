@@ -9,9 +9,7 @@ from drawn_clusters import SLOWDOWN, drawn_cluster, slowdown
 from drawn_draft import Draft
 from drawn_files import add_file
 from drawn_torch import add_model, add_optimizer, add_schedule
-from drawn_values import annotated, hostile, like, text
-
-from hetsim.cli.objective import OBJECTIVES
+from drawn_values import annotated, like, text
 
 BUDGET = ("budget", "budget.epochs", "budget.updates", "budget.seconds")
 """Where a large value is no mistake but a long run."""
@@ -61,13 +59,6 @@ def sweep(draft: Draft) -> None:
     draft.words += ["-m", draft.rng.choice(both)]
 
 
-def set_objective(draft: Draft) -> None:
-    """What a search would be after, and the numbers beside it."""
-    names = (*OBJECTIVES, "seconds_to_0.9", "seconds_to_1.0")
-    wrong = ("seconds_to_2", "final", hostile(draft.rng))
-    draft.words.append(f"objective={draft.rng.choice(names if draft.rng.random() < 0.8 else wrong)}")
-
-
 def fitting_leaf(draft: Draft) -> str:
     """A key of conf/, most of the time one that the present choices have."""
     keys = known_keys.fitting(draft.choices) if draft.rng.random() < 0.9 else list(known_keys.leaves())
@@ -103,7 +94,6 @@ PLAUSIBLE: dict[str, tuple[Callable[[Draft], None], float]] = {
     "add_schedule": (add_schedule, 2),
     "set_field": (set_field, 4),
     "set_leaf": (set_leaf, 4),
-    "set_objective": (set_objective, 0.5),
     "sweep": (sweep, 0.7),
 }
 """The changes that a user might make, each with its weight, in the order in which they are made: keys after choices."""

@@ -134,7 +134,7 @@ def test_no_value_of_the_environment_is_merged_into_the_config(
 
 
 @pytest.mark.parametrize(
-    "typed", [("workload=mnist", "data_root=${oc.env:HETSIM_TEST_SECRET}"), ("-m", "objective=${oc.env:HETSIM_TEST_SECRET}")]
+    "typed", [("workload=mnist", "data_root=${oc.env:HETSIM_TEST_SECRET}"), ("-m", "trace=${oc.env:HETSIM_TEST_SECRET}")]
 )
 def test_torchruns_report_shows_no_value(
     typed: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

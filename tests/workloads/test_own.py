@@ -219,21 +219,6 @@ def test_a_metric_that_is_called_test_accuracy_is_it(
     assert f", test accuracy {final['test_accuracy']:.4f}, test loss " in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_a_search_may_be_after_ones_own_metric(
-    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By its name; another name is a sentence that lists those there are."""
-    name = module(REGRESSION)
-    sweep = ("-m", "seed=0,1", "pictures=false", "trace=none", f"hydra.sweep.dir={tmp_path / 'sweep'}")
-
-    assert command(monkeypatch, name, *sweep, "objective=final.test_error") == 0
-    assert command(monkeypatch, name, *sweep, "objective=final.test_eror") == 1
-
-    told = capsys.readouterr().err
-    assert "objective=final.test_eror is no number of this run: take one of train_loss, test_accuracy, test_loss, test_error" in told
-
-
 # Samples
 
 RANDOM = """
