@@ -18,7 +18,7 @@ from hetsim.policies.allocation.base import Allocation
 from hetsim.policies.compensation import Compensation
 from hetsim.policies.compression import Compression
 from hetsim.policies.weighting import Discount, Weighting
-from hetsim.vector import Phantom, Vector, scaled, weighted_sum
+from hetsim.vector import Vector, scaled, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +123,6 @@ class Coordination(ABC):
 
     def total(self, group: Sequence[Contribution], plan: Plan) -> Vector:
         """(1/c) Σ w_i d(τ_i) g_i."""
-        if isinstance(group[0].gradient, Phantom):
-            return group[0].gradient
         return weighted_sum([c.gradient for c in group], partial(self.factors, group, plan))
 
     def only(self, axis: str, kind: type, why: str) -> None:
