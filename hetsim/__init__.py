@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hetsim import libraries
+
 if TYPE_CHECKING:
     from hetsim.api import Comparison, Run, Search, Table, compare, load, run, search, sweep, table
     from hetsim.workloads.own import Training, workload
 
+libraries.install()
 __version__ = "0.1.0"
 __all__ = ["Comparison", "Run", "Search", "Table", "Training", "compare", "load", "run", "search", "sweep", "table", "workload"]
 

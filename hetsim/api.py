@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hetsim.checks import printable
 from hetsim.errors import RunFailed
+from hetsim.libraries import keep_processes_out
 from hetsim.results.compare import comparison, differences, ordered, render
 from hetsim.results.config_file import read_config
 from hetsim.results.describe import DESCRIBED, describe
@@ -83,7 +85,7 @@ class Comparison:
     """The keys in which the configs differ, except those that may differ in a comparison."""
 
     def __repr__(self) -> str:
-        remarks = [f"the runs differ in {key}: {one} and {other}" for key, (one, other) in self.different.items()]
+        remarks = [printable(f"the runs differ in {key}: {one} and {other}") for key, (one, other) in self.different.items()]
         return "\n".join([render(self.rows, self.names), *remarks])
 
 
@@ -153,8 +155,11 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     from hetsim.cli.start import start
     from hetsim.results.lock import only_run_in
 
+    keep_processes_out()
     config, usual, typed = composed([*words, *_trusted(trust)], config_dir=None if config_dir is None else Path(config_dir))
     place = usual if folder is None else Path(folder)
+    if place.is_symlink():
+        raise ValueError(f"{place} is a link, and would be written through: give another folder")
     try:
         summary = start(config, place, typed, only_run_in)
     except OSError as error:
@@ -188,6 +193,7 @@ def sweep(
     from hetsim.cli.sweep import swept, words_of
     from hetsim.cli.typed import as_typed
 
+    keep_processes_out()
     words = [*words_of(varied), *_trusted(trust)]
     if grid is not None:
         words.append(f"+grid={as_typed({method: dict(keys) for method, keys in grid.items()})}")
@@ -261,6 +267,7 @@ def search(
     from hetsim.cli.search.search import Question as Asked
     from hetsim.cli.search.search import opened
 
+    keep_processes_out()
     own = None if config_dir is None else str(config_dir)
     asked = Asked((*words, *_trusted(trust)), objective, direction, trials, processes, sampler, prune, own)
     with opened(asked, Path(folder)) as found:

@@ -197,6 +197,11 @@ CONTENTS: dict[str, tuple[str, bytes, str]] = {
         b"a: !!int '1" + b":59" * MANY + b"'",
         " has an unquoted or tagged text of 600001 letters in line 1",
     ),
+    "config.yaml: keys with equal hashes": (
+        "config.yaml",
+        b"a: {" + b", ".join(b"%d: 0" % ((2**61 - 1) * number) for number in range(10, 300)) + b"}",
+        " has more than 100 numbers of twenty digits and more",
+    ),
     "config.yaml: a number beyond all floats": (
         "config.yaml",
         b"a: [0x1" + b"0" * 1000 + b"]",
@@ -307,6 +312,16 @@ def changed(name: str, column: Any) -> pa.Table:
     return TRACE.set_column(TRACE.column_names.index(name), name, [column])
 
 
+LARGE = pa.table({name: TRACE[name].combine_chunks().take(pa.array([0] * 5000)) for name in TRACE.column_names})
+"""Of five thousand equal rows."""
+
+
+def with_kinds(dictionary: list[str], rows: list[int]) -> pa.Table:
+    """A large trace with these of these kinds."""
+    kinds = pa.DictionaryArray.from_arrays(pa.array(rows, pa.int32()), pa.array(dictionary))
+    return LARGE.set_column(TRACE.column_names.index("kind"), "kind", kinds)
+
+
 TRACES: dict[str, tuple[pa.Table, str]] = {
     "a column less": (TRACE.drop_columns(["rank"]), " lacks rank"),
     "times that are text": (
@@ -317,6 +332,10 @@ TRACES: dict[str, tuple[pa.Table, str]] = {
     "no time": (changed("end", [1.0, None, 2.0]), " has an interval from 0.0 to None, which are no times of a run"),
     "an infinite time": (changed("end", [1.0, float("inf"), 2.0]), " has an interval from 0.0 to inf, which are no times of a run"),
     "a rank of another run": (changed("rank", [0, 9, 2]), " has rank 9, but its run has 2 workers"),
+    "a kind that is none": (changed("kind", ["gradient", "x" * 10, "update"]), " cannot be read as a trace (its kind 'xxxxxxxxxx' is none of"),
+    "one long kind, again and again": (with_kinds(["x" * 10**6], [0] * 5000), " cannot be read as a trace (its kind 'xxx"),
+    "many long kinds": (with_kinds([f"{place}{'x' * 2000}" for place in range(5000)], list(range(5000))), " would take 10"),
+    "more columns": (TRACE.append_column("more", [[1, 2, 3]]), " has a column 'more', as no trace has"),
     "no rank": (changed("rank", pa.array([0, None, 2], pa.int32())), " has rank None, but its run has 2 workers"),
 }
 

@@ -63,6 +63,8 @@ class SweepRecord(Callback):
                     raise ValueError(f"{path} is a link or a pipe, and would be written through: remove it")
             if "submitit_folder" in (config.hydra.get("launcher") or {}):  # it holds pickles, so it must be none that was there before
                 config.hydra.launcher.submitit_folder = f"${{hydra.sweep.dir}}/.submitit/{uuid.uuid4().hex}/%j"
+            if "setup" in (config.hydra.get("launcher") or {}) and os.environ.get("PYTHONSAFEPATH"):  # a site may give jobs no variables
+                config.hydra.launcher.setup = ["export PYTHONSAFEPATH=1", *(config.hydra.launcher.setup or [])]
         except Exception as error:
             raise Refused(error, config) from None
         SweepRecord.current = self

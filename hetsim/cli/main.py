@@ -22,18 +22,17 @@ from hetsim.cli.launchers import own_plugins
 from hetsim.cli.methods import configs
 from hetsim.cli.task import task
 from hetsim.errors import RunFailed
+from hetsim.libraries import keep_processes_out
 from hetsim.memory import out_of_memory
 
 
 def main() -> None:
     """Run what was typed. Exit status 0 if every run succeeded, 1 if one failed or the user must correct something, 130 after Ctrl-C."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them; they are reported here
-    if not {"", os.getcwd()} & set(sys.path):
-        # the processes of a run do not import from the current folder, either
-        os.environ["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH") or "1"
     job.failures.clear()
     sys.argv[1:] = options_first(sys.argv[1:])
     try:
+        keep_processes_out()
         check_options(sys.argv[1:])
         with own_plugins(), _own_warnings():
             hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")(task)()

@@ -137,6 +137,8 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
         search(loader, config_name, parsed_overrides, repo)
 
     def checked_read(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
+        if ".." in config_path.split("/"):  # out of whichever folder or package it is looked for in
+            raise ValueError(OUTSIDE.format(file=config_path))
         for source in repository.get_sources():
             if source.scheme() == "file" and not is_own(source.path):
                 file = Path(source.path, source._normalize_file_name(config_path))

@@ -11,7 +11,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from hetsim.cli import libraries
 from hetsim.cli.build import build_experiment, refuse_unread_rates
 from hetsim.cli.entries import entries_of, identity
 from hetsim.cli.environment import check_shown
@@ -40,7 +39,3 @@ def start(
     text = config_header(identity(written, environment), typed, environment) + as_yaml(written)
     with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
         return backend.run(made if watch is None else dataclasses.replace(made, watch=watch), folder, text)
-
-
-# On import, as what is built imports PyTorch.
-libraries.install()

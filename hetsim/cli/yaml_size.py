@@ -7,6 +7,8 @@ from pathlib import Path
 
 import yaml
 
+from hetsim.results.config_file import MAX_LONG_NUMBERS, is_long_number
+
 MAX_NODES = 1_000_000
 """Keys and values, with aliases written out: a cluster of 50,000 nodes, each described by itself."""
 MAX_DEPTH = 50
@@ -26,6 +28,7 @@ def check_size(file: Path) -> None:
 def _check(file: Path, events: object) -> None:
     sizes: list[tuple[str | None, int]] = [(None, 0)]
     anchors: dict[str, int] = {}
+    num_long = 0
     for event in events:  # type: ignore[attr-defined]
         size = 0
         if isinstance(event, yaml.CollectionStartEvent):
@@ -34,6 +37,9 @@ def _check(file: Path, events: object) -> None:
             anchor, size = sizes.pop()
         elif isinstance(event, yaml.ScalarEvent):
             anchor, size = event.anchor, 1
+            num_long += is_long_number(event)
+            if num_long > MAX_LONG_NUMBERS:
+                raise ValueError(f"{file} has more than {MAX_LONG_NUMBERS} numbers of twenty digits and more: shorten them")
             if (not event.style or event.tag) and len(event.value) > MAX_UNQUOTED:
                 raise ValueError(
                     f"{file}, line {event.start_mark.line + 1} has an unquoted or tagged text of {len(event.value)} letters: quote it"

@@ -45,7 +45,7 @@ def launch(experiment: Experiment, folder: Path, config: str, *, interface: str,
         for rank, (_, sender) in enumerate(pipes)
     ]
     receivers = [receiver for receiver, _ in pipes]
-    with contextlib.chdir(Path(__file__).parent):  # it imports PyTorch, see hetsim.cli.libraries; its children go back
+    with contextlib.chdir(Path(__file__).parent):  # it imports PyTorch, see hetsim.libraries; its children go back
         _without_interrupts(forkserver.ensure_running)
     try:
         with _no_main():

@@ -13,6 +13,7 @@ from hetsim.results.figures import curves, own_style, save, timeline
 from hetsim.results.finished import NUMBERS, check_has, read_points, read_summary
 from hetsim.results.intervals import read_intervals
 from hetsim.results.keys import VARY_IN_A_COMPARISON
+from hetsim.results.run_files import check_is_no_link
 from hetsim.results.schema import MISSING, entry, own_metrics
 from hetsim.runtime.files import written_whole
 
@@ -81,6 +82,7 @@ def drawing(runs: Sequence[Path], summaries: Sequence[Mapping[str, Any]], names:
     steps = [read_intervals(trace, num_workers=size) for trace, size in zip(traces, sizes, strict=True) if trace.exists()]
 
     def draw(folder: Path) -> None:
+        check_is_no_link(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with own_style():
             figures = {"curve.png": curves(points, title=" and ".join(dict.fromkeys(about)))}

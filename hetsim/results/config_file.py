@@ -19,6 +19,8 @@ MAX_BYTES = 10**7
 """The length of the file: a cluster of 50,000 nodes, each described by itself."""
 MAX_UNQUOTED = 10_000
 """The length of a text that is unquoted or has a tag: to read a longer one as a number would take for ever."""
+MAX_LONG_NUMBERS = 100
+"""Whole numbers of twenty digits and more: as keys of one mapping, thousands with equal hashes would take for ever."""
 MAX_BITS = 1023
 """The size of a whole number: it can be made a float."""
 
@@ -87,16 +89,26 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _problem(events: Iterator[yaml.Event]) -> str:
     """What in these events hetsim does not write, and what would take memory or time beyond all bounds to load."""
-    depth = 0
+    depth = num_long = 0
     for event in events:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
             return f"has an alias, *{event.anchor}, in line {event.start_mark.line + 1}, where the value itself belongs"
         if depth > MAX_DEPTH:
             return f"is nested more than {MAX_DEPTH} deep"
+        num_long += is_long_number(event)
+        if num_long > MAX_LONG_NUMBERS:
+            return f"has more than {MAX_LONG_NUMBERS} numbers of twenty digits and more"
         if isinstance(event, yaml.ScalarEvent) and (not event.style or event.tag) and len(event.value) > MAX_UNQUOTED:
             return f"has an unquoted or tagged text of {len(event.value)} letters in line {event.start_mark.line + 1}"
     return ""
+
+
+def is_long_number(event: yaml.Event) -> bool:
+    """Whether it is a whole number of twenty digits or more."""
+    if not isinstance(event, yaml.ScalarEvent) or (event.style and not event.tag):
+        return False
+    return re.fullmatch(r"[-+]?[0-9][0-9_a-fA-FxXoO:]{19,}", event.value) is not None
 
 
 def _place(error: BaseException) -> str:

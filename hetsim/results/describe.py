@@ -17,7 +17,7 @@ DESCRIBED = (
 def describe(summary: Mapping[str, Any]) -> str:
     """A run in five lines."""
     emulation = summary["emulation"]
-    place = "this hardware" if emulation is not None and emulation["emulate"] == "none" else summary["cluster"]
+    place = "this hardware" if emulation is not None and emulation.get("emulate") == "none" else summary["cluster"]
     final = summary["final"]
     lines = [
         f"{summary['method']} on {place} ({summary['num_workers']} workers), {summary['workload']}, "

@@ -21,6 +21,8 @@ NUMBERS = {
     "final loss": "final.train_loss",
     "final accuracy": "final.test_accuracy",
 }
+MAX_CURVE_BYTES = 10**7
+"""The length of a curve.csv: 100,000 evaluations."""
 LossPoint: TypeAlias = tuple[float, float | None, float | None]
 """A point of a learning curve: seconds of the run's own clock, training loss, test accuracy."""
 COLUMNS = ("seconds", "train_loss", "test_accuracy")
@@ -64,7 +66,7 @@ def read_points(run: Path) -> Curve:
     """The learning curve of a run with all that was evaluated."""
     path = run / "curve.csv"
     try:
-        head, *rows = csv.reader(read_text(path).splitlines() or [""])
+        head, *rows = csv.reader(read_text(path, max_bytes=MAX_CURVE_BYTES).splitlines() or [""])
     except csv.Error as error:
         raise ValueError(f"{path} cannot be read as CSV ({brief(error)}): {REMEDY}") from None
     if missing := [name for name in COLUMNS if name not in head]:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.memory import check_fits
-from hetsim.results.run_files import MAX_NUMBER, REMEDY, brief, check_is_no_link
+from hetsim.results.run_files import MAX_NUMBER, REMEDY, brief, check_is_no_link, shown
+from hetsim.runtime.recorder import KINDS
+from hetsim.runtime.trace import COLUMNS as TRACE_COLUMNS
 
 Interval = tuple[float, float, int, str]
 """Start, end, rank and kind."""
@@ -49,23 +51,41 @@ def _read(trace: Path, columns: list[str] | None, use: Callable[[Any], Any]) -> 
     if not trace.is_file():
         raise ValueError(f"{trace} is no file: {REMEDY}")
     try:
-        file = parquet.ParquetFile(trace)
+        file = parquet.ParquetFile(trace, read_dictionary=["kind"])  # a text that is repeated takes memory once
         there = file.schema_arrow.names
     except (ArrowException, OSError, ValueError) as error:
         raise ValueError(f"{trace} is no Parquet file ({brief(error)}): {REMEDY}") from None
     if missing := [name for name in COLUMNS if there.count(name) != 1]:
         raise ValueError(f"{trace} lacks {', '.join(missing)}: {REMEDY}")
+    if others := [name for name in there if name not in TRACE_COLUMNS]:
+        raise ValueError(f"{trace} has a column {shown(others[0])}, as no trace has: {REMEDY}")
     groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
     num_rows = sum(group.num_rows for group in groups)
     if num_rows != file.metadata.num_rows or any(
         group.column(index).num_values != group.num_rows for group in groups for index in range(group.num_columns)
     ):
         raise ValueError(f"{trace} does not hold as many rows as it says: {REMEDY}")
+    unpacked = sum(group.column(index).total_uncompressed_size for group in groups for index in range(group.num_columns))
+    if unpacked > BYTES_OF_A_ROW * num_rows + 10**6:
+        raise ValueError(f"{trace} would take {unpacked} bytes for {num_rows} rows, as no trace does: {REMEDY}")
     check_fits(f"{trace}, of {num_rows} rows,", BYTES_OF_A_ROW * num_rows, REMEDY)
     try:
-        return use(file.read(columns=columns))
+        return use(_with_kinds(file.read(columns=columns)))
     except (ArrowException, OSError, ValueError) as error:
         raise ValueError(f"{trace} cannot be read as a trace ({brief(error)}): {REMEDY}") from None
+
+
+def _with_kinds(table: Any) -> Any:
+    """The table with its kinds as texts; ValueError for a text that is no kind."""
+    import pyarrow as pa
+
+    column = table["kind"]
+    if pa.types.is_dictionary(column.type):
+        for chunk in column.chunks:
+            if unknown := [kind for kind in chunk.dictionary.slice(0, len(KINDS) + 1).to_pylist() if kind not in KINDS]:
+                raise ValueError(f"its kind {shown(unknown[0])} is none of {', '.join(KINDS)}")
+        column = column.cast(pa.string())
+    return table.set_column(table.column_names.index("kind"), "kind", column)
 
 
 def first_intervals(table: Any, most: int = 20_000) -> list[Interval]:

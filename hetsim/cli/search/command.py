@@ -12,6 +12,7 @@ from hetsim import checks
 from hetsim.cli.errors import USERS, sentence
 from hetsim.cli.search.search import Question, Search, opened
 from hetsim.cli.search.space import chosen_words
+from hetsim.libraries import keep_processes_out
 from hetsim.results.describe import formatted
 
 ABOUT = """Search for the best values of some keys. The words are those of hetsim; a key that is given as an interval, a range or a list is
@@ -34,10 +35,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="where the runs and the search are kept, to be resumed")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
-    if not {"", os.getcwd()} & set(sys.path):
-        os.environ["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH") or "1"
     os.environ["TQDM_DISABLE"] = "1"  # the bars of the runs
     try:
+        keep_processes_out()
         question = Question(
             tuple(arguments.words), arguments.objective, arguments.direction, arguments.trials, arguments.processes,
             arguments.sampler, not arguments.no_pruning, arguments.config_dir,

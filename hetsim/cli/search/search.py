@@ -217,12 +217,19 @@ def opened(question: Question, folder: Path) -> Iterator[Search]:
 def _study(question: Question, folder: Path) -> Any:
     import optuna
     from optuna.storages.journal import JournalFileBackend
+    from optuna.study import StudyDirection
 
     asked = {"words": list(question.words), "objective": question.objective, "direction": question.direction}
     pruner = optuna.pruners.MedianPruner() if question.prune else optuna.pruners.NopPruner()
     try:
         storage = optuna.storages.JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
-        study = optuna.create_study(storage=storage, study_name="hetsim", load_if_exists=True, direction=question.direction, pruner=pruner)
+        study = optuna.create_study(
+            storage=storage,
+            study_name="hetsim",
+            load_if_exists=True,
+            direction=StudyDirection[str(question.direction).upper()],
+            pruner=pruner,
+        )
         held = study.user_attrs
         drawn = len(study.get_trials(deepcopy=False))  # a search that is resumed draws on, and not the same again
         if question.sampler == "tpe":

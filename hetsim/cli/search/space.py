@@ -55,13 +55,18 @@ def _distribution(override: Override, word: str) -> Any:
     value: Any = override.value()
     try:
         if isinstance(value, IntervalSweep):
-            whole = isinstance(value.start, int) and isinstance(value.end, int)
+            whole = {type(value.start), type(value.end)} == {int}
             return (IntDistribution if whole else FloatDistribution)(value.start, value.end, log="log" in value.tags)  # type: ignore[arg-type]
-        if isinstance(value, RangeSweep) and isinstance(value.range(), range) and len(value.range()):
-            numbers = value.range()
+        if isinstance(value, RangeSweep) and (numbers := _whole_numbers(value)):
             return IntDistribution(min(numbers), max(numbers), step=abs(numbers.step))
         if not isinstance(value, Glob):
             return CategoricalDistribution(tuple(dict.fromkeys(override.sweep_string_iterator())))
     except ValueError as error:
         raise ValueError(f"{word} spans nothing that can be searched ({error}): correct its bounds") from None
     raise ValueError(f"{word}: a search takes interval(…), range(…) or a list of values")
+
+
+def _whole_numbers(value: Any) -> range | None:
+    """Those of a range; None if it is one of other numbers."""
+    numbers = value.range()
+    return numbers if isinstance(numbers, range) else None

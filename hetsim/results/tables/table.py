@@ -88,13 +88,15 @@ def table(runs: Sequence[FinishedRun], question: Question) -> Table:
 def _rows(runs: Sequence[FinishedRun], remarks: list[str]) -> list[Row]:
     """One row for each config; a sentence for each run that is left out."""
     found: dict[str, list[FinishedRun]] = {}
+    simulated: dict[tuple[str, int], FinishedRun] = {}
+    known: dict[int, str] = {}  # of many runs, those of one config share it
     for run in runs:
-        row = found.setdefault(identity_of(run.config), [])
-        same = [other for other in row if run.summary["backend"] == "sim" and other.summary["seed"] == run.summary["seed"]]
-        if same:
-            remarks.append(f"{run.folder} and {same[0].folder} are the same run: one of them is counted")
+        config = known.get(id(run.config)) or known.setdefault(id(run.config), identity_of(run.config))
+        same = simulated.setdefault((config, run.summary["seed"]), run) if run.summary["backend"] == "sim" else run
+        if same is not run:
+            remarks.append(f"{run.folder} and {same.folder} are the same run: one of them is counted")
         else:
-            row.append(run)
+            found.setdefault(config, []).append(run)
     keys = distinguishing_keys(*zip(*((row[0].config, row[0].typed) for row in found.values()), strict=True))
     return [Row(own, row) for own, row in zip(keys, found.values(), strict=True)]
 

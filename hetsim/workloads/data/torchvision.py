@@ -46,7 +46,10 @@ class TorchvisionImages(Supervised):
     @property
     def root(self) -> Path:
         """The folder, as torchvision understands its name."""
-        return Path(self.data_root).expanduser()
+        try:
+            return Path(self.data_root).expanduser()
+        except RuntimeError:
+            raise ValueError(f"data_root={self.data_root} names the home of a user that there is not: give a folder") from None
 
     def check(self) -> None:
         pickled = self.root / self.dataset / "processed"

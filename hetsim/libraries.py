@@ -1,13 +1,15 @@
-"""Which libraries are imported while another folder is the current one, which may be a stranger's.
+"""What may be imported from the current folder, which may be a stranger's: nothing, unless Python itself imports from there.
 
 PyTorch: the current folder is on the search path of NVIDIA's cuSPARSELt (the RUNPATH of 0.8.1 is `$ORIGIN:`, whose empty part stands for
-it), which is loaded with it, and which then looks there for the driver, libcuda.so.1. Matplotlib, which Optuna imports too: up to
-version 3.10 it evaluates Python in the matplotlibrc of the current folder.
+it), which is loaded with it, and which then looks there for the driver, libcuda.so.1. Matplotlib: up to version 3.10 it
+evaluates Python in the matplotlibrc of the current folder. So both are imported while another folder is the current one, in every process
+that imports hetsim.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -41,3 +43,15 @@ def install() -> None:
     """From now on, in this process."""
     if not any(isinstance(finder, ImportedElsewhere) for finder in sys.meta_path):
         sys.meta_path.insert(0, ImportedElsewhere())
+
+
+def keep_processes_out() -> None:
+    """Let the processes that this one starts import nothing from the current folder, unless this one does.
+
+    ValueError if Python was told to ignore its environment variables, by which they learn it.
+    """
+    if {"", os.getcwd()} & set(sys.path):
+        return
+    if sys.flags.ignore_environment and not sys.flags.safe_path:
+        raise ValueError("Python was started with -E, so the processes of a run would import from the current folder: add -P, or use -I")
+    os.environ["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH") or "1"

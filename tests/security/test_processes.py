@@ -1,0 +1,93 @@
+"""What the processes of a run import: nothing from the current folder, however Python was started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+import hetsim
+from hetsim import libraries
+from hetsim.cli.launcher import SweepRecord
+
+pytestmark = pytest.mark.slow
+
+QUICK = ("workload=quadratic", "budget.updates=2", "budget.epochs=null", "pictures=false")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder from which Python itself does not import; what is set of the environment is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+    return tmp_path
+
+
+def test_whoever_imports_hetsim_imports_pytorch_from_another_folder() -> None:
+    """A process of a run too, which knows no command."""
+    script = "import sys, hetsim; print(type(sys.meta_path[0]).__name__, 'torch' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "ImportedElsewhere False\n"
+
+
+@pytest.mark.parametrize("called", ["run", "sweep", "search"])
+def test_processes_that_python_starts_for_the_api_stay_out(called: str, elsewhere: Path) -> None:
+    """As those of the command: it is what they inherit."""
+    {
+        "run": lambda: hetsim.run(*QUICK, folder="one"),
+        "sweep": lambda: hetsim.sweep({"workload": "quadratic", "budget.epochs": 1, "pictures": False}, folder="one"),
+        "search": lambda: hetsim.search(*QUICK, "batch_size=32,64", objective="seconds", trials=1, folder="one"),
+    }[called]()
+
+    assert os.environ["PYTHONSAFEPATH"] == "1"
+
+
+def test_a_program_that_imports_from_the_current_folder_goes_on_doing_so(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook, or `python -m hetsim`."""
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+
+    libraries.keep_processes_out()
+
+    assert os.environ["PYTHONSAFEPATH"] == ""
+
+
+def test_python_that_ignores_its_variables_is_told_so(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes would, too; with -P they do not need one."""
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(ignore_environment=1, safe_path=False))
+    with pytest.raises(ValueError, match="started with -E.*add -P"):
+        libraries.keep_processes_out()
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(ignore_environment=1, safe_path=True))
+    libraries.keep_processes_out()
+
+
+@pytest.mark.parametrize("own", [None, ["module load python"]])
+def test_the_script_of_a_slurm_job_says_it_by_itself(own: Any, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site may give its jobs none of the command's variables."""
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    launcher = {"submitit_folder": "x", "setup": own}
+    hydra = {"sweep": {"dir": "sweep"}, "sweeper": {}, "launcher": launcher, "overrides": {"task": []}, "job": {"num": 0}}
+    config = OmegaConf.create({"hydra": hydra})
+    record = SweepRecord()
+    try:
+        record.on_multirun_start(config)
+        assert config.hydra.launcher.setup == ["export PYTHONSAFEPATH=1", *(own or [])]
+    finally:
+        record.close()
+
+
+def test_python_writes_through_no_link_either(elsewhere: Path) -> None:
+    """As the command does not."""
+    Path("mine").mkdir()
+    Path("results").symlink_to("mine")
+
+    for words, folder in ((QUICK, "results"), ((*QUICK, "hydra.run.dir=results"), None)):
+        with pytest.raises(ValueError, match="results is a link, and would be written through"):
+            hetsim.run(*words, folder=folder)
+    assert not list(Path("mine").iterdir())
