@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from hetsim.results.keys import VARY_IN_A_COMPARISON
 from hetsim.results.tables.files import arrow, markdown, write
 from hetsim.results.tables.metrics import Target
 from hetsim.results.tables.picture import picture
+from hetsim.results.tables.rows import Row
 from hetsim.results.tables.table import Question
 from hetsim.results.tables.table import Table as Ranking
 from hetsim.results.tables.table import table as ranking
@@ -100,6 +101,10 @@ class Table:
     def remarks(self) -> list[str]:
         """What is to be known before the rows are compared, a sentence each."""
         return list(self.ranking.remarks)
+
+    def __iter__(self) -> Iterator[Row]:
+        """The rows, cluster by cluster, the best of each first."""
+        return iter(self.ranking.rows)
 
     def to_arrow(self) -> Any:
         """The table as an Arrow table, with the columns of table.parquet. `.to_pandas()` makes a data frame of it."""

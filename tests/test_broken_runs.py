@@ -332,7 +332,10 @@ TRACES: dict[str, tuple[pa.Table, str]] = {
     "no time": (changed("end", [1.0, None, 2.0]), " has an interval from 0.0 to None, which are no times of a run"),
     "an infinite time": (changed("end", [1.0, float("inf"), 2.0]), " has an interval from 0.0 to inf, which are no times of a run"),
     "a rank of another run": (changed("rank", [0, 9, 2]), " has rank 9, but its run has 2 workers"),
-    "a kind that is none": (changed("kind", ["gradient", "x" * 10, "update"]), " cannot be read as a trace (its kind 'xxxxxxxxxx' is none of"),
+    "a kind that is none": (
+        changed("kind", ["gradient", "x" * 10, "update"]),
+        " cannot be read as a trace (its kind 'xxxxxxxxxx' is none of",
+    ),
     "one long kind, again and again": (with_kinds(["x" * 10**6], [0] * 5000), " cannot be read as a trace (its kind 'xxx"),
     "many long kinds": (with_kinds([f"{place}{'x' * 2000}" for place in range(5000)], list(range(5000))), " would take 10"),
     "more columns": (TRACE.append_column("more", [[1, 2, 3]]), " has a column 'more', as no trace has"),

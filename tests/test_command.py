@@ -334,12 +334,12 @@ def test_a_sweep_goes_on_after_a_failed_run(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("word", "compositions", "summary"),
-    [("seed=1", 1, "run/summary.json"), ("hydra.mode=MULTIRUN", 4, "sweep/*/summary.json"), ("++hydra.mode=RUN", 2, "run/summary.json")],
+    [("seed=1", 1, "run/summary.json"), ("hydra.mode=MULTIRUN", 3, "sweep/*/summary.json"), ("++hydra.mode=RUN", 2, "run/summary.json")],
 )
 def test_a_config_is_composed_a_second_time_only_for_a_mode_that_is_typed(
     word: str, compositions: int, summary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hydra would do so for every command. It composes a sweep once, and each run to check and to launch it."""
+    """Hydra would do so for every command. It composes a sweep once, and each choice of groups."""
     composed = []
     load = ConfigLoaderImpl.load_configuration
 

@@ -77,7 +77,8 @@ def whole(config: DictConfig) -> tuple[Any, ...]:
     return OmegaConf.to_yaml(config), repr(OmegaConf.to_container(config, resolve=False)), flags
 
 
-def test_two_hundred_random_sweeps_give_equal_configs_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [30, pytest.param(200, marks=pytest.mark.long)])
+def test_random_sweeps_give_equal_configs_either_way(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Order of the overrides, additions and deletions, quotes, references, choices of groups: what Hydra composes or refuses.
 
     The identities by which finished runs are known are those of these configs.
@@ -85,7 +86,7 @@ def test_two_hundred_random_sweeps_give_equal_configs_either_way(monkeypatch: py
     monkeypatch.setenv("HETSIM_TEST_FOLDER", "some folder")
     chance = random.Random(1)
     num_composed, num_quick, num_known = 0, 0, 0
-    for _ in range(200):
+    for _ in range(number):
         hydra, runs = drawn(chance)
         loader, master = sweep(tuple(hydra))
         first, *others = chance.sample(runs, min(3, len(runs)))
@@ -99,8 +100,8 @@ def test_two_hundred_random_sweeps_give_equal_configs_either_way(monkeypatch: py
                 compositions(loader, master), [(typed, quickly_composed(loader, master, typed)) for typed in others]
             )
 
-    assert num_quick > 0.95 * num_composed > 100
-    assert num_known > 40
+    assert num_quick > 0.95 * num_composed > number / 2
+    assert num_known > number / 5
 
 
 @cache

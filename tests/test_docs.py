@@ -227,7 +227,7 @@ def test_every_test_file_is_in_testing_md() -> None:
 def test_own_methods_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order in which they stand, with the example where Python finds it."""
     blocks = re.findall(r"```sh\n(.*?)```", OWN, flags=re.DOTALL)
-    commands = [shlex.split(line.replace("docs/example", str(EXAMPLE))) for block in blocks for line in block.splitlines()]
+    commands = [shlex.split(re.sub(r"(\$PWD/)?docs/example", str(EXAMPLE), line)) for block in blocks for line in block.splitlines()]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLE))
     assert commands.pop(0) == ["export", f"PYTHONPATH={EXAMPLE}"]
@@ -250,7 +250,7 @@ def test_own_workloads_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name, code in files.items():
         (tmp_path / name).write_text(code, encoding="utf-8")
     commands = [shlex.split(line) for block in re.findall(r"```sh\n(.*?)```", OWN_WORKLOAD, flags=re.DOTALL) for line in block.splitlines()]
-    assert commands.pop(0) == ["export", "PYTHONPATH=."]
+    assert commands.pop(0) == ["export", "PYTHONPATH=$PWD"]
     told = []
     for typed in commands:
         monkeypatch.setattr(sys, "argv", typed)

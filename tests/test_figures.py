@@ -11,7 +11,7 @@ from worlds import experiment
 
 from hetsim.results.compare import drawing
 from hetsim.results.figures import BELOW, DRAWN, curves, timeline
-from hetsim.results.finished import read_curve, read_summary
+from hetsim.results.finished import read_points, read_summary
 from hetsim.results.intervals import after_last_entry, read_intervals
 from hetsim.sim import Simulator
 
@@ -110,24 +110,23 @@ def test_a_timing_only_run_has_no_curve(tmp_path: Path) -> None:
 
     assert sorted(path.name for path in one.glob("*.png")) == ["timeline.png"]
     assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["timeline.png"]
-    assert curves([("a run", read_curve(one))], title="nothing") is None
+    assert curves([("a run", read_points(one))], title="nothing") is None
 
 
 @pytest.mark.parametrize(
     ("rows", "labels"),
     [
-        ([(0.0, 2.0, 0.1), (1.0, 1.0, 0.5)], ["training loss", "test accuracy"]),
-        ([(0.0, 2.0, None), (1.0, 1.0, None)], ["training loss"]),
-        ([(0.0, None, 0.1), (1.0, None, 0.5)], ["test accuracy"]),
+        ([(2.0, 0.1), (1.0, 0.5)], ["training loss", "test accuracy"]),
+        ([(2.0, None), (1.0, None)], ["training loss"]),
+        ([(None, 0.1), (None, 0.5)], ["test accuracy"]),
     ],
 )
-def test_curves_have_a_panel_for_each_number_that_a_run_has(
-    rows: list[tuple[float, float | None, float | None]], labels: list[str]
-) -> None:
+def test_curves_have_a_panel_for_each_number_that_a_run_has(rows: list[tuple[float | None, float | None]], labels: list[str]) -> None:
     """One or two runs, without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for runs in ([("one", rows)], [("one", rows), ("other", rows)]):
+        points = [(float(second), {"train_loss": loss, "test_accuracy": accuracy}) for second, (loss, accuracy) in enumerate(rows)]
+        for runs in ([("one", points)], [("one", points), ("other", points)]):
             figure = curves(runs, title="curves")
             figure.canvas.draw()
 

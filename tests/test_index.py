@@ -19,6 +19,7 @@ from hetsim.results import index
 from hetsim.results.config_file import read_config
 from hetsim.results.finished_runs import FinishedRun, finished_runs
 from hetsim.results.identity import config_header
+from hetsim.results.keys import with_added
 from hetsim.results.lock import sole_writer
 
 SUMMARY: dict[str, Any] = {
@@ -246,4 +247,4 @@ def test_configs_that_share_all_but_the_seed_are_read_once(text: str, tmp_path: 
             with pytest.raises(ValueError, match=f"{tmp_path}/config.yaml.* cannot be read as YAML"):
                 read_config(tmp_path)
         else:
-            assert read_config(tmp_path) == expected
+            assert read_config(tmp_path) == with_added(expected)

@@ -39,7 +39,7 @@ def test_the_page_is_true(capsys: pytest.CaptureFixture[str]) -> None:
         exec(code, names)
         told = capsys.readouterr().out
         assert told == printed or not printed
-    assert sum(bool(printed) for _, printed in blocks) == 5
+    assert sum(bool(printed) for _, printed in blocks) == 6
 
 
 def test_a_run_is_the_commands_run(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from hetsim import checks
 from hetsim.cli.compositions import parsed
 from hetsim.cli.provenance import SWEPT
+from hetsim.cli.sweep_size import check_number, num_values
 from hetsim.cli.typed import as_typed
 from hetsim.results.config_file import flattened
 
@@ -96,4 +97,5 @@ def _sweep(where: str, word: str) -> list[str]:
         return [word]
     if not override.is_discrete_sweep() or (override.value_type is not None and override.value_type.name == "GLOB_CHOICE_SWEEP"):
         raise ValueError(f"{where} must be a list of values, {EXAMPLE}, not {override.get_value_string()}")
+    check_number(num_values(override))
     return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]

@@ -21,6 +21,7 @@ from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobRuntime
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
@@ -85,8 +86,8 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
     composed_mode = Hydra.get_mode
 
     @cache
-    def own(overrides: tuple[str, ...], run_mode: RunMode) -> dict[str, Any]:
-        """The leaves of Hydra's part that hetsim's own files and these overrides make."""
+    def own(overrides: tuple[str, ...], run_mode: RunMode, job_name: str) -> dict[str, Any]:  # noqa: ARG001
+        """The leaves of Hydra's part that hetsim's own files and these overrides make, in a program that Hydra calls so."""
         loader = ConfigLoaderImpl(create_config_search_path(str(configs())))
         return leaves(load(loader, "config", [*overrides], run_mode, validate_sweep_overrides=False))
 
@@ -108,7 +109,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
             words = [word for word in typed if not SEARCH_PATH.match(word)]  # the others' folders are no part of the reference
             chosen = [f"{group}={config.hydra.runtime.choices[group]}" for group in CHOICES if group in config.hydra.runtime.choices]
             try:
-                check_leaves(leaves(config), own((*words, *chosen), run_mode))
+                check_leaves(leaves(config), own((*words, *chosen), run_mode, str(JobRuntime.instance().get("name"))))
             except HydraException as error:
                 raise ValueError(
                     f"a choice of Hydra's own groups is not installed ({' '.join(str(error).split())[:200]}): leave it out"

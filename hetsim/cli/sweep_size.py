@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 from omegaconf import OmegaConf
 
 MAX_RUNS = 1_000_000
@@ -30,15 +30,24 @@ def check_sweep_size(hydra: Any) -> None:
     words += typed
     runs = 1
     for override in OverridesParser.create().parse_overrides(words):
-        value = override.value()
-        if isinstance(value, RangeSweep):
-            if not value.step:
-                raise ValueError(f"{override.input_line} has a step of 0: give it another")
-            assert value.start is not None
-            assert value.stop is not None
-            runs *= max(0, math.ceil((value.stop - value.start) / value.step))
-        elif isinstance(value, ChoiceSweep):
-            runs *= len(value.list)
+        runs *= num_values(override)
+    check_number(runs)
+
+
+def num_values(override: Override) -> int:
+    """How many values a word lists, which are not listed for it; ValueError with one sentence for a range that does not end."""
+    value = override.value()
+    if isinstance(value, RangeSweep):
+        if not value.step:
+            raise ValueError(f"{override.input_line} has a step of 0: give it another")
+        assert value.start is not None
+        assert value.stop is not None
+        return max(0, math.ceil((value.stop - value.start) / value.step))
+    return len(value.list) if isinstance(value, ChoiceSweep) else 1
+
+
+def check_number(runs: int) -> None:
+    """ValueError with one sentence if so many runs cannot be listed."""
     if runs > MAX_RUNS:
         raise ValueError(f"the sweep would have {runs} runs: at most {MAX_RUNS} can be listed")
 

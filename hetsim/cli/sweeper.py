@@ -22,7 +22,7 @@ from hetsim.cli.execute import is_plain
 from hetsim.cli.grid import Grid, is_of_grid
 from hetsim.cli.job import finished_outcome
 from hetsim.cli.launcher import SweepRecord
-from hetsim.cli.sweep_size import MAX_RUNS
+from hetsim.cli.sweep_size import check_number
 from hetsim.cli.varied import Varied
 from hetsim.results.identity import folder_name
 
@@ -63,6 +63,8 @@ class CombinationsSweeper(Sweeper):
         folder = Path(self.config.hydra.sweep.dir)
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self.config, folder / "multirun.yaml")
+        if not runs:
+            return  # the record says so
         number, checked = 0, _Checked(self)
         for batch in BasicSweeper.split_overrides_to_chunks(runs, self.max_batch_size):
             missing = [words for words in batch if not checked.has_finished(words)]
@@ -74,9 +76,7 @@ class CombinationsSweeper(Sweeper):
         assert self.config is not None
         assert self.hydra_context is not None
         grid = Grid(self.config, self.hydra_context.config_loader)
-        number = sum(map(grid.num_runs, runs))
-        if number > MAX_RUNS:
-            raise ValueError(f"the sweep would have {number} runs: at most {MAX_RUNS} can be listed")
+        check_number(sum(map(grid.num_runs, runs)))
         return [run for words in runs for run in grid.runs(words)]
 
 

@@ -187,7 +187,7 @@ def test_what_fails_in_the_middle_of_a_run_is_one_sentence(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["sim", "dist"])
+@pytest.mark.parametrize("backend", [pytest.param("sim", marks=pytest.mark.long), "dist"])
 def test_verbose_shows_the_traceback(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the user's own code, whichever process it ran in."""
     name = written(tmp_path, LATE, monkeypatch)

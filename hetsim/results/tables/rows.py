@@ -25,6 +25,11 @@ class Row:
     """Over the baseline's row, in the table's metric, paired by seed: above 1 where this row is better; None without a baseline."""
 
     @property
+    def num_runs(self) -> int:
+        """How many there are."""
+        return len(self.runs)
+
+    @property
     def label(self) -> str:
         """What tells the row from all others, in a line of bounded length."""
         return label(self.keys)

@@ -16,7 +16,7 @@ import hetsim
 from hetsim import libraries
 from hetsim.cli.launcher import SweepRecord
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("elsewhere")]
 
 QUICK = ("workload=quadratic", "budget.updates=2", "budget.epochs=null", "pictures=false")
 
@@ -38,7 +38,7 @@ def test_whoever_imports_hetsim_imports_pytorch_from_another_folder() -> None:
 
 
 @pytest.mark.parametrize("called", ["run", "sweep", "search"])
-def test_processes_that_python_starts_for_the_api_stay_out(called: str, elsewhere: Path) -> None:
+def test_processes_that_python_starts_for_the_api_stay_out(called: str) -> None:
     """As those of the command: it is what they inherit."""
     {
         "run": lambda: hetsim.run(*QUICK, folder="one"),
@@ -49,7 +49,7 @@ def test_processes_that_python_starts_for_the_api_stay_out(called: str, elsewher
     assert os.environ["PYTHONSAFEPATH"] == "1"
 
 
-def test_a_program_that_imports_from_the_current_folder_goes_on_doing_so(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_imports_from_the_current_folder_goes_on_doing_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook, or `python -m hetsim`."""
     monkeypatch.setattr(sys, "path", ["", *sys.path])
 
@@ -58,17 +58,17 @@ def test_a_program_that_imports_from_the_current_folder_goes_on_doing_so(elsewhe
     assert os.environ["PYTHONSAFEPATH"] == ""
 
 
-def test_python_that_ignores_its_variables_is_told_so(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_that_ignores_its_variables_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes would, too; with -P they do not need one."""
     monkeypatch.setattr(sys, "flags", SimpleNamespace(ignore_environment=1, safe_path=False))
-    with pytest.raises(ValueError, match="started with -E.*add -P"):
+    with pytest.raises(ValueError, match=r"started with -E.*add -P"):
         libraries.keep_processes_out()
     monkeypatch.setattr(sys, "flags", SimpleNamespace(ignore_environment=1, safe_path=True))
     libraries.keep_processes_out()
 
 
 @pytest.mark.parametrize("own", [None, ["module load python"]])
-def test_the_script_of_a_slurm_job_says_it_by_itself(own: Any, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_of_a_slurm_job_says_it_by_itself(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site may give its jobs none of the command's variables."""
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     launcher = {"submitit_folder": "x", "setup": own}
@@ -82,7 +82,7 @@ def test_the_script_of_a_slurm_job_says_it_by_itself(own: Any, elsewhere: Path, 
         record.close()
 
 
-def test_python_writes_through_no_link_either(elsewhere: Path) -> None:
+def test_python_writes_through_no_link_either() -> None:
     """As the command does not."""
     Path("mine").mkdir()
     Path("results").symlink_to("mine")
