@@ -14,9 +14,12 @@ from matplotlib.figure import Figure
 from worlds import exit_status
 
 import hetsim
+from hetsim.cli.build import build_experiment
+from hetsim.cli.compose import composed
 from hetsim.cli.main import main
 from hetsim.cli.provenance import installed
 from hetsim.errors import RunFailed
+from hetsim.sim import Simulation
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +42,7 @@ def test_the_page_is_true(capsys: pytest.CaptureFixture[str]) -> None:
         exec(code, names)
         told = capsys.readouterr().out
         assert told == printed or not printed
-    assert sum(bool(printed) for _, printed in blocks) == 6
+    assert sum(bool(printed) for _, printed in blocks) == 7
 
 
 def test_a_run_is_the_commands_run(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,6 +63,27 @@ def test_a_run_is_the_commands_run(here: Path, monkeypatch: pytest.MonkeyPatch, 
     assert [row["relative_error"] for row in compared.rows] == [0.0] * 5 + [None]
     assert compared.different == {}
     assert here.samefile(".")
+
+
+def test_a_simulation_needs_neither_hydra_nor_pytorch(here: Path) -> None:
+    """The page's own example; and it writes no file."""
+    (code,) = [code for code in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL) if "Simulation(" in code]
+    code += "import sys\nprint([name for name in ('hydra', 'omegaconf', 'torch') if name in sys.modules])\n"
+
+    ended = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True, check=True)
+
+    assert ended.stdout == "281\n417\n[]\n"
+    assert list(here.iterdir()) == []
+
+
+def test_a_simulation_has_the_numbers_of_the_command(here: Path) -> None:
+    """Of the same experiment."""
+    config, _, _ = composed(["method=ssp", *QUICK], config_dir=None)
+    experiment, _ = build_experiment(config)
+    numbers = Simulation(experiment).run()
+
+    written = hetsim.run("method=ssp", *QUICK, folder=here / "one").summary
+    assert {**numbers, "wall_seconds": 0.0} == {**written, "wall_seconds": 0.0}
 
 
 def test_a_script_without_a_guard_may_start_processes(here: Path) -> None:

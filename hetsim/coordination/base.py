@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,10 +14,10 @@ from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution, Node, PeerLost, Program, Regroup
 from hetsim.policies.admission import Admission
-from hetsim.policies.allocation.base import Allocation
-from hetsim.policies.compensation import Compensation
-from hetsim.policies.compression import Compression
-from hetsim.policies.weighting import Discount, Weighting
+from hetsim.policies.allocation.base import Allocation, Even
+from hetsim.policies.compensation import Compensation, NoCompensation
+from hetsim.policies.compression import Compression, NoCompression
+from hetsim.policies.weighting import Discount, NoDiscount, PerWorker, Weighting
 from hetsim.vector import Vector, scaled, weighted_sum
 
 
@@ -25,12 +25,12 @@ from hetsim.vector import Vector, scaled, weighted_sum
 class Coordination(ABC):
     """One method: a program for each rank, with the policies that decide for it."""
 
-    allocation: Allocation
-    weighting: Weighting
-    discount: Discount
-    compensation: Compensation
     admission: Admission
-    compression: Compression
+    allocation: Allocation = field(default_factory=Even)
+    weighting: Weighting = field(default_factory=PerWorker)
+    discount: Discount = field(default_factory=NoDiscount)
+    compensation: Compensation = field(default_factory=NoCompensation)
+    compression: Compression = field(default_factory=NoCompression)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -27,10 +27,34 @@ def write_summary(
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write summary.json, curve.csv and, if asked for, the pictures; then all files of the run get their names. Returns the summary."""
+    summary = summary_of(outcome, backend=backend, wall_seconds=wall_seconds, emulation=emulation, warnings=warnings)
+    written = ["config.yaml", "curve.csv", "summary.json"]
+    trace = unfinished(folder / "trace.parquet") if outcome.experiment.trace != "none" else None
+    if trace is not None:
+        written.append("trace.parquet")
+    if outcome.experiment.pictures:
+        written += draw_run(folder, trace, outcome.points, summary)
+    with begun(folder / "curve.csv") as file:
+        file.write(curve_csv(outcome.points).encode())
+    with begun(folder / "summary.json") as file:
+        file.write(json.dumps(summary, indent=2, allow_nan=False).encode() + b"\n")
+    finish_run(folder, written)
+    return summary
+
+
+def summary_of(
+    outcome: Outcome,
+    *,
+    backend: str,
+    wall_seconds: float,
+    emulation: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The numbers of a run, as summary.json has them."""
     experiment, last, applied = outcome.experiment, outcome.last, outcome.applied
     final = outcome.points[-1].evaluation
     numbers = metrics.summary(applied, outcome.activity)
-    summary = {
+    return {
         "method": experiment.method,
         "backend": backend,
         "cluster": experiment.cluster.name,
@@ -56,18 +80,6 @@ def write_summary(
         "emulation": None if emulation is None else dict(emulation),
         "warnings": [*warnings, *remarks(outcome)],
     }
-    written = ["config.yaml", "curve.csv", "summary.json"]
-    trace = unfinished(folder / "trace.parquet") if experiment.trace != "none" else None
-    if trace is not None:
-        written.append("trace.parquet")
-    if experiment.pictures:
-        written += draw_run(folder, trace, outcome.points, summary)
-    with begun(folder / "curve.csv") as file:
-        file.write(curve_csv(outcome.points).encode())
-    with begun(folder / "summary.json") as file:
-        file.write(json.dumps(summary, indent=2, allow_nan=False).encode() + b"\n")
-    finish_run(folder, written)
-    return summary
 
 
 def curve_csv(points: Sequence[Point]) -> str:

@@ -1,5 +1,5 @@
 """The simulator: answers a method's effects in virtual time. Only this package imports SimPy."""
 
-from hetsim.sim.backend import Simulator
+from hetsim.sim.backend import Simulation, Simulator
 
-__all__ = ["Simulator"]
+__all__ = ["Simulation", "Simulator"]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
 
 from hetsim.results.folder import run_folder
-from hetsim.results.summary import write_summary
+from hetsim.results.summary import summary_of, write_summary
 from hetsim.runtime.backend import Backend
-from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.experiment import Experiment, Optimizers
+from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
+from hetsim.workloads.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +30,33 @@ class Simulator(Backend):
 
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         begun = perf_counter()
-        task, optimizers = experiment.load()
-        kind = LockstepWorld if LockstepWorld.suits(experiment, task) else EventWorld
+        loaded = experiment.load()
         with run_folder(folder, config), Trace(folder, experiment.trace) as trace:
-            world = kind(experiment, task, optimizers, [trace])
+            world = world_of(experiment, *loaded, [trace])
             world.run()
             return write_summary(folder, world.outcome, backend=self.name, wall_seconds=perf_counter() - begun)
+
+
+def world_of(experiment: Experiment, task: Task, optimizers: Optimizers, recorders: Sequence[Recorder]) -> EventWorld | LockstepWorld:
+    """The world for an experiment: in lockstep where that gives the same."""
+    kind = LockstepWorld if LockstepWorld.suits(experiment, task) else EventWorld
+    return kind(experiment, task, optimizers, recorders)
+
+
+class Simulation:
+    """An experiment in virtual time, for programs that build its objects themselves. It writes no files.
+
+    Recorders see all that happens (`hetsim.runtime.recorder`).
+    """
+
+    def __init__(self, experiment: Experiment, recorders: Sequence[Recorder] = ()) -> None:
+        self.experiment = experiment
+        self.recorders = recorders
+
+    def run(self) -> dict[str, Any]:
+        """Run it, and return the numbers of its summary.json. ValueError with one sentence for what no run can be made of."""
+        begun = perf_counter()
+        Simulator().check(self.experiment)
+        world = world_of(self.experiment, *self.experiment.load(), self.recorders)
+        world.run()
+        return summary_of(world.outcome, backend=Simulator.name, wall_seconds=perf_counter() - begun)
