@@ -19,9 +19,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hetsim.cli.build import build_experiment
-from hetsim.cli.methods import configs
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace
+from hetsim.shipped import configs
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
 

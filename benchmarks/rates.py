@@ -16,7 +16,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hetsim.cli.build import build_experiment
-from hetsim.cli.methods import configs
+from hetsim.shipped import configs
 from hetsim.sim.world import EventWorld
 
 RATES = (0.02, 0.05, 0.1, 0.2, 0.4)

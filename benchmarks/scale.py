@@ -29,8 +29,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hetsim.cli.build import build_experiment
-from hetsim.cli.methods import configs
 from hetsim.runtime.trace import Trace
+from hetsim.shipped import configs
 from hetsim.sim.world import EventWorld
 
 SAMPLES, PARAMETERS = 32, 100_000  # of a worker's batch; of the model, with 4 bytes each

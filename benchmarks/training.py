@@ -30,10 +30,10 @@ from omegaconf import OmegaConf
 from torch.nn import functional
 
 from hetsim.cli.build import build_experiment
-from hetsim.cli.methods import configs
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace
+from hetsim.shipped import configs
 from hetsim.sim.world import EventWorld
 from hetsim.workloads.data.base import Arrays
 from hetsim.workloads.models.registry import build_model

@@ -378,7 +378,7 @@ def test_a_timing_only_run_imports_neither_torch_nor_scipy_stats(tmp_path: Path,
         from pathlib import Path
         from hydra import compose, initialize_config_dir
         from hetsim.cli.build import build_experiment
-        from hetsim.cli.methods import configs
+        from hetsim.shipped import configs
         with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
             overrides = ["method={method}", "workload=phantom", "cluster=mixed8", "budget.updates=20", "pictures=false"]
             config = compose("config", overrides=overrides)
@@ -396,7 +396,7 @@ def test_an_experiment_is_checked_before_torch_is_imported():
     loaded = modules_after("""
         from hydra import compose, initialize_config_dir
         from hetsim.cli.build import build_experiment
-        from hetsim.cli.methods import configs
+        from hetsim.shipped import configs
         with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
             config = compose("config", overrides=["method=ssgd", "workload=digits", "optimizer=adam"])
         build_experiment(config)

@@ -21,8 +21,8 @@ from omegaconf.errors import OmegaConfBaseException
 from hetsim.cli import job
 from hetsim.cli.compositions import Compositions, compositions, own_config, quickly_composed
 from hetsim.cli.entries import entries_of, identity, without_hydra
-from hetsim.cli.methods import configs
 from hetsim.cli.varied import Varied
+from hetsim.shipped import configs
 
 pytestmark = pytest.mark.slow
 

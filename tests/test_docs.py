@@ -24,8 +24,8 @@ from hetsim import checks
 from hetsim.cli import job, methods
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
-from hetsim.cli.methods import configs
 from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.shipped import configs
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLE = DOCS / "example"

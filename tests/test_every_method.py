@@ -14,7 +14,7 @@ from processes import run_all_in_processes
 from torch import nn
 from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate, tiles
 
-from hetsim.cli.methods import configs
+from hetsim.shipped import configs
 from hetsim.workloads.models.registry import OWN
 
 EVERY_METHOD = pytest.mark.parametrize("name", METHODS)

@@ -254,8 +254,48 @@ def test_pruning_by_the_learning_curve_of_a_real_run(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="batch_size=1 is less than one sample"):
             process.run((*words, "batch_size=1"), watch)
         os.kill(process._process.pid, signal.SIGKILL)
+        process._process.wait()
+        assert process.run(words, lambda *_: True) == value  # in a new process
+
+        def kill(*_: float | None) -> bool:
+            os.kill(process._process.pid, signal.SIGKILL)
+            return True
+
         with pytest.raises(RunFailed, match="a process of the search was killed"):
-            process.run(words, watch)
+            process.run((*words, "evaluate_every_epochs=0.25"), kill)
+
+
+def test_a_search_outlives_a_first_trial_that_is_refused(tmp_path: Path) -> None:
+    """Three that are refused at the beginning end it; the error is that of the third."""
+    refused = iter((True, True, False, False, True))
+
+    def curve(_: Sequence[str]) -> Any:
+        if next(refused):
+            raise ValueError("no")
+        return [], 1.0
+
+    search, _ = answered(tmp_path / "a", Question((LR,), "seconds", trials=5), curve)
+    assert [one.state.name for one in search.trials] == ["FAIL", "FAIL", "COMPLETE", "COMPLETE", "FAIL"]
+    refused = iter((True,) * 5)
+    with pytest.raises(ValueError, match=r"^no$"):
+        answered(tmp_path / "b", Question((LR,), "seconds", trials=5), curve)
+    assert next(refused)  # the fourth was not tried
+    assert not (tmp_path / "b").exists()
+
+
+def test_no_trial_is_asked_for_after_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes are ended, and their trials with them; the others are left for the next time."""
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("one core")
+
+    def interrupted(*_: Any) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Process, "run", interrupted)
+    with opened(Question((LR,), "seconds", trials=50, processes=2), tmp_path) as search:
+        with pytest.raises(KeyboardInterrupt):
+            search.run()
+        assert len(search.study.get_trials()) <= 2
 
 
 def test_a_trial_that_is_not_finite_is_pruned(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from hetsim.cli.build import build_experiment
-from hetsim.cli.methods import configs
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint
 from hetsim.runtime.recorder import KINDS, Recorder
 from hetsim.runtime.trace import COLUMNS, Trace
+from hetsim.shipped import configs
 from hetsim.sim.world import EventWorld
 
 NO_NETWORK = {"latency_seconds": 0.0, "bytes_per_second": 1e300}

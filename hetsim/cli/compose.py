@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from hetsim.cli import provenance
 from hetsim.cli.entries import without_hydra
 from hetsim.cli.errors import USERS, sentence
-from hetsim.cli.methods import configs
 from hetsim.errors import RunFailed
+from hetsim.shipped import configs
 
 
 def composed(words: Sequence[str], *, config_dir: Path | None) -> tuple[DictConfig, Path, tuple[str, ...]]:

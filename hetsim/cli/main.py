@@ -19,11 +19,11 @@ from hetsim.cli.environment import hidden
 from hetsim.cli.errors import USERS, report
 from hetsim.cli.launcher import RESUME, Refused, SweepRecord, launch_failure
 from hetsim.cli.launchers import own_plugins
-from hetsim.cli.methods import configs
 from hetsim.cli.task import task
 from hetsim.errors import RunFailed
 from hetsim.libraries import keep_processes_out
 from hetsim.memory import out_of_memory
+from hetsim.shipped import configs
 
 
 def main() -> None:

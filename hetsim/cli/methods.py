@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from hetsim.shipped import configs as configs
+from hetsim.shipped import configs
 
 WIDTH = 110
 """Letters in a line of the table."""

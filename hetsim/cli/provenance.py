@@ -31,13 +31,13 @@ from hetsim.cli.compositions import quickly_composed
 from hetsim.cli.environment import without_variables
 from hetsim.cli.errors import USERS
 from hetsim.cli.folders import let_values_be_names
-from hetsim.cli.methods import configs
 from hetsim.cli.plugins import check_plugins
 from hetsim.cli.references import check_choices, check_length, check_references
 from hetsim.cli.schema import PLAIN
 from hetsim.cli.search_path import SEARCH_PATH, has_folder_of_others, has_others, is_own
 from hetsim.cli.yaml_size import check_size
 from hetsim.results.config_file import flattened
+from hetsim.shipped import configs
 
 IN_FILES = re.compile(
     r"mode|sweeper\.(params(\..+)?|max_batch_size)"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hydra.core.config_loader import ConfigLoader
 
-from hetsim.cli.methods import configs
+from hetsim.shipped import configs
 
 OWN = re.compile(r"structured://|pkg://(hydra\.conf|hydra_plugins)\b")
 """The sources of Hydra's and its plugins' own configs."""

@@ -19,10 +19,10 @@ from hetsim.cli.environment import hidden
 from hetsim.cli.errors import USERS, sentence
 from hetsim.cli.launcher import Refused, SweepRecord, launch_failure
 from hetsim.cli.launchers import own_plugins
-from hetsim.cli.methods import configs
 from hetsim.cli.outcomes import Outcome
 from hetsim.cli.typed import as_typed
 from hetsim.errors import RunFailed
+from hetsim.shipped import configs
 
 
 def quiet(config: DictConfig) -> Outcome | None:

@@ -15,9 +15,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from hetsim import checks
-from hetsim.cli.methods import configs
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.cluster.parse.values import LINKS
+from hetsim.shipped import configs
 
 __all__ = ["LINKS", "configs"]
 

@@ -29,8 +29,8 @@ from pyarrow import parquet
 
 try:
     from hetsim.cli.build import build_experiment as built
-    from hetsim.cli.methods import configs
     from hetsim.runtime.experiment import Experiment
+    from hetsim.shipped import configs
     from hetsim.sim.lockstep.world import LockstepWorld
 except ImportError:  # before the layout of 0.2
     from hetsim.experiment import Experiment

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from hetsim.cli.methods import configs
 from hetsim.cli.schema import AXES
 from hetsim.coordination.base import Coordination
 from hetsim.dist import Processes
 from hetsim.registry import SHIPPED, current_name, old_names
 from hetsim.runtime.backend import Backend
+from hetsim.shipped import configs
 from hetsim.sim import Simulator
 from hetsim.trust import resolve
 from hetsim.workloads.data import digits, npz, torchvision

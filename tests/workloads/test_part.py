@@ -91,7 +91,7 @@ def test_the_key_has_no_part_in_the_identity_of_runs_without_it() -> None:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from hetsim.cli.methods import configs
+    from hetsim.shipped import configs
 
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         plain, part = (OmegaConf.to_container(compose("config", overrides=words)) for words in ([], ["+workload.num_samples=100"]))

@@ -19,13 +19,16 @@ from hetsim.errors import RunFailed
 
 
 class Process:
-    """The end of it that the search holds."""
+    """The end of it that the search holds. If it was killed, the next run is in a new one."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[str]:
         safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
         command = [sys.executable, *safe, "-m", "hetsim.cli.search.process"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0)
 
     def __enter__(self) -> Process:
         return self
@@ -41,6 +44,9 @@ class Process:
 
     def run(self, words: Sequence[str], watch: Watch) -> float | None:
         """As `trial.run`, there."""
+        if self._process.poll() is not None:
+            self.close()
+            self._process = self._started()
         self._write({"words": list(words), "place": asdict(self.place)})
         while "point" in (answer := self._read()):
             self._write(watch(*answer["point"]))
@@ -62,6 +68,7 @@ class Process:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
+            self._process.wait()
             raise RunFailed("a process of the search was killed, perhaps for lack of memory")
         answer: dict[str, Any] = json.loads(line)
         return answer

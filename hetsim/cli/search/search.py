@@ -27,6 +27,8 @@ from hetsim.runtime.files import write_text
 JOURNAL = "search.log"
 """The file in a search's folder in which Optuna keeps its trials."""
 MAX_TRIALS = 100_000
+REFUSED = 3
+"""So many trials that can all not be run, at the beginning, end a search: what was typed for all of them is wrong."""
 SAMPLERS = ("tpe", "random")
 MAX_POINTS = 10**6
 """Evaluations of one run: the steps of a trial's seeds follow each other."""
@@ -68,6 +70,8 @@ class Search:
     tell: Callable[[str], object] = print
     """Called with a line for each trial that ends."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    _stopped: bool = False
+    """Whether no more trials are asked for, as the search is interrupted."""
 
     @property
     def trials(self) -> list[Any]:
@@ -100,6 +104,7 @@ class Search:
                 for working in [threads.submit(self._work, process.run) for process in processes]:
                     working.result()
             except BaseException:
+                self._stopped = True
                 for process in processes:
                     process.close()
                 raise
@@ -111,7 +116,7 @@ class Search:
     def _ask(self) -> Any:
         with self._lock:
             enough = len(self.study.get_trials(deepcopy=False)) >= self.question.trials
-            return None if enough else self.study.ask(dict(self.space.searched))
+            return None if enough or self._stopped else self.study.ask(dict(self.space.searched))
 
     def _attempt(self, asked: Any, run: Run) -> None:
         """Run a trial with every seed, and tell the study what became of it: the mean over the seeds."""
@@ -126,12 +131,12 @@ class Search:
         except Pruned:
             self._end(asked, "PRUNED", "pruned")
         except ValueError as error:
-            if self.has_run:
-                self._end(asked, "FAIL", f"failed: {error}")
-            else:
+            self._end(asked, "FAIL", f"failed: {error}")
+            if not self.has_run and len(self.trials) >= min(REFUSED, self.question.trials):
                 raise
         except RunFailed as error:
-            self._end(asked, "FAIL", f"failed: {error}")
+            if not self._stopped:  # then its process was ended on purpose
+                self._end(asked, "FAIL", f"failed: {error}")
         else:
             self._end(asked, "COMPLETE", None, math.fsum(values) / len(values))
 
