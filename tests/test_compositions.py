@@ -1,10 +1,13 @@
-"""The configs of a sweep's runs are those that Hydra composes, although Hydra composes few of them."""
+"""The configs of runs are those that Hydra composes, although Hydra composes few of them."""
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Iterator, Sequence
-from functools import cache
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +17,13 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobRuntime, setup_globals
+from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.cli import job
-from hetsim.cli.compositions import Compositions, compositions, own_config, quickly_composed
+from hetsim.cli.compositions import Compositions, compositions, of_own_files, own_config, quickly_composed
 from hetsim.cli.entries import entries_of, identity, without_hydra
 from hetsim.cli.varied import Varied
 from hetsim.shipped import configs
@@ -77,7 +81,7 @@ def whole(config: DictConfig) -> tuple[Any, ...]:
     return OmegaConf.to_yaml(config), repr(OmegaConf.to_container(config, resolve=False)), flags
 
 
-@pytest.mark.parametrize("number", [30, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [20, pytest.param(200, marks=pytest.mark.long)])
 def test_random_sweeps_give_equal_configs_either_way(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Order of the overrides, additions and deletions, quotes, references, choices of groups: what Hydra composes or refuses.
 
@@ -114,9 +118,78 @@ def sweep(hydra: tuple[str, ...]) -> tuple[ConfigLoaderImpl, DictConfig]:
 def composed(loader: ConfigLoaderImpl, words: list[str]) -> DictConfig | None:
     """What Hydra makes of these words; None if it makes nothing of them."""
     try:
-        return loader.load_configuration("config", words, RunMode.RUN)
+        return hydras(loader, "config", words, RunMode.RUN)
     except Exception:
         return None
+
+
+def hydras(loader: ConfigLoaderImpl, *arguments: Any) -> DictConfig:
+    """Hydra's `load_configuration`, without hetsim's share in it."""
+    try:
+        return loader._load_configuration_impl(*arguments)
+    except OmegaConfBaseException as error:
+        raise ConfigCompositionException from error
+
+
+WHERE = (
+    "hydra.run.dir=elsewhere",
+    "hydra.run.dir=${method}",
+    "hydra.sweep.dir=a b",
+    "hydra.mode=RUN",
+    "hydra.verbose=true",
+    "+hydra.run.x=1",
+)
+
+
+@pytest.mark.parametrize("number", [12, pytest.param(200, marks=pytest.mark.long)])
+def test_random_single_runs_have_equal_configs_either_way(number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The same for a program that runs one after the other, in whatever folder it then is."""
+    monkeypatch.setenv("HETSIM_TEST_FOLDER", "some folder")
+    monkeypatch.chdir(tmp_path)
+    chance = random.Random(2)
+    loader, _ = sweep(())
+    num_composed, num_quick = 0, 0
+    for _ in range(number):
+        _, runs = drawn(chance)
+        os.chdir(chance.choice((tmp_path, tmp_path.parent)))
+        words = [*chance.choice(runs), *chance.sample(WHERE, chance.randrange(3))]
+        chance.shuffle(words)
+        expected = whole_or_error(partial(hydras, loader, "config", words, RunMode.RUN))
+        quick = whole_or_error(partial(of_own_files, loader, words, partial(hydras, loader)))
+        assert quick in (None, expected), words
+        num_composed, num_quick = num_composed + isinstance(expected, tuple), num_quick + isinstance(quick, tuple)
+
+    assert num_quick > 0.4 * num_composed > number / 5
+
+
+def whole_or_error(compose: Callable[[], DictConfig | None]) -> tuple[Any, ...] | str | None:
+    """A config as above, or the words of the error that its composition raises, and of what caused it."""
+    try:
+        config = compose()
+    except Exception as error:
+        return f"{error!r} {error.__cause__!r}"
+    return None if config is None else whole(config)
+
+
+def test_a_config_of_hetsims_that_is_written_while_a_program_runs_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copytree(configs(), tmp_path / "conf")
+    for module in ("compositions", "search_path"):
+        monkeypatch.setattr(f"hetsim.cli.{module}.configs", lambda: tmp_path / "conf")
+    loader = ConfigLoaderImpl(create_config_search_path(str(tmp_path / "conf")))
+    compose = partial(hydras, loader)
+
+    def momentum() -> float:
+        config = of_own_files(loader, ["method=mine"], compose)
+        assert config is not None
+        return float(config.momentum)
+
+    mine = tmp_path / "conf" / "method" / "mine.yaml"
+    with pytest.raises(MissingConfigException):
+        momentum()
+    for written in (0.25, 0.5):
+        mine.write_text(f"# @package _global_\nmomentum: {written}\n")
+        os.utime(mine, ns=(0, int(1e9 * written)))  # a file system may count whole seconds
+        assert momentum() == written
 
 
 def num_identities(known: Compositions, runs: Sequence[tuple[Sequence[str], DictConfig | None]]) -> int:

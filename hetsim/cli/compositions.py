@@ -1,19 +1,23 @@
-"""The configs of a sweep's runs: Hydra composes each choice of groups once, and then applies what was typed for each run.
+"""The configs of runs: Hydra composes each choice of groups once, and then what was typed for each run is applied.
 
 A composition takes a hundred times as long as a change of values. What the words `key=value` do to a composed config, Hydra does in one
 function at the end, in the order of the words. So a copy of the config without these words, to which that function applies all of
 them, is what Hydra would have composed (`tests/test_compositions.py`). Words that choose from a group are part of the composition, and
 so is `trust`. Hydra itself composes whatever is not so plain, and what cannot be composed: the errors are always Hydra's.
+
+A sweep has the templates of its own runs. Of single runs, a program that runs many has those of hetsim's own files.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -21,18 +25,24 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_d
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.utils import JobRuntime
+from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.cli.environment import without_variables
 from hetsim.cli.plugins import check_plugins, refer_to_others
 from hetsim.cli.references import check_length
 from hetsim.cli.search_path import has_others
+from hetsim.shipped import configs
 
 MAX_TEMPLATES = 2000
 """Kept at a time, of 20 kB each."""
 WHOLE = re.compile(r"([A-Za-z_][A-Za-z_0-9.]*)=(0|[1-9][0-9]{0,17})")
 """A word that gives a key a whole number."""
+PLAIN = ("hydra.mode", "hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
+"""The keys of Hydra's that are values and nothing else: Hydra adds the first itself."""
 
 
 class Words(NamedTuple):
@@ -43,7 +53,9 @@ class Words(NamedTuple):
     values: tuple[Override, ...]
     """What is applied to the composed config, in this order."""
     typed: tuple[str, ...]
-    """All of them as they were typed."""
+    """All of them as they were typed, without those of the next."""
+    for_hydra: tuple[str, ...] = ()
+    """What was typed for `PLAIN` keys; it is among the values, too."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,8 @@ class Template:
         self._apply(words.values, config)
         names = config.hydra.job.config.override_dirname
         config.hydra.overrides.task = list(words.typed)
+        config.hydra.overrides.hydra.extend(words.for_hydra)
+        config.hydra.runtime.cwd = os.getcwd()
         config.hydra.job.override_dirname = get_overrides_dirname(
             [parsed(word) for word in words.typed], kv_sep=names.kv_sep, item_sep=names.item_sep, exclude_keys=names.exclude_keys
         )
@@ -94,8 +108,11 @@ class Template:
 class Compositions:
     """What the configs of the runs of a sweep are made of."""
 
-    def __init__(self, loader: ConfigLoaderImpl, name: str | None, hydra_words: Sequence[str]) -> None:
+    def __init__(
+        self, loader: ConfigLoaderImpl, name: str | None, hydra_words: Sequence[str] = (), compose: Callable[..., DictConfig] | None = None
+    ) -> None:
         self.loader, self.name, self.hydra_words = loader, name, list(hydra_words)
+        self._compose = compose or loader.load_configuration
         self.templates: dict[tuple[str, ...], Template] = {}
         self._groups: dict[str, bool] = {}
 
@@ -103,11 +120,14 @@ class Compositions:
         """What was typed for a run, by what it does; None if only Hydra can say that."""
         chosen: list[str] = []
         values: list[Override] = []
+        for_hydra: list[str] = []
         for word in typed:
             override = parsed(word)
             key = override.key_or_group
+            if key in PLAIN and override.type is OverrideType.CHANGE and override.package is None:
+                for_hydra.append(word)
             first = re.match(r"\w*", key)
-            if override.is_sweep_override() or first is None or first[0] == "hydra":
+            if override.is_sweep_override() or first is None or (first[0] == "hydra" and word not in for_hydra):
                 return None
             if first[0] == "trust" and (key != "trust" or override.type is not OverrideType.CHANGE):
                 return None
@@ -115,14 +135,14 @@ class Compositions:
                 chosen.append(word)
             else:
                 values.append(override)
-        return Words(tuple(chosen), tuple(values), tuple(typed))
+        return Words(tuple(chosen), tuple(values), tuple(word for word in typed if word not in for_hydra), tuple(for_hydra))
 
     def template(self, words: Words) -> Template:
         """The template of a run's choices. It is composed, and checked as every composition, when it is first asked for."""
         found = self.templates.get(words.chosen)
         if found is None:
             all_words = [*self.hydra_words, *words.chosen]
-            config = self.loader.load_configuration(self.name, all_words, RunMode.RUN)
+            config = self._compose(self.name, all_words, RunMode.RUN)
             found = Template.of(config, others=self.name != "config" or has_others(self.loader, all_words))
             self._keep(words.chosen, found)
         return found
@@ -186,6 +206,42 @@ def own_config(loader: ConfigLoader, master: DictConfig, typed: Sequence[str]) -
         words = known.words(typed)
         return None if words is None else known.template(words).own_config(words)
     return None
+
+
+def of_own_files(loader: ConfigLoaderImpl, typed: Sequence[str], compose: Callable[..., DictConfig]) -> DictConfig | None:
+    """The config of a single run that hetsim's own files make; None if Hydra must compose it. It raises what Hydra would.
+
+    `compose` is Hydra's `load_configuration`.
+    """
+    sources = tuple((element.provider, element.path) for element in loader.get_search_path().get_path())
+    key = str(JobRuntime.instance().get("name")), sources, _state()
+    if key not in _own:
+        _own.clear()
+        _own[key] = Compositions(loader, "config", compose=compose)
+    known = _own[key]
+    words: Words | None = None
+    template: Template | None = None
+    with contextlib.suppress(Exception):  # what cannot be read, chosen or kept is Hydra's to say
+        words = known.words(typed)
+        template = None if words is None else known.template(words)
+    if words is None or template is None:
+        return None
+    try:
+        return template.config(words)
+    except OmegaConfBaseException as error:
+        raise ConfigCompositionException from error  # as Hydra's load_configuration does
+
+
+_own: dict[tuple[Any, ...], Compositions] = {}
+
+
+def _state() -> tuple[int, ...]:
+    """The state of hetsim's own files: whoever writes a config among them wants it read."""
+    return tuple(
+        path.stat().st_mtime_ns
+        for folder, _, names in os.walk(configs())
+        for path in (Path(folder), *(Path(folder, name) for name in names))
+    )
 
 
 @lru_cache(maxsize=10_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
 from functools import lru_cache
@@ -34,7 +35,7 @@ class Pool(JoblibLauncher):  # type: ignore[misc]
         Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
         options = {**self.joblib, "backend": "loky"}
         process_joblib_cfg(options)
-        common = bytes(dumps((self.hydra_context, self.task_function, self.config, Singleton.get_state())))
+        common = bytes(dumps((self.hydra_context, self.task_function, self.config, Singleton.get_state(), os.getpid())))
         known = compositions(self.hydra_context.config_loader, self.config)
         return list(
             Parallel(**options)(
@@ -55,7 +56,8 @@ def _in_a_process_of_the_pool(common: bytes, typed: list[str], template: Templat
 @lru_cache(maxsize=1)
 def _common(pickled: bytes) -> tuple[HydraContext, TaskFunction, DictConfig]:
     """What all runs of a sweep have in common, made known to Hydra in this process."""
-    context, task, master, singletons = pickle.loads(pickled)
-    setup_globals()
-    Singleton.set_state(singletons)
+    context, task, master, singletons, sender = pickle.loads(pickled)
+    if os.getpid() != sender:  # a pool of one process has none but this one
+        setup_globals()
+        Singleton.set_state(singletons)
     return context, task, master

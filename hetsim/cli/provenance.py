@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from hetsim.cli.compositions import quickly_composed
+from hetsim.cli.compositions import of_own_files, quickly_composed
 from hetsim.cli.environment import without_variables
 from hetsim.cli.errors import USERS
 from hetsim.cli.folders import let_values_be_names
@@ -91,11 +91,20 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
         loader = ConfigLoaderImpl(create_config_search_path(str(configs())))
         return leaves(load(loader, "config", [*overrides], run_mode, validate_sweep_overrides=False))
 
+    def plain_configuration(loader: ConfigLoaderImpl, config_name: str | None, overrides: list[str], run_mode: RunMode) -> DictConfig:
+        config = load(loader, config_name, overrides, run_mode)
+        check_plugins(config)
+        return config
+
     def checked_configuration(
         loader: ConfigLoaderImpl, config_name: str | None, overrides: list[str], run_mode: RunMode, *more: Any, **options: Any
     ) -> DictConfig:
         others = config_name != "config" or has_others(loader, overrides)
         try:
+            if not others and run_mode is RunMode.RUN:
+                known = of_own_files(loader, overrides, partial(plain_configuration, loader))
+                if known is not None:
+                    return known
             with without_variables() if others else contextlib.nullcontext():  # a merge would write their values into the config
                 config = load(loader, config_name, overrides, run_mode, *more, **options)
         except USERS:
