@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from hetsim.results.finished_runs import finished_run, finished_runs
 from hetsim.results.identity import environment_hashes
 from hetsim.results.intervals import read_intervals, read_trace
 from hetsim.results.keys import VARY_IN_A_COMPARISON
-from hetsim.results.tables.files import arrow, markdown, write
+from hetsim.results.tables.files import arrow, escaped, markdown, write
 from hetsim.results.tables.metrics import Target
 from hetsim.results.tables.picture import picture
 from hetsim.results.tables.rows import Row
@@ -124,7 +125,7 @@ class Table:
 
     def _repr_markdown_(self) -> str:
         """What a notebook shows."""
-        return "\n\n".join([markdown(self.ranking), *self.remarks])
+        return "\n\n".join([markdown(self.ranking), *map(escaped, self.remarks)])
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,7 +157,8 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     to `folder`, by default to a new one below runs/.
     """
     from hetsim.cli.compose import composed
-    from hetsim.cli.errors import sentence
+    from hetsim.cli.environment import hidden
+    from hetsim.cli.errors import USERS, sentence
     from hetsim.cli.start import start
     from hetsim.results.lock import only_run_in
 
@@ -167,8 +169,12 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
         raise ValueError(f"{place} is a link, and would be written through: give another folder")
     try:
         summary = start(config, place, typed, only_run_in)
-    except OSError as error:
-        raise RunFailed(sentence(error)) from error
+    except USERS as error:
+        whole = "".join(traceback.format_exception(error))
+        if hidden(whole, config) == whole and not isinstance(error, OSError):
+            raise
+        kind = ValueError if isinstance(error, ValueError) else RunFailed  # a notebook keeps what it shows
+        raise kind(hidden(sentence(error), config)) from (error if hidden(whole, config) == whole else None)
     if summary is None:
         raise RunFailed("another process leads this run: call hetsim.run in one process, or start the command under torchrun")
     return Run(place, summary)
@@ -195,6 +201,7 @@ def sweep(
     As many `processes` run at a time. Runs that fail are listed in a warning; RunFailed if all do.
     """
     from hetsim.cli.compose import quoted
+    from hetsim.cli.folders import check_folder
     from hetsim.cli.sweep import swept, words_of
     from hetsim.cli.typed import as_typed
 
@@ -203,6 +210,7 @@ def sweep(
     if grid is not None:
         words.append(f"+grid={as_typed({method: dict(keys) for method, keys in grid.items()})}")
     if folder is not None:
+        check_folder("folder", folder)
         words.append(f"hydra.sweep.dir={quoted(str(folder))}")
     place, outcomes = swept(words, processes=processes, config_dir=None if config_dir is None else Path(config_dir))
     failed = [f"{outcome.run}: {outcome.failure}" for outcome in outcomes if outcome.failure is not None]

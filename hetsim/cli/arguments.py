@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hydra._internal.utils import get_args_parser
+
+from hetsim.checks import printable
 
 WITH_VALUE = (
     *("--cfg", "-c", "--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
@@ -27,6 +29,21 @@ def options_first(arguments: Sequence[str]) -> list[str]:
         if rest and (argument in WITH_VALUE or (argument in ("--info", "-i") and "=" not in rest[0])):
             options.append(rest.pop(0))
     return options + overrides
+
+
+@contextlib.contextmanager
+def without_control_characters(arguments: Sequence[str]) -> Iterator[None]:
+    """While this lasts, what Hydra prints of the choices there are, whose names may be a stranger's, cannot steer a terminal."""
+    parsed, _ = get_args_parser().parse_known_args([*arguments])
+    if not parsed.info:
+        yield
+        return
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(told):
+            yield
+    finally:
+        print("\n".join(map(printable, told.getvalue().split("\n"))), end="")
 
 
 def check_options(arguments: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from hetsim.cli import provenance
 from hetsim.cli.entries import without_hydra
 from hetsim.cli.errors import USERS, sentence
+from hetsim.cli.folders import check_folder
 from hetsim.errors import RunFailed
 from hetsim.shipped import configs
 
@@ -23,6 +24,7 @@ def composed(words: Sequence[str], *, config_dir: Path | None) -> tuple[DictConf
     """
     folders = searched(config_dir)
     try:
+        check_folder("the current folder", Path.cwd())
         with provenance.installed(), initialize_config_dir(str(configs()), version_base="1.3"):
             config = compose("config", overrides=[*words, *folders], return_hydra_config=True)
         typed = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
@@ -38,9 +40,11 @@ def searched(config_dir: Path | None) -> list[str]:
     """The words that add a folder of choices; ValueError with one sentence if it is none."""
     if config_dir is not None and not config_dir.is_dir():
         raise ValueError(f"config_dir={config_dir} is no folder: give one with folders of choices, such as method/")
+    if config_dir is not None:
+        check_folder("config_dir", config_dir.absolute())
     return [] if config_dir is None else [f"hydra.searchpath=[{quoted(f'file://{config_dir.absolute()}')}]"]
 
 
 def quoted(text: str) -> str:
     """A text in quotes, in Hydra's grammar: backslashes stand for themselves, except in front of a quote."""
-    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text) + "'"
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text) + "'"

@@ -32,7 +32,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.cli.environment import without_variables
-from hetsim.cli.plugins import check_plugins, refer_to_others
+from hetsim.cli.plugins import check_plugins, leaves, refer_to_others
 from hetsim.cli.references import check_length
 from hetsim.cli.search_path import has_others
 from hetsim.shipped import configs
@@ -81,6 +81,8 @@ class Template:
         """The whole config of a run, checked as Hydra's compositions are."""
         config: DictConfig = pickle.loads(self.whole)
         self._apply(words.values, config)
+        if self.others and leaves(config) != self._leaves:  # through a reference that stands for Hydra's part, say
+            raise ValueError("values of a config's keys change what Hydra does: leave them out")
         names = config.hydra.job.config.override_dirname
         config.hydra.overrides.task = list(words.typed)
         config.hydra.overrides.hydra.extend(words.for_hydra)
@@ -93,6 +95,10 @@ class Template:
         if self.refers:
             check_plugins(config)
         return config
+
+    @cached_property
+    def _leaves(self) -> dict[str, Any]:
+        return leaves(pickle.loads(self.whole))
 
     def own_config(self, words: Words) -> DictConfig:
         """The config of a run without Hydra's part."""

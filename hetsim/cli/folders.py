@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.cli.environment import recording_variables
 from hetsim.results.identity import legal
@@ -21,6 +23,12 @@ REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 PLAIN = re.compile(r"now:.*|oc\.env:.*|hetsim\.(folder|name):.*|hydra[:.](runtime\.(cwd|output_dir)|run\.dir|sweep\.dir)")
 """What no config file from outside has a say in."""
 KEY = re.compile(r"(hydra:)?([\w.\[\]]+)")
+
+
+def check_folder(key: str, folder: str | Path) -> None:
+    """ValueError with one sentence if Hydra would take part of a folder's own name for a reference."""
+    if "${" in str(folder):
+        raise ValueError(f"{key} is {folder}, in which Hydra would take ${{…}} for a reference: work in a folder of another name")
 
 
 def let_values_be_names(config: DictConfig) -> None:
@@ -53,7 +61,12 @@ def _as_name(folder: str, reference: re.Match[str]) -> str:
 def name(key: str, *, config: DictConfig) -> str:
     """The value of a key as a legal part of a file name, of at most 100 letters; x if it depends on an environment variable."""
     with recording_variables() as read:
-        value = OmegaConf.select(config, key, throw_on_missing=True)
+        try:
+            value = OmegaConf.select(config, key, throw_on_missing=True)
+        except OmegaConfBaseException:
+            if read:  # the error would quote the value
+                raise ValueError(f"{key} names a folder, and must not come from an environment variable: write it out") from None
+            raise
     return "x" if read else legal(value, max_letters=100)
 
 

@@ -87,6 +87,8 @@ def _words(where: str, key: str, value: Any) -> list[str]:
         found = [f"{key}={as_typed(value)}"]
     if not found:
         raise ValueError(f"{where} has no values: list some, {EXAMPLE}")
+    if any("$" in word for word in found):  # what a file refers to is checked as it is read, when braces may still be escaped
+        raise ValueError(f"{where} refers to another key in a grid: write the value out, or type {key.lstrip('+~')} beside the grid")
     return found
 
 

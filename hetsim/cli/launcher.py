@@ -56,6 +56,8 @@ class SweepRecord(Callback):
         try:
             check_sweep_size(config.hydra)
             self.folder = os.path.relpath(config.hydra.sweep.dir)
+            if Path(self.folder).is_symlink():
+                raise ValueError(f"{self.folder} is a link, and would be written through: set hydra.sweep.dir to another folder")
             self._files = Path(config.hydra.sweep.dir).absolute() / f".outcomes-{uuid.uuid4().hex}"
             self._files.mkdir(parents=True)
             for path in self._files.parent.iterdir():  # multirun.yaml, .submitit, a run's folder: Hydra would write through them

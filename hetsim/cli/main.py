@@ -9,14 +9,16 @@ import sys
 import warnings
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import hydra
 
 from hetsim.checks import one_line
 from hetsim.cli import job
-from hetsim.cli.arguments import check_options, options_first, verbose
+from hetsim.cli.arguments import check_options, options_first, verbose, without_control_characters
 from hetsim.cli.environment import hidden
 from hetsim.cli.errors import USERS, report
+from hetsim.cli.folders import check_folder
 from hetsim.cli.launcher import RESUME, Refused, SweepRecord, launch_failure
 from hetsim.cli.launchers import own_plugins
 from hetsim.cli.task import task
@@ -34,7 +36,8 @@ def main() -> None:
     try:
         keep_processes_out()
         check_options(sys.argv[1:])
-        with own_plugins(), _own_warnings():
+        check_folder("the current folder", Path.cwd())
+        with own_plugins(), _own_warnings(), without_control_characters(sys.argv[1:]):
             hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")(task)()
         sweep = SweepRecord.current
         succeeded = not job.failures and (sweep is None or sweep.report())

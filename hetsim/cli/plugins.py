@@ -12,6 +12,8 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from hetsim.results.config_file import flattened
+
 HANDLERS = ("logging.StreamHandler", "logging.FileHandler", "logging.NullHandler", "colorlog.ColoredFormatter")
 """The classes that a logging configuration may name."""
 STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
@@ -22,6 +24,11 @@ CALLBACKS = (RECORD, "hydra.experimental.callbacks.LogJobReturnCallback", "hydra
 
 CALLED = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
 """The parts of Hydra's config that say what it imports and calls."""
+
+
+def leaves(config: DictConfig) -> dict[str, Any]:
+    """Everything in Hydra's part that is no mapping, by its dotted name, with references as they are."""
+    return dict(flattened(OmegaConf.to_container(config.hydra, resolve=False)))
 
 
 def refer_to_others(config: DictConfig) -> bool:

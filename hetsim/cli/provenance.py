@@ -25,13 +25,13 @@ from hydra.core.utils import JobRuntime
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from hetsim.cli.compositions import of_own_files, quickly_composed
 from hetsim.cli.environment import without_variables
 from hetsim.cli.errors import USERS
 from hetsim.cli.folders import let_values_be_names
-from hetsim.cli.plugins import check_plugins
+from hetsim.cli.plugins import check_plugins, leaves
 from hetsim.cli.references import check_choices, check_length, check_references
 from hetsim.cli.schema import PLAIN
 from hetsim.cli.search_path import SEARCH_PATH, has_folder_of_others, has_others, is_own
@@ -113,6 +113,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
             raise ValueError(_cannot_be_composed(overrides, error)) from error
         if others:
             check_typed(config, overrides)
+            check_untyped(config)
             check_length(config)
             typed: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
             words = [word for word in typed if not SEARCH_PATH.match(word)]  # the others' folders are no part of the reference
@@ -252,9 +253,20 @@ def check_typed(config: DictConfig, overrides: list[str]) -> None:
             )
 
 
-def leaves(config: DictConfig) -> dict[str, Any]:
-    """Everything in Hydra's part that is no mapping, by its dotted name, with references as they are."""
-    return dict(flattened(OmegaConf.to_container(config.hydra, resolve=False)))
+def check_untyped(config: DictConfig) -> None:
+    """ValueError with one sentence if a file has put a config of Hydra's own elsewhere: it has types, by which references become keys."""
+
+    def check(key: str, node: Any) -> None:
+        if isinstance(node, DictConfig | ListConfig):
+            if node._metadata.object_type not in (None, dict, list):
+                raise ValueError(f"{key} is a config of Hydra's own, by the defaults list of a file: leave it out there")
+            entries = node._value()
+            for name, part in entries.items() if isinstance(entries, dict) else enumerate(entries) if isinstance(entries, list) else ():
+                check(f"{key}.{name}", part)
+
+    for name in config:
+        if name != "hydra":
+            check(str(name), config._get_node(name))
 
 
 def check_leaves(found: Mapping[str, Any], own: Mapping[str, Any]) -> None:

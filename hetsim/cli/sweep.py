@@ -17,6 +17,7 @@ from hetsim.cli import job, provenance
 from hetsim.cli.compose import searched
 from hetsim.cli.environment import hidden
 from hetsim.cli.errors import USERS, sentence
+from hetsim.cli.folders import check_folder
 from hetsim.cli.launcher import Refused, SweepRecord, launch_failure
 from hetsim.cli.launchers import own_plugins
 from hetsim.cli.outcomes import Outcome
@@ -34,6 +35,7 @@ def quiet(config: DictConfig) -> Outcome | None:
 def swept(words: Iterable[str], *, processes: int, config_dir: Path | None) -> tuple[Path, list[Outcome]]:
     """The folder of a sweep and how its runs ended; ValueError with one sentence for what is no sweep, RunFailed if it broke off."""
     checks.whole("processes", processes)
+    check_folder("the current folder", Path.cwd())
     pool = ("hydra/launcher=joblib", f"hydra.launcher.n_jobs={processes}") if processes > 1 else ()
     typed = ["hydra.mode=MULTIRUN", *words, *pool, *searched(config_dir)]
     try:

@@ -25,6 +25,7 @@ from hetsim.cli.launcher import SweepRecord
 from hetsim.cli.sweep_size import check_number
 from hetsim.cli.varied import Varied
 from hetsim.results.identity import folder_name
+from hetsim.runtime.files import write_text
 
 OWN_NAME = "${hetsim.folder:}"
 """The name of a run's folder, as conf/config.yaml has it."""
@@ -62,7 +63,7 @@ class CombinationsSweeper(Sweeper):
             runs = self._with_grid(runs)
         folder = Path(self.config.hydra.sweep.dir)
         folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(self.config, folder / "multirun.yaml")
+        write_text(folder / "multirun.yaml", OmegaConf.to_yaml(self.config))
         if not runs:
             return  # the record says so
         number, checked = 0, _Checked(self)

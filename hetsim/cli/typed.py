@@ -9,7 +9,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 
 from hetsim import checks
 
-PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_][\w.-]*", re.IGNORECASE)
+PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_][\w.-]*", re.IGNORECASE | re.ASCII)
 """A text that needs no quotes."""
 
 

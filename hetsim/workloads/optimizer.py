@@ -125,10 +125,10 @@ class FlatOptimizer(Optimizer):
 
     def _check_rate(self, epoch: int) -> None:
         """ValueError with one sentence for a learning rate with which no step can be computed."""
-        rate = float(self._settings[epoch].get("lr", 0.0))
-        if not abs(rate) <= MAX_RATE:  # also of NaN
+        rate = self._settings[epoch].get("lr", 0.0)
+        if not abs(rate) <= MAX_RATE:  # also of NaN, and of an integer that is no float
             key = self.recipe.key if self.recipe.schedule is None else self.recipe.schedule_key
-            raise ValueError(f"{key} gives a learning rate of {rate:g} in epoch {epoch}: keep it below {MAX_RATE:g}")
+            raise ValueError(f"{key} gives a learning rate of {checks.shown(rate)} in epoch {epoch}: keep it below {MAX_RATE:g}")
 
     def _setting(self, epoch: int) -> dict[str, Any]:
         """The optimizer's settings in this epoch, tabulated as far as needed: a schedule is a function of the epoch."""

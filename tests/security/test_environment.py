@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 from worlds import exit_status
 
+import hetsim
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.environment import hidden, without_values, without_variables
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
+from hetsim.errors import RunFailed
 
 SECRET = "correct-horse-battery"
 QUICK = ("workload=quadratic", "budget.updates=2")
@@ -89,6 +92,22 @@ def test_a_failed_runs_error_does_not_tell_a_value(
     assert "${oc.env:HETSIM_TEST_SECRET}/MNIST/raw" in texts(tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [("workload=mnist", "data_root=${oc.env:HETSIM_TEST_SECRET}"), (*QUICK, "+optimizer.weight_decay=${oc.env:HETSIM_TEST_SECRET}")],
+)
+def test_a_notebook_does_not_show_a_value(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps what it shows, with the errors below."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", SECRET)
+
+    with pytest.raises((ValueError, RunFailed)) as failed:
+        hetsim.run(*words, folder=tmp_path / "run")
+
+    assert "${oc.env:HETSIM_TEST_SECRET}" in str(failed.value)
+    assert SECRET not in "".join(traceback.format_exception(failed.value))
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -161,6 +180,23 @@ def test_a_name_of_a_folder_within_a_config_hides_no_variable(monkeypatch: pytes
         with pytest.raises(InterpolationResolutionError, match="cannot say what a config is made of"):
             _ = config.objective
     assert config.objective == SECRET
+
+
+def test_a_value_that_names_a_folder_is_not_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name is needed before a run begins, and OmegaConf's errors quote what cannot be read."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", f"[[1]{SECRET}")
+    monkeypatch.chdir(tmp_path)
+
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "nice.yaml").write_text("# @package _global_\nmethod: ${oc.decode:${oc.env:HETSIM_TEST_SECRET}}\n")
+
+    assert exit_status(monkeypatch, "hetsim", main, *QUICK, "--config-dir", tmp_path, "experiment=nice") == 1
+
+    error = capsys.readouterr().err
+    assert SECRET not in error
+    assert "method names a folder, and must not come from an environment variable" in error
 
 
 @pytest.mark.parametrize("key", ["method", "cluster.name", "cluster"])

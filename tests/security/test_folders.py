@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from worlds import exit_status
 
+import hetsim
 from hetsim.cli.main import main
+from hetsim.cli.search.command import main as search_main
 
 pytestmark = pytest.mark.slow
 
@@ -133,6 +137,49 @@ def test_a_folder_of_a_run_that_is_a_link_is_not_written_through(
 
     assert "results is a link, and would be written through: set hydra.run.dir to another folder" in capsys.readouterr().err
     assert {path.name: path.stat().st_mtime_ns for path in Path("mine").iterdir()} == before
+
+
+@pytest.mark.usefixtures("theirs")
+def test_a_folder_of_a_sweep_or_a_search_that_is_a_link_is_not_written_through(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same for many runs."""
+    Path("mine").mkdir()
+    Path("results").symlink_to("mine")
+    search = ("method=ssgd,asgd", *QUICK, "--objective", "samples_per_second", "--trials", "1", "--folder", "results")
+
+    assert exit_status(monkeypatch, "hetsim", main, "-m", *QUICK, "method=ssgd,asgd", "hydra.sweep.dir=results") == 1
+    assert "results is a link, and would be written through: set hydra.sweep.dir to another folder" in capsys.readouterr().err
+    assert exit_status(monkeypatch, "hetsim-search", search_main, *search) == 1
+    assert "results is a link, and would be written through: give another --folder" in capsys.readouterr().err
+    assert not [path for path in Path("mine").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("mode", ["single", "sweep", "python", "folder", "config_dir"])
+def test_a_folder_with_the_name_of_a_reference_leads_nowhere_else(
+    mode: str, theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hydra writes the current folder into the config, and would resolve its name there."""
+    odd = theirs / "${data_root}"
+    (odd / "experiment").mkdir(parents=True)
+    (odd / "experiment" / "nice.yaml").write_text("# @package _global_\ndata_root: ../mine\n")
+    (theirs / "mine").mkdir()
+    monkeypatch.chdir(theirs if mode in ("folder", "config_dir") else odd)
+    words = (*QUICK, "experiment=nice")
+    reason = "in which Hydra would take ${…} for a reference: work in a folder of another name"
+
+    if mode in ("single", "sweep"):
+        more = ("-m", "seed=0,1") if mode == "sweep" else ("hydra.run.dir=.",)
+        assert exit_status(monkeypatch, "hetsim", main, "--config-dir", ".", *words, *more) == 1
+        assert reason in capsys.readouterr().err
+    else:
+        arguments: dict[str, Any] = {"folder": odd} if mode == "folder" else {"config_dir": odd} if mode == "config_dir" else {}
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            hetsim.sweep({"seed": [0, 1]}, **arguments)
+        if mode != "folder":
+            with pytest.raises(ValueError, match=re.escape(reason)):
+                hetsim.run(*words, **arguments)
+    assert not [path for path in theirs.rglob("*") if path.is_file() and path.name != "nice.yaml"]
 
 
 def test_a_link_between_a_sweep_and_its_run_is_not_written_through(

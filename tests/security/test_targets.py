@@ -309,6 +309,26 @@ ROUNDABOUT = {
         },
         "attack.yaml has a reference in learning_rate_schedule.a.params that is neither",
     ),
+    "a config of Hydra's own elsewhere": (
+        {"experiment/attack.yaml": "defaults: [/hydra/sweeper/basic@learning_rate_schedule.a]"},
+        "learning_rate_schedule.a is a config of Hydra's own",
+    ),
+    **{
+        f"a reference in a grid, {way}": (
+            {"experiment/attack.yaml": f"hydra: {{mode: MULTIRUN}}\ngrid: {{dbs_sgd: {{data_root: {value}}}}}"},
+            "grid.dbs_sgd.data_root refers to another key in a grid",
+        )
+        for way, value in {
+            "with its braces escaped": r"'$\{hydra.job\}'",
+            "by the environment": r"'$\{oc.env:PWD\}'",
+            "in a function": r"'str($\{hydra.job\})'",
+            "in a choice": r"'choice($\{hydra.job\})'",
+            "in a list": r"['$\{hydra.job\}']",
+            "in a mapping": r"[{a: '$\{hydra.job\}'}]",
+            "in a key": r"[{'$\{hydra.job\}': 1}]",
+            "in quotes": r"""'"$\{hydra.job\}"'""",
+        }.items()
+    },
 }
 
 

@@ -64,8 +64,8 @@ def told(search: Search) -> str:
     mean = f", the mean of {len(search.space.seeds)} seeds" if len(search.space.seeds) > 1 else ""
     return (
         f"best {question.objective}: {formatted(best.value)}{mean} ({counts})\n"
-        f"  {' '.join(chosen_words(best.params))}\n"
-        f"  run it: hetsim {shlex.join(search.words(best))}"
+        f"  {checks.printable(' '.join(chosen_words(search.values(best))))}\n"
+        f"  run it: hetsim {checks.printable(shlex.join(search.words(best)))}"
     )
 
 

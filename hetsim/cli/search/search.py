@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hetsim import checks
 from hetsim.cli.search import trial
+from hetsim.cli.search.journal import check_trials
 from hetsim.cli.search.objective import direction_of, on_the_way
 from hetsim.cli.search.space import Space, chosen_words, parsed
 from hetsim.cli.search.trial import Place, Pruned, Watch
@@ -123,7 +125,7 @@ class Search:
         values: list[float] = []
         try:
             for index, seed in enumerate(self.space.seeds):
-                value = run(self.space.words(asked.params, seed), self._watch(asked, index, values))
+                value = run(self.space.words(self.values(asked), seed), self._watch(asked, index, values))
                 if value is None or not math.isfinite(value):
                     self._end(asked, "PRUNED", f"has no {self.question.objective}")
                     return
@@ -172,11 +174,15 @@ class Search:
             self.study.tell(asked, value, state=TrialState[state])
             best = " (the best so far)" if value is not None and (before is None or self.best.number == asked.number) else ""
             said = what or f"{self.question.objective} {formatted(value)}{best}"
-            self.tell(f"trial {asked.number}: {said} with {' '.join(chosen_words(asked.params))}")
+            self.tell(checks.printable(f"trial {asked.number}: {said} with {' '.join(chosen_words(self.values(asked)))}"))
 
     def words(self, one: Any) -> tuple[str, ...]:
         """What runs a trial; the seed is chosen beside it."""
-        return (*self.space.fixed, *chosen_words(one.params))
+        return (*self.space.fixed, *chosen_words(self.values(one)))
+
+    def values(self, one: Any) -> dict[str, Any]:
+        """A trial's value of each key that is searched."""
+        return {key: one.params[key] for key in self.space.searched}
 
     def table(self) -> str:
         """The trials as CSV: number, state, objective, and the value of each key."""
@@ -203,11 +209,14 @@ def opened(question: Question, folder: Path) -> Iterator[Search]:
         raise ValueError(f"--sampler must be {' or '.join(SAMPLERS)}, not {question.sampler}")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with contextlib.ExitStack() as stack:
+        if folder.is_symlink():
+            raise ValueError(f"{folder} is a link, and would be written through: give another --folder")
         stack.callback(remove_if_empty, folder)
         stack.enter_context(only_run_in(folder))
         check_is_no_link(folder / JOURNAL)
         study = _study(question, folder)
         search = Search(question, folder, space, study)
+        check_trials(study, space, folder / JOURNAL)
         for left in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
             study.tell(left.number, state=optuna.trial.TrialState.FAIL)  # of a search that was stopped
         try:
@@ -245,9 +254,9 @@ def _study(question: Question, folder: Path) -> Any:
         raise
     except Exception as error:
         raise ValueError(f"{folder / JOURNAL} is no search that can be resumed ({type(error).__name__}): give another --folder") from None
-    if held and held != asked:
-        what = next(key for key in asked if held.get(key) != asked[key])
-        raise ValueError(f"{folder} holds a search with other {what}, {held.get(what)!r}: give another --folder")
+    if held != asked and (held or drawn):
+        what = next((key for key in asked if held.get(key) != asked[key]), "attributes")
+        raise ValueError(f"{folder} holds a search with other {what}, {checks.shown(held.get(what))}: give another --folder")
     for key, value in asked.items():
         study.set_user_attr(key, value)
     return study

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hetsim.checks import printable
 from hetsim.results.figures import own_style, save
 from hetsim.results.tables.estimates import Estimate
 from hetsim.results.tables.labels import shortened
@@ -36,7 +37,7 @@ def markdown(table: Table) -> str:
             gains = [] if table.baseline is None else [str(row.gain)]
             cells = [*(f"`{_plain(text)}`" if text else "" for text in texts), runs, ranked, *gains, *others]
             lines.append("| " + " | ".join(cells) + " |")
-        parts.append("\n".join([f"**{_plain(group.label)}**", "", *lines] if group.label else lines) + "\n")
+        parts.append("\n".join([f"**`{_plain(group.label)}`**", "", *lines] if group.label else lines) + "\n")
     return "\n".join(parts)
 
 
@@ -45,8 +46,14 @@ def _head(key: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text of a config in a cell, as Markdown that is nothing but this text."""
-    return text.replace("|", "\\|").replace("`", "'").replace("<", "‹").replace(">", "›")
+    """A text of a config between backticks in a cell, as Markdown that is nothing but this text."""
+    return printable(text).replace("|", "\\|").replace("`", "'").replace("<", "‹").replace(">", "›")
+
+
+def escaped(text: str) -> str:
+    """A sentence, which may quote a stranger, as Markdown that is no more: a notebook would run HTML, and fetch pictures."""
+    marked = re.sub(r"([!#%&'()*+,./:;=?@\[\\\]^_`{|}~-])", r"\\\1", printable(text).replace("$", "＄"))
+    return marked.replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
 def arrow(table: Table) -> Any:

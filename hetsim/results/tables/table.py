@@ -82,7 +82,8 @@ def table(runs: Sequence[FinishedRun], question: Question) -> Table:
         _refuse_unequal_samples(made)
     if question.baseline is not None:
         made = with_gains(made, question.baseline, metrics[name], remarks)
-    return Table(title(runs), made, metrics, name, question.baseline, list(dict.fromkeys(remarks)))
+    told = list(dict.fromkeys(map(checks.one_line, remarks)))  # they quote runs, which may be a stranger's
+    return Table(title(runs), made, metrics, name, question.baseline, told)
 
 
 def _rows(runs: Sequence[FinishedRun], remarks: list[str]) -> list[Row]:
@@ -163,7 +164,7 @@ def _place(row: Row, name: str, metric: Metric) -> tuple[bool, float, float, str
 def _with_coordinations(rows: list[Row], remarks: list[str]) -> list[Row]:
     """The rows with what says how each one's ranks work together, if they do so in several ways."""
     parts = [row.runs[0].config.get("coordination") for row in rows]
-    names = [choice("coordination", part) if isinstance(part, Mapping) else "" for part in parts]
+    names = [checks.one_line(choice("coordination", part)) if isinstance(part, Mapping) else "" for part in parts]
     if len(set(names)) < 2:
         return rows
     remarks.append("rows differ in coordination: their ranks use network and server differently, and part of a difference is due to that")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import shlex
 import struct
 import zlib
 from pathlib import Path
@@ -32,7 +33,7 @@ def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
             shape = _shape(file, path, num_axes)
             size = math.prod(shape)
             if packed:
-                check_ratio(str(path), path.stat().st_size, size, remedy=f"gunzip {path}")
+                check_ratio(str(path), path.stat().st_size, size, remedy=f"gunzip {shlex.quote(str(path))}")
             check_fits(str(path), size, "take a smaller data set")
             array = np.empty(size, dtype=np.uint8)
             filled = 0
