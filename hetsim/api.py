@@ -27,7 +27,7 @@ from hetsim.results.config_file import read_config
 from hetsim.results.describe import DESCRIBED, describe
 from hetsim.results.figures import own_style, timeline
 from hetsim.results.finished import check_has, curve_table, read_summary
-from hetsim.results.finished_runs import finished_run, finished_runs
+from hetsim.results.finished_runs import finished_run, read_runs
 from hetsim.results.identity import environment_hashes
 from hetsim.results.intervals import read_intervals, read_trace
 from hetsim.results.keys import VARY_IN_A_COMPARISON
@@ -253,7 +253,8 @@ def table(
     """
     question = Question(metric, Target(target_accuracy, target_loss, at_seconds), baseline, tuple(best_of))
     if isinstance(runs, str | Path):
-        return Table(ranking(finished_runs(Path(runs)), question))
+        below = read_runs(Path(runs))
+        return Table(ranking(below.runs, question, num_failed=below.num_failed))
     found = [finished_run(run.folder if isinstance(run, Run) else Path(run)) for run in runs]
     if not found:
         raise ValueError("there are no runs to make a table of: give some")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -19,8 +20,10 @@ from hetsim.results import index
 from hetsim.results.config_file import read_config
 from hetsim.results.finished_runs import FinishedRun, finished_runs
 from hetsim.results.identity import config_header
+from hetsim.results.index_columns import schema
 from hetsim.results.keys import with_added
 from hetsim.results.lock import sole_writer
+from hetsim.results.schema import for_tables
 
 SUMMARY: dict[str, Any] = {
     "method": "ssgd", "backend": "sim", "cluster": "mixed4", "workload": "phantom", "num_workers": 4, "seconds": 1.5, "staleness_max": 0,
@@ -41,7 +44,7 @@ def make(folder: Path, seed: int, *, rate: str = "0.1", more: str = "") -> None:
 
 def plainly(folder: Path) -> list[tuple[Any, ...]]:
     """The runs of a folder as their files say, without an index."""
-    return [contents(module._Reader(folder).of_files(place.name)) for place in index.places(folder)]
+    return [contents(module._Reader(folder).of_files(place.name)) for place in index.search(folder).places]
 
 
 def contents(run: FinishedRun) -> tuple[Any, ...]:
@@ -81,8 +84,32 @@ def test_the_second_reading_is_of_the_index(sweep: Path) -> None:
 
     found = finished_runs(sweep)
     assert (sweep / index.NAME).is_file()
-    assert "points" in vars(found[0])
+    assert found[0].stored is not None
     assert len({id(run.config) for run in found}) == 2
+
+
+def test_curves_of_an_index_answer_as_those_of_files(sweep: Path) -> None:
+    """Bit by bit, whether or not every run has every number; a goal may be reached at once, between two evaluations, or never."""
+    chance = random.Random(0)
+    for whole in (True, False):
+        for seed in range(12):
+            numbers = [
+                (0.5 * place, chance.choice((0.1, chance.random(), 0.9)), chance.random()) for place in range(1, chance.randint(2, 9))
+            ]
+            rows = [f"{seconds},0,0,{loss},{accuracy}" for seconds, accuracy, loss in numbers]
+            odd = ["7,0,0,,", "8,0,0,nan,0.3", "9,0,0,inf,"] if seed % 2 and not whole else []
+            text = "\n".join([CURVE.split("\n")[0], *([] if seed == 4 and not whole else [*rows[:2], *odd, *rows[2:]])])
+            (sweep / f"run-{seed}" / "curve.csv").write_text(text + "\n")
+        finished_runs(sweep)
+        known = {run.name: run for run in finished_runs(sweep)}
+        for name, run in known.items():
+            plain = module._Reader(sweep).of_files(name)
+            assert run.stored is not None
+            assert plain.stored is None
+            assert run.highest_accuracy == plain.highest_accuracy
+            for goal in (-1.0, 0.1, 0.3, 0.5, 0.9, *(value for point in plain.points for value in point[1:] if value is not None)):
+                assert run.time_to(accuracy=goal) == plain.time_to(accuracy=goal)
+                assert run.time_to(loss=goal) == plain.time_to(loss=goal)
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -132,7 +159,7 @@ def test_what_may_change_within_the_same_moment_is_not_kept(sweep: Path, monkeyp
 
     assert [read(sweep), read(sweep)] == [12, 12]
     assert not (sweep / index.NAME).exists()
-    (place, *_) = index.places(sweep)
+    (place, *_) = index.search(sweep).places
     assert index.is_settled(place, begun=datetime.now(UTC) + timedelta(seconds=3))
 
 
@@ -147,21 +174,23 @@ def test_what_json_would_change_is_not_kept(sweep: Path) -> None:
 
 def bomb(sweep: Path) -> None:
     """Few bytes that say they are many rows."""
-    table = pa.table({name: pa.nulls(10, kind) for name, kind in zip(index._schema().names, index._schema().types, strict=True)})
+    table = pa.table({name: pa.nulls(10, kind) for name, kind in zip(schema().names, schema().types, strict=True)})
     parquet.write_table(table, sweep / index.NAME)
 
 
 def crafted(sweep: Path, **columns: Any) -> None:
     """An index of the right form whose rows say something else."""
-    there = index.places(sweep)
-    summary = json.dumps({**SUMMARY, "seed": 1})
+    there = index.search(sweep).places
+    summary = for_tables({**SUMMARY, "seed": 1})
+    names, final = ",".join(summary["final"]), list(summary.pop("final").values())
     rows: dict[str, list[Any]] = {
-        "folder": [place.name for place in there], "stamp": [place.stamp for place in there], "summary": [summary] * len(there),
-        "config": ["{}"] * len(there), "typed": ["{}"] * len(there),
-        **{name: [[0.0]] * len(there) for name in ("seconds", "loss", "accuracy")},
+        "folder": [place.name for place in there], "stamp": [place.stamp for place in there],
+        **{name: [value] * len(there) for name, value in summary.items()},
+        "config": ["{}"] * len(there), "typed": ["{}"] * len(there), "final_names": [names] * len(there), "final": [final] * len(there),
+        **{name: [[0.0]] * len(there) for name in ("curve_seconds", "train_loss", "test_accuracy")},
     }  # fmt: skip
     rows |= {name: [value] * len(there) for name, value in columns.items()}
-    parquet.write_table(pa.table(rows, schema=index._schema()), sweep / index.NAME)
+    parquet.write_table(pa.table({name: rows[name] for name in schema().names}, schema=schema()), sweep / index.NAME)
 
 
 BROKEN: dict[str, Callable[[Path], object]] = {
@@ -173,17 +202,23 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "a link": lambda sweep: ((sweep / index.NAME).rename(sweep / "other"), (sweep / index.NAME).symlink_to(sweep / "other")),
     "a folder": lambda sweep: ((sweep / index.NAME).unlink(), (sweep / index.NAME).mkdir()),
     "a pipe": lambda sweep: ((sweep / index.NAME).unlink(), os.mkfifo(sweep / index.NAME)),
-    "no summary": lambda sweep: crafted(sweep, summary="{}"),
-    "no JSON": lambda sweep: crafted(sweep, summary="{"),
+    "no seed": lambda sweep: crafted(sweep, seed=None),
+    "no metrics": lambda sweep: crafted(sweep, final_names="", final=[]),
+    "a metric too many": lambda sweep: crafted(sweep, final=[0.5, 0.5, 0.5]),
+    "a metric that is no name": lambda sweep: crafted(sweep, final_names="train_loss,a b"),
+    "a name of control characters": lambda sweep: crafted(sweep, cluster="\x1b]0;x\a"),
+    "no number": lambda sweep: crafted(sweep, samples_per_second=float("nan")),
+    "a number too large": lambda sweep: crafted(sweep, samples_per_second=1e200),
+    "no JSON": lambda sweep: crafted(sweep, config="{"),
     "nested JSON": lambda sweep: crafted(sweep, config="[" * 100_000),
     "a list for a config": lambda sweep: crafted(sweep, config="[1]"),
     "a list for words": lambda sweep: crafted(sweep, typed="[1]"),
     "numbers for words": lambda sweep: crafted(sweep, typed='{"seed": 1}'),
-    "text for a number": lambda sweep: crafted(sweep, summary=json.dumps({**SUMMARY, "seed": "1"})),
     "a number that no float can hold": lambda sweep: crafted(sweep, config=json.dumps({"method": 2**2000})),
-    "half a curve": lambda sweep: crafted(sweep, loss=[]),
-    "no curve": lambda sweep: crafted(sweep, seconds=None),
-    "no time": lambda sweep: crafted(sweep, seconds=[float("nan")]),
+    "half a curve": lambda sweep: crafted(sweep, train_loss=[]),
+    "no curve": lambda sweep: crafted(sweep, curve_seconds=None),
+    "no time": lambda sweep: crafted(sweep, curve_seconds=[float("nan")]),
+    "a time that is missing": lambda sweep: crafted(sweep, curve_seconds=[None]),
 }  # fmt: skip
 
 

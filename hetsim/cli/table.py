@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from hetsim import checks
-from hetsim.results.finished_runs import finished_runs
+from hetsim.results.finished_runs import read_runs
 from hetsim.results.tables.files import markdown, write
 from hetsim.results.tables.metrics import METRICS, Target
 from hetsim.results.tables.table import Question, table
@@ -35,14 +35,11 @@ def main() -> None:
         keys = tuple(key.strip() for key in arguments.best_of.split(",") if key.strip())
         target = Target(arguments.target_accuracy, arguments.target_loss, arguments.at_seconds)
         question = Question(arguments.metric, target, arguments.baseline, keys)
-        made = table(finished_runs(arguments.sweep), question)
+        found = read_runs(arguments.sweep)
+        made = table(found.runs, question, num_failed=found.num_failed)
         write(made, arguments.to or arguments.sweep)
         print(markdown(made), end="")
-        remarks = list(made.remarks)
-        failed = sum(not (path.parent / "summary.json").exists() for path in arguments.sweep.rglob("error.txt"))
-        if failed:
-            remarks.append(f"{failed} runs failed and are not in the table: see error.txt in their folders")
-        for remark in remarks:
+        for remark in made.remarks:
             tell(remark)
     except OSError as error:
         tell(f"error: {error.filename} cannot be read or written ({error.strerror}): give another folder")

@@ -132,6 +132,11 @@ def _crossing(before: tuple[float, float], after: tuple[float, float], goal: flo
     return start + (end - start) * (goal - low) / (high - low)
 
 
+def highest_accuracy(points: Sequence[LossPoint]) -> float | None:
+    """The highest test accuracy of a learning curve; None if it has none."""
+    return max((accuracy for _, _, accuracy in points if accuracy is not None), default=None)
+
+
 def value_at(points: Sequence[LossPoint], moment: float, column: int) -> float | None:
     """What a learning curve was at this moment, interpolated between two evaluations; None if the run had ended, or has no such number."""
     known = [(point[0], value) for point in points if (value := point[column]) is not None]

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetsim.results.config_file import check_leaves, read_config
-from hetsim.results.finished import LossPoint, check_has, check_summary, read_curve, read_summary
+from hetsim.results.finished import LossPoint, check_has, highest_accuracy, read_curve, read_summary, time_to
 from hetsim.results.identity import environment_hashes, typed_overrides
-from hetsim.results.index import LEAST, NAME, Row, is_settled, places, read_index, write_index
+from hetsim.results.index import LEAST, NAME, is_settled, read_index, search, write_index
+from hetsim.results.index_columns import Row, StoredCurve
 from hetsim.results.keys import VARY_IN_A_ROW, with_added
-from hetsim.results.run_files import is_number, is_text
+from hetsim.results.schema import for_tables
 
 KEYS = ("method", "backend", "seed", "seconds", "staleness_max")
 """The entries of summary.json that the table needs, besides those of every run."""
@@ -24,23 +25,55 @@ KEYS = ("method", "backend", "seed", "seconds", "staleness_max")
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run: its folder, its summary, its config without the keys that vary in a row, and what was typed for it.
+    """A finished run: its folder, what tables need of its summary, its config without the keys that vary in a row, what was typed for it.
 
     Of many runs, those of one config share it: it is not to be changed.
     """
 
-    folder: Path
+    sweep: Path
+    name: str
+    """Of the run's folder, relative to that of the sweep."""
     summary: Mapping[str, Any]
     config: Mapping[str, Any]
     typed: Mapping[str, str]
+    stored: StoredCurve | None = None
+    """The learning curve as the index has it; None if it is to be read from the files."""
+
+    @cached_property
+    def folder(self) -> Path:
+        """The run's own folder."""
+        return self.sweep / self.name
 
     @cached_property
     def points(self) -> list[LossPoint]:
         """The learning curve: seconds of the run's own clock, training loss, test accuracy; None where there is no number."""
-        return read_curve(self.folder)
+        return read_curve(self.folder) if self.stored is None else self.stored.points()
+
+    @property
+    def highest_accuracy(self) -> float | None:
+        """Of its learning curve; None if it has none."""
+        return highest_accuracy(self.points) if self.stored is None else self.stored.highest_accuracy()
+
+    def time_to(self, *, accuracy: float | None = None, loss: float | None = None) -> float | None:
+        """When it first reached this test accuracy, or this training loss, in seconds of its own clock; None if it never did."""
+        if self.stored is None:
+            return time_to(self.points, accuracy=accuracy, loss=loss)
+        return self.stored.time_to(accuracy=accuracy, loss=loss)
+
+
+class FinishedRuns(NamedTuple):
+    """The finished runs below a folder, and how many have failed there."""
+
+    runs: list[FinishedRun]
+    num_failed: int
 
 
 def finished_runs(folder: Path) -> list[FinishedRun]:
+    """The finished runs of `read_runs`."""
+    return read_runs(folder).runs
+
+
+def read_runs(folder: Path) -> FinishedRuns:
     """Every finished run at any depth; ValueError with one sentence if there is none, or one that is no run of this hetsim.
 
     Many runs are read from the index of the folder, which is brought up to date.
@@ -48,16 +81,16 @@ def finished_runs(folder: Path) -> list[FinishedRun]:
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder: give the folder of a sweep, its hydra.sweep.dir")
     begun = datetime.now(UTC)
-    there = places(folder)
+    there, num_failed = search(folder)
     if not there:
         raise ValueError(f"{folder} holds no finished run: give the folder of a sweep, its hydra.sweep.dir")
     reader = _Reader(folder)
-    with _no_garbage():
+    with no_garbage():
         known = read_index(folder, there, reader.of_index) if len(there) >= LEAST else {}
         found = [known.get(place.name) or reader.of_files(place.name) for place in there]
     if sum(place.name not in known and is_settled(place, begun=begun) for place in there) >= LEAST:
         write_index(folder, ((place, _row(run)) for place, run in zip(there, found, strict=True)), begun=begun)
-    return found
+    return FinishedRuns(found, num_failed)
 
 
 def finished_run(folder: Path) -> FinishedRun:
@@ -73,7 +106,7 @@ def keep_index(folder: Path, *, num_runs: int) -> None:
 
 
 @contextlib.contextmanager
-def _no_garbage() -> Iterator[None]:
+def no_garbage() -> Iterator[None]:
     """While this lasts, Python does not look for garbage: there is none among what is read, and the more there is the longer it looks."""
     looks = gc.isenabled()
     gc.disable()
@@ -99,24 +132,16 @@ class _Reader:
         check_has(folder, summary, *KEYS)
         config = {key: value for key, value in read_config(folder).items() if key not in VARY_IN_A_ROW}
         config |= environment_hashes(folder, without=VARY_IN_A_ROW)
-        return FinishedRun(folder, summary, self._shared(config or {"method": summary["method"]}), typed_overrides(folder))
+        shared = self._shared(config or {"method": summary["method"]})
+        return FinishedRun(self.folder, name, for_tables(summary), shared, typed_overrides(folder))
 
     def of_index(self, name: str, row: Row) -> FinishedRun:
-        """The run of this folder as the index has it, and checked as what files say; ValueError if it is none."""
-        folder = self.folder / name
-        path = self.folder / NAME
-        check_summary(path, row.summary)
-        check_has(folder, row.summary, *KEYS)
+        """The run of this folder as the index has it; ValueError if its config is none."""
         if id(row.config) not in self._checked:
-            check_leaves(path, row.config)
+            check_leaves(self.folder / NAME, row.config)
             self._checked[id(row.config)] = self._shared(with_added(dict(row.config)))
-        if id(row.typed) not in self._checked and isinstance(row.typed, dict) and all(map(is_text, row.typed.values())):
-            self._checked[id(row.typed)] = row.typed
-        if id(row.typed) not in self._checked or not all(is_number(seconds) for seconds, _, _ in row.points):
-            raise ValueError(f"{path} is no index")
-        run = FinishedRun(folder, row.summary, self._checked[id(row.config)], row.typed)
-        vars(run)["points"] = row.points
-        return run
+        stored = row.curve if isinstance(row.curve, StoredCurve) else None
+        return FinishedRun(self.folder, name, row.summary, self._checked[id(row.config)], row.typed, stored)
 
     def _shared(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         return self._configs.setdefault(repr(config), config)
@@ -125,6 +150,6 @@ class _Reader:
 def _row(run: FinishedRun) -> Row | None:
     """What the index keeps of a run; None if its curve cannot be read, which is said to whoever asks for it."""
     try:
-        return Row(run.summary, run.config, run.typed, run.points)
+        return Row(run.summary, run.config, run.typed, run.stored or run.points)
     except ValueError:
         return None

@@ -7,18 +7,15 @@ unpacked is read anew, and what is gone is not listed.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetsim.memory import check_fits
-from hetsim.results.finished import LossPoint
+from hetsim.results.index_columns import Reader, Row, schema, table_of
 from hetsim.results.lock import sole_writer
 from hetsim.results.run_files import check_is_no_link
 from hetsim.runtime.files import written_whole
@@ -28,6 +25,8 @@ LEAST = 200
 """Finished runs that are read one by one in no time: an index is written if so many are not in it."""
 READ = ("summary.json", "config.yaml", "curve.csv")
 """The files of a run that are read."""
+ERROR = "error.txt"
+"""The file of a run that failed."""
 SETTLED_SECONDS = 2
 """A file that was changed less than this before it was read may be changed again in the same moment, by the clock of its file system."""
 MAX_BYTES = 4 * 10**9
@@ -44,36 +43,38 @@ class Place(NamedTuple):
     stamp: bytes
 
 
-@dataclass(frozen=True)
-class Row:
-    """What was read of a run."""
+class Found(NamedTuple):
+    """What there is below a folder: the finished runs, and how many runs have failed."""
 
-    summary: Mapping[str, Any]
-    config: Mapping[str, Any]
-    typed: Mapping[str, str]
-    points: list[LossPoint]
+    places: list[Place]
+    num_failed: int
 
 
-def places(folder: Path) -> list[Place]:
+def search(folder: Path) -> Found:
     """All folders below this one, and itself, that hold a summary.json, in order. Links to folders are not followed."""
     found: list[Place] = []
+    num_failed = 0
     unseen = [""]
     root = os.fspath(folder)
     while unseen:
         name = unseen.pop()
         status: dict[str, os.stat_result | None] = dict.fromkeys(READ)
+        failed = False
         try:
             with os.scandir(os.path.join(root, name) if name else root) as entries:
                 for entry in entries:
                     if entry.name in status:
                         status[entry.name] = entry.stat(follow_symlinks=False)
+                    elif entry.name == ERROR:
+                        failed = True
                     elif entry.is_dir(follow_symlinks=False):
                         unseen.append(f"{name}{os.sep}{entry.name}" if name else entry.name)
         except (PermissionError, FileNotFoundError):
             continue
         if status[READ[0]] is not None:
             found.append(Place(name, _stamp(status.values())))
-    return sorted(found, key=lambda place: [*filter(None, place.name.split(os.sep)), READ[0]])
+        num_failed += failed and status[READ[0]] is None
+    return Found(sorted(found, key=lambda place: [*filter(None, place.name.split(os.sep)), READ[0]]), num_failed)
 
 
 def _stamp(files: Iterable[os.stat_result | None]) -> bytes:
@@ -101,7 +102,7 @@ def read_index(folder: Path, there: Sequence[Place], make: Callable[[str, Row], 
         file = parquet.ParquetFile(path)
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
         if (
-            not file.schema_arrow.equals(_schema(), check_metadata=False)
+            not file.schema_arrow.equals(schema(), check_metadata=False)
             or sum(group.num_rows for group in groups) != file.metadata.num_rows
         ):
             return {}
@@ -113,73 +114,24 @@ def read_index(folder: Path, there: Sequence[Place], make: Callable[[str, Row], 
 
 
 def _rows(file: Any, there: Mapping[str, bytes], make: Callable[[str, Row], Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    parsed = cache(json.loads)  # runs of one config share it
-    for batch in file.iter_batches(batch_size=10_000):
-        columns = batch.to_pydict()
-        ends = zip(columns["seconds"], columns["loss"], columns["accuracy"], strict=True)
-        for name, stamp, summary, config, typed, points in zip(
-            columns["folder"], columns["stamp"], columns["summary"], columns["config"], columns["typed"], ends, strict=True
-        ):
-            if there.get(name) == stamp:
-                row = Row(json.loads(summary), parsed(config), parsed(typed), list(zip(*points, strict=True)))
-                found[name] = make(name, row)
-    return found
+    reader = Reader()
+    return {
+        name: make(name, row)
+        for batch in file.iter_batches(batch_size=10_000)
+        for name, stamp, row in reader.rows(batch)
+        if there.get(name) == stamp
+    }
 
 
 def write_index(folder: Path, rows: Iterable[tuple[Place, Row | None]], *, begun: datetime) -> None:
     """Write the index of what was read of these places since then, unless another process is writing it or the folder cannot be written."""
-    import pyarrow as pa
     from pyarrow import parquet
 
-    texts = _Texts()
-    columns: dict[str, list[Any]] = {name: [] for name in _schema().names}
-    for place, row in rows:
-        written = texts.of(row) if row is not None and is_settled(place, begun=begun) else None
-        if row is not None and written is not None:
-            points = zip(*row.points, strict=True) if row.points else ((), (), ())
-            for column, value in zip(columns.values(), (place.name, place.stamp, *written, *points), strict=True):
-                column.append(value)
+    table = table_of((place.name, place.stamp, row) for place, row in rows if row is not None and is_settled(place, begun=begun))
     try:
         with sole_writer(folder) as ours:
             if ours:
                 with written_whole(folder / NAME) as file:
-                    parquet.write_table(pa.table(columns, schema=_schema()), file, row_group_size=10_000, compression="zstd")
+                    parquet.write_table(table, file, row_group_size=10_000, compression="zstd")
     except OSError:
         return  # a disk that is full, or a folder of somebody else's
-
-
-class _Texts:
-    """The columns of a row that hold JSON; runs that share a config share its text."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, str | None] = {}
-
-    def of(self, row: Row) -> tuple[str, str, str] | None:
-        """None if JSON would change something: dates, keys that are no texts, numbers that are none."""
-        if id(row.config) not in self._known:
-            self._known[id(row.config)] = _as_json(row.config)
-        config, summary, typed = self._known[id(row.config)], _as_json(row.summary), _as_json(row.typed)
-        return None if config is None or summary is None or typed is None else (summary, config, typed)
-
-
-def _as_json(value: Any) -> str | None:
-    try:
-        text = json.dumps(value)
-        text.encode()
-        return text if repr(json.loads(text)) == repr(value) else None
-    except (TypeError, ValueError, RecursionError):
-        return None
-
-
-@cache
-def _schema() -> Any:
-    import pyarrow as pa
-
-    numbers = pa.list_(pa.float64())
-    return pa.schema(
-        {
-            "folder": pa.string(), "stamp": pa.binary(), "summary": pa.string(), "config": pa.string(), "typed": pa.string(),
-            "seconds": numbers, "loss": numbers, "accuracy": numbers,
-        }
-    )  # fmt: skip

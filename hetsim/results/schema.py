@@ -44,8 +44,15 @@ MAPPING = Kind("a mapping", _is_mapping)
 MAPPING_OR_NULL = Kind("a mapping, or null", lambda value: value is None or _is_mapping(value))
 MAPPINGS = Kind("a list of mappings", _each(_is_mapping))
 
+NAMES = ("method", "backend", "cluster", "workload")
+IN_TABLES = (
+    *("seconds", "samples_per_second", "updates_per_second", "staleness_mean", "staleness_p50", "staleness_p95", "staleness_max"),
+    *("idle_share", "num_samples"),
+)
+"""The texts and the numbers of which tables are made, besides the seed, the final metrics and whether training diverged."""
+
 SUMMARY = {
-    **dict.fromkeys(("method", "backend", "cluster", "workload"), TEXT),
+    **dict.fromkeys(NAMES, TEXT),
     "seed": WHOLE,
     "num_workers": COUNT,
     **dict.fromkeys(("num_updates", "num_samples", "num_samples_discarded", "num_samples_in_flight"), NUMBER),
@@ -86,10 +93,28 @@ def check_kinds(path: Path, summary: Any) -> None:
         if found is not MISSING and not holds(found):
             raise ValueError(f"{path}: {key} must be {SUMMARY[key].phrase}, not {shown(found)}: {REMEDY}")
     for name, value in summary.get("final", {}).items():
-        if not name.isidentifier() or len(name) > MAX_LETTERS:
+        if not is_metric(name):
             raise ValueError(f"{path}: final has the metric {shown(name)}, and must have names of letters, digits and _: {REMEDY}")
         if not NUMBER_OR_NULL.holds(value):
             raise ValueError(f"{path}: final.{name} must be {NUMBER_OR_NULL.phrase}, not {shown(value)}: {REMEDY}")
+
+
+def is_metric(name: str) -> bool:
+    """Whether a metric may be called so."""
+    return name.isidentifier() and len(name) <= MAX_LETTERS
+
+
+def for_tables(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What tables need of a summary that was checked; None for what an earlier version of hetsim did not say."""
+    return {
+        **{name: summary.get(name) for name in (*NAMES, "seed", "diverged")},
+        **{name: _as_float(summary.get(name)) for name in IN_TABLES},
+        "final": {name: _as_float(value) for name, value in summary["final"].items()},
+    }
+
+
+def _as_float(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def own_metrics(final: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,7 +69,7 @@ def _mean_and_half(values: Sequence[float]) -> tuple[float, float]:
     from scipy.special import stdtrit
 
     mean = math.fsum(values) / len(values)
-    deviation = statistics.stdev(values) / math.sqrt(len(values))
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
     return mean, float(stdtrit(len(values) - 1, 0.975)) * deviation
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from hetsim.results.finished import LossPoint, time_to, value_at
+from hetsim.results.finished import value_at
 from hetsim.results.finished_runs import FinishedRun
 from hetsim.results.tables.estimates import Number
 
@@ -32,24 +31,20 @@ class Metric:
     """Whether the table in Markdown has it, unless it is the one to rank by; CSV and Parquet have all."""
 
 
-def _entry(*keys: str) -> Callable[[FinishedRun, Target], Number]:
-    """A number of summary.json. A run of an earlier version of hetsim may lack it."""
+def _entry(key: str) -> Callable[[FinishedRun, Target], Number]:
+    """A number of the summary. A run of an earlier version of hetsim may lack it."""
+    return lambda run, _: run.summary[key]
 
-    def number(run: FinishedRun, _: Target) -> Number:
-        found: Any = run.summary
-        for key in keys:
-            found = found.get(key)
-            if found is None:
-                return None
-        return float(found) if isinstance(found, int | float) else None
 
-    return number
+def _final(name: str) -> Callable[[FinishedRun, Target], Number]:
+    """A number of the last evaluation."""
+    return lambda run, _: run.summary["final"].get(name)
 
 
 def _until(wanted: str) -> Callable[[FinishedRun, Target], Number]:
     def number(run: FinishedRun, target: Target) -> Number:
         goal = getattr(target, wanted)
-        return None if goal is None else time_to(run.points, **{wanted: goal})
+        return None if goal is None else run.time_to(**{wanted: goal})
 
     return number
 
@@ -74,17 +69,12 @@ METRICS = {
     "staleness_p95": Metric("staleness p95", False, "linear", _entry("staleness_p95")),
     "staleness_max": Metric("staleness at most", False, "linear", _entry("staleness_max")),
     "idle_share": Metric("idle share", False, "share", _entry("idle_share")),
-    "final_accuracy": Metric("final accuracy", True, "share", _entry("final", "test_accuracy")),
-    "final_loss": Metric("final loss", False, "logarithmic", _entry("final", "train_loss")),
+    "final_accuracy": Metric("final accuracy", True, "share", _final("test_accuracy")),
+    "final_loss": Metric("final loss", False, "logarithmic", _final("train_loss")),
 }
 
 
 def metrics_of(runs: Iterable[FinishedRun]) -> dict[str, Metric]:
     """The metrics above, and as `final.NAME` those that the users' own workloads report; of these, less is better."""
     own = dict.fromkeys(name for run in runs for name in run.summary["final"] if name not in ("train_loss", "test_accuracy"))
-    return METRICS | {f"final.{name}": Metric(f"final {name}", False, "linear", _entry("final", name)) for name in own}
-
-
-def reached(points: Sequence[LossPoint]) -> Number:
-    """The highest test accuracy of a learning curve; None if it has none."""
-    return max((accuracy for _, _, accuracy in points if accuracy is not None), default=None)
+    return METRICS | {f"final.{name}": Metric(f"final {name}", False, "linear", _final(name)) for name in own}

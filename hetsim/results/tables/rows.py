@@ -9,7 +9,7 @@ from functools import cached_property
 from hetsim.results.finished_runs import FinishedRun
 from hetsim.results.tables.estimates import Estimate, Number
 from hetsim.results.tables.labels import label
-from hetsim.results.tables.metrics import Metric, Target, reached
+from hetsim.results.tables.metrics import Metric, Target
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Row:
     @cached_property
     def reached(self) -> Number:
         """The test accuracy that all of its runs reach; None if one has none."""
-        accuracies = [reached(run.points) for run in self.runs]
+        accuracies = [run.highest_accuracy for run in self.runs]
         return None if None in accuracies else min(accuracy for accuracy in accuracies if accuracy is not None)
 
     def by_seed(self, metric: Metric, target: Target) -> dict[int, list[Number]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hetsim import checks
-from hetsim.results.finished_runs import FinishedRun
+from hetsim.results.finished_runs import FinishedRun, no_garbage
 from hetsim.results.identity import identity_of
 from hetsim.results.tables.baseline import with_gains
 from hetsim.results.tables.best import best_of
@@ -60,8 +60,13 @@ class Table:
         return [self.metric, *(name for name in known if name != self.metric)]
 
 
-def table(runs: Sequence[FinishedRun], question: Question) -> Table:
-    """The table of these runs. ValueError with one sentence if it cannot be made as it is asked for."""
+def table(runs: Sequence[FinishedRun], question: Question, *, num_failed: int = 0) -> Table:
+    """The table of these runs, beside which others failed. ValueError with one sentence if it cannot be made as it is asked for."""
+    with no_garbage():
+        return _table(runs, question, num_failed)
+
+
+def _table(runs: Sequence[FinishedRun], question: Question, num_failed: int) -> Table:
     metrics, remarks = metrics_of(runs), list[str]()
     if question.metric is not None and question.metric not in metrics:
         hint = checks.suggestion(question.metric, metrics)
@@ -82,6 +87,8 @@ def table(runs: Sequence[FinishedRun], question: Question) -> Table:
         _refuse_unequal_samples(made)
     if question.baseline is not None:
         made = with_gains(made, question.baseline, metrics[name], remarks)
+    if num_failed:
+        remarks.append(f"{num_failed} runs failed and are not in the table: see error.txt in their folders")
     told = list(dict.fromkeys(map(checks.one_line, remarks)))  # they quote runs, which may be a stranger's
     return Table(title(runs), made, metrics, name, question.baseline, told)
 
@@ -173,11 +180,12 @@ def _with_coordinations(rows: list[Row], remarks: list[str]) -> list[Row]:
 
 def _refuse_unequal_samples(groups: Sequence[Group]) -> None:
     for group in groups:
-        counts = sorted({run.summary["num_samples"] for row in group.rows for run in row.runs if "num_samples" in run.summary})
+        found = (run.summary["num_samples"] for row in group.rows for run in row.runs)
+        counts = sorted({count for count in found if count is not None})
         if len(counts) > 1:
             raise ValueError(
-                f"--metric seconds would compare runs of {counts[0]} to {counts[-1]} samples, as an update is of fewer samples in an "
-                "asynchronous method: take --metric samples_per_second, or a budget of epochs"
+                f"--metric seconds would compare runs of {counts[0]:.0f} to {counts[-1]:.0f} samples, as an update is of fewer samples in "
+                "an asynchronous method: take --metric samples_per_second, or a budget of epochs"
             )
 
 
