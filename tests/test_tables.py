@@ -158,6 +158,21 @@ def test_the_default_is_the_time_to_the_accuracy_that_every_row_reaches(tmp_path
     assert "reached by 1 of 2" in markdown(higher)
 
 
+def test_a_group_without_accuracies_stands_beside_one_with_them(tmp_path: Path) -> None:
+    """A phantom, say, in the folder of runs that learn: no time to an accuracy is compared there."""
+    for name, accuracies in {"digits": (0.1, 0.9), "phantom": ()}.items():
+        for method in ("ssgd", "asgd"):
+            made(
+                tmp_path / name / method, 0, accuracies=accuracies, losses=() if accuracies else (1.0, 0.5), typed=(f"method={method}",),
+                summary={"workload": name}, method=method, workload={"name": name},
+            )  # fmt: skip
+
+    text = markdown(asked(tmp_path))
+
+    assert "| seconds to 0.9 |" in text
+    assert "| seconds to an accuracy |" in text
+
+
 def test_without_accuracies_the_default_is_samples_per_second(tmp_path: Path) -> None:
     """Never the seconds of a budget of updates, which are of fewer samples in an asynchronous method."""
     methods(tmp_path, {"ssgd": (10.0, 10.0), "asgd": (30.0, 30.0)})

@@ -78,7 +78,8 @@ class Group:
 
     def head(self, metric: Metric) -> str:
         """The head of a metric's column."""
-        return metric.head.format(**{key: value for key, value in vars(self.target).items() if value is not None})
+        head = metric.head if self.target.accuracy is not None else metric.head.replace("{accuracy:.4g}", "an accuracy")
+        return head.format(**{key: value for key, value in vars(self.target).items() if value is not None})
 
 
 def is_of_a_group(key: str) -> bool:
