@@ -186,6 +186,8 @@ def find(module: str) -> Any:
         spec = _spec(name, where)
         if spec is None or (name != module and spec.submodule_search_locations is None):
             missing = "add its folder to PYTHONPATH, or install it" if "." not in name else "correct the name"
+            if module.endswith(".py"):
+                missing = "a module's name has no .py at its end"
             raise ValueError(f"Python finds no module {name!r}: {missing}")
         where = spec.submodule_search_locations
     return spec

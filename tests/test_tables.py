@@ -294,6 +294,63 @@ def test_each_methods_best_rates_are_kept_and_said(tmp_path: Path) -> None:
         asked(tmp_path, best_of=("lerning_rate",))
 
 
+def test_no_value_is_the_best_of_equal_ones(tmp_path: Path) -> None:
+    """Samples per second do not depend on a learning rate, so the table would keep any."""
+    for place, rate in enumerate((0.1, 0.2, 0.4)):
+        for method, speed in (("ssgd", 2.0), ("asgd", 3.0)):
+            made(
+                tmp_path / f"{method}-{place}", 0, losses=(1.0, 0.5 - rate), typed=(f"method={method}", f"learning_rate={rate}"),
+                summary={"samples_per_second": speed}, method=method, learning_rate=rate,
+            )  # fmt: skip
+
+    with pytest.raises(ValueError, match=r"--best-of learning_rate: samples/s is the same whatever it is.*--metric final_loss"):
+        asked(tmp_path, best_of=("learning_rate",))
+    assert {row.keys["learning_rate"] for row in asked(tmp_path, "final_loss", best_of=("learning_rate",)).rows} == {"0.4"}
+
+
+def test_a_target_that_no_run_reaches_is_said(tmp_path: Path) -> None:
+    """With how far the best came; and what a ranking by samples per second does not say."""
+    methods(tmp_path / "both", {"ssgd": (1.0,), "asgd": (2.0,)})
+    for method in ("ssgd", "asgd"):
+        made(tmp_path / "learning" / method, 0, accuracies=(0.1, 0.8), losses=(2.0, 0.7), typed=(f"method={method}",), method=method)
+        made(tmp_path / "own" / method, 0, losses=(2.0, 0.7), typed=(f"method={method}",), method=method)
+
+    assert (
+        "no run reached an accuracy of 0.9 (the highest is 0.8), so rows are ranked by samples per second"
+        in asked(tmp_path / "learning", accuracy=0.9).remarks
+    )
+    assert (
+        "no run reached an accuracy of 0.9 (none was measured), so rows are ranked by samples per second"
+        in asked(tmp_path / "own", accuracy=0.9).remarks
+    )
+    assert any("which says nothing of learning: --target-loss L" in remark for remark in asked(tmp_path / "own").remarks)
+    assert not any("learning" in remark for remark in asked(tmp_path / "both").remarks)
+    with pytest.raises(ValueError, match=r"--metric seconds_to_loss: no run reached a training loss of 0.4 \(the lowest is 0.7\)"):
+        asked(tmp_path / "learning", "seconds_to_loss", loss=0.4)
+
+
+def test_a_column_has_one_scale(tmp_path: Path) -> None:
+    """A loss that is not above zero in one row has no logarithm in any; nor is there a gain, which is said."""
+    for method, losses in {"ssgd": (0.1, 1.0, 10.0), "asgd": (-0.5, 0.5, 1.0)}.items():
+        for seed, loss in enumerate(losses):
+            made(tmp_path / f"{method}-{seed}", seed, losses=(20.0, loss), typed=(f"method={method}",), method=method)
+
+    table = asked(tmp_path, "final_loss", baseline="method=ssgd")
+
+    means = {row.keys["method"]: row.numbers["final_loss"].mean for row in table.rows}
+    assert means == {"ssgd": pytest.approx(3.7), "asgd": pytest.approx(1 / 3)}
+    assert "a gain is a ratio of numbers above zero, and final loss is not in every run" in table.remarks
+
+
+def test_a_gain_that_is_equal_in_all_seeds_is_said_to_be(tmp_path: Path) -> None:
+    """It has no interval; nor does a single run's, of which nothing is known."""
+    methods(tmp_path / "three", {"ssgd": (2.0, 3.0, 4.0), "asgd": (4.0, 6.0, 8.0)})
+    methods(tmp_path / "one", {"ssgd": (2.0,), "asgd": (4.0,)})
+
+    assert "2 (equal in all 3)" in markdown(asked(tmp_path / "three", baseline="method=ssgd"))
+    assert "| 2 |" in markdown(asked(tmp_path / "one", baseline="method=ssgd"))
+
+
 def test_rows_of_several_coordinations_are_marked(tmp_path: Path) -> None:
     """In a column, and in one sentence; not where a key says it already."""
     for place, name in enumerate(("all_reduce.SynchronousAllReduce", "parameter_server.ParameterServer")):
@@ -337,7 +394,7 @@ def test_the_same_table_is_in_every_file(tmp_path: Path, monkeypatch: pytest.Mon
     half = math.exp(T2 * math.log(2) / math.sqrt(3))
     assert told.err == ""
     assert [line.split(" | ")[:4] for line in told.out.splitlines()[2:]] == [
-        ["| `16`", "3", "4 (0.715 … 22.4)", "2"],
+        ["| `16`", "3", "4 (0.715 … 22.4)", "2 (equal in all 3)"],
         ["| `8`", "3", "2 (0.357 … 11.2)", "1"],
     ]
     assert columns["label"] == ["batch_size=16", "batch_size=8"]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import yaml
 from hydra.errors import HydraException
+from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from hetsim import checks
@@ -69,13 +70,19 @@ def _no_space(error: OSError) -> str:
     return f"{error.filename or 'a file'} cannot be written ({error.strerror}): free some space, or set {keys} to a folder on another disk"
 
 
-def _unknown_key(found: re.Match[str], _: BaseException) -> str:
+def _unknown_key(found: re.Match[str], error: BaseException) -> str:
     key = found[1]
     group = key.split(".")[0]
     if key == "objective":
         return "objective is no key of the config: it is an option of hetsim-search"
     if key in ("backend.emulate", "backend.interface", "backend.port"):
         return f"{key} is no key of the config: add backend=dist, which has it"
+    parent = getattr(error.__cause__, "parent_node", None)
+    close = (
+        checks.suggestion(key.rpartition(".")[2], [str(name) for name in parent]) if isinstance(parent, DictConfig) and "." in key else ""
+    )
+    if close:
+        return f"{key} is no key of the config{close}"
     if group in GROUPS and group != key:
         return f"{key} is no key of the config as it stands: see 'hetsim --help', or add it with a + in front, as +{key}=…"
     hint = "" if group in (*PLAIN, *GROUPS) else checks.suggestion(group, (*PLAIN, *GROUPS))
@@ -112,13 +119,31 @@ def _unknown_choice(found: re.Match[str], _: BaseException) -> str:
         return "hydra/sweeper=optuna is no choice: hetsim-search searches by Optuna"
     if extra := EXTRAS.get(f"{group}={name}"):
         return f"{group}={name} is not installed: install hetsim[{extra}], as in pip install 'hetsim[{extra}]'"
-    *others, last = options.split()
-    return f"{group}={name} is no choice: take {', '.join(others)}{' or ' if others else ''}{last}"
+    known = options.split()
+    *others, last = known
+    close = checks.suggestion(name, known)
+    own = "" if close or group.startswith("hydra") else f"; {group}/{name}.yaml of your own is found in the folder that --config-dir gives"
+    return f"{group}={name} is no choice: take {', '.join(others)}{' or ' if others else ''}{last}{close or own}"
+
+
+def _several_values(found: re.Match[str], _: BaseException) -> str:
+    key, values = found[1].split("=", 1)
+    brackets = (
+        "" if key.lstrip("+") in (*GROUPS, "method", "experiment") else f", or put them in brackets if they are one list, {key}=[{values}]"
+    )
+    return f"{found[1]} has several values: add -m to run each{brackets}"
+
+
+def _no_config_dir(found: re.Match[str], _: BaseException) -> str:
+    return f"--config-dir {found[1]} is no folder: give the one that has a folder for each group, such as cluster/, with your files in it"
 
 
 TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
     r"Could not override '([^']+)'": _unknown_key,
     r"Error merging override (.*)": _wrong_kind,
+    r"Ambiguous value for argument '(.*?)' 1\. ": _several_values,
+    r"Sweep parameters '(.*?)' requires --multirun": lambda found, _: f"{found[1]} has several values: add -m to run each",
+    r"Additional config directory '(.*?)' not found": _no_config_dir,
     r"Interpolation key '(.*?)' not found": _unknown_reference,
     r"(?:\w+ (?:raised )?while resolving interpolation: )(.*)": _unresolved,
     r"(The following interpolation is used to denote a config key.*)": _unresolved,

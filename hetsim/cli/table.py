@@ -25,7 +25,7 @@ def main() -> None:
     )
     parser.add_argument("--target-loss", type=float, metavar="L", help="the training loss of seconds_to_loss")
     parser.add_argument("--at-seconds", type=float, metavar="T", help="the moment of accuracy_at_seconds and loss_at_seconds")
-    parser.add_argument("--baseline", metavar="KEY=VALUE", help="a row by its keys, such as method=ssgd: what the others gain over it")
+    parser.add_argument("--baseline", metavar="KEY=VALUE,…", help="a row by its keys, such as method=ssgd: what the others gain over it")
     parser.add_argument(
         "--best-of", metavar="KEYS", default="", help="of rows that differ in these keys alone keep the best: learning_rate,momentum"
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from hetsim import checks
-from hetsim.results.tables.estimates import estimate
 from hetsim.results.tables.metrics import Metric, Target
-from hetsim.results.tables.rows import Row
+from hetsim.results.tables.rows import Row, scale
 
 
 def best_of(rows: Sequence[Row], keys: Sequence[str], metric: Metric, target: Target, remarks: list[str]) -> list[Row]:
@@ -19,17 +19,29 @@ def best_of(rows: Sequence[Row], keys: Sequence[str], metric: Metric, target: Ta
     merged: dict[tuple[tuple[str, str], ...], list[Row]] = {}
     for row in rows:
         merged.setdefault(tuple((key, value) for key, value in row.keys.items() if key not in keys), []).append(row)
+    worth = partial(_worth, metric=metric, target=target, on=scale(metric, rows, target))
+    if _all_alike(merged.values(), worth):
+        raise ValueError(
+            f"--best-of {','.join(keys)}: {metric.head.split(' {')[0]} is the same whatever it is, so none is the best: rank by a number "
+            "that depends on it, such as --metric final_loss, or --target-loss L"
+        )
     found = []
     for same in merged.values():
-        best = min(same, key=lambda row: _worth(row, metric, target))
+        best = min(same, key=worth)
         found.append(best)
         remarks += [sentence for key in keys if (sentence := _at_an_end(best, same, key))]
     return found
 
 
-def _worth(row: Row, metric: Metric, target: Target) -> tuple[int, float, float]:
+def _all_alike(merged: Collection[Sequence[Row]], worth: Callable[[Row], tuple[float, ...]]) -> bool:
+    """Whether no row is better than those that it differs from in the keys alone."""
+    several = [same for same in merged if len(same) > 1]
+    return bool(several) and all(len(set(map(worth, same))) == 1 for same in several)
+
+
+def _worth(row: Row, *, metric: Metric, target: Target, on: str) -> tuple[float, ...]:
     """Less is better: few diverged runs, then many runs that have the number, then its mean."""
-    found = estimate([metric.number(run, target) for run in row.runs], scale=metric.scale)
+    found = row.estimate(metric, target, scale=on)
     return row.num_diverged, -found.num_known / found.num_runs, (-1 if metric.higher else 1) * (found.mean or 0.0)
 
 

@@ -13,6 +13,7 @@ from hetsim.results.figures import own_style, save
 from hetsim.results.tables.estimates import Estimate
 from hetsim.results.tables.labels import shortened
 from hetsim.results.tables.picture import cell, picture
+from hetsim.results.tables.rows import Row
 from hetsim.results.tables.table import Table
 from hetsim.runtime.files import write_text, written_whole
 
@@ -34,11 +35,18 @@ def markdown(table: Table) -> str:
             runs = f"{len(row.runs)} ({row.num_diverged} diverged)" if row.num_diverged else str(len(row.runs))
             texts += [row.coordination] if coordination else []
             ranked, *others = [cell(name, row.numbers[name]) for name in printed]
-            gains = [] if table.baseline is None else [str(row.gain)]
+            gains = [] if table.baseline is None else [_gain(row)]
             cells = [*(f"`{_plain(text)}`" if text else "" for text in texts), runs, ranked, *gains, *others]
             lines.append("| " + " | ".join(cells) + " |")
         parts.append("\n".join([f"**`{_plain(group.label)}`**", "", *lines] if group.label else lines) + "\n")
     return "\n".join(parts)
+
+
+def _gain(row: Row) -> str:
+    """A gain without an interval is that of one seed, or the same in all."""
+    text, gain = str(row.gain), row.gain
+    has_none = gain is not None and gain.mean is not None and "(" not in text and text != "1"
+    return f"{text} (equal in all {gain.num_runs})" if gain and has_none and gain.num_runs > 1 else text
 
 
 def _head(key: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hetsim.results.finished_runs import FinishedRun
-from hetsim.results.tables.estimates import Estimate, Number
+from hetsim.results.tables.estimates import Estimate, Number, estimate
 from hetsim.results.tables.labels import label
 from hetsim.results.tables.metrics import Metric, Target
 
@@ -50,6 +50,10 @@ class Row:
         accuracies = [run.highest_accuracy for run in self.runs]
         return None if None in accuracies else min(accuracy for accuracy in accuracies if accuracy is not None)
 
+    def estimate(self, metric: Metric, target: Target, *, scale: str) -> Estimate:
+        """The mean of a metric over the runs, and its interval."""
+        return estimate([metric.number(run, target) for run in self.runs], scale=scale)
+
     def by_seed(self, metric: Metric, target: Target) -> dict[int, list[Number]]:
         """The runs' numbers by their seeds."""
         found: dict[int, list[Number]] = {}
@@ -80,6 +84,14 @@ class Group:
         """The head of a metric's column."""
         head = metric.head if self.target.accuracy is not None else metric.head.replace("{accuracy:.4g}", "an accuracy")
         return head.format(**{key: value for key, value in vars(self.target).items() if value is not None})
+
+
+def scale(metric: Metric, rows: Sequence[Row], target: Target) -> str:
+    """The scale of a metric's column: one for all rows, and no logarithm where a number is not above zero."""
+    if metric.scale != "logarithmic":
+        return metric.scale
+    numbers = (metric.number(run, target) for row in rows for run in row.runs)
+    return "logarithmic" if all(number is None or number > 0 for number in numbers) else "from zero"
 
 
 def is_of_a_group(key: str) -> bool:

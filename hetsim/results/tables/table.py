@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from hetsim import checks
 from hetsim.results.finished_runs import FinishedRun, no_garbage
 from hetsim.results.identity import identity_of
 from hetsim.results.tables.baseline import with_gains
 from hetsim.results.tables.best import best_of
-from hetsim.results.tables.estimates import estimate
 from hetsim.results.tables.labels import distinguishing_keys
 from hetsim.results.tables.metrics import Metric, Target, metrics_of
-from hetsim.results.tables.rows import Group, Row, heading
+from hetsim.results.tables.rows import Group, Row, heading, scale
 from hetsim.shipped import choice
 
 
@@ -73,11 +72,13 @@ def _table(runs: Sequence[FinishedRun], question: Question, num_failed: int) -> 
         raise ValueError(f"--metric {question.metric} is unknown: take {', '.join(metrics)}{hint}")
     groups = _grouped(_rows(runs, remarks))
     targets = _targets(groups, question, remarks)
-    name = _chosen(question.metric, metrics, groups, targets)
+    name = _chosen(question, metrics, groups, targets)
+    if question.metric is None:
+        remarks += _why(name, question.target, runs)
     made = []
     for rows, target in zip(groups, targets, strict=True):
         kept = best_of(rows, question.best_of, metrics[name], target, remarks) if question.best_of else rows
-        counted = [replace(row, numbers=_numbers(row, metrics, target)) for row in kept]
+        counted = _counted(kept, metrics, target)
         ranked = sorted(counted, key=lambda row: _place(row, name, metrics[name]))
         made.append(Group(heading(rows), _with_coordinations(ranked, remarks), target))
     if all(len(group.rows) == 1 for group in made) and len(set(targets)) == 1:  # a sweep over clusters: one ranking of all
@@ -145,11 +146,14 @@ def _contenders(rows: Sequence[Row], merged: Sequence[str]) -> list[Row]:
     return list(found.values())
 
 
-def _chosen(asked: str | None, metrics: Mapping[str, Metric], groups: Sequence[Sequence[Row]], targets: Sequence[Target]) -> str:
+def _chosen(question: Question, metrics: Mapping[str, Metric], groups: Sequence[Sequence[Row]], targets: Sequence[Target]) -> str:
     """The metric to rank by: the one that is asked for, else numbers at an equal time or the time to an equal accuracy, else samples/s."""
+    asked = question.metric
     compared = [(run, target) for rows, target in zip(groups, targets, strict=True) for row in rows for run in row.runs]
     known = [name for name, metric in metrics.items() if any(metric.number(run, target) is not None for run, target in compared)]
     if asked is not None and asked not in known:
+        if missed := _missed(asked, question.target, [run for run, _ in compared]):
+            raise ValueError(f"--metric {asked}: {missed}")
         raise ValueError(f"no run has a number for {asked}: take --metric {' or '.join(known)}")
     wanted = ("accuracy_at_seconds", "loss_at_seconds") if targets[0].seconds is not None else ()
     towards = ("seconds_to_loss",) if targets[0].loss is not None else ()
@@ -157,8 +161,40 @@ def _chosen(asked: str | None, metrics: Mapping[str, Metric], groups: Sequence[S
     return asked or next(name for name in (*preferred, *known) if name in known)
 
 
-def _numbers(row: Row, metrics: Mapping[str, Metric], target: Target) -> dict[str, Any]:
-    return {name: estimate([metric.number(run, target) for run in row.runs], scale=metric.scale) for name, metric in metrics.items()}
+def _why(name: str, target: Target, runs: Sequence[FinishedRun]) -> list[str]:
+    """Why rows are ranked by a rate: what was asked for that no run has, or what a user may have meant."""
+    if name != "samples_per_second":
+        return []
+    missed = [_missed(metric, target, runs) for metric in ("seconds_to_accuracy", "seconds_to_loss")]
+    told = [f"{sentence}, so rows are ranked by samples per second" for sentence in missed if sentence]
+    if not told and any(run.summary["final"].get("train_loss") is not None for run in runs):
+        told = [
+            "rows are ranked by samples per second, which says nothing of learning: --target-loss L compares the times to a training loss"
+        ]
+    return told
+
+
+def _missed(metric: str, target: Target, runs: Sequence[FinishedRun]) -> str | None:
+    """What no run has reached, and how far the best came; None if there is no such target."""
+    if metric == "seconds_to_accuracy" and target.accuracy is not None:
+        best = max((run.highest_accuracy for run in runs if run.highest_accuracy is not None), default=None)
+        return f"no run reached an accuracy of {target.accuracy:g}{_so_far('highest', best)}"
+    if metric == "seconds_to_loss" and target.loss is not None:
+        losses = [loss for run in runs for _, loss, _ in run.points if loss is not None and math.isfinite(loss)]
+        return f"no run reached a training loss of {target.loss:g}{_so_far('lowest', min(losses, default=None))}"
+    return None
+
+
+def _so_far(what: str, best: float | None) -> str:
+    return " (none was measured)" if best is None else f" (the {what} is {best:.4g})"
+
+
+def _counted(rows: Sequence[Row], metrics: Mapping[str, Metric], target: Target) -> list[Row]:
+    """The rows with their numbers."""
+    scales = {name: scale(metric, rows, target) for name, metric in metrics.items()}
+    return [
+        replace(row, numbers={name: row.estimate(metric, target, scale=scales[name]) for name, metric in metrics.items()}) for row in rows
+    ]
 
 
 def _place(row: Row, name: str, metric: Metric) -> tuple[bool, float, float, str]:

@@ -75,7 +75,12 @@ class OwnTask(FlatTask):
                 outputs, target = self._outputs(samples.batch(some, some))
                 for name, function in functions.items():
                     with users_code(self.function, name):
-                        sums[name] += len(some) * float(function(outputs, target))
+                        value = function(outputs, target)
+                        if isinstance(value, torch.Tensor) and value.numel() != 1:
+                            raise self._error(
+                                f"{name} is a tensor of shape {tuple(value.shape)}: let it return one number, the mean over the samples"
+                            )
+                        sums[name] += len(some) * float(value)
         return {name: total / len(indices) for name, total in sums.items()}
 
     def _outputs(self, data: Any) -> tuple[Any, Any]:
@@ -138,7 +143,8 @@ def _check(made: Training, function: str) -> None:
         raise UsersError.of(function, f"model must be a torch.nn.Module, not {checks.shown(made.model)}")
     if not any(parameter.requires_grad for parameter in made.model.parameters()):
         raise UsersError.of(function, "model has no parameters that are trained: give it some")
-    checks.mapping(f"workload.module={function}: metrics", made.metrics, optional=None)
+    if not isinstance(made.metrics, Mapping):
+        raise UsersError.of(function, "metrics must map names to functions, as in {'test_error': error}")
     functions = {"loss": made.loss, "collate": made.collate or list, **{f"metrics[{name!r}]": its for name, its in made.metrics.items()}}
     for name, its in functions.items():
         if not callable(its):
