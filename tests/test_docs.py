@@ -24,6 +24,7 @@ from hetsim import checks
 from hetsim.cli import job, methods
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
+from hetsim.cli.table import main as table_main
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.shipped import configs
 
@@ -255,8 +256,8 @@ def test_own_workloads_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for typed in commands:
         monkeypatch.setattr(sys, "argv", typed)
         monkeypatch.setattr(job, "failures", [])
-        if typed[0] == "hetsim-compare":
-            compare_main()
+        if typed[0] in ("hetsim-compare", "hetsim-table"):
+            {"hetsim-compare": compare_main, "hetsim-table": table_main}[typed[0]]()
         else:
             with pytest.raises(SystemExit) as ended:
                 main()
@@ -269,7 +270,11 @@ def test_own_workloads_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert simulated == shown
     assert list(files) == ["mymodel.py", "mylanguage.py", "mydictionary.py"]
     assert len(files["mymodel.py"].splitlines()) <= 20
-    assert len(commands) == 8
+    assert len(commands) == 9
+    (table,) = (out for typed, out in zip(commands, told, strict=True) if typed[0] == "hetsim-table")
+    assert table.startswith("| method | learning_rate |")
+    assert "| seconds to loss 0.45 | gain over `method=ssgd` |" in table
+    assert "reached by" not in table
     assert sum("backend=dist" in typed for typed in commands) == 2
 
 

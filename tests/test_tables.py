@@ -303,8 +303,16 @@ def test_no_value_is_the_best_of_equal_ones(tmp_path: Path) -> None:
                 summary={"samples_per_second": speed}, method=method, learning_rate=rate,
             )  # fmt: skip
 
-    with pytest.raises(ValueError, match=r"--best-of learning_rate: samples/s is the same whatever it is.*--metric final_loss"):
+    with pytest.raises(
+        ValueError, match=r"--best-of learning_rate: give --target-loss L .* ranked by samples per second, whatever the values"
+    ):
         asked(tmp_path, best_of=("learning_rate",))
+    with pytest.raises(
+        ValueError, match=r"--best-of learning_rate: no run reached a training loss of 0.01 \(the lowest is 0.1\), so rows are"
+    ):
+        asked(tmp_path, best_of=("learning_rate",), loss=0.01)
+    with pytest.raises(ValueError, match=r"--best-of learning_rate: samples/s is the same whatever it is.*--metric final_loss"):
+        asked(tmp_path, "samples_per_second", best_of=("learning_rate",))
     assert {row.keys["learning_rate"] for row in asked(tmp_path, "final_loss", best_of=("learning_rate",)).rows} == {"0.4"}
 
 
@@ -323,8 +331,8 @@ def test_a_target_that_no_run_reaches_is_said(tmp_path: Path) -> None:
         "no run reached an accuracy of 0.9 (none was measured), so rows are ranked by samples per second"
         in asked(tmp_path / "own", accuracy=0.9).remarks
     )
-    assert any("which says nothing of learning: --target-loss L" in remark for remark in asked(tmp_path / "own").remarks)
-    assert not any("learning" in remark for remark in asked(tmp_path / "both").remarks)
+    assert any(remark.startswith("give --target-loss L to compare the times") for remark in asked(tmp_path / "own").remarks)
+    assert not any("--target-loss" in remark for remark in asked(tmp_path / "both").remarks)
     with pytest.raises(ValueError, match=r"--metric seconds_to_loss: no run reached a training loss of 0.4 \(the lowest is 0.7\)"):
         asked(tmp_path / "learning", "seconds_to_loss", loss=0.4)
 

@@ -74,7 +74,10 @@ def _table(runs: Sequence[FinishedRun], question: Question, num_failed: int) -> 
     targets = _targets(groups, question, remarks)
     name = _chosen(question, metrics, groups, targets)
     if question.metric is None:
-        remarks += _why(name, question.target, runs)
+        why = _why(name, question.target, runs)
+        if question.best_of and why:
+            raise ValueError(f"--best-of {','.join(question.best_of)}: {why[0]}, whatever the values")
+        remarks += why
     made = []
     for rows, target in zip(groups, targets, strict=True):
         kept = best_of(rows, question.best_of, metrics[name], target, remarks) if question.best_of else rows
@@ -168,9 +171,7 @@ def _why(name: str, target: Target, runs: Sequence[FinishedRun]) -> list[str]:
     missed = [_missed(metric, target, runs) for metric in ("seconds_to_accuracy", "seconds_to_loss")]
     told = [f"{sentence}, so rows are ranked by samples per second" for sentence in missed if sentence]
     if not told and any(run.summary["final"].get("train_loss") is not None for run in runs):
-        told = [
-            "rows are ranked by samples per second, which says nothing of learning: --target-loss L compares the times to a training loss"
-        ]
+        told = ["give --target-loss L to compare the times to a training loss; rows are ranked by samples per second"]
     return told
 
 
