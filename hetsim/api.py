@@ -34,8 +34,8 @@ from hetsim.results.keys import VARY_IN_A_COMPARISON
 from hetsim.results.tables.files import arrow, escaped, markdown, write
 from hetsim.results.tables.metrics import Target
 from hetsim.results.tables.picture import picture
+from hetsim.results.tables.question import Question
 from hetsim.results.tables.rows import Row
-from hetsim.results.tables.table import Question
 from hetsim.results.tables.table import Table as Ranking
 from hetsim.results.tables.table import table as ranking
 

@@ -22,7 +22,8 @@ from hetsim.results.identity import config_header
 from hetsim.results.tables.estimates import estimate, paired_ratio
 from hetsim.results.tables.files import markdown
 from hetsim.results.tables.metrics import Target
-from hetsim.results.tables.table import Question, Table, table
+from hetsim.results.tables.question import Question
+from hetsim.results.tables.table import Table, table
 
 T2 = 0.95 / math.sqrt(2 * 0.975 * 0.025)
 """Student's t of 97.5 % at two degrees of freedom, in closed form."""

@@ -10,7 +10,8 @@ from hetsim import checks
 from hetsim.results.finished_runs import read_runs
 from hetsim.results.tables.files import markdown, write
 from hetsim.results.tables.metrics import METRICS, Target
-from hetsim.results.tables.table import Question, table
+from hetsim.results.tables.question import Question
+from hetsim.results.tables.table import table
 
 
 def main() -> None:

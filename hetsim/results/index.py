@@ -25,6 +25,7 @@ LEAST = 200
 """Finished runs that are read one by one in no time: an index is written if so many are not in it."""
 READ = ("summary.json", "config.yaml", "curve.csv")
 """The files of a run that are read."""
+WHICH = {name: number for number, name in enumerate(READ)}
 ERROR = "error.txt"
 """The file of a run that failed."""
 SETTLED_SECONDS = 2
@@ -58,22 +59,23 @@ def search(folder: Path) -> Found:
     root = os.fspath(folder)
     while unseen:
         name = unseen.pop()
-        status: dict[str, os.stat_result | None] = dict.fromkeys(READ)
+        files: list[os.stat_result | None] = [None, None, None]
         failed = False
         try:
-            with os.scandir(os.path.join(root, name) if name else root) as entries:
+            with os.scandir(f"{root}{os.sep}{name}") as entries:
                 for entry in entries:
-                    if entry.name in status:
-                        status[entry.name] = entry.stat(follow_symlinks=False)
-                    elif entry.name == ERROR:
-                        failed = True
+                    number = WHICH.get(entry.name)
+                    if number is not None:
+                        files[number] = entry.stat(follow_symlinks=False)
                     elif entry.is_dir(follow_symlinks=False):
                         unseen.append(f"{name}{os.sep}{entry.name}" if name else entry.name)
+                    elif entry.name == ERROR:
+                        failed = True
         except (PermissionError, FileNotFoundError):
             continue
-        if status[READ[0]] is not None:
-            found.append(Place(name, _stamp(status.values())))
-        num_failed += failed and status[READ[0]] is None
+        if files[0] is not None:
+            found.append(Place(name, _stamp(files)))
+        num_failed += failed and files[0] is None
     return Found(sorted(found, key=lambda place: [*filter(None, place.name.split(os.sep)), READ[0]]), num_failed)
 
 

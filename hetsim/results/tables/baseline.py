@@ -28,9 +28,7 @@ def with_gains(groups: Sequence[Group], baseline: str, metric: Metric, remarks: 
                 f"{len(rows)} rows are {baseline}: the gain of each row is over the one that differs from it in the fewest keys; "
                 "name more of its keys, as in KEY=VALUE,KEY=VALUE, to compare all rows with one"
             )
-        if rows and any(
-            number is not None and number <= 0 for row in group.rows for run in row.runs for number in [metric.number(run, group.target)]
-        ):
+        if rows and any(number is not None and number <= 0 for row in group.rows for number in row.values(metric, group.target)):
             remarks.append(f"a gain is a ratio of numbers above zero, and {group.head(metric)} is not in every run")
         made.append(replace(group, rows=[_with_gain(row, rows, group, baseline, metric, remarks) for row in group.rows], baselines=rows))
     return made

@@ -23,6 +23,7 @@ class Row:
     """How its ranks work together, where that differs in its group and no key says it."""
     gain: Estimate | None = None
     """Over the baseline's row, in the table's metric, paired by seed: above 1 where this row is better; None without a baseline."""
+    _known: dict[tuple[str, Target], list[Number]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def num_runs(self) -> int:
@@ -52,13 +53,20 @@ class Row:
 
     def estimate(self, metric: Metric, target: Target, *, scale: str) -> Estimate:
         """The mean of a metric over the runs, and its interval."""
-        return estimate([metric.number(run, target) for run in self.runs], scale=scale)
+        return estimate(self.values(metric, target), scale=scale)
+
+    def values(self, metric: Metric, target: Target) -> list[Number]:
+        """A metric's number of each run."""
+        key = metric.head, target
+        if key not in self._known:
+            self._known[key] = [metric.number(run, target) for run in self.runs]
+        return self._known[key]
 
     def by_seed(self, metric: Metric, target: Target) -> dict[int, list[Number]]:
         """The runs' numbers by their seeds."""
         found: dict[int, list[Number]] = {}
-        for run in self.runs:
-            found.setdefault(run.summary["seed"], []).append(metric.number(run, target))
+        for run, value in zip(self.runs, self.values(metric, target), strict=True):
+            found.setdefault(run.summary["seed"], []).append(value)
         return found
 
 
@@ -90,7 +98,7 @@ def scale(metric: Metric, rows: Sequence[Row], target: Target) -> str:
     """The scale of a metric's column: one for all rows, and no logarithm where a number is not above zero."""
     if metric.scale != "logarithmic":
         return metric.scale
-    numbers = (metric.number(run, target) for row in rows for run in row.runs)
+    numbers = (number for row in rows for number in row.values(metric, target))
     return "logarithmic" if all(number is None or number > 0 for number in numbers) else "from zero"
 
 

@@ -1,0 +1,102 @@
+"""What a table is asked for, what its runs are compared at, and the number by which they are ranked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hetsim.results.finished_runs import FinishedRun
+from hetsim.results.tables.metrics import Metric, Target
+from hetsim.results.tables.rows import Row
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a table is asked for, by the options of `hetsim-table`; what is None or empty is left to the table."""
+
+    metric: str | None = None
+    target: Target = field(default_factory=Target)
+    baseline: str | None = None
+    best_of: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        accuracy, loss, seconds = self.target.accuracy, self.target.loss, self.target.seconds
+        if accuracy is not None and not 0 < accuracy <= 1:
+            raise ValueError(f"--target-accuracy must be above 0 and at most 1, not {accuracy:g}")
+        if loss is not None and not abs(loss) < float("inf"):
+            raise ValueError(f"--target-loss must be a number, not {loss:g}")
+        if seconds is not None and not 0 <= seconds < float("inf"):
+            raise ValueError(f"--at-seconds must be a moment of the runs, from 0, not {seconds:g}")
+
+
+def targets_of(groups: Sequence[Sequence[Row]], question: Question, remarks: list[str]) -> list[Target]:
+    """What the runs of each group are compared at: unless one is asked for, the highest accuracy that every row on the same data reaches.
+
+    Rows that have diverged do not count; of the rows that `--best-of` makes one, the best does.
+    """
+    if question.target.accuracy is not None:
+        return [question.target] * len(groups)
+    lowest: dict[str, tuple[float, Row]] = {}
+    for row in (row for rows in groups for row in _contenders(rows, question.best_of)):
+        if row.reached is not None and row.reached < lowest.get(row.data, (2.0, row))[0]:
+            lowest[row.data] = row.reached, row
+    for data, (accuracy, row) in lowest.items() if sum(map(len, groups)) > 1 else ():
+        every = "every row" if len(lowest) == 1 else f"every row on {data}"
+        remarks.append(f"{accuracy:.4g} is the accuracy that {every} reaches, {row.label} no more: --target-accuracy sets another")
+    return [replace(question.target, accuracy=lowest.get(rows[0].data, (None, None))[0]) for rows in groups]
+
+
+def _contenders(rows: Sequence[Row], merged: Sequence[str]) -> list[Row]:
+    """The rows that have not diverged; of those that differ in these keys alone, the one that reaches the highest accuracy."""
+    found: dict[tuple[tuple[str, str], ...], Row] = {}
+    for row in rows:
+        own = tuple((key, value) for key, value in row.keys.items() if key not in merged)
+        if not row.num_diverged and (own not in found or (row.reached or 0.0) > (found[own].reached or 0.0)):
+            found[own] = row
+    return list(found.values())
+
+
+def chosen(question: Question, metrics: Mapping[str, Metric], groups: Sequence[Sequence[Row]], targets: Sequence[Target]) -> str:
+    """The metric to rank by: the one that is asked for, else numbers at an equal time or the time to an equal accuracy, else samples/s."""
+    asked = question.metric
+    compared = [(row, target) for rows, target in zip(groups, targets, strict=True) for row in rows]
+    known = [name for name, metric in metrics.items() if any(_has(row, metric, target) for row, target in compared)]
+    if asked is not None and asked not in known:
+        if missed := _missed(asked, question.target, [run for row, _ in compared for run in row.runs]):
+            raise ValueError(f"--metric {asked}: {missed}")
+        raise ValueError(f"no run has a number for {asked}: take --metric {' or '.join(known)}")
+    wanted = ("accuracy_at_seconds", "loss_at_seconds") if targets[0].seconds is not None else ()
+    towards = ("seconds_to_loss",) if targets[0].loss is not None else ()
+    preferred = (*wanted, *towards, "seconds_to_accuracy", "samples_per_second")
+    return asked or next(name for name in (*preferred, *known) if name in known)
+
+
+def _has(row: Row, metric: Metric, target: Target) -> bool:
+    return any(value is not None for value in row.values(metric, target))
+
+
+def reasons(name: str, target: Target, runs: Sequence[FinishedRun]) -> list[str]:
+    """Why rows are ranked by a rate: what was asked for that no run has, or what a user may have meant."""
+    if name != "samples_per_second":
+        return []
+    missed = [_missed(metric, target, runs) for metric in ("seconds_to_accuracy", "seconds_to_loss")]
+    told = [f"{sentence}, so rows are ranked by samples per second" for sentence in missed if sentence]
+    if not told and any(run.summary["final"].get("train_loss") is not None for run in runs):
+        told = ["give --target-loss L to compare the times to a training loss; rows are ranked by samples per second"]
+    return told
+
+
+def _missed(metric: str, target: Target, runs: Sequence[FinishedRun]) -> str | None:
+    """What no run has reached, and how far the best came; None if there is no such target."""
+    if metric == "seconds_to_accuracy" and target.accuracy is not None:
+        best = max((run.highest_accuracy for run in runs if run.highest_accuracy is not None), default=None)
+        return f"no run reached an accuracy of {target.accuracy:g}{_so_far('highest', best)}"
+    if metric == "seconds_to_loss" and target.loss is not None:
+        losses = [loss for run in runs for _, loss, _ in run.points if loss is not None and math.isfinite(loss)]
+        return f"no run reached a training loss of {target.loss:g}{_so_far('lowest', min(losses, default=None))}"
+    return None
+
+
+def _so_far(what: str, best: float | None) -> str:
+    return " (none was measured)" if best is None else f" (the {what} is {best:.4g})"
