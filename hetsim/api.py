@@ -240,6 +240,7 @@ def table(
     runs: str | Path | Sequence[Run | str | Path],
     *,
     metric: str | None = None,
+    direction: str | None = None,
     target_accuracy: float | None = None,
     target_loss: float | None = None,
     at_seconds: float | None = None,
@@ -251,7 +252,7 @@ def table(
     The arguments are the options of `hetsim-table`, such as `baseline="method=ssgd"` and `best_of=["learning_rate"]`. ValueError with one
     sentence if there is no such table.
     """
-    question = Question(metric, Target(target_accuracy, target_loss, at_seconds), baseline, tuple(best_of))
+    question = Question(metric, Target(target_accuracy, target_loss, at_seconds), baseline, tuple(best_of), direction)
     if isinstance(runs, str | Path):
         below = read_runs(Path(runs))
         return Table(ranking(below.runs, question, num_failed=below.num_failed))

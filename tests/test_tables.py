@@ -388,6 +388,26 @@ def test_numbers_of_the_users_own_have_columns(tmp_path: Path) -> None:
 # Files
 
 
+def test_more_of_a_number_of_the_users_own_may_be_better(tmp_path: Path) -> None:
+    """Ranked, compared and kept so."""
+    for method, value in {"ssgd": 0.5, "asgd": 0.75}.items():
+        made(
+            tmp_path / method, 0, losses=(2.0, 1.0), typed=(f"method={method}",), method=method,
+            summary={"final": {"train_loss": 1.0, "test_accuracy": None, "r_squared": value}},
+        )  # fmt: skip
+
+    def ranked(direction: str | None) -> list[tuple[str, float | None]]:
+        found = table(finished_runs(tmp_path), Question("final.r_squared", baseline="method=ssgd", direction=direction))
+        return [(row.keys["method"], row.gain.mean if row.gain else None) for row in found.rows]
+
+    assert ranked(None) == ranked("minimize") == [("ssgd", 1.0), ("asgd", pytest.approx(2 / 3))]
+    assert ranked("maximize") == [("asgd", pytest.approx(1.5)), ("ssgd", 1.0)]
+    with pytest.raises(ValueError, match="--direction must be minimize or maximize, not up"):
+        Question("final.r_squared", direction="up")
+    with pytest.raises(ValueError, match=r"--direction is for a number of your own: add --metric final\.NAME"):
+        Question("final_loss", direction="maximize")
+
+
 def test_the_same_table_is_in_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Markdown on the screen and in a file, CSV, Parquet, a picture."""
     from pyarrow import csv, parquet

@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument(
         "--metric", metavar="NAME", help=f"rank by this number and draw it: {', '.join(METRICS)}, or final.NAME of your own"
     )
+    parser.add_argument("--direction", metavar="WAY", help="minimize (the default) or maximize, for a number of your own (final.NAME)")
     parser.add_argument(
         *("--target-accuracy", "--accuracy"), type=float, metavar="A", help="of seconds_to_accuracy (the highest that every row reaches)"
     )
@@ -35,7 +36,7 @@ def main() -> None:
     try:
         keys = tuple(key.strip() for key in arguments.best_of.split(",") if key.strip())
         target = Target(arguments.target_accuracy, arguments.target_loss, arguments.at_seconds)
-        question = Question(arguments.metric, target, arguments.baseline, keys)
+        question = Question(arguments.metric, target, arguments.baseline, keys, arguments.direction)
         found = read_runs(arguments.sweep)
         made = table(found.runs, question, num_failed=found.num_failed)
         write(made, arguments.to or arguments.sweep)

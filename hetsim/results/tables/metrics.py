@@ -74,7 +74,7 @@ METRICS = {
 }
 
 
-def metrics_of(runs: Iterable[FinishedRun]) -> dict[str, Metric]:
-    """The metrics above, and as `final.NAME` those that the users' own workloads report; of these, less is better."""
+def metrics_of(runs: Iterable[FinishedRun], *, higher: str | None = None) -> dict[str, Metric]:
+    """The metrics above, and as `final.NAME` those that the users' own workloads report; of these, less is better, but for `higher`."""
     own = dict.fromkeys(name for run in runs for name in run.summary["final"] if name not in ("train_loss", "test_accuracy"))
-    return METRICS | {f"final.{name}": Metric(f"final {name}", False, "linear", _final(name)) for name in own}
+    return METRICS | {f"final.{name}": Metric(f"final {name}", f"final.{name}" == higher, "linear", _final(name)) for name in own}

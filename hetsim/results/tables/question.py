@@ -19,8 +19,14 @@ class Question:
     target: Target = field(default_factory=Target)
     baseline: str | None = None
     best_of: tuple[str, ...] = ()
+    direction: str | None = None
+    """Of a metric of the user's own, "minimize" or "maximize"; None is "minimize"."""
 
     def __post_init__(self) -> None:
+        if self.direction not in (None, "minimize", "maximize"):
+            raise ValueError(f"--direction must be minimize or maximize, not {self.direction}")
+        if self.direction is not None and not (self.metric or "").startswith("final."):
+            raise ValueError("--direction is for a number of your own: add --metric final.NAME")
         accuracy, loss, seconds = self.target.accuracy, self.target.loss, self.target.seconds
         if accuracy is not None and not 0 < accuracy <= 1:
             raise ValueError(f"--target-accuracy must be above 0 and at most 1, not {accuracy:g}")

@@ -47,7 +47,7 @@ def table(runs: Sequence[FinishedRun], question: Question, *, num_failed: int = 
 
 
 def _table(runs: Sequence[FinishedRun], question: Question, num_failed: int) -> Table:
-    metrics, remarks = metrics_of(runs), list[str]()
+    metrics, remarks = metrics_of(runs, higher=question.metric if question.direction == "maximize" else None), list[str]()
     if question.metric is not None and question.metric not in metrics:
         hint = checks.suggestion(question.metric, metrics)
         raise ValueError(f"--metric {question.metric} is unknown: take {', '.join(metrics)}{hint}")
