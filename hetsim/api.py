@@ -14,10 +14,11 @@ from __future__ import annotations
 import os
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from hetsim.checks import printable
 from hetsim.errors import RunFailed
@@ -31,13 +32,31 @@ from hetsim.results.finished_runs import finished_run, read_runs
 from hetsim.results.identity import environment_hashes
 from hetsim.results.intervals import read_intervals, read_trace
 from hetsim.results.keys import VARY_IN_A_COMPARISON
-from hetsim.results.tables.files import arrow, escaped, markdown, write
+from hetsim.results.tables.files import arrow, html, markdown, write
 from hetsim.results.tables.metrics import Target
 from hetsim.results.tables.picture import picture
 from hetsim.results.tables.question import Question
 from hetsim.results.tables.rows import Row
 from hetsim.results.tables.table import Table as Ranking
 from hetsim.results.tables.table import table as ranking
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _printable_errors(function: Callable[P, R]) -> Callable[P, R]:
+    """The same function, in whose errors control characters are written out: they quote names of folders, which may be a stranger's."""
+
+    @wraps(function)
+    def called(*arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            return function(*arguments, **options)
+        except ValueError as error:
+            if str(error).isprintable():
+                raise
+            raise ValueError(printable(str(error))) from None
+
+    return called
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,6 +71,7 @@ class Run:
         """The resolved config, with references in the place of values of environment variables."""
         return read_config(self.folder)
 
+    @_printable_errors
     def trace(self) -> Any:
         """All that happened, as an Arrow table: one row for each interval, with start and end in seconds, rank and kind.
 
@@ -59,10 +79,12 @@ class Run:
         """
         return read_trace(self.folder / "trace.parquet")
 
+    @_printable_errors
     def curve(self) -> Any:
         """The learning curve, as an Arrow table: seconds of the run, version, samples, training loss, test accuracy, own metrics."""
         return curve_table(self.folder)
 
+    @_printable_errors
     def timeline(self) -> Any:
         """Who computes, updates, communicates and waits in the first steps, as a matplotlib figure; None if the run has no step."""
         check_has(self.folder, self.summary, "method", "cluster", "workload", "num_workers")
@@ -72,7 +94,7 @@ class Run:
             return timeline([(f"{self.summary['method']} on {self.summary['cluster']}", steps)], num_workers=size)
 
     def __repr__(self) -> str:
-        return f"{describe(self.summary)}\n  files in {os.path.relpath(self.folder)}"
+        return f"{describe(self.summary)}\n  files in {printable(os.path.relpath(self.folder))}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,9 +145,9 @@ class Table:
     def __repr__(self) -> str:
         return "\n".join([markdown(self.ranking).rstrip("\n"), *([""] if self.remarks else []), *self.remarks])
 
-    def _repr_markdown_(self) -> str:
+    def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return "\n\n".join([markdown(self.ranking), *map(escaped, self.remarks)])
+        return html(self.ranking)
 
 
 @dataclass(frozen=True, repr=False)
@@ -221,6 +243,7 @@ def sweep(
     return table(place)
 
 
+@_printable_errors
 def load(folder: str | Path) -> Run:
     """A run that has finished, from its folder. ValueError with one sentence if it holds none."""
     found = Run(Path(folder), read_summary(Path(folder)))
@@ -228,6 +251,7 @@ def load(folder: str | Path) -> Run:
     return found
 
 
+@_printable_errors
 def compare(first: Run | str | Path, second: Run | str | Path) -> Comparison:
     """Two runs, or their folders, side by side."""
     folders, summaries, names = ordered([one.folder if isinstance(one, Run) else Path(one) for one in (first, second)])
@@ -236,6 +260,7 @@ def compare(first: Run | str | Path, second: Run | str | Path) -> Comparison:
     return Comparison((one, other), names, comparison(*summaries), differences(*configs))
 
 
+@_printable_errors
 def table(
     runs: str | Path | Sequence[Run | str | Path],
     *,

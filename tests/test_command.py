@@ -360,6 +360,12 @@ def test_a_config_is_composed_a_second_time_only_for_a_mode_that_is_typed(
     assert len(list(tmp_path.glob(summary))) == 1
 
 
+def test_hydras_own_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It composes Hydra's part alone."""
+    assert command(monkeypatch, "--hydra-help") == 0
+    assert "Hydra" in capsys.readouterr().out
+
+
 def test_a_users_own_config_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """--config-dir adds choices to every group."""
     (tmp_path / "cluster").mkdir()

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def test_random_sweeps_give_equal_configs_either_way(number: int, monkeypatch: p
         expected, quick = composed(loader, [*hydra, *first]), quickly_composed(loader, master, first)
         assert quick is None or (expected is not None and whole(quick) == whole(expected)), first
         num_composed, num_quick = num_composed + (expected is not None), num_quick + (quick is not None)
-        own = own_config(loader, master, first)
+        own = None if quick is None else own_config(loader, master, first, quick)
         if expected is not None and own is not None:
             assert OmegaConf.to_yaml(own) == OmegaConf.to_yaml(without_hydra(expected))
             num_known += num_identities(
@@ -144,6 +145,22 @@ def test_no_value_of_a_run_changes_hydras_part() -> None:
     assert Template.of(config, others=False).config(words).hydra.job.env_set.MARK == "x"
     with pytest.raises(ValueError, match="change what Hydra does"):
         Template.of(config, others=True).config(words)
+
+
+def test_a_run_gets_the_config_that_was_checked() -> None:
+    """Where others' files are composed: a config of its own, made without Hydra's part, must be the same; else Hydra's is taken."""
+    loader = ConfigLoaderImpl(create_config_search_path(str(configs())))
+    master = loader.load_configuration("config", [], RunMode.MULTIRUN)
+    typed = ("data_root=${oc.select:hydra.job.name,x}",)
+    whole_config = composed(loader, [*typed])
+    assert whole_config is not None
+
+    assert own_config(loader, master, typed, whole_config) is not None
+    with open_dict(whole_config):
+        whole_config.trust = ["mine"]
+    (known,) = compositions(loader, master).templates.items()
+    compositions(loader, master).templates[known[0]] = replace(known[1], others=True)
+    assert own_config(loader, master, typed, whole_config) is None
 
 
 WHERE = (

@@ -205,13 +205,23 @@ def quickly_composed(loader: ConfigLoader, master: DictConfig, typed: Sequence[s
     return None
 
 
-def own_config(loader: ConfigLoader, master: DictConfig, typed: Sequence[str]) -> DictConfig | None:
-    """The same without Hydra's part."""
+def own_config(loader: ConfigLoader, master: DictConfig, typed: Sequence[str], whole: DictConfig) -> DictConfig | None:
+    """The same without Hydra's part: a config of its own, which is what was checked as part of the whole one."""
     with contextlib.suppress(Exception):
         known = compositions(loader, master)
         words = known.words(typed)
-        return None if words is None else known.template(words).own_config(words)
+        if words is not None:
+            template = known.template(words)
+            own = template.own_config(words)
+            if not template.others or _unresolved(own) == _unresolved(whole):
+                return own
     return None
+
+
+def _unresolved(config: DictConfig) -> dict[str, Any]:
+    entries = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(entries, dict)
+    return {str(key): value for key, value in entries.items() if key != "hydra"}
 
 
 def of_own_files(loader: ConfigLoaderImpl, typed: Sequence[str], compose: Callable[..., DictConfig]) -> DictConfig | None:

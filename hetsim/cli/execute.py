@@ -27,7 +27,7 @@ def execute(context: HydraContext, task: TaskFunction, master: DictConfig, typed
     with open_dict(whole):
         whole.hydra.job.id = job_id
         whole.hydra.job.num = number
-    own = own_config(context.config_loader, master, typed) if is_plain(whole) else None
+    own = own_config(context.config_loader, master, typed, whole) if is_plain(whole) else None
     if own is None:
         ended = run_job(
             hydra_context=context, task_function=task, config=whole, job_dir_key="hydra.sweep.dir", job_subdir_key="hydra.sweep.subdir"

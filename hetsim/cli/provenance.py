@@ -46,6 +46,8 @@ IN_FILES = re.compile(
 """The keys of Hydra's part of a config that a file may set."""
 SWEPT = re.compile(r"[+~]*(?!(hydra|trust|(workload\.)?download)\b)[A-Za-z_][\w./]*")
 """The keys that a file may vary in a sweep."""
+GLOB = re.compile(r"glob\s*\(", re.IGNORECASE)
+"""What stands for the names of files."""
 OF_THE_RUN = re.compile(r"(runtime|overrides)(\..+)?|searchpath|job\.(config_name|override_dirname|num|id)")
 """The keys in which Hydra says what it has composed."""
 MODE = re.compile(r"\s*[+~]*hydra\s*(\.(mode|searchpath)\b|[=@{]|$)")
@@ -99,7 +101,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
     def checked_configuration(
         loader: ConfigLoaderImpl, config_name: str | None, overrides: list[str], run_mode: RunMode, *more: Any, **options: Any
     ) -> DictConfig:
-        others = config_name != "config" or has_others(loader, overrides)
+        others = config_name not in ("config", None) or has_others(loader, overrides)
         try:
             if not others and run_mode is RunMode.RUN:
                 known = of_own_files(loader, overrides, partial(plain_configuration, loader))
@@ -137,6 +139,8 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
         return config
 
     def checked_file(loader: ConfigLoaderImpl, default: Any, repo: Any) -> ConfigResult:
+        if re.match(r"/?hydra(/|$)", str(default.config_path)) and not re.match(r"hydra(\.|$)", str(default.package)):
+            raise ValueError(f"{default.package} is a config of Hydra's own, {default.config_path}, by a defaults list: leave it out there")
         found = load_file(loader, default, repo)
         check_file(found, default.config_path)
         return found
@@ -214,7 +218,7 @@ def check_file(found: ConfigResult, config: str) -> None:
         raise ValueError(
             f"{file} sets trust, which is taken from the command line alone: leave it out there, and type 'trust=[…]' yourself"
         )
-    for key, _ in flattened(entries["hydra"]) if entries.get("hydra", {}) != {} else ():
+    for key, value in flattened(entries["hydra"]) if entries.get("hydra", {}) != {} else ():
         if not IN_FILES.fullmatch(key):
             raise ValueError(
                 f"{file} sets hydra.{key}, which is taken from the command line alone: leave it out there, and type it yourself"
@@ -223,6 +227,8 @@ def check_file(found: ConfigResult, config: str) -> None:
             raise ValueError(
                 f"{file} varies {key.removeprefix('sweeper.params.')} in a sweep, which only the command line may do: leave it out"
             )
+        if key.startswith("sweeper.params") and GLOB.search(str(value)):
+            raise ValueError(f"{file} has {value} as hydra.{key}, which takes names of files: list the choices")
 
 
 def check_place(file: Path, folder: str) -> None:
@@ -233,7 +239,7 @@ def check_place(file: Path, folder: str) -> None:
 
 def trusted(config: DictConfig) -> list[Any]:
     """What the config has for `trust`, with references as they are."""
-    node: Any = config._get_node("trust")
+    node: Any = config._get_node("trust", validate_access=False)
     entry = OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else [] if node is None else node._value()
     return entry if isinstance(entry, list) else [] if entry is None else [entry]
 
@@ -258,9 +264,12 @@ def check_untyped(config: DictConfig) -> None:
 
     def check(key: str, node: Any) -> None:
         if isinstance(node, DictConfig | ListConfig):
-            if node._metadata.object_type not in (None, dict, list):
-                raise ValueError(f"{key} is a config of Hydra's own, by the defaults list of a file: leave it out there")
-            entries = node._value()
+            entries, about = node._value(), node._metadata
+            kinds = {about.ref_type, about.element_type, about.key_type if isinstance(node, DictConfig) else Any}
+            if about.object_type not in (None, dict, list) or kinds != {Any}:
+                raise ValueError(f"{key} has a type, by a config of Hydra's own in the defaults list of a file: leave it out there")
+            if isinstance(entries, str):
+                raise ValueError(f"{key} is a reference in the place of a mapping: write the mapping out")
             for name, part in entries.items() if isinstance(entries, dict) else enumerate(entries) if isinstance(entries, list) else ():
                 check(f"{key}.{name}", part)
 
@@ -282,5 +291,7 @@ def check_leaves(found: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             raise ValueError(f"hydra.{key} is set by a config file, and is taken from the command line alone: leave it out there")
         if key.startswith("sweeper.params.") and not SWEPT.fullmatch(key.removeprefix("sweeper.params.")):
             raise ValueError(f"a config file varies {key.removeprefix('sweeper.params.')} in a sweep, which only the command line may do")
+        if key.startswith("sweeper.params") and GLOB.search(str(value)):
+            raise ValueError(f"hydra.{key} is {value} in a config file, which takes names of files: list the choices")
         if "$" in str(value):
             raise ValueError(f"hydra.{key} refers to another key in a config file: write the value out")

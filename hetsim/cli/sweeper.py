@@ -11,11 +11,13 @@ from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
+from hetsim import checks
 from hetsim.cli.compositions import Words, compositions
 from hetsim.cli.entries import identity
 from hetsim.cli.execute import is_plain
@@ -58,6 +60,8 @@ class CombinationsSweeper(Sweeper):
         assert self.launcher is not None
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         overrides = parser.parse_overrides([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
+        for override in overrides:
+            check_names(override)
         (runs,) = BasicSweeper.split_arguments([override for override in overrides if not is_of_grid(override)], None)
         if "grid" in self.config:
             runs = self._with_grid(runs)
@@ -79,6 +83,16 @@ class CombinationsSweeper(Sweeper):
         grid = Grid(self.config, self.hydra_context.config_loader)
         check_number(sum(map(grid.num_runs, runs)))
         return [run for words in runs for run in grid.runs(words)]
+
+
+def check_names(override: Override) -> None:
+    """ValueError with one sentence if a glob finds a file whose name would be read as more than a name: it may be a stranger's."""
+    if isinstance(override.value(), Glob):
+        for name in override.sweep_string_iterator():
+            if not re.fullmatch(r"[A-Za-z0-9_][\w./+-]*", name, re.ASCII):
+                raise ValueError(
+                    f"{override.input_line} finds {checks.shown(name)}, which is no plain name: rename the file, or list the choices"
+                )
 
 
 class _Checked:

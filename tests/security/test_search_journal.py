@@ -81,6 +81,7 @@ JOURNALS: dict[str, Callable[[Path], object]] = {
     "a value that is none": edited('"batch_size":64.0', '"batch_size":NaN'),
     "a text for a number": edited("12.75", '"much"'),
     "a list for a number": edited("12.75", "[1, 2]"),
+    "a number that no float can hold": edited("12.75", "1" + "0" * 400),
     "an infinite number": edited("12.75", "Infinity"),
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ from worlds import exit_status
 import hetsim
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
-from hetsim.results.tables.files import escaped
+from hetsim.results.tables.files import markdown
 
 STEERING = "\x1b]0;title\a\nnew line"
-HTML = "<img src=x onerror=alert(1)> ![p](http://x.example/p) [l](javascript:x) $\\href{x}{y}$ `a` | &lt;b&gt;"
 SUMMARY: dict[str, Any] = {
     "method": "ssgd", "backend": "sim", "cluster": "mixed4", "workload": "digits", "num_workers": 4, "seconds": 1.5, "staleness_max": 0,
     "updates_per_second": 2.0, "samples_per_second": 4.0, "staleness_mean": 0.0, "idle_share": 0.5, "seed": 0,
@@ -33,28 +33,70 @@ def finished(folder: Path, accuracy: float, config: dict[str, Any], **summary: A
     (folder / "curve.csv").write_text(f"seconds,version,samples,train_loss,test_accuracy\n0.0,0,0,1.0,0.1\n1.5,3,12,0.5,{accuracy}\n")
 
 
+class Shown(HTMLParser):
+    """The tags of a page, its text in code, and its other text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[Any] = []
+        self.code: list[str] = []
+        self.words: list[str] = []
+        self._within = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[Any]) -> None:
+        self.tags.add(tag)
+        self.attributes += attrs
+        self._within = tag == "code"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = False
+
+    def handle_data(self, data: str) -> None:
+        (self.code if self._within else self.words).append(data)
+
+
+NASTY = (
+    "<img src=x onerror=alert(1)>",
+    'x\\|![](q "\\("onerror=alert(1) x="\\)")',
+    "$\\href{javascript:x}{y}$",
+    "@@0@@",
+    "`a` &lt;b&gt; </code><b>",
+)
+
+
 def test_a_notebook_shows_a_table_as_text(tmp_path: Path) -> None:
-    """Jupyter trusts the output of a cell that was run: HTML in it would run."""
-    finished(tmp_path / "a", 0.8, {"method": "<img src=x onerror=alert(1)>"})
-    finished(tmp_path / "b", 0.9, {"method": "asgd"})
-    finished(tmp_path / HTML.replace("/", " "), 0.9, {"method": "asgd"})
+    """Jupyter trusts the output of a cell that was run: HTML in it would run, and formulas outside of code are set."""
+    for place, text in enumerate(NASTY):
+        finished(tmp_path / str(place), 0.8 + 0.01 * place, {"method": text, "www.evil.example": text, text: place}, workload=text)
+        finished(
+            tmp_path / f"again {place} {text.replace('/', ' ')}",
+            0.8,
+            {"method": text, "www.evil.example": text, text: place},
+            workload=text,
+        )
 
-    table = hetsim.table(tmp_path)
-    markdown = table._repr_markdown_()  # type: ignore[no-untyped-call, unused-ignore]
+    table = hetsim.table(tmp_path, baseline=f"method={NASTY[0]}")
+    shown = Shown(table._repr_html_())
 
-    assert any("<img src=x onerror=alert(1)>" in remark for remark in table.remarks)
-    assert any(" ".join(HTML.replace("/", " ").split()) in remark for remark in table.remarks)
-    outside = re.sub(r"`[^`]*`", "", re.sub(r"\\.", "", markdown))  # code, and letters that stand for themselves
-    assert not re.search(r"[<>$\[\]!]|http:", outside)
+    assert shown.tags <= {"table", "thead", "tbody", "tr", "th", "td", "p", "b", "code"}
+    assert shown.attributes == []
+    for text in NASTY:
+        assert any(text in code for code in shown.code)
+    assert not re.search(r"[$\\@<>&\"]|www", "".join(shown.words))
+    assert not hasattr(table, "_repr_markdown_")
 
 
-def test_a_sentence_in_markdown_is_the_sentence() -> None:
-    """Read as CommonMark reads it."""
-    marked = escaped(HTML)
+def test_a_cell_of_a_file_is_one_cell(tmp_path: Path) -> None:
+    """Whatever a viewer of Markdown takes for the end of one."""
+    for place, text in enumerate(NASTY):
+        finished(tmp_path / str(place), 0.8, {"method": text})
 
-    assert not re.search(r"[<>$]", marked)
-    read = re.sub(r"\\([!-/:-@\[-`{-~])|&(lt|gt|quot);", lambda found: found[1] or {"lt": "<", "gt": ">", "quot": '"'}[found[2]], marked)
-    assert read.replace("＄", "$") == HTML
+    head, _, *rows = markdown(hetsim.table(tmp_path).ranking).splitlines()
+
+    assert {line.count("|") for line in rows} == {head.count("|")}
+    assert all(re.fullmatch(r"\| `[^`|<>]+` \| .*", line) for line in rows)
 
 
 def test_a_coordinations_name_steers_no_terminal(
@@ -71,6 +113,34 @@ def test_a_coordinations_name_steers_no_terminal(
     for text in (told.out, told.err, (tmp_path / "table.md").read_text(), repr(hetsim.table(tmp_path))):
         assert all(line.isprintable() for line in text.split("\n"))
         assert "\nnew line" not in text
+
+
+def test_the_name_of_a_folder_steers_no_terminal_from_python(tmp_path: Path) -> None:
+    """Neither in what is shown of a run, nor in errors."""
+    folder = tmp_path / "a\x1b]0;title\a"
+    finished(
+        folder,
+        0.8,
+        {"method": "ssgd"},
+        num_updates=3,
+        num_samples=12,
+        num_samples_discarded=0,
+        batch_sizes=[4],
+        emulation=None,
+        warnings=[],
+    )
+    run = hetsim.load(folder)
+
+    assert all(line.isprintable() for line in repr(run).split("\n"))
+    for wrong in (
+        lambda: hetsim.load(folder / "none"),
+        lambda: hetsim.table(folder / "none"),
+        run.trace,
+        lambda: hetsim.compare(folder, folder / "x"),
+    ):
+        with pytest.raises(ValueError, match="title") as failed:
+            wrong()
+        assert str(failed.value).isprintable()
 
 
 @pytest.mark.slow

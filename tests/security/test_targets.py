@@ -9,15 +9,17 @@ import subprocess
 import sys
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeperConf
 from omegaconf import DictConfig, OmegaConf
 from worlds import composed, exit_status
 
 from hetsim.cli.build import build_experiment
 from hetsim.cli.main import main
-from hetsim.cli.provenance import check_leaves
+from hetsim.cli.provenance import check_leaves, check_untyped
 
 pytestmark = pytest.mark.slow
 
@@ -289,7 +291,7 @@ ROUNDABOUT = {
     "an alias of Hydra's part": (
         {
             "experiment/attack.yaml": (
-                "defaults: [/hydra/sweeper/basic@learning_rate_schedule.a, _self_, /stage/late]\n"
+                "defaults: [_self_, /stage/late]\n"
                 "data_root: {}\nlearning_rate_schedule: {a: {params: '${data_root}'}}\n"
                 "hydra: {mode: MULTIRUN, sweeper: {params: {++learning_rate_schedule.a.params.env_set.PYTHONPATH: SITE,"
                 " ++learning_rate_schedule.a.params.env_set.MARK: MARKED, learning_rate_schedule: 'null', data_root: data}}}"
@@ -301,7 +303,7 @@ ROUNDABOUT = {
     "an alias of the root": (
         {
             "experiment/attack.yaml": (
-                "defaults: [/hydra/sweeper/basic@learning_rate_schedule.a, _self_]\n"
+                "defaults: [_self_]\n"
                 "learning_rate_schedule: {a: {params: \"${oc.select:''}\"}}\ndiscount: {_target_: os.system}\n"
                 "hydra: {mode: MULTIRUN, sweeper: {params: {++learning_rate_schedule.a.params.trust: '[os]',"
                 " learning_rate_schedule: 'null'}}}"
@@ -312,6 +314,20 @@ ROUNDABOUT = {
     "a config of Hydra's own elsewhere": (
         {"experiment/attack.yaml": "defaults: [/hydra/sweeper/basic@learning_rate_schedule.a]"},
         "learning_rate_schedule.a is a config of Hydra's own",
+    ),
+    "a config of Hydra's own elsewhere, which is gone again": (
+        {
+            "experiment/attack.yaml": "defaults: [{/hydra/launcher@cluster.faults: submitit_slurm}, /stage/late]",
+            "stage/late.yaml": "cluster: {faults: null}",
+        },
+        "cluster.faults is a config of Hydra's own, hydra/launcher/submitit_slurm, by a defaults list",
+    ),
+    "names of files": (
+        {
+            "experiment/attack.yaml": "hydra: {mode: MULTIRUN, sweeper: {params: {cluster: 'glob(*zz*)'}}}",
+            "cluster/{name: zz, seed: '${oc.select:trust}'}.yaml": "x: 1",
+        },
+        "has glob(*zz*) as hydra.sweeper.params.cluster, which takes names of files: list the choices",
     ),
     **{
         f"a reference in a grid, {way}": (
@@ -354,6 +370,26 @@ def test_a_file_says_no_more_to_hydra_by_a_roundabout_way(
     assert not mark.exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["{model: '${oc.deprecated:seed,${oc.env:HETSIM_TEST_SECRET}}'}", "a,b", "a b", "$x", "'x'", "choice(a,b)"]
+)
+def test_a_typed_glob_takes_plain_names_only(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name of a stranger's file would be read as more than a choice."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", "correct-horse-battery")
+    (tmp_path / "conf" / "workload").mkdir(parents=True)
+    (tmp_path / "conf" / "workload" / f"{name}.yaml").write_text("x: 1\n")
+
+    typed = ("-m", "--config-dir", tmp_path / "conf", "workload=glob(*)", f"hydra.sweep.dir={tmp_path / 'sweep'}")
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+
+    told = capsys.readouterr()
+    assert "workload=glob(*) finds " in told.err
+    assert "which is no plain name: rename the file" in told.err
+    assert "correct-horse" not in told.out + told.err
+
+
 @pytest.mark.parametrize("key", ["data_root", "workload.path", "budget.updates"])
 def test_a_folder_makes_no_group_of_a_key(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -387,6 +423,21 @@ def test_what_hydra_would_act_on_is_what_was_typed(found: dict[str, object], rea
 
     with pytest.raises(ValueError, match=re.escape(reason)):
         check_leaves(own | found, own)
+
+
+def test_no_type_of_hydras_is_left_under_a_key() -> None:
+    """Not of a mapping itself, nor of what a field of Hydra's may hold; and nothing that stands for another mapping."""
+    config = OmegaConf.create({"hydra": {}, "a": {"b": 1}, "c": [{"d": "${a}"}], "e": "${a}", "f": None})
+    check_untyped(config)
+    field = OmegaConf.structured(BasicSweeperConf)
+    for value, reason in (
+        (field, "a.x has a type"), (DictConfig({}, key_type=str, element_type=Any), "a.x has a type"),
+        (DictConfig({}, ref_type=dict[str, Any]), "a.x has a type"), (DictConfig("${a}"), "a.x is a reference in the place of a mapping"),
+    ):  # fmt: skip
+        changed = config.copy()
+        changed.a._set_item_impl("x", value)
+        with pytest.raises(ValueError, match=reason):
+            check_untyped(changed)
 
 
 @pytest.mark.parametrize("default", ["../../mine", "//FOLDER/mine", "link", "link.yaml"])

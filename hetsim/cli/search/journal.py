@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hetsim.cli.search.space import Space
+from hetsim.results.run_files import is_number
 
 
 def check_trials(study: Any, space: Space, journal: Path) -> None:
@@ -25,7 +25,7 @@ def check_trials(study: Any, space: Space, journal: Path) -> None:
             or (whole and len(one.params) != len(space.searched))
             or not all(_is_of(space.searched, key, value) for key, value in one.params.items())
             or (done and len(values) != 1)
-            or not all(map(_is_number, (*values, *one.intermediate_values.values())))
+            or not all(map(is_number, (*values, *one.intermediate_values.values())))
         ):
             raise ValueError(f"{journal} has trial {one.number}, which is none of this search: give another --folder")
 
@@ -35,8 +35,4 @@ def _is_of(searched: Mapping[str, Any], key: str, value: Any) -> bool:
     choices = getattr(searched[key], "choices", None)
     if choices is not None:
         return isinstance(value, str) and value in choices
-    return _is_number(value) and searched[key].low <= value <= searched[key].high
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return is_number(value) and searched[key].low <= value <= searched[key].high

@@ -4,42 +4,78 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetsim.checks import printable
 from hetsim.results.figures import own_style, save
 from hetsim.results.tables.estimates import Estimate
 from hetsim.results.tables.labels import shortened
-from hetsim.results.tables.picture import cell, picture
+from hetsim.results.tables.picture import cell as number
+from hetsim.results.tables.picture import picture
 from hetsim.results.tables.rows import Row
 from hetsim.results.tables.table import Table
 from hetsim.runtime.files import write_text, written_whole
 
 
+class Cell(NamedTuple):
+    """hetsim's own words, and after them a text of a config, which may be a stranger's."""
+
+    words: str = ""
+    text: str = ""
+
+
+class Sheet(NamedTuple):
+    """What is shown of a group: what tells it from the others, the heads of the columns, and the rows."""
+
+    label: str
+    heads: list[Cell]
+    rows: list[list[Cell]]
+
+
 def markdown(table: Table) -> str:
     """The table as Markdown: one for each group, below what tells the group from the others."""
+    parts = []
+    for sheet in sheets(table):
+        lines = [_line(sheet.heads, known=_is_name), "|" + "---|" * len(sheet.heads), *map(_line, sheet.rows)]
+        parts.append("\n".join([f"**`{_plain(sheet.label)}`**", "", *lines] if sheet.label else lines) + "\n")
+    return "\n".join(parts)
+
+
+def html(table: Table) -> str:
+    """The table and its remarks as HTML, as a notebook shows it: what a config says is code, in which Jupyter looks for no formulas."""
+    parts = []
+    for sheet in sheets(table):
+        head, *rows = ["".join(f"<{tag}>{_in_html(cell)}</{tag}>" for cell in cells) for tag, cells in _tagged(sheet)]
+        label = f"<p><b>{_in_html(Cell(text=sheet.label))}</b></p>" if sheet.label else ""
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        parts.append(f"{label}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    return "\n".join([*parts, *(f"<p>{_in_html(Cell(text=remark))}</p>" for remark in table.remarks)])
+
+
+def sheets(table: Table) -> list[Sheet]:
+    """One for each group."""
     values = {value for row in table.rows for value in row.keys.values()}
     count = Counter(map(shortened, values))  # values that would look the same are not shortened
     printed = [name for name in table.known if name == table.metric or table.metrics[name].printed]
-    parts = []
+    made = []
     for group in table.groups:
-        gain = [] if table.baseline is None else [f"gain over {_head(table.baseline)}"]
-        ranked, *others = [group.head(table.metrics[name]) for name in printed]
-        coordination = ["coordination"] if any(row.coordination for row in group.rows) else []
-        heads = [*map(_head, group.keys), *coordination, "runs", ranked, *gain, *others]
-        lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+        gain = [] if table.baseline is None else [Cell("gain over ", table.baseline)]
+        ranked, *others = [Cell(group.head(table.metrics[name])) for name in printed]
+        coordination = [Cell("coordination")] if any(row.coordination for row in group.rows) else []
+        heads = [*(Cell(text=key) for key in group.keys), *coordination, Cell("runs"), ranked, *gain, *others]
+        rows = []
         for row in group.rows:
             texts = [row.keys[key] if count[shortened(row.keys[key])] > 1 else shortened(row.keys[key]) for key in group.keys]
-            runs = f"{len(row.runs)} ({row.num_diverged} diverged)" if row.num_diverged else str(len(row.runs))
             texts += [row.coordination] if coordination else []
-            ranked, *others = [cell(name, row.numbers[name]) for name in printed]
-            gains = [] if table.baseline is None else [_gain(row)]
-            cells = [*(f"`{_plain(text)}`" if text else "" for text in texts), runs, ranked, *gains, *others]
-            lines.append("| " + " | ".join(cells) + " |")
-        parts.append("\n".join([f"**`{_plain(group.label)}`**", "", *lines] if group.label else lines) + "\n")
-    return "\n".join(parts)
+            runs = f"{len(row.runs)} ({row.num_diverged} diverged)" if row.num_diverged else str(len(row.runs))
+            ranked, *others = [Cell(number(name, row.numbers[name])) for name in printed]
+            gains = [Cell(_gain(row))] if gain else []
+            rows.append([*(Cell(text=text) for text in texts), Cell(runs), ranked, *gains, *others])
+        made.append(Sheet(group.label, heads, rows))
+    return made
 
 
 def _gain(row: Row) -> str:
@@ -49,19 +85,28 @@ def _gain(row: Row) -> str:
     return f"{text} (equal in all {gain.num_runs})" if gain and has_none and gain.num_runs > 1 else text
 
 
-def _head(key: str) -> str:
-    return key if re.fullmatch(r"[\w.]+", key) else f"`{_plain(key)}`"
+def _line(cells: Sequence[Cell], *, known: Callable[[str], bool] = lambda _: False) -> str:
+    texts = (cell.words + (cell.text if known(cell.text) else f"`{_plain(cell.text)}`") if cell.text else cell.words for cell in cells)
+    return "| " + " | ".join(texts) + " |"
+
+
+def _is_name(key: str) -> bool:
+    """Whether this is a key and nothing else, as an address would be."""
+    return re.fullmatch(r"(?!www\.)[\w.]+", key, re.IGNORECASE) is not None
 
 
 def _plain(text: str) -> str:
     """A text of a config between backticks in a cell, as Markdown that is nothing but this text."""
-    return printable(text).replace("|", "\\|").replace("`", "'").replace("<", "‹").replace(">", "›")
+    return printable(text).replace("|", "¦").replace("`", "'").replace("<", "‹").replace(">", "›")
 
 
-def escaped(text: str) -> str:
-    """A sentence, which may quote a stranger, as Markdown that is no more: a notebook would run HTML, and fetch pictures."""
-    marked = re.sub(r"([!#%&'()*+,./:;=?@\[\\\]^_`{|}~-])", r"\\\1", printable(text).replace("$", "＄"))
-    return marked.replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+def _tagged(sheet: Sheet) -> Iterator[tuple[str, list[Cell]]]:
+    yield "th", sheet.heads
+    yield from (("td", row) for row in sheet.rows)
+
+
+def _in_html(cell: Cell) -> str:
+    return escape(cell.words) + (f"<code>{escape(printable(cell.text))}</code>" if cell.text else "")
 
 
 def arrow(table: Table) -> Any:
