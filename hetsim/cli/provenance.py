@@ -27,12 +27,13 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from hetsim import checks
 from hetsim.cli.compositions import of_own_files, quickly_composed
 from hetsim.cli.environment import without_variables
 from hetsim.cli.errors import USERS
 from hetsim.cli.folders import let_values_be_names
 from hetsim.cli.plugins import check_plugins, leaves
-from hetsim.cli.references import check_choices, check_length, check_references
+from hetsim.cli.references import check_choices, check_chosen, check_length, check_references
 from hetsim.cli.schema import PLAIN
 from hetsim.cli.search_path import SEARCH_PATH, has_folder_of_others, has_others, is_own
 from hetsim.cli.yaml_size import check_size
@@ -114,6 +115,9 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
         except Exception as error:  # Hydra and OmegaConf expect no list for a group's choice, no mapping for null, …
             raise ValueError(_cannot_be_composed(overrides, error)) from error
         if others:
+            choices = OmegaConf.to_container(config.hydra.runtime.choices, resolve=False)
+            assert isinstance(choices, dict)
+            check_chosen(choices)
             check_typed(config, overrides)
             check_untyped(config)
             check_length(config)
@@ -152,6 +156,8 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
         search(loader, config_name, parsed_overrides, repo)
 
     def checked_read(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
+        if re.search(r"[$\\{}]", config_path):  # Hydra keeps the name in the config, where it would be a reference
+            raise ValueError(f"{checks.shown(config_path)} is no plain name of a config: rename its file")
         if ".." in config_path.split("/"):  # out of whichever folder or package it is looked for in
             raise ValueError(OUTSIDE.format(file=config_path))
         for source in repository.get_sources():

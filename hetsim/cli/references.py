@@ -7,13 +7,18 @@ stranger would use them to have the value of a variable written out. A user may 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import AnyNode, DictConfig, ListConfig, Node
 
+from hetsim import checks
+
 VARIABLE = r"\$\{oc\.env:[A-Za-z_]\w*(,[\w ./:+-]*)?\}"
 ALLOWED = re.compile(rf"\$\{{\.*(?!hydra\b)\w+((\.|\[)(?!hydra\b)\w+\]?){{0,30}}\}}|{VARIABLE}|\$\{{oc\.decode:{VARIABLE}\}}")
 KEY = re.compile(r"\$\{([\w.\[\]]+)\}")
+NAME = re.compile(r"[A-Za-z0-9_][\w./+-]*", re.ASCII)
+"""A plain name of a choice."""
 CHOICE = re.compile(r"\$\{[\w/@]+\}")
 """A reference in a defaults list: to the choice of another group."""
 MAX_LETTERS = 10_000_000
@@ -34,8 +39,15 @@ def check_references(key: str, value: Any, file: object) -> None:
 
 def check_choices(default: object, file: object) -> None:
     """ValueError with one sentence if an entry of a defaults list, which files show, refers to anything but another group."""
-    if "${" in CHOICE.sub("", " ".join(str(part) for part in vars(default).values())):
+    if re.search(r"[$\\]", CHOICE.sub("", " ".join(str(part) for part in vars(default).values()))):
         raise ValueError(f"{file} has a reference in its defaults list that is no ${{group}}: write the choice out")
+
+
+def check_chosen(choices: Mapping[Any, Any]) -> None:
+    """ValueError with one sentence if the name of a choice, which Hydra keeps in the config, would be read there as more than a name."""
+    for group, name in choices.items():
+        if name is not None and not NAME.fullmatch(str(name)):
+            raise ValueError(f"{group}={checks.shown(str(name))} is no plain name of a choice: rename its file")
 
 
 def check_length(config: DictConfig) -> None:

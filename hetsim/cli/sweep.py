@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,24 @@ from hetsim.errors import RunFailed
 from hetsim.shipped import configs
 
 
-def quiet(config: DictConfig) -> Outcome | None:
-    """One job, which prints nothing: a caller gets what there is to say."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return job.job(config)
+class Quiet:
+    """Runs one job, and prints nothing: a caller gets what there is to say.
+
+    A launcher may send it to a process of its own, which composes the config there: there, Hydra's configs are checked from then on.
+    """
+
+    def __call__(self, config: DictConfig) -> Outcome | None:
+        """As `job.job`."""
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            return job.job(config)
+
+    def __reduce__(self) -> tuple[Callable[[], Quiet], tuple[()]]:
+        return _received, ()
+
+
+def _received() -> Quiet:
+    provenance.install()
+    return Quiet()
 
 
 def swept(words: Iterable[str], *, processes: int, config_dir: Path | None) -> tuple[Path, list[Outcome]]:
@@ -45,7 +59,7 @@ def swept(words: Iterable[str], *, processes: int, config_dir: Path | None) -> t
         ):  # fmt: skip
             hydra = GlobalHydra.instance().hydra
             assert hydra is not None
-            hydra.multirun("config", quiet, typed)
+            hydra.multirun("config", Quiet(), typed)
         record = SweepRecord.current
         if record is None or record.folder is None:
             raise RunFailed("hydra.callbacks was changed, by which hetsim counts the runs: leave it as it is")

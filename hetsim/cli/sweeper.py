@@ -24,6 +24,7 @@ from hetsim.cli.execute import is_plain
 from hetsim.cli.grid import Grid, is_of_grid
 from hetsim.cli.job import finished_outcome
 from hetsim.cli.launcher import SweepRecord
+from hetsim.cli.references import NAME
 from hetsim.cli.sweep_size import check_number
 from hetsim.cli.varied import Varied
 from hetsim.results.identity import folder_name
@@ -89,7 +90,7 @@ def check_names(override: Override) -> None:
     """ValueError with one sentence if a glob finds a file whose name would be read as more than a name: it may be a stranger's."""
     if isinstance(override.value(), Glob):
         for name in override.sweep_string_iterator():
-            if not re.fullmatch(r"[A-Za-z0-9_][\w./+-]*", name, re.ASCII):
+            if not NAME.fullmatch(name):
                 raise ValueError(
                     f"{override.input_line} finds {checks.shown(name)}, which is no plain name: rename the file, or list the choices"
                 )

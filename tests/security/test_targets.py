@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -20,6 +21,9 @@ from worlds import composed, exit_status
 from hetsim.cli.build import build_experiment
 from hetsim.cli.main import main
 from hetsim.cli.provenance import check_leaves, check_untyped
+from hetsim.cli.references import check_chosen
+from hetsim.cli.sweep import Quiet
+from hetsim.cli.task import task
 
 pytestmark = pytest.mark.slow
 
@@ -322,6 +326,22 @@ ROUNDABOUT = {
         },
         "cluster.faults is a config of Hydra's own, hydra/launcher/submitit_slurm, by a defaults list",
     ),
+    "a name of a choice that is a reference": (
+        {"experiment/attack.yaml": r"defaults: [{override /workload: '\${data_root}'}]"},
+        "has a reference in its defaults list that is no ${group}",
+    ),
+    "a name of a choice that is put together": (
+        {
+            "experiment/attack.yaml": "defaults: [{/b: dollar}, {/c: rest}, {override /workload: '$${b}${c}'}]",
+            "b/dollar.yaml": "{}",
+            "c/rest.yaml": "{}",
+        },
+        "has a reference in its defaults list that is no ${group}",
+    ),
+    "a name of a file that is no name": (
+        {"experiment/attack.yaml": "defaults: [{/c: '{x}'}]", "c/{x}.yaml": "{}"},
+        "is no plain name of a config: rename its file",
+    ),
     "names of files": (
         {
             "experiment/attack.yaml": "hydra: {mode: MULTIRUN, sweeper: {params: {cluster: 'glob(*zz*)'}}}",
@@ -423,6 +443,27 @@ def test_what_hydra_would_act_on_is_what_was_typed(found: dict[str, object], rea
 
     with pytest.raises(ValueError, match=re.escape(reason)):
         check_leaves(own | found, own)
+
+
+@pytest.mark.parametrize("name", ["${seed}", "{a: 1}", "a b", "", "../x", "a,b", "$x"])
+def test_what_hydra_keeps_of_a_choice_is_a_name(name: str) -> None:
+    """It is a value of the config, and part of folders' names."""
+    check_chosen({"method": "dbs_sgd", "hydra/launcher": "basic", "compression": None, "mine/deep": "x/y-1.2"})
+    with pytest.raises(ValueError, match="is no plain name of a choice: rename its file"):
+        check_chosen({"method": name})
+
+
+def test_a_process_that_gets_a_job_of_a_sweep_checks_configs() -> None:
+    """A launcher sends it there, and the config is composed there."""
+    code = (
+        "import pickle, sys\n"
+        "from hydra._internal.config_loader_impl import ConfigLoaderImpl\n"
+        "assert not hasattr(ConfigLoaderImpl.load_configuration, 'checked_by_hetsim')\n"
+        "pickle.loads(bytes.fromhex(sys.argv[1]))\n"
+        "assert ConfigLoaderImpl.load_configuration.checked_by_hetsim\n"
+    )
+    for job in (Quiet(), task):
+        subprocess.run([sys.executable, "-c", code, pickle.dumps(job).hex()], check=True)
 
 
 def test_no_type_of_hydras_is_left_under_a_key() -> None:
