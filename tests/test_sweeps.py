@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 from worlds import composed, exit_status
 
-from hetsim.cli import job, launchers
+from hetsim.cli import compositions, job, launchers
 from hetsim.cli.errors import sentence
 from hetsim.cli.launcher import SweepRecord
 from hetsim.cli.main import main
@@ -155,9 +155,10 @@ def test_a_sweep_composes_each_choice_once(tmp_path: Path, monkeypatch: pytest.M
         return load(loader, config_name, overrides, *more, **options)
 
     monkeypatch.setattr(ConfigLoaderImpl, "_load_configuration_impl", counted)
+    monkeypatch.setattr(compositions, "_own", {})  # what single runs of this process have composed
 
     assert command(monkeypatch, "-m", *TINY, "method=ssgd,asgd", "seed=0,1", f"hydra.sweep.dir={tmp_path}") == 0
-    assert composed == ["method=ssgd,asgd seed=0,1", "method=ssgd", "method=asgd"]
+    assert composed == ["method=ssgd,asgd seed=0,1", "method=ssgd", "method=asgd"], composed
 
 
 class TerminatedWorker(BrokenProcessPool):
