@@ -45,7 +45,7 @@ IN_FILES = re.compile(
     r"|launcher\.(n_jobs|timeout_min|cpus_per_task|gpus_per_node|tasks_per_node|mem_gb|nodes|array_parallelism|max_num_timeout)"
 )
 """The keys of Hydra's part of a config that a file may set."""
-SWEPT = re.compile(r"[+~]*(?!(hydra|trust|(workload\.)?download)\b)[A-Za-z_][\w./]*")
+SWEPT = re.compile(r"[+~]*(?!(hydra|trust|(workload\.)?download)\b)[A-Za-z_][\w./]*", re.IGNORECASE)
 """The keys that a file may vary in a sweep."""
 GLOB = re.compile(r"glob\s*\(", re.IGNORECASE)
 """What stands for the names of files."""

@@ -18,7 +18,7 @@ from hetsim.cli.yaml_text import as_yaml
 from hetsim.results.identity import config_header
 from hetsim.runtime.curve import Point
 
-DOWNLOAD = re.compile(r"[+]*(workload\.)?download=true", re.IGNORECASE)
+DOWNLOAD = re.compile(r"[+]*(workload\.)?download=(?i:true)")
 """A word that says whether data may be fetched. A file cannot vary it in a sweep."""
 Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
 

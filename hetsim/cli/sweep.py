@@ -52,6 +52,8 @@ def swept(words: Iterable[str], *, processes: int, config_dir: Path | None) -> t
     check_folder("the current folder", Path.cwd())
     pool = ("hydra/launcher=joblib", f"hydra.launcher.n_jobs={processes}") if processes > 1 else ()
     typed = ["hydra.mode=MULTIRUN", *words, *pool, *searched(config_dir)]
+    if pool:
+        _end_pool()  # of joblib's, which may have begun in another folder
     try:
         with (
             provenance.installed(), own_plugins(), contextlib.redirect_stdout(io.StringIO()),
@@ -71,14 +73,18 @@ def swept(words: Iterable[str], *, processes: int, config_dir: Path | None) -> t
     except USERS as error:
         raise ValueError(sentence(error)) from None
     except Exception as error:
-        raise launch_failure(error) from error
+        raise launch_failure(error) from None  # what a job says of its end is in its log, unmasked
     finally:
         if pool:
-            from joblib.externals.loky import get_reusable_executor
-
-            get_reusable_executor().shutdown()  # the next sweep may be of another folder, with other variables and modules
+            _end_pool()  # the next sweep may be of another folder, with other variables and modules
         if SweepRecord.current is not None:
             SweepRecord.current.close()
+
+
+def _end_pool() -> None:
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor().shutdown()
 
 
 def words_of(varied: Mapping[str, Any]) -> list[str]:

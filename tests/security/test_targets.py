@@ -342,6 +342,10 @@ ROUNDABOUT = {
         {"experiment/attack.yaml": "defaults: [{/c: '{x}'}]", "c/{x}.yaml": "{}"},
         "is no plain name of a config: rename its file",
     ),
+    "another spelling of a key that is typed alone": (
+        {"experiment/attack.yaml": "hydra: {mode: MULTIRUN, sweeper: {params: {+DOWNLOAD: 'true', ~DOWNLOAD: 'true'}}}"},
+        "varies +DOWNLOAD in a sweep",
+    ),
     "names of files": (
         {
             "experiment/attack.yaml": "hydra: {mode: MULTIRUN, sweeper: {params: {cluster: 'glob(*zz*)'}}}",
