@@ -192,11 +192,12 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     try:
         summary = start(config, place, typed, only_run_in)
     except USERS as error:
-        whole = "".join(traceback.format_exception(error))
-        if hidden(whole, config) == whole and not isinstance(error, OSError):
+        whole = "".join(traceback.format_exception(error))  # a notebook keeps what it shows
+        shows_nothing = hidden(whole, config) == whole
+        if shows_nothing and not isinstance(error, OSError):
             raise
-        kind = ValueError if isinstance(error, ValueError) else RunFailed  # a notebook keeps what it shows
-        raise kind(hidden(sentence(error), config)) from (error if hidden(whole, config) == whole else None)
+        kind = ValueError if isinstance(error, ValueError) else RunFailed
+        raise kind(hidden(sentence(error), config)) from (error if shows_nothing else None)
     if summary is None:
         raise RunFailed("another process leads this run: call hetsim.run in one process, or start the command under torchrun")
     return Run(place, summary)

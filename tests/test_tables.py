@@ -388,6 +388,17 @@ def test_numbers_of_the_users_own_have_columns(tmp_path: Path) -> None:
 # Files
 
 
+def test_a_number_of_the_users_own_is_not_hetsims_of_the_same_head(tmp_path: Path) -> None:
+    """final.accuracy is not final_accuracy, whichever is asked for first."""
+    final = {"train_loss": 1.0, "test_accuracy": 0.5, "accuracy": 7.0, "loss": 9.0}
+    made(tmp_path / "run", 0, accuracies=(0.1, 0.5), summary={"final": final})
+
+    (row,) = asked(tmp_path).rows
+
+    found = {name: row.numbers[name].mean for name in ("final_accuracy", "final_loss", "final.accuracy", "final.loss")}
+    assert found == {"final_accuracy": 0.5, "final_loss": 1.0, "final.accuracy": 7.0, "final.loss": 9.0}
+
+
 def test_more_of_a_number_of_the_users_own_may_be_better(tmp_path: Path) -> None:
     """Ranked, compared and kept so."""
     for method, value in {"ssgd": 0.5, "asgd": 0.75}.items():

@@ -23,7 +23,7 @@ class Row:
     """How its ranks work together, where that differs in its group and no key says it."""
     gain: Estimate | None = None
     """Over the baseline's row, in the table's metric, paired by seed: above 1 where this row is better; None without a baseline."""
-    _known: dict[tuple[str, Target], list[Number]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[tuple[Metric, Target], list[Number]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def num_runs(self) -> int:
@@ -57,7 +57,7 @@ class Row:
 
     def values(self, metric: Metric, target: Target) -> list[Number]:
         """A metric's number of each run."""
-        key = metric.head, target
+        key = metric, target
         if key not in self._known:
             self._known[key] = [metric.number(run, target) for run in self.runs]
         return self._known[key]
