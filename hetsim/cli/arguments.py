@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from hydra._internal.utils import get_args_parser
 
 from hetsim.checks import printable
+from hetsim.cli.environment import without_variables
 
 WITH_VALUE = (
     *("--cfg", "-c", "--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
@@ -33,14 +34,14 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def without_control_characters(arguments: Sequence[str]) -> Iterator[None]:
-    """While this lasts, what Hydra prints of the choices there are, whose names may be a stranger's, cannot steer a terminal."""
+    """While this lasts, what `--info` prints, with names and texts of a stranger's, steers no terminal and tells no variable."""
     parsed, _ = get_args_parser().parse_known_args([*arguments])
     if not parsed.info:
         yield
         return
     told = io.StringIO()
     try:
-        with contextlib.redirect_stdout(told):
+        with contextlib.redirect_stdout(told), without_variables():
             yield
     finally:
         print("\n".join(map(printable, told.getvalue().split("\n"))), end="")

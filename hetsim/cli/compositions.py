@@ -11,6 +11,8 @@ A sweep has the templates of its own runs. Of single runs, a program that runs m
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import pickle
 import re
@@ -34,13 +36,16 @@ from omegaconf.errors import OmegaConfBaseException
 from hetsim.cli.environment import without_variables
 from hetsim.cli.plugins import check_plugins, leaves, refer_to_others
 from hetsim.cli.references import check_length
+from hetsim.cli.resolvers import keep_restricted, restrict
 from hetsim.cli.search_path import has_others
 from hetsim.shipped import configs
 
+ONLY_HYDRA = "a sweep with configs from files varies no hydra.… keys: type them once"
 MAX_TEMPLATES = 2000
 """Kept at a time, of 20 kB each."""
 WHOLE = re.compile(r"([A-Za-z_][A-Za-z_0-9.]*)=(0|[1-9][0-9]{0,17})")
 """A word that gives a key a whole number."""
+CHANGED = "a config was changed, or made, after the sweep was checked: give the command again"
 PLAIN = ("hydra.mode", "hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
 """The keys of Hydra's that are values and nothing else: Hydra adds the first itself."""
 
@@ -75,12 +80,13 @@ class Template:
         """The template that a composed config is."""
         own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
         OmegaConf.set_struct(own, True)  # as the config that Hydra hands to a run
+        keep_restricted(own, like=config)
         return cls(pickle.dumps(config), pickle.dumps(own), others, refer_to_others(config))
 
     def config(self, words: Words) -> DictConfig:
         """The whole config of a run, checked as Hydra's compositions are."""
         config: DictConfig = pickle.loads(self.whole)
-        self._apply(words.values, config)
+        self._apply(words, config)
         if self.others and leaves(config) != self._leaves:  # through a reference that stands for Hydra's part, say
             raise ValueError("values of a config's keys change what Hydra does: leave them out")
         names = config.hydra.job.config.override_dirname
@@ -103,12 +109,14 @@ class Template:
     def own_config(self, words: Words) -> DictConfig:
         """The config of a run without Hydra's part."""
         config: DictConfig = pickle.loads(self.own)
-        self._apply(words.values, config)
+        self._apply(words, config)
         return config
 
-    def _apply(self, values: Sequence[Override], config: DictConfig) -> None:
+    def _apply(self, words: Words, config: DictConfig) -> None:
+        if self.others:
+            restrict(config, words.typed)
         with without_variables() if self.others else contextlib.nullcontext():  # a merge would write their values into the config
-            ConfigLoaderImpl._apply_overrides_to_config([*values], config)
+            ConfigLoaderImpl._apply_overrides_to_config([*words.values], config)
 
 
 class Compositions:
@@ -120,6 +128,10 @@ class Compositions:
         self.loader, self.name, self.hydra_words = loader, name, list(hydra_words)
         self._compose = compose or loader.load_configuration
         self.templates: dict[tuple[str, ...], Template] = {}
+        self.sealed = False
+        """Whether nothing new is composed any more."""
+        self.expected: dict[tuple[str, ...], str] | None = None
+        """The digests of the only configs that runs may have, by what was typed for each, if another process has checked them."""
         self._groups: dict[str, bool] = {}
 
     def words(self, typed: Sequence[str]) -> Words | None:
@@ -147,11 +159,18 @@ class Compositions:
         """The template of a run's choices. It is composed, and checked as every composition, when it is first asked for."""
         found = self.templates.get(words.chosen)
         if found is None:
+            if self.sealed:
+                raise ValueError(CHANGED)
             all_words = [*self.hydra_words, *words.chosen]
             config = self._compose(self.name, all_words, RunMode.RUN)
             found = Template.of(config, others=self.name != "config" or has_others(self.loader, all_words))
             self._keep(words.chosen, found)
         return found
+
+    @property
+    def of_others(self) -> bool:
+        """Whether files that are not hetsim's or Hydra's own can be in the configs."""
+        return self.name != "config" or has_others(self.loader, self.hydra_words)
 
     def known_template(self, typed: Sequence[str]) -> Template | None:
         """The template of a run's choices, if it has been composed."""
@@ -166,6 +185,8 @@ class Compositions:
 
     def _keep(self, chosen: tuple[str, ...], template: Template) -> None:
         if len(self.templates) >= MAX_TEMPLATES:
+            if self.of_others:  # composed again, it might be another one
+                raise ValueError(f"a sweep with configs from files has at most {MAX_TEMPLATES} different choices: make several sweeps")
             self.templates.pop(next(iter(self.templates)))
         self.templates[chosen] = template
 
@@ -195,14 +216,48 @@ _known: WeakKeyDictionary[ConfigLoaderImpl, dict[tuple[str | None, ...], Composi
 
 def quickly_composed(loader: ConfigLoader, master: DictConfig, typed: Sequence[str]) -> DictConfig | None:
     """The config of a run of a sweep; None if Hydra must compose it from the beginning, perhaps to say what is wrong."""
+    known = compositions(loader, master)
+    if known.sealed:
+        return _of_template(known, master, typed)
     with contextlib.suppress(Exception):
-        known = compositions(loader, master)
-        words = known.words(typed)
-        if words is not None:
-            config = known.template(words).config(words)
-            OmegaConf.copy_cache(from_config=master, to_config=config)
-            return config
+        return _of_template(known, master, typed)
     return None
+
+
+def digests(loader: ConfigLoader, master: DictConfig, runs: Sequence[Sequence[str]]) -> dict[tuple[str, ...], str] | None:
+    """What `check_digest` compares with, if files that are not hetsim's own are in these runs."""
+    if not compositions(loader, master).sealed:
+        return None
+    return {tuple(typed): _digest(loader.load_sweep_config(master, [*typed])) for typed in runs}
+
+
+def check_digest(loader: ConfigLoader, master: DictConfig, typed: Sequence[str], config: DictConfig) -> None:
+    """ValueError with one sentence if the config of a run is another one than the process that launched it has checked."""
+    expected = compositions(loader, master).expected
+    if expected is not None and expected.get(tuple(typed)) != _digest(config):
+        raise ValueError(CHANGED)
+
+
+def _digest(config: DictConfig) -> str:
+    """A hash of all that does not depend on the process that composed it."""
+    entries = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(entries, dict)
+    entries["hydra"]["runtime"] = entries["hydra"]["runtime"]["choices"]
+    return hashlib.sha256(json.dumps(entries, default=str).encode()).hexdigest()
+
+
+def _of_template(known: Compositions, master: DictConfig, typed: Sequence[str]) -> DictConfig | None:
+    words = known.words(typed)
+    if words is None:
+        if known.sealed:
+            raise ValueError(ONLY_HYDRA)
+        return None
+    try:
+        config = known.template(words).config(words)
+    except OmegaConfBaseException as error:
+        raise ConfigCompositionException from error  # as Hydra's load_configuration does
+    OmegaConf.copy_cache(from_config=master, to_config=config)
+    return config
 
 
 def own_config(loader: ConfigLoader, master: DictConfig, typed: Sequence[str], whole: DictConfig) -> DictConfig | None:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.cli.environment import without_values
+from hetsim.cli.resolvers import keep_restricted
 from hetsim.results.identity import folder_name, identity_of
 
 Entries = tuple[dict[str, Any], dict[str, str]]
@@ -45,7 +46,11 @@ def name_of_folder(config: DictConfig) -> str:
 
 def without_hydra(config: DictConfig) -> DictConfig:
     """The config without Hydra's own part."""
-    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]) if "hydra" in config else config
+    if "hydra" not in config:
+        return config
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    keep_restricted(own, like=config)
+    return own
 
 
 @contextlib.contextmanager

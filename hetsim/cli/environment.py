@@ -13,6 +13,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
+from hetsim.cli.resolvers import keys_alone
+
 SHOWN = ("method", "seed", "cluster.name", "workload.name")
 """Keys whose values name folders, tables and pictures."""
 SHORT = 4
@@ -92,12 +94,12 @@ def _masked(text: str, value: str, reference: str) -> str:
 
 @contextlib.contextmanager
 def without_variables() -> Iterator[None]:
-    """While this lasts, a config that needs the value of an environment variable fails."""
+    """While this lasts, a config that needs the value of an environment variable, or what another resolver says, fails."""
 
     def refuse(name: str, *_: Any) -> Any:
         raise ValueError(f"the environment variable {name} cannot say what a config is made of")
 
-    with _resolver(refuse):
+    with _resolver(refuse), keys_alone():
         yield
 
 

@@ -49,7 +49,9 @@ def _in_a_process_of_the_pool(common: bytes, typed: list[str], template: Templat
     with provenance.installed():
         context, task, master = _common(common)
         if template is not None:
-            compositions(context.config_loader, master).keep(typed, template)
+            known = compositions(context.config_loader, master)
+            known.keep(typed, template)
+            known.sealed = template.others
         return execute(context, task, master, typed, number=number, job_id=f"{master.hydra.job.name}_{number}")
 
 

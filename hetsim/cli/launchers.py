@@ -1,4 +1,4 @@
-"""Hydra's basic launcher and its joblib launcher, for runs that are shorter than what Hydra does around each."""
+"""Hydra's launchers: for runs that are shorter than what Hydra does around each, and for jobs that run what was checked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from hydra.core.utils import JobReturn, configure_log, setup_globals
 
 from hetsim.cli.execute import execute
 from hetsim.cli.sweeper import CombinationsSweeper
+
+SUBMITIT = "hydra_plugins.hydra_submitit_launcher.submitit_launcher"
 
 
 class InThisProcess(BasicLauncher):
@@ -43,6 +45,10 @@ def own_plugins() -> Iterator[None]:
         from hetsim.cli.joblib_launcher import Pool
 
         installed[name] = Pool
+    if any(name.startswith(SUBMITIT) for name in installed):
+        from hetsim.cli.submitit_launcher import Local, Slurm
+
+        installed[f"{SUBMITIT}.LocalLauncher"], installed[f"{SUBMITIT}.SlurmLauncher"] = Local, Slurm
     try:
         yield
     finally:

@@ -28,12 +28,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from hetsim import checks
-from hetsim.cli.compositions import of_own_files, quickly_composed
+from hetsim.cli.compositions import check_digest, of_own_files, quickly_composed
 from hetsim.cli.environment import without_variables
 from hetsim.cli.errors import USERS
 from hetsim.cli.folders import let_values_be_names
 from hetsim.cli.plugins import check_plugins, leaves
-from hetsim.cli.references import check_choices, check_chosen, check_length, check_references
+from hetsim.cli.references import check_choices, check_chosen, check_keys, check_length, check_references
+from hetsim.cli.resolvers import restrict
 from hetsim.cli.schema import PLAIN
 from hetsim.cli.search_path import SEARCH_PATH, has_folder_of_others, has_others, is_own
 from hetsim.cli.yaml_size import check_size
@@ -131,6 +132,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
                     f"a choice of Hydra's own groups is not installed ({' '.join(str(error).split())[:200]}): leave it out"
                 ) from None
             let_values_be_names(config)
+            restrict(config, overrides)
         check_plugins(config)
         return config
 
@@ -138,6 +140,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
         config = quickly_composed(loader, master_config, sweep_overrides)
         if config is None:
             config = load_job(loader, master_config, sweep_overrides)
+        check_digest(loader, master_config, sweep_overrides, config)
         if trusted(config) != trusted(master_config):
             raise ValueError("trust cannot be varied in a sweep: type it once, as trust=[mypackage]")
         return config
@@ -233,8 +236,11 @@ def check_file(found: ConfigResult, config: str) -> None:
             raise ValueError(
                 f"{file} varies {key.removeprefix('sweeper.params.')} in a sweep, which only the command line may do: leave it out"
             )
+        if key.startswith("sweeper.params.") and not isinstance(value, str | int | float):
+            raise ValueError(f"{file} must list the values of hydra.{key} in a text, as they are typed: '1,2,3'")
         if key.startswith("sweeper.params") and GLOB.search(str(value)):
             raise ValueError(f"{file} has {value} as hydra.{key}, which takes names of files: list the choices")
+    check_keys(entries, file)
 
 
 def check_place(file: Path, folder: str) -> None:
@@ -297,6 +303,8 @@ def check_leaves(found: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             raise ValueError(f"hydra.{key} is set by a config file, and is taken from the command line alone: leave it out there")
         if key.startswith("sweeper.params.") and not SWEPT.fullmatch(key.removeprefix("sweeper.params.")):
             raise ValueError(f"a config file varies {key.removeprefix('sweeper.params.')} in a sweep, which only the command line may do")
+        if key.startswith("sweeper.params.") and not isinstance(value, str | int | float):
+            raise ValueError(f"a config file must list the values of hydra.{key} in a text, as they are typed: '1,2,3'")
         if key.startswith("sweeper.params") and GLOB.search(str(value)):
             raise ValueError(f"hydra.{key} is {value} in a config file, which takes names of files: list the choices")
         if "$" in str(value):

@@ -19,6 +19,8 @@ ALLOWED = re.compile(rf"\$\{{\.*(?!hydra\b)\w+((\.|\[)(?!hydra\b)\w+\]?){{0,30}}
 KEY = re.compile(r"\$\{([\w.\[\]]+)\}")
 NAME = re.compile(r"[A-Za-z0-9_][\w./+-]*", re.ASCII)
 """A plain name of a choice."""
+PLAIN_KEY = re.compile(r"[\w.+~/@-]+")
+"""A key of a mapping; one of `sweeper.params` may have what stands before or after a key on the command line."""
 CHOICE = re.compile(r"\$\{[\w/@]+\}")
 """A reference in a defaults list: to the choice of another group."""
 MAX_LETTERS = 10_000_000
@@ -35,6 +37,14 @@ def check_references(key: str, value: Any, file: object) -> None:
             f"{file} has a reference in {key} that is neither ${{key}} nor ${{oc.env:NAME}} nor ${{oc.decode:${{oc.env:NAME}}}}:"
             " write the value out there, or type it"
         )
+
+
+def check_keys(value: Any, file: object) -> None:
+    """ValueError with one sentence if a key of a file, at any depth, is more than a name."""
+    for name, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        if isinstance(name, str) and not PLAIN_KEY.fullmatch(name):
+            raise ValueError(f"{file} has the key {checks.shown(name)}, which is no plain name: leave it out")
+        check_keys(part, file)
 
 
 def check_choices(default: object, file: object) -> None:

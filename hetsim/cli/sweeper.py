@@ -18,7 +18,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from hetsim import checks
-from hetsim.cli.compositions import Words, compositions
+from hetsim.cli.compositions import ONLY_HYDRA, compositions
 from hetsim.cli.entries import identity
 from hetsim.cli.execute import is_plain
 from hetsim.cli.grid import Grid, is_of_grid
@@ -72,6 +72,7 @@ class CombinationsSweeper(Sweeper):
         if not runs:
             return  # the record says so
         number, checked = 0, _Checked(self)
+        checked.seal(runs)
         for batch in BasicSweeper.split_overrides_to_chunks(runs, self.max_batch_size):
             missing = [words for words in batch if not checked.has_finished(words)]
             for returned in self.launcher.launch(missing, initial_job_idx=number) if missing else ():
@@ -110,15 +111,21 @@ class _Checked:
         told = sweep["subdir"] == OWN_NAME and "$" not in FIXED.sub("", str(sweep["dir"])) and is_plain(self.config)
         self.folder = Path(self.config.hydra.sweep.dir) if told and "RANK" not in os.environ else None  # torchrun's ranks must agree
 
+    def seal(self, runs: Sequence[Sequence[str]]) -> None:
+        """Beside configs from files, compose all there is to compose: what a run writes is no part of the config of another one."""
+        if self.known.of_others:
+            for typed in runs:
+                if self.known.words(typed) is None:
+                    raise ValueError(ONLY_HYDRA)
+                self._composed(typed)
+            self.known.sealed = True
+
     def has_finished(self, typed: Sequence[str]) -> bool:
         """Whether the run is known to be there already: its outcome is kept, then. HydraException if its choices make no config."""
-        words = self.known.words(typed)
-        if words is None or SweepRecord.current is None:
-            self._compose(typed, (tuple(typed),))
+        varied, words = self._composed(typed), self.known.words(typed)
+        if varied is None or words is None or SweepRecord.current is None:
             return False
-        keys = words.chosen, tuple(override.get_key_element() for override in words.values)
-        varied = self._compose(typed, keys, words)
-        entries = None if varied is None or self.folder is None else varied.of(words)
+        entries = None if self.folder is None else varied.of(words)
         if entries is None or self.folder is None:
             return False
         with contextlib.suppress(Exception):  # the run itself says what is wrong
@@ -129,12 +136,14 @@ class _Checked:
             return outcome is not None
         return False
 
-    def _compose(self, typed: Sequence[str], key: tuple[tuple[str, ...], ...], words: Words | None = None) -> Varied | None:
-        """What the first of these runs is made of, which is composed to find out whether it can be."""
+    def _composed(self, typed: Sequence[str]) -> Varied | None:
+        """What the first of the runs like this one is made of, which is composed to find out whether it can be."""
+        words = self.known.words(typed)
+        key = (tuple(typed),) if words is None else (words.chosen, tuple(override.get_key_element() for override in words.values))
         if key not in self.varied:
             self.loader.load_sweep_config(self.config, [*typed])
             found = None
-            if words is not None:
+            if words is not None and SweepRecord.current is not None:
                 with contextlib.suppress(Exception):
                     found = Varied(self.known.template(words), words)
             if len(self.varied) >= MAX_VARIED:

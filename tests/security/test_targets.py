@@ -117,6 +117,9 @@ FILES = {
     "a: " + "9" * 20000: "attack.yaml, line 2 has an unquoted or tagged text of 20000 letters: quote it",
     'method: "asgd\\e[2J"': "method must have printable letters only, not 'asgd\\x1b[2J'",
     "hydra: {overrides: {task: ['trust=[os]']}}": "sets hydra.overrides.task",
+    "optimizer: {(): os.system}": "attack.yaml has the key '()', which is no plain name: leave it out",
+    "data_root: [{'${seed}': x}]": "attack.yaml has the key '${seed}', which is no plain name: leave it out",
+    "hydra: {sweeper: {params: {seed: [1, 2]}}}": "must list the values of hydra.sweeper.params.seed in a text",
     "defaults: text": "Invalid defaults list in 'experiment/attack', defaults must be a list (got str)",
     f"a: ${{seed{'.a' * 50}}}": "attack.yaml has a reference in a that is neither",
     "hydra: ${elsewhere}\nelsewhere: {callbacks: {mine: {_target_: os.system}}}": "sets hydra.",
@@ -365,7 +368,6 @@ ROUNDABOUT = {
             "in a choice": r"'choice($\{hydra.job\})'",
             "in a list": r"['$\{hydra.job\}']",
             "in a mapping": r"[{a: '$\{hydra.job\}'}]",
-            "in a key": r"[{'$\{hydra.job\}': 1}]",
             "in quotes": r"""'"$\{hydra.job\}"'""",
         }.items()
     },

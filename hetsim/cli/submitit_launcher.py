@@ -1,0 +1,43 @@
+"""Hydra's submitit launchers, whose jobs compose their configs anew, perhaps hours later: they compose what was checked, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher, LocalLauncher, SlurmLauncher
+
+from hetsim.cli import provenance
+from hetsim.cli.compositions import compositions, digests
+from hetsim.cli.errors import USERS
+
+
+class _Checked(BaseSubmititLauncher):  # type: ignore[misc]
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """How each of these runs ended."""
+        assert self.config is not None
+        assert self.hydra_context is not None
+        self.expected = digests(self.hydra_context.config_loader, self.config, job_overrides)
+        returned: Sequence[JobReturn] = super().launch(job_overrides, initial_job_idx)
+        return returned
+
+    def __call__(self, sweep_overrides: list[str], *arguments: Any) -> JobReturn:
+        """How this run ended, in the process of its job."""
+        assert self.config is not None
+        assert self.hydra_context is not None
+        provenance.install()
+        compositions(self.hydra_context.config_loader, self.config).expected = self.expected
+        try:
+            returned: JobReturn = super().__call__(sweep_overrides, *arguments)
+        except USERS as error:  # there is no config to run
+            returned = JobReturn(overrides=sweep_overrides, status=JobStatus.FAILED, _return_value=error)
+        return returned
+
+
+class Local(_Checked, LocalLauncher):  # type: ignore[misc]
+    """`hydra/launcher=submitit_local`."""
+
+
+class Slurm(_Checked, SlurmLauncher):  # type: ignore[misc]
+    """`hydra/launcher=submitit_slurm`."""
