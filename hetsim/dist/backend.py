@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from hetsim import checks
 from hetsim.dist.launch import launch
 from hetsim.dist.pace import one_host
+from hetsim.dist.settings import Settings
 from hetsim.dist.torchrun import under_torchrun
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.experiment import Experiment
@@ -43,9 +44,9 @@ class Processes(Backend):
             raise ValueError(f"backend.port must be at most 65535, not {self.port}")
 
     @property
-    def link(self) -> str:
-        """The network interface that gloo binds to."""
-        return self.interface or ("lo0" if sys.platform == "darwin" else "lo")
+    def settings(self) -> Settings:
+        """What the processes have to know."""
+        return Settings(interface=self.interface or ("lo0" if sys.platform == "darwin" else "lo"), pad=self.pad)
 
     @property
     def pad(self) -> bool:
@@ -86,5 +87,5 @@ class Processes(Backend):
         if under_torchrun():
             from hetsim.dist.process import join
 
-            return join(experiment, folder, config, rank=int(os.environ["RANK"]), interface=self.link, pad=self.pad)
-        return launch(experiment, folder, config, interface=self.link, pad=self.pad, port=self.port)
+            return join(experiment, folder, config, self.settings, rank=int(os.environ["RANK"]))
+        return launch(experiment, folder, config, self.settings, port=self.port)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hetsim.dist.settings import Settings
 from hetsim.errors import RunFailed
 from hetsim.results.folder import abandon
 from hetsim.runtime.experiment import Experiment
@@ -29,7 +30,7 @@ UNKNOWN_STATUS = 255
 """The exit status that multiprocessing reports of a process, living or not, once the forkserver has ended. Its pipe tells which."""
 
 
-def launch(experiment: Experiment, folder: Path, config: str, *, interface: str, pad: bool, port: int | None) -> dict[str, Any]:
+def launch(experiment: Experiment, folder: Path, config: str, settings: Settings, *, port: int | None) -> dict[str, Any]:
     """Run one process for each rank. Returns the summary; in any case all processes have ended afterwards."""
     listening = listen(port)
     context = multiprocessing.get_context("forkserver")
@@ -38,7 +39,7 @@ def launch(experiment: Experiment, folder: Path, config: str, *, interface: str,
     processes = [
         context.Process(
             target=_child,
-            args=(experiment, folder, config, rank, interface, pad, listening, listening.getsockname()[1], sender),
+            args=(experiment, folder, config, settings, rank, listening, listening.getsockname()[1], sender),
             name=f"hetsim rank {rank}",
             daemon=True,
         )
@@ -172,13 +173,12 @@ def _child(
     experiment: Experiment,
     folder: Path,
     config: str,
+    settings: Settings,
     rank: int,
-    interface: str,
-    pad: bool,
     listening: socket.socket,
     port: int,
     sender: Connection,
 ) -> None:
     from hetsim.dist.process import child
 
-    child(experiment, folder, config, rank=rank, interface=interface, pad=pad, listening=listening, port=port, sender=sender)
+    child(experiment, folder, config, settings, rank=rank, listening=listening, port=port, sender=sender)

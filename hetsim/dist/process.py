@@ -24,6 +24,7 @@ import torch.distributed as dist
 from hetsim.dist.orphan import leave_with_parent
 from hetsim.dist.pace import Lateness, Pace, clock, emulation, reduce_timer_slack, warnings
 from hetsim.dist.rank import RankRun
+from hetsim.dist.settings import Settings
 from hetsim.dist.torchrun import leave_reason
 from hetsim.dist.transport import GlooTransport
 from hetsim.effects import PeerLost
@@ -49,7 +50,7 @@ def _torchruns_store() -> Any:
     return store
 
 
-def join(experiment: Experiment, folder: Path, config: str, *, rank: int, interface: str, pad: bool) -> dict[str, Any] | None:
+def join(experiment: Experiment, folder: Path, config: str, settings: Settings, *, rank: int) -> dict[str, Any] | None:
     """Take part in a run in a process that torchrun started. Each of several runs has its own prefix in the store."""
     store = dist.PrefixStore(f"hetsim run {next(_runs)}", _torchruns_store())  # type: ignore[attr-defined]
 
@@ -61,13 +62,13 @@ def join(experiment: Experiment, folder: Path, config: str, *, rank: int, interf
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; torchrun ends the other processes
 
     try:
-        return take_part(experiment, folder, config, rank=rank, interface=interface, pad=pad, store=store, report=report)
+        return take_part(experiment, folder, config, settings, rank=rank, store=store, report=report)
     except PeerLost as error:
         raise RunFailed(str(error)) from None
 
 
 def child(
-    experiment: Experiment, folder: Path, config: str, *, rank: int, interface: str, pad: bool,
+    experiment: Experiment, folder: Path, config: str, settings: Settings, *, rank: int,
     listening: socket.socket, port: int, sender: Connection,
 ) -> None:  # fmt: skip
     """Take part in a run in a process that `launch` started: report the result to it, and end when it ends.
@@ -89,7 +90,7 @@ def child(
         store = dist.TCPStore(  # type: ignore[attr-defined]
             "127.0.0.1", port, experiment.num_ranks, rank == 0, RENDEZVOUS_TIMEOUT, master_listen_fd=master
         )
-        summary = take_part(experiment, folder, config, rank=rank, interface=interface, pad=pad, store=store, report=report)
+        summary = take_part(experiment, folder, config, settings, rank=rank, store=store, report=report)
     except ValueError as error:
         sender.send((0, error))
     except RunFailed as error:
@@ -109,15 +110,15 @@ def child(
 
 
 def take_part(
-    experiment: Experiment, folder: Path, config: str, *, rank: int, interface: str, pad: bool, store: Any, report: Report
+    experiment: Experiment, folder: Path, config: str, settings: Settings, *, rank: int, store: Any, report: Report
 ) -> dict[str, Any] | None:
     """Connect to the other ranks, run this rank's program, and on the leader write the run's files. Returns the summary there."""
     begun = clock()
     reduce_timer_slack()
-    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
     task, optimizers = experiment.load()
     leads = rank == experiment.leader
-    pace = Pace(pad)
+    pace = Pace(settings.pad)
     trace = Trace(folder, experiment.trace) if leads else TracePart(experiment.trace)
     with run_folder(folder, config) if leads else contextlib.nullcontext(), trace:
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
@@ -130,7 +131,7 @@ def take_part(
         run.close()
         return write_summary(
             folder, run.outcome, backend="dist", wall_seconds=clock() - begun,
-            emulation=emulation(pad, lateness), warnings=warnings(lateness, run.metrics.applied.seconds),
+            emulation=emulation(settings.pad, lateness), warnings=warnings(lateness, run.metrics.applied.seconds),
         )  # fmt: skip
 
 
