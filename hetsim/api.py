@@ -193,7 +193,7 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
         summary = start(config, place, typed, only_run_in)
     except USERS as error:
         whole = "".join(traceback.format_exception(error))  # a notebook keeps what it shows
-        shows_nothing = hidden(whole, config) == whole
+        shows_nothing = hidden(whole, config) == whole and all(map(str.isprintable, whole.split("\n")))
         if shows_nothing and not isinstance(error, OSError):
             raise
         kind = ValueError if isinstance(error, ValueError) else RunFailed

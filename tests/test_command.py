@@ -290,12 +290,24 @@ def test_discarded_samples_are_reported(tmp_path: Path, monkeypatch: pytest.Monk
     assert int(told[1]) + int(told[2]) == 60_000
 
 
-def test_a_verbose_run_shows_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """hydra.verbose=true lets the error through."""
-    monkeypatch.setattr(sys, "argv", ["hetsim", "batch_size=1", "hydra.verbose=true", f"hydra.run.dir={tmp_path}"])
+@pytest.mark.parametrize(
+    ("word", "reason"), [("batch_size=1", "ValueError: batch_size=1 is less than one sample"), ("method=x", "MissingConfigException")]
+)
+def test_a_verbose_run_shows_the_traceback(
+    word: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """hydra.verbose=true says where the error came from."""
+    with caplog.at_level(logging.WARNING):  # Hydra sets DEBUG
+        assert command(monkeypatch, word, "hydra.verbose=true", f"hydra.run.dir={tmp_path}") == 1
 
-    with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="batch_size=1 is less than one sample"):  # Hydra sets DEBUG
-        main()
+    told = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in told
+    assert reason in told
 
 
 CHECKED_EARLY = """

@@ -63,7 +63,7 @@ def hidden(text: str, config: DictConfig) -> str:
                 part = config[key]
                 if OmegaConf.is_config(part):
                     OmegaConf.to_container(part, resolve=True)
-    parts = [(name, part) for name, value in values.items() for part in {value, " ".join(value.split()), *_words(value)}]
+    parts = [(name, part) for name, value in values.items() for part in {value, " ".join(value.split()), *_words(value), repr(value)[1:-1]}]
     for name, part in sorted(parts, key=lambda item: -len(item[1])):
         text = _masked(text, part, f"${{oc.env:{name}}}") if len(part) >= SHORT else text
     return text

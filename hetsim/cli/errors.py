@@ -6,6 +6,7 @@ import errno
 import re
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 
 import yaml
@@ -41,6 +42,11 @@ def report(error: BaseException, *, hide: Callable[[str], str] = str) -> None:
     leave_reason(text)
     if isinstance(error, RunFailed | OSError) or first_to_refuse(text):
         print(f"hetsim: error: {text}", file=sys.stderr, flush=True)
+
+
+def show_traceback(*, hide: Callable[[str], str] = str) -> None:
+    """Print the traceback of the error that is being handled, without control characters and without what `hide` takes out."""
+    print("\n".join(map(checks.printable, hide(traceback.format_exc()).rstrip().split("\n"))), file=sys.stderr, flush=True)
 
 
 def sentence(error: BaseException) -> str:

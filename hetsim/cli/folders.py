@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
+from hetsim import checks
 from hetsim.cli.environment import recording_variables
 from hetsim.results.identity import legal
 
@@ -26,7 +27,9 @@ KEY = re.compile(r"(hydra:)?([\w.\[\]]+)")
 
 
 def check_folder(key: str, folder: str | Path) -> None:
-    """ValueError with one sentence if Hydra would take part of a folder's own name for a reference."""
+    """ValueError with one sentence if a folder's own name is more than a name: a reference to Hydra, a line of a scheduler's script."""
+    if not str(folder).isprintable():
+        raise ValueError(f"{key} is {checks.printable(str(folder))}, whose name has control characters: work in a folder of another name")
     if "${" in str(folder):
         raise ValueError(f"{key} is {folder}, in which Hydra would take ${{…}} for a reference: work in a folder of another name")
 

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from hetsim.cli.arguments import verbose
 from hetsim.cli.entries import entries_of, identity, name_of_folder
 from hetsim.cli.environment import hidden
-from hetsim.cli.errors import USERS, report, sentence
+from hetsim.cli.errors import USERS, report, sentence, show_traceback
 from hetsim.cli.outcomes import Outcome
 from hetsim.cli.plugins import RECORD
 from hetsim.cli.start import start
@@ -55,8 +55,9 @@ def _single_run(config: DictConfig, folder: Path) -> None:
         summary = start(config, folder, typed_words(), only_run_in)
     except USERS as error:
         if verbose(sys.argv):
-            raise
-        report(error, hide=partial(hidden, config=config))
+            show_traceback(hide=partial(hidden, config=config))
+        else:
+            report(error, hide=partial(hidden, config=config))
         failures.append(error)
     finally:
         if summary is None:
@@ -85,7 +86,7 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
             summary = start(config, folder, typed) if summary is None else summary
     except Exception as error:
         if settings.verbose is True:
-            raise
+            show_traceback(hide=partial(hidden, config=config))
         expected = isinstance(error, USERS)
         reason = sentence(error) if expected else f"{type(error).__name__} in hetsim's own code: {sentence(error)}"
         reason = hidden(reason, config)  # a launcher writes what is printed, and the outcome, to files

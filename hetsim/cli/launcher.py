@@ -16,6 +16,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from hetsim.cli.errors import report, sentence
+from hetsim.cli.folders import check_folder
 from hetsim.cli.outcomes import Outcome, closing_line, failure_lines
 from hetsim.cli.sweep_size import check_sweep_size
 from hetsim.dist.torchrun import leave_reason
@@ -58,6 +59,7 @@ class SweepRecord(Callback):
             self.folder = os.path.relpath(config.hydra.sweep.dir)
             if Path(self.folder).is_symlink():
                 raise ValueError(f"{self.folder} is a link, and would be written through: set hydra.sweep.dir to another folder")
+            check_folder("hydra.sweep.dir", Path(config.hydra.sweep.dir).absolute())
             self._files = Path(config.hydra.sweep.dir).absolute() / f".outcomes-{uuid.uuid4().hex}"
             self._files.mkdir(parents=True)
             for path in self._files.parent.iterdir():  # multirun.yaml, .submitit, a run's folder: Hydra would write through them

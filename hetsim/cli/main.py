@@ -17,7 +17,7 @@ from hetsim.checks import one_line
 from hetsim.cli import job
 from hetsim.cli.arguments import check_options, options_first, verbose, without_control_characters
 from hetsim.cli.environment import hidden
-from hetsim.cli.errors import USERS, report
+from hetsim.cli.errors import USERS, report, show_traceback
 from hetsim.cli.folders import check_folder
 from hetsim.cli.launcher import RESUME, Refused, SweepRecord, launch_failure
 from hetsim.cli.launchers import own_plugins
@@ -53,8 +53,9 @@ def main() -> None:
         if failure is None and SweepRecord.current is not None:
             failure = launch_failure(error)
         if failure is None or verbose(sys.argv):
-            raise
-        report(failure)
+            show_traceback()
+        else:
+            report(failure)
         sys.exit(1)
     finally:
         if SweepRecord.current is not None:

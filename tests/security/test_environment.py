@@ -93,6 +93,28 @@ def test_a_failed_runs_error_does_not_tell_a_value(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sweep", [(), ("-m",)])
+def test_a_traceback_does_not_tell_a_value(
+    sweep: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """hydra.verbose=true is typed to be sent to somebody."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", f"/{SECRET}\x1b[2J")
+    folders = (f"hydra.sweep.dir={tmp_path / 'sweep'}", f"hydra.run.dir={tmp_path / 'run'}")
+
+    assert (
+        exit_status(
+            monkeypatch, "hetsim", main, *sweep, "workload=mnist", "data_root=${oc.env:HETSIM_TEST_SECRET}", "hydra.verbose=true", *folders
+        )
+        == 1
+    )
+
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert SECRET not in told
+    assert "\x1b" not in told
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [("workload=mnist", "data_root=${oc.env:HETSIM_TEST_SECRET}"), (*QUICK, "+optimizer.weight_decay=${oc.env:HETSIM_TEST_SECRET}")],
@@ -118,6 +140,7 @@ def test_a_notebook_does_not_show_a_value(words: tuple[str, ...], tmp_path: Path
         ("a correct-horse  and battery", "needs a correct-horse and battery/MNIST"),
         ("correct-horse-battery", f"batch_size must be whole, not '{'x' * 190}correct-h …"),
         ("correct\nhorse\\battery'staple", 'not "correct\\nhorse\\\\battery\'staple"'),
+        ("corp\\alice\\battery", "not 'corp\\\\alice\\\\battery'"),
     ],
 )
 def test_a_sentence_shows_no_large_part_of_a_value(value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +150,7 @@ def test_a_sentence_shows_no_large_part_of_a_value(value: str, said: str, monkey
     told = hidden(said, OmegaConf.create({"data_root": "${oc.env:HETSIM_TEST_SECRET}"}))
 
     assert "${oc.env:HETSIM_TEST_SECRET}" in told
-    assert not any(part in told for part in ("correct-horse", "horse@host", "battery"))
+    assert not any(part in told for part in ("correct-horse", "horse@host", "battery", "alice"))
 
 
 @pytest.mark.slow

@@ -197,3 +197,32 @@ def test_a_link_between_a_sweep_and_its_run_is_not_written_through(
     told = capsys.readouterr().err
     assert told.count(f"hetsim: error: {theirs}/a/seed is a link or a pipe, and would be written through: remove it\n") == 2
     assert not any(path.is_file() for path in mine.rglob("*"))
+
+
+@pytest.mark.parametrize("way", ["hetsim", "hetsim -m", "hetsim.run", "hetsim.sweep"])
+def test_nothing_runs_in_a_folder_whose_name_has_lines(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A scheduler's script would have the second line as a command of its own."""
+    here = tmp_path / "study\nsh run.sh #"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    reason = r"the current folder is .*study\\nsh run\.sh #, whose name has control characters"
+
+    if way.startswith("hetsim."):
+        with pytest.raises(ValueError, match=reason):
+            hetsim.run(*QUICK) if way == "hetsim.run" else hetsim.sweep({"seed": [0, 1]})
+    else:
+        assert exit_status(monkeypatch, *way.split()[:1], main, *way.split()[1:], *QUICK) == 1
+        assert re.search(reason, capsys.readouterr().err)
+    assert not list(here.iterdir())
+
+
+def test_no_sweep_goes_to_a_folder_whose_name_has_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However it is typed."""
+    monkeypatch.chdir(tmp_path)
+    assert exit_status(monkeypatch, "hetsim", main, "-m", *QUICK, "hydra.sweep.dir='a\nb'") == 1
+    assert "control characters" in capsys.readouterr().err
+    assert not folders(Path())

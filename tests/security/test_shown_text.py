@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,19 @@ def test_the_name_of_a_folder_steers_no_terminal_from_python(tmp_path: Path) -> 
         with pytest.raises(ValueError, match="title") as failed:
             wrong()
         assert str(failed.value).isprintable()
+
+
+def test_an_error_of_a_run_has_no_control_characters(tmp_path: Path) -> None:
+    """It quotes what a file says, in the sentence and in those that it came from."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "nice.yaml").write_text(
+        '# @package _global_\ndefaults: [{override /workload: arrays}]\nworkload: {path: "a\\e[2Jb\\nc.npz"}\n'
+    )
+
+    with pytest.raises(ValueError, match="npz") as failed:
+        hetsim.run("experiment=nice", folder=tmp_path / "run", config_dir=tmp_path)
+
+    assert "\x1b" not in "".join(traceback.format_exception(failed.value))
 
 
 @pytest.mark.slow

@@ -163,5 +163,10 @@ def _no_formulas(column: Any) -> Any:
 
 
 def _no_formula(text: str) -> str:
-    """A text that a spreadsheet does not calculate: with a quote in front, if it looks like a formula and is no number."""
-    return f"'{text}" if re.match(r"[=+@\t-]", text) and not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", text) else text
+    """A text that a spreadsheet does not calculate: with a quote in front of what looks like a formula and is no number.
+
+    Some spreadsheets take another character than the comma between cells, and then find a cell within the text.
+    """
+    if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", text):
+        return text
+    return re.sub(r"""(^|[;|\t,"'])(\s*[=+@-]|\t)""", r"\1'\2", text)
