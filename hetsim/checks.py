@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
@@ -12,6 +13,7 @@ MIN_SECONDS, MAX_SECONDS = 1e-15, 1e12
 """The bounds of a described time: a femtosecond, and 30,000 years. Sums and quotients of such times are far from the ends of a float."""
 MAX_SHOWN = 200
 """Letters of a wrong value that a sentence shows."""
+DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
 MOST = 10**15
 """The bound of whole numbers, where there is no other: sums and products of them fit into 64 bits or a float."""
 
@@ -100,6 +102,13 @@ def choice(key: str, value: Any, options: Sequence[str]) -> str:
     if value not in options:
         raise ValueError(f"{key} must be {' or '.join(options)}, not {shown(value)}")
     return str(value)
+
+
+def device(key: str, value: Any) -> str:
+    """The name of a device, or auto."""
+    if not isinstance(value, str) or not DEVICE.fullmatch(value):
+        raise ValueError(f"{key} must be cpu, cuda, cuda:K or auto, not {shown(value)}")
+    return value
 
 
 def suggestion(value: Any, options: Collection[str]) -> str:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from threading import Lock, Thread
 from typing import Any
+
+import torch
+from elsewhere import Elsewhere
 
 from hetsim.dist.fake import FakeNetwork
 from hetsim.dist.pace import Pace
 from hetsim.dist.rank import RankRun
+from hetsim.dist.transport import Transport
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
-from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.trace import Trace, TracePart
+from hetsim.workloads.device import Device
+from hetsim.workloads.task import Task
 
 
 class Board:
@@ -37,6 +44,25 @@ class Board:
 _loading = Lock()
 
 
+def loaded(experiment: Experiment, device: Device) -> tuple[Task, Optimizers]:
+    """The task and its optimizer on this device."""
+    with device if isinstance(device, Elsewhere) else contextlib.nullcontext():
+        task = experiment.workload.load(seed=experiment.seed, dtype=experiment.dtype, device=device)
+        local = None if experiment.local_optimizer is None else task.optimizer(experiment.local_optimizer)
+        return task, Optimizers(task.optimizer(experiment.optimizer), local)
+
+
+def _refuse_from(device: Elsewhere, transport: Transport) -> None:
+    """Let the transport send nothing that is on the device."""
+    send = transport.send
+
+    def sending(tensor: torch.Tensor, to: int) -> None:
+        assert not device.has(tensor), "what is sent must be in the CPU's memory"
+        send(tensor, to)
+
+    transport.send = sending  # type: ignore[method-assign]
+
+
 def run_in_threads(
     experiment: Experiment,
     *,
@@ -45,9 +71,11 @@ def run_in_threads(
     finish: Callable[[RankRun], object] | None = None,
     detail: str = "full",
     patience: float = 60.0,
+    devices: Sequence[Device] | None = None,
 ) -> list[RankRun | BaseException]:
     """Every rank's run, in rank order, or the exception that ended it; a report of a standstill is the leader's.
 
+    `devices` has each rank's device; without it, all compute on the CPU.
     `finish` is called by each rank after its run. A rank that fails is lost for the others.
     """
     network, board = FakeNetwork(experiment.num_ranks), Board()
@@ -64,9 +92,13 @@ def run_in_threads(
 
         try:
             with _loading:
-                task, optimizers = experiment.load()
-            with trace:
-                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=network.transport(rank), pace=Pace(pad))
+                task, optimizers = experiment.load() if devices is None else loaded(experiment, devices[rank])
+            there = None if devices is None else devices[rank]
+            with trace, there if isinstance(there, Elsewhere) else contextlib.nullcontext():
+                transport = network.transport(rank)
+                if isinstance(there, Elsewhere):
+                    _refuse_from(there, transport)
+                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=Pace(pad))
                 run.run(board if watch else None, report)
                 if finish is not None:
                     finish(run)

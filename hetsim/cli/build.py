@@ -18,6 +18,7 @@ from hetsim.runtime.backend import Backend
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
 from hetsim.trust import argument_names, check_name, check_source, check_trusted, required_arguments, resolve
+from hetsim.workloads.device import resolved
 from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
 
 WITHIN = "schedulers"
@@ -38,6 +39,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
             raise ValueError(f"{name} is missing: give it a value")
     for name in ("backend", "cluster", "workload", "coordination", "optimizer", "budget", *AXES):
         checks.mapping(name, entries.get(name), optional=None)
+    entries = resolved(entries)
     trust = check_trusted(entries.get("trust"))
     _check_targets(entries, trust)
     _check_rates(entries)

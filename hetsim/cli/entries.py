@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from hetsim.cli.environment import without_values
 from hetsim.cli.resolvers import keep_restricted
 from hetsim.results.identity import folder_name, identity_of
+from hetsim.workloads.device import resolved
 
 Entries = tuple[dict[str, Any], dict[str, str]]
 """A resolved config, with references in the place of values from the environment, and the hashes of these values by key."""
@@ -29,6 +30,7 @@ def entries_of(config: DictConfig) -> Entries:
 
 def identity(entries: dict[str, Any], environment: dict[str, str]) -> str:
     """The identity of a run: its hash has in it the hashes of values from the environment, not the values."""
+    entries = resolved(entries)
     return identity_of({**entries, "environment": environment} if environment else entries)
 
 

@@ -17,6 +17,7 @@ from hetsim.cli.environment import check_shown
 from hetsim.cli.yaml_text import as_yaml
 from hetsim.results.identity import config_header
 from hetsim.runtime.curve import Point
+from hetsim.workloads.device import resolved
 
 DOWNLOAD = re.compile(r"[+]*(workload\.)?download=(?i:true)")
 """A word that says whether data may be fetched. A file cannot vary it in a sweep."""
@@ -36,6 +37,6 @@ def start(
         raise ValueError("download is set by a config file, and is taken from the command line alone: type download=true")
     written, environment = entries_of(config)
     check_shown(environment)
-    text = config_header(identity(written, environment), typed, environment) + as_yaml(written)
+    text = config_header(identity(written, environment), typed, environment) + as_yaml(resolved(written))
     with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
         return backend.run(made if watch is None else dataclasses.replace(made, watch=watch), folder, text)

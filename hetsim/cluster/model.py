@@ -47,6 +47,8 @@ class Node:
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
     rack: str | None = None
+    device: str | None = None
+    """Where its process computes in a real run: cpu, cuda or cuda:K; None: where the config's `device` says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,7 @@ class Server:
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
     rack: str | None = None
+    device: str | None = None
 
     def update_seconds(self, nbytes: float) -> float:
         """Of an update with a gradient of `nbytes` bytes, before noise."""

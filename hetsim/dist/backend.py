@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from hetsim import checks
 from hetsim.dist.launch import launch
 from hetsim.dist.pace import one_host
+from hetsim.dist.placement import check_devices
 from hetsim.dist.settings import Settings
 from hetsim.dist.torchrun import under_torchrun
 from hetsim.runtime.backend import Backend
@@ -58,6 +59,7 @@ class Processes(Backend):
 
     def check(self, experiment: Experiment) -> None:
         super().check(experiment)
+        check_devices(experiment)
         if experiment.cluster.faults.nodes:
             raise ValueError("cluster.faults are simulated only: take backend=sim, or cluster.faults=null")
         if self.pad and experiment.coordination.needs_server and experiment.cluster.shares_links:

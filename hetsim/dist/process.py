@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from hetsim.dist.orphan import leave_with_parent
 from hetsim.dist.pace import Lateness, Pace, clock, emulation, reduce_timer_slack, warnings
+from hetsim.dist.placement import device_of, local_ranks
 from hetsim.dist.rank import RankRun
 from hetsim.dist.settings import Settings
 from hetsim.dist.torchrun import leave_reason
@@ -116,7 +117,7 @@ def take_part(
     begun = clock()
     reduce_timer_slack()
     os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
-    task, optimizers = experiment.load()
+    task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
     leads = rank == experiment.leader
     pace = Pace(settings.pad)
     trace = Trace(folder, experiment.trace) if leads else TracePart(experiment.trace)
@@ -127,10 +128,10 @@ def take_part(
             if not leads:
                 send_results(run)
                 return None
-            lateness = collect_results(run)
+            lateness, devices = collect_results(run)
         run.close()
         return write_summary(
-            folder, run.outcome, backend="dist", wall_seconds=clock() - begun,
+            folder, run.outcome, backend="dist", wall_seconds=clock() - begun, devices=devices,
             emulation=emulation(settings.pad, lateness), warnings=warnings(lateness, run.metrics.applied.seconds),
         )  # fmt: skip
 
@@ -141,6 +142,7 @@ def send_results(run: RankRun) -> None:
     is_worker = run.rank < run.experiment.num_workers
     numbers = {
         "activity": run.metrics.activity[run.rank].as_numbers() if is_worker else None,
+        "device": run.prepared.task.device.name,
         "lateness": {kind: vars(lateness) for kind, lateness in run.pace.kinds.items()},
     }
     run.close()
@@ -148,17 +150,19 @@ def send_results(run: RankRun) -> None:
     run.transport.send_bytes(run.trace.pieces(), run.experiment.leader)
 
 
-def collect_results(run: RankRun) -> dict[str, Lateness]:
-    """On the leader: receive the other ranks' results, in rank order. Returns the lateness of all ranks."""
+def collect_results(run: RankRun) -> tuple[dict[str, Lateness], list[str]]:
+    """On the leader: receive the other ranks' results, in rank order. Returns the lateness of all ranks, and each one's device."""
     experiment, transport = run.experiment, run.transport
     lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
+    devices = [run.prepared.task.device.name] * experiment.num_ranks
     for rank in range(experiment.num_ranks):
         if rank == run.rank:
             continue
         numbers = json.loads(b"".join(transport.receive_bytes(rank)))
         if numbers["activity"] is not None:
             run.metrics.activity[rank] = RankActivity.of_numbers(numbers["activity"], experiment.coordination.num_ahead)
+        devices[rank] = numbers["device"]
         for kind, counts in numbers["lateness"].items():
             lateness[kind] += Lateness(**counts)
         append_received(run.trace, transport.receive_bytes(rank), rank=rank)
-    return lateness
+    return lateness, devices

@@ -183,7 +183,7 @@ class ProcessWorld:
     def send(self, state: RankState, effect: fx.Send, turn: Turn) -> Answered:
         """Queued for the thread that sends to this peer."""
         assert self.mailbox is not None
-        self.mailbox.send(effect.to, effect.header, effect.payload, at=turn.at)
+        self.mailbox.send(effect.to, effect.header, self.task.device.fetch(effect.payload), at=turn.at)
         return None, turn.at
 
     def receive(self, state: RankState, effect: fx.Receive, turn: Turn) -> Answered:
@@ -193,13 +193,14 @@ class ProcessWorld:
         start, end = message.sent_at - self.began, message.due_at - self.began
         version = message.header.get("version", 0)
         self._record[MESSAGE]((start, end, message.source, MESSAGE, version, 0, 0, nbytes(message.payload)))
+        message.payload = self.task.device.place(message.payload)
         return message, max(turn.at, message.due_at)
 
     def all_reduce(self, state: RankState, effect: fx.AllReduce, turn: Turn) -> Answered:
         """Really sent and added up, in rank order; held from the last entry on, which a further scalar reduction determines."""
         self._num_collectives[turn.thread] += 1
         value = effect.value
-        total = turn.transport.sum_in_rank_order(as_tensor(value))
+        total = self.task.device.place(turn.transport.sum_in_rank_order(as_tensor(self.task.device.fetch(value))))
         last = turn.transport.maximum(turn.at) if self.pace.pad else turn.at
         size = nbytes(value)
         end = self._held("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size), size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ def describe(summary: Mapping[str, Any]) -> str:
     final = summary["final"]
     lines = [
         f"{summary['method']} on {place} ({summary['num_workers']} workers), {summary['workload']}, "
-        f"seed {summary['seed']}, backend {summary['backend']}",
+        f"seed {summary['seed']}, backend {summary['backend']}{_devices(summary)}",
         f"  {summary['num_updates']} updates, {summary['num_samples']} samples in {formatted(summary['seconds'])} s{_dropped(summary)}: "
         f"{formatted(summary['updates_per_second'])} updates/s, {formatted(summary['samples_per_second'])} samples/s",
         f"  staleness {formatted(summary['staleness_mean'])} on average, {summary['staleness_max']} at most; "
@@ -53,6 +54,14 @@ def _judged(final: Mapping[str, float | None]) -> str:
 def in_words(metric: str) -> str:
     """What a metric is called where people read it."""
     return metric.replace("_", " ")
+
+
+def _devices(summary: Mapping[str, Any]) -> str:
+    """Where the ranks computed, if not all of them did on the CPU."""
+    devices = Counter(summary.get("devices") or ["cpu"])
+    if [*devices] == ["cpu"]:
+        return ""
+    return " on " + ", ".join(name if count == 1 else f"{name} ({count} ranks)" for name, count in devices.items())
 
 
 def _diverged(summary: Mapping[str, Any]) -> str:

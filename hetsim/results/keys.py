@@ -16,12 +16,12 @@ CHANGE_NO_NUMBER = (*CHANGE_NO_FILE, "trace", "pictures", "data_root", "trust")
 VARY_IN_A_ROW = (*CHANGE_NO_NUMBER, "seed")
 """Keys in which the runs of one row of `hetsim-table` may differ: a row is a mean over seeds."""
 
-VARY_IN_A_COMPARISON = (*CHANGE_NO_NUMBER, "backend", "evaluate_every_epochs", "evaluate_every_seconds")
+VARY_IN_A_COMPARISON = (*CHANGE_NO_NUMBER, "backend", "device", "evaluate_every_epochs", "evaluate_every_seconds")
 """Keys whose differences `hetsim-compare` does not report. It compares backends, and of the evaluations only the last."""
 
 TOP = ""
 ADDED: dict[str, dict[str, Any]] = {
-    TOP: {"evaluate_every_seconds": None, "stop_when_diverged": False},
+    TOP: {"evaluate_every_seconds": None, "stop_when_diverged": False, "device": "cpu", "autocast": None},
     "hetsim.policies.allocation.GradualShift": {"repetitions": 0},
     "hetsim.policies.allocation.OptPerf": {"repetitions": 0, "recheck_steps": 100, "dead_band": 0.05},
     "hetsim.policies.allocation.ProportionalController": {"repetitions": 0},

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hetsim import checks
 from hetsim.results.run_files import MAX_NUMBER, REMEDY, is_number, is_text, shown
 
 
@@ -34,6 +35,7 @@ TEXT = Kind(
     f"a text of at most {MAX_LETTERS} printable letters", lambda value: is_text(value) and value.isprintable() and len(value) <= MAX_LETTERS
 )
 TEXTS = Kind("a list of texts", _each(is_text))
+DEVICES = Kind("a list of names of devices", _each(lambda value: is_text(value) and checks.DEVICE.fullmatch(value) is not None))
 WHOLE = Kind("a whole number", _is_whole)
 COUNT = Kind("a whole number above 0", lambda value: _is_whole(value) and value > 0)
 NUMBER = Kind(f"a number of at most {MAX_NUMBER:g}", is_number)
@@ -64,6 +66,7 @@ SUMMARY = {
     **dict.fromkeys(("final.train_loss", "final.test_accuracy"), NUMBER_OR_NULL),
     "diverged": FLAG,
     "per_worker": MAPPINGS,
+    "devices": DEVICES,
     "emulation": MAPPING_OR_NULL,
     "warnings": TEXTS,
 }

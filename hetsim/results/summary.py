@@ -23,11 +23,12 @@ def write_summary(
     *,
     backend: str,
     wall_seconds: float,
+    devices: Sequence[str],
     emulation: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write summary.json, curve.csv and, if asked for, the pictures; then all files of the run get their names. Returns the summary."""
-    summary = summary_of(outcome, backend=backend, wall_seconds=wall_seconds, emulation=emulation, warnings=warnings)
+    summary = summary_of(outcome, backend=backend, wall_seconds=wall_seconds, devices=devices, emulation=emulation, warnings=warnings)
     written = ["config.yaml", "curve.csv", "summary.json"]
     trace = unfinished(folder / "trace.parquet") if outcome.experiment.trace != "none" else None
     if trace is not None:
@@ -47,10 +48,11 @@ def summary_of(
     *,
     backend: str,
     wall_seconds: float,
+    devices: Sequence[str],
     emulation: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The numbers of a run, as summary.json has them."""
+    """The numbers of a run, as summary.json has them; `devices` are those of the processes, in rank order."""
     experiment, last, applied = outcome.experiment, outcome.last, outcome.applied
     final = outcome.points[-1].evaluation
     numbers = metrics.summary(applied, outcome.activity)
@@ -77,6 +79,7 @@ def summary_of(
         "diverged": diverged(outcome),
         "per_worker": numbers["per_worker"],
         "wall_seconds": wall_seconds,
+        "devices": list(devices),
         "emulation": None if emulation is None else dict(emulation),
         "warnings": [*warnings, *remarks(outcome)],
     }

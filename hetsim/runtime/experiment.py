@@ -17,7 +17,7 @@ from hetsim.effects import Batch
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.curve import Point
 from hetsim.runtime.trace import DETAILS
-from hetsim.workloads.device import device
+from hetsim.workloads import device
 from hetsim.workloads.task import Optimizer, OptimizerRecipe, Task, Workload
 
 
@@ -36,6 +36,10 @@ class Experiment:
     seed: int = 0
     dtype: str = "float32"
     threads: int = 1
+    device: str = "cpu"
+    """Where a rank computes whose node does not say it: cpu, cuda or cuda:K."""
+    autocast: str | None = None
+    """The type of a model's matrix products, bfloat16, beside weights of type `dtype`; None: the same type."""
     evaluate_every_epochs: float | None = 1
     evaluate_every_seconds: float | None = None
     """Of the run's own clock. The curve has the first version at or after each multiple of either; None: of the other alone."""
@@ -53,6 +57,8 @@ class Experiment:
             raise ValueError(f"threads={self.threads} is more than the {cores} cores of this machine: lower it")
         checks.choice("dtype", self.dtype, ("float32", "float64"))
         checks.choice("trace", self.trace, DETAILS)
+        checks.device("device", self.device)
+        self._check_autocast()
         if self.evaluate_every_epochs is None and self.evaluate_every_seconds is None:
             raise ValueError("evaluate_every_epochs and evaluate_every_seconds are both null: give one, such as evaluate_every_epochs=1")
         for key in ("evaluate_every_epochs", "evaluate_every_seconds"):
@@ -90,14 +96,19 @@ class Experiment:
         max_samples = self.cluster.max_samples or (self.batch_size,) * self.num_workers
         return tuple(Batch(0, min(self.batch_size, bound)) for bound in max_samples)
 
+    def device_of(self, rank: int) -> str:
+        """The device of a rank, as the cluster or the config names it."""
+        end = self.cluster.server if rank == self.num_workers else self.cluster.nodes[rank]
+        return end.device or self.device
+
     def plan(self, task: Task) -> Plan:
         """The plan for handing out this task's samples."""
         positions = self.budget.num_positions(task.num_samples)
         return Plan(self.num_workers, self.batch_size, positions, task.num_samples, task.num_parameters, self.cluster.max_samples)
 
-    def load(self) -> tuple[Task, Optimizers]:
-        """The workload's data, model and optimizers. Raises ValueError for weights that would have no effect."""
-        task = self.workload.load(seed=self.seed, dtype=self.dtype, device=device("cpu"))
+    def load(self, on: str | None = None) -> tuple[Task, Optimizers]:
+        """The workload's data, model and optimizers, on a device. Raises ValueError for weights that would have no effect."""
+        task = self.workload.load(seed=self.seed, dtype=self.dtype, device=device.device(on or self.device, self.autocast))
         if "torch" in sys.modules:  # a phantom never imports it
             sys.modules["torch"].set_num_threads(self.threads)
         optimizer = task.optimizer(self.optimizer)
@@ -112,6 +123,16 @@ class Experiment:
                 "single gradients would do nothing: use torch.optim.SGD, or weighting=per_worker discount=none"
             )
         return task, Optimizers(optimizer, local)
+
+    def _check_autocast(self) -> None:
+        """Raise ValueError for an autocast that would have no effect."""
+        if self.autocast is None:
+            return
+        checks.choice("autocast", self.autocast, ("bfloat16",))
+        if not self.workload.has_model:
+            raise ValueError(f"autocast={self.autocast} would do nothing, as workload={self.workload.name} has no model: leave it out")
+        if self.dtype != "float32":
+            raise ValueError(f"autocast={self.autocast} is for weights of dtype=float32, not {self.dtype}: leave one of them out")
 
     def _check_optimizers(self) -> None:
         """Raise ValueError for an optimizer that would have no effect, that is missing, or that does not suit the compensation."""

@@ -16,6 +16,7 @@ from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
+from hetsim.workloads.device import check_present
 from hetsim.workloads.task import Task
 
 
@@ -28,13 +29,19 @@ class Simulator(Backend):
 
     name: ClassVar[str] = "sim"
 
+    def check(self, experiment: Experiment) -> None:
+        super().check(experiment)
+        check_present("device", experiment.device)
+
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         begun = perf_counter()
         loaded = experiment.load()
         with run_folder(folder, config), Trace(folder, experiment.trace) as trace:
             world = world_of(experiment, *loaded, [trace])
             world.run()
-            return write_summary(folder, world.outcome, backend=self.name, wall_seconds=perf_counter() - begun)
+            return write_summary(
+                folder, world.outcome, backend=self.name, wall_seconds=perf_counter() - begun, devices=[loaded[0].device.name]
+            )
 
 
 def world_of(experiment: Experiment, task: Task, optimizers: Optimizers, recorders: Sequence[Recorder]) -> EventWorld | LockstepWorld:
@@ -57,6 +64,7 @@ class Simulation:
         """Run it, and return the numbers of its summary.json. ValueError with one sentence for what no run can be made of."""
         begun = perf_counter()
         Simulator().check(self.experiment)
-        world = world_of(self.experiment, *self.experiment.load(), self.recorders)
+        task, optimizers = self.experiment.load()
+        world = world_of(self.experiment, task, optimizers, self.recorders)
         world.run()
-        return summary_of(world.outcome, backend=Simulator.name, wall_seconds=perf_counter() - begun)
+        return summary_of(world.outcome, backend=Simulator.name, wall_seconds=perf_counter() - begun, devices=[task.device.name])

@@ -15,6 +15,7 @@ from hetsim.workloads.device import Device
 from hetsim.workloads.flat_model import FlatModel, FlatTask
 from hetsim.workloads.images import CHUNK_SAMPLES, augmented, check_images, resized
 from hetsim.workloads.models.registry import build_model, logits
+from hetsim.workloads.rows import Rows
 from hetsim.workloads.sequence import Indices, Sequence, evaluated
 from hetsim.workloads.task import Evaluation
 
@@ -42,19 +43,20 @@ class Classification(FlatTask):
         self.augmentation = augmentation
         check_images(arrays, resize, augmentation)
         self._x_train, self._x_test = self._inputs(arrays, resize)
-        self._y_train, self._y_test = torch.from_numpy(arrays.y_train), torch.from_numpy(arrays.y_test)
+        self._y_train, self._y_test = (Rows(torch.from_numpy(labels), device) for labels in (arrays.y_train, arrays.y_test))
         num_classes = int(max(arrays.y_train.max(), arrays.y_test.max())) + 1
-        shape = tuple(self._x_train.shape[1:])
-        self.model = build_model(model, model_options, shape=shape, num_classes=num_classes, seed=seed).to(self.dtype)
+        shape = self._x_train.shape
+        self.model = build_model(model, model_options, shape=shape, num_classes=num_classes, seed=seed)
+        self.model = device.place(self.model.to(self.dtype))
         statistics = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
-        self.flat = FlatModel(self.model, statistics, seed=seed)
+        self.flat = FlatModel(self.model, statistics, seed=seed, device=device)
         self.num_parameters: int = self.flat.num_parameters
 
     def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
         indices = self.sequence.indices(batch)
-        inputs, labels = self._prepare(self._x_train, indices), self._y_train.index_select(0, torch.from_numpy(indices))
+        inputs, labels = self._prepare(self._x_train, indices), self._y_train.take(indices)
         if self.augmentation:
-            inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=np.arange(batch.start, batch.stop))
+            inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=np.arange(batch.start, batch.stop), device=self.device)
         try:
             return self.flat.gradient(at, batch, lambda: functional.cross_entropy(logits(self.model(inputs)), labels))
         except ValueError as error:  # batch norm over a single value
@@ -68,18 +70,20 @@ class Classification(FlatTask):
         _, accuracy = self._score(self._x_test, self._y_test, np.arange(len(self._y_test)))
         return Evaluation(train_loss=loss, test_accuracy=accuracy)
 
-    def _score(self, x: torch.Tensor, y: torch.Tensor, indices: Indices) -> tuple[float, float]:
+    def _score(self, x: Rows, y: Rows, indices: Indices) -> tuple[float, float]:
         """Mean loss and accuracy over these samples."""
         loss = right = 0.0
         with torch.no_grad():
             for start in range(0, len(indices), CHUNK_SAMPLES):
                 some = indices[start : start + CHUNK_SAMPLES]
-                outputs, labels = logits(self.model(self._prepare(x, some))), y[some]
-                loss += functional.cross_entropy(outputs, labels, reduction="sum").item()
+                labels = y.take(some)
+                with self.device.forward():
+                    outputs = logits(self.model(self._prepare(x, some)))
+                    loss += functional.cross_entropy(outputs, labels, reduction="sum").item()
                 right += (outputs.argmax(1) == labels).sum().item()
         return loss / len(indices), right / len(indices)
 
-    def _inputs(self, arrays: Arrays, resize: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def _inputs(self, arrays: Arrays, resize: int | None) -> tuple[Rows, Rows]:
         """Inputs as they are stored (bytes stay bytes); sets mean and deviation of each channel."""
         train, test = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.x_test)
         if resize is not None:
@@ -95,7 +99,8 @@ class Classification(FlatTask):
             variance += ((part - mean.view(wide)) ** 2).sum(axes) / count
         self._mean = mean.to(self.dtype).view(wide)
         self._scale = variance.where(variance > 0, torch.ones_like(variance)).rsqrt().to(self.dtype).view(wide)
-        return train, test
+        self._mean, self._scale = self.device.place(self._mean), self.device.place(self._scale)
+        return Rows(train, self.device), Rows(test, self.device)
 
-    def _prepare(self, x: torch.Tensor, indices: Indices) -> torch.Tensor:
-        return x.index_select(0, torch.from_numpy(indices)).to(self.dtype).sub_(self._mean).mul_(self._scale)
+    def _prepare(self, x: Rows, indices: Indices) -> torch.Tensor:
+        return x.take(indices).to(self.dtype).sub_(self._mean).mul_(self._scale)

@@ -1,36 +1,166 @@
-"""Where a task computes. There is the CPU; a GPU is one more class and one more entry of `DEVICES`."""
+"""Where a task computes: the CPU, or one of the CUDA devices of this machine.
+
+A rank's vectors are on its device: weights, gradients, and the optimizer's memory. A program does not know it. What ranks send each other
+goes by the CPU's memory: `fetch` before, `place` after.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, TypeVar
 
 from hetsim import checks
+
+AUTO = "auto"
+T = TypeVar("T")
+SHARE_OF_FREE_MEMORY = 0.5
+"""Of a device's free memory, how much data may take; the rest is for the model, its activations and its gradients."""
 
 
 class Device(ABC):
     """What holds a task's vectors and computes its gradients and updates."""
 
-    name: ClassVar[str]
+    name: str
     """As torch names it."""
+    autocast: str | None = None
+    """The type in which a model's matrix products are computed, whatever the type of its weights; None: that of its weights."""
+
+    def forward(self) -> contextlib.AbstractContextManager[Any]:
+        """Within this, a model and its loss are computed."""
+        if self.autocast is None:
+            return contextlib.nullcontext()
+        import torch
+
+        return torch.autocast(self.name.partition(":")[0], getattr(torch, self.autocast))
 
     @abstractmethod
     def synchronise(self) -> None:
         """Wait until everything queued on the device is done, so that a clock read afterwards includes it."""
 
+    @abstractmethod
+    def place(self, value: T) -> T:
+        """The same tensor on this device; a module is moved there, and what is neither is returned as it is."""
+
+    @abstractmethod
+    def fetch(self, value: T) -> T:
+        """The same tensor in the CPU's memory; what is no tensor is returned as it is."""
+
+    def has_room_for(self, nbytes: int) -> bool:
+        """Whether data of this size can stay on the device."""
+        return True
+
+    def pin(self, value: T) -> T:
+        """The same tensor in memory of the CPU's from which it gets to the device more quickly."""
+        return value
+
+    def seed(self, number: int) -> None:  # noqa: B027
+        """Seed the device's own generator, by which dropout draws."""
+
 
 class CPU(Device):
     """Nothing is queued: a function returns when its result is computed."""
 
-    name: ClassVar[str] = "cpu"
+    name: str = "cpu"
+
+    def __init__(self, autocast: str | None = None) -> None:
+        self.autocast = autocast
 
     def synchronise(self) -> None:
         return None
 
+    def place(self, value: T) -> T:
+        return value
 
-DEVICES: dict[str, Device] = {known.name: known for known in (CPU(),)}
+    def fetch(self, value: T) -> T:
+        return value
 
 
-def device(name: str) -> Device:
-    """The device of this name; ValueError if there is none."""
-    return DEVICES[checks.choice("device", name, tuple(DEVICES))]
+class CUDA(Device):
+    """The CUDA device of this number. Several ranks may share one."""
+
+    def __init__(self, index: int, autocast: str | None = None) -> None:
+        import torch
+
+        self.autocast = autocast
+
+        self.name = f"cuda:{index}"
+        self._torch = torch
+        self._device = torch.device("cuda", index)
+        torch.cuda.set_device(self._device)
+
+    def synchronise(self) -> None:
+        self._torch.cuda.synchronize(self._device)
+
+    def place(self, value: Any) -> Any:
+        if isinstance(value, self._torch.nn.Module):
+            return value.to(self._device)
+        return value.to(self._device, non_blocking=value.is_pinned()) if isinstance(value, self._torch.Tensor) else value
+
+    def fetch(self, value: Any) -> Any:
+        return value.cpu() if isinstance(value, self._torch.Tensor) else value
+
+    def has_room_for(self, nbytes: int) -> bool:
+        free, _ = self._torch.cuda.mem_get_info(self._device)
+        return bool(nbytes <= SHARE_OF_FREE_MEMORY * free)
+
+    def pin(self, value: Any) -> Any:
+        return value.pin_memory()
+
+    def seed(self, number: int) -> None:
+        with self._torch.cuda.device(self._device):
+            self._torch.cuda.manual_seed(number)
+
+
+def device(name: str, autocast: str | None = None) -> Device:
+    """The device of this name; cuda is the first one. ValueError with one sentence if this machine does not have it."""
+    if checks.device("device", name) == AUTO:
+        name = "cuda" if num_cuda_devices() else "cpu"
+    if name == "cpu":
+        return CPU(autocast)
+    check_present("device", name)
+    return CUDA(int(name.partition(":")[2] or 0), autocast)
+
+
+def check_present(key: str, name: str) -> None:
+    """ValueError with one sentence if this machine has no such device, or PyTorch does not find it."""
+    if name in ("cpu", AUTO):
+        return
+    count, index = num_cuda_devices(), int(name.partition(":")[2] or 0)
+    if index >= count:
+        found = "no CUDA device" if not count else f"{count} CUDA device{'s' * (count > 1)}, counted from 0,"
+        raise ValueError(f"{key}={name}: PyTorch finds {found} on this machine: take {key}=cpu" + f" or {key}=cuda" * (count > 0))
+
+
+@cache
+def num_cuda_devices() -> int:
+    """How many CUDA devices PyTorch can use here. It is imported only if NVIDIA's driver has some."""
+    count = ctypes.c_int(0)
+    with contextlib.suppress(OSError, AttributeError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+            return 0
+    if not count.value:
+        return 0
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with the devices that `auto` stands for: of a real run a CUDA device if this machine has one, of a simulated one the CPU."""
+    backend, cluster = entries.get("backend"), entries.get("cluster")
+    real = isinstance(backend, Mapping) and backend.get("_target_") == "hetsim.dist.Processes"
+
+    def chosen(name: Any) -> Any:
+        return ("cuda" if real and num_cuda_devices() else "cpu") if name == AUTO else name
+
+    found = {**entries, "device": chosen(entries.get("device", AUTO))}
+    rows = cluster.get("nodes") if isinstance(cluster, Mapping) else None
+    if isinstance(rows, list) and any(isinstance(row, Mapping) and row.get("device") == AUTO for row in rows):
+        rows = [{**row, "device": chosen(row["device"])} if isinstance(row, Mapping) and "device" in row else row for row in rows]
+        found["cluster"] = {**cluster, "nodes": rows}  # type: ignore[dict-item]
+    return found

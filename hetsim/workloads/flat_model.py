@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from hetsim.effects import Batch
+from hetsim.workloads.device import Device
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.sequence import word
 from hetsim.workloads.task import OptimizerRecipe, Task
@@ -22,12 +23,13 @@ class FlatModel:
     `statistics`, such as integer ones, keep their initial values and are no part of the vector.
     """
 
-    def __init__(self, model: nn.Module, statistics: Sequence[torch.Tensor], *, seed: int) -> None:
+    def __init__(self, model: nn.Module, statistics: Sequence[torch.Tensor], *, seed: int, device: Device) -> None:
         self.model = model
         self.seed = seed
+        self.device = device
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.num_parameters: int = sum(parameter.numel() for parameter in self._parameters)
-        one = [torch.ones(1, dtype=self._parameters[0].dtype)] if statistics else []
+        one = [self._parameters[0].new_ones(1)] if statistics else []
         self.initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *statistics, *one)])
         """The vector of the model as it was given."""
         self._placed = self.initial.clone()
@@ -43,9 +45,12 @@ class FlatModel:
     def gradient(self, at: torch.Tensor, batch: Batch, loss: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
         """The gradient of `loss()`, a mean over this batch, at these weights, and its value."""
         # dropout draws from (seed, first position): the same numbers on every rank
-        torch.default_generator.manual_seed(word(self.seed, batch.start, stream=1) >> 32)
+        drawn = word(self.seed, batch.start, stream=1) >> 32
+        torch.default_generator.manual_seed(drawn)
+        self.device.seed(drawn)
         self.place(at, training=True)
-        mean = loss()
+        with self.device.forward():
+            mean = loss()
         gradients = torch.autograd.grad(mean, self._parameters, allow_unused=True)
         parts = [
             (torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1)

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from hetsim.memory import check_fits
 from hetsim.workloads.data.base import Arrays, Augmentation
+from hetsim.workloads.device import Device
 from hetsim.workloads.sequence import Indices, words
 
 CHUNK_SAMPLES = 1000  # evaluated, resized and averaged together
@@ -46,18 +47,18 @@ def resized(images: torch.Tensor, side: int) -> torch.Tensor:
     return result
 
 
-def augmented(images: torch.Tensor, how: Augmentation, *, seed: int, positions: Indices) -> torch.Tensor:
+def augmented(images: torch.Tensor, how: Augmentation, *, seed: int, positions: Indices, device: Device) -> torch.Tensor:
     """Each image shifted and mirrored, drawn from (seed, its position); pixels shifted in are zero, which is the mean."""
     count, channels, height, width = images.shape
     drawn = words(seed, positions, stream=2)
     steps = np.uint64(2 * how.pad + 1)
     down, right = (((drawn >> np.uint64(shift)) % steps).astype(np.int64) for shift in (0, 20))
-    rows = torch.from_numpy(down[:, None] + np.arange(height))
+    rows = device.place(torch.from_numpy(down[:, None] + np.arange(height)))
     columns_ = right[:, None] + np.arange(width)
     if how.mirror:
         mirrored = (drawn >> np.uint64(63)).astype(bool)
         columns_[mirrored] = columns_[mirrored, ::-1]
-    columns = torch.from_numpy(columns_)
+    columns = device.place(torch.from_numpy(columns_))
     padded = functional.pad(images, (how.pad,) * 4)
-    which = torch.arange(count)[:, None, None, None]
-    return padded[which, torch.arange(channels)[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]]
+    which, channel = (device.place(torch.arange(size)) for size in (count, channels))
+    return padded[which[:, None, None, None], channel[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]]

@@ -193,8 +193,8 @@ def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[st
 
 
 def _copy(value: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor of the optimizer's memory; a vector has the precision of the weights."""
-    return value.to(weights.dtype, copy=True) if value.ndim else value.clone()
+    """A copy of a tensor of the optimizer's memory; a vector has the weights' device and precision."""
+    return value.to(weights, copy=True) if value.ndim else value.clone()
 
 
 def _first_line(error: BaseException) -> str:

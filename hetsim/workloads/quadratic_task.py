@@ -11,6 +11,7 @@ import torch
 from hetsim.effects import Batch
 from hetsim.workloads.device import Device
 from hetsim.workloads.optimizer import FlatOptimizer
+from hetsim.workloads.rows import Rows
 from hetsim.workloads.sequence import Sequence as SampleSequence
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
 
@@ -40,18 +41,19 @@ class QuadraticTask(Task):
         self.num_parameters: int = num_parameters
         self.sequence = SampleSequence(num_samples, seed=seed)
         kind: torch.dtype = getattr(torch, dtype)
-        self.curvature = torch.tensor(np.geomspace(1.0, 1.0 / condition, num_parameters), dtype=kind)
+        self.curvature = device.place(torch.tensor(np.geomspace(1.0, 1.0 / condition, num_parameters), dtype=kind))
         centre = rng.standard_normal(num_parameters)
-        self.centres = torch.empty((num_samples, num_parameters), dtype=kind)
-        for rows in _with_progress(torch.split(self.centres, drawn_together)):
+        centres = torch.empty((num_samples, num_parameters), dtype=kind)
+        for rows in _with_progress(torch.split(centres, drawn_together)):
             rows.copy_(torch.from_numpy(centre + noise * rng.standard_normal(rows.shape)))
-        self.optimum = self.centres.mean(0)
+        self.optimum: torch.Tensor = device.place(centres.mean(0))
+        self.centres = Rows(centres, device)
 
     def initial(self) -> torch.Tensor:
         return torch.zeros_like(self.optimum)
 
     def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
-        away = at - self.centres.index_select(0, torch.from_numpy(self.sequence.indices(batch))).mean(0)
+        away = at - self.centres.take(self.sequence.indices(batch)).mean(0)
         return self.curvature * away, self._excess(at)
 
     def evaluate(self, at: torch.Tensor) -> Evaluation:

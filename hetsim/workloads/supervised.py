@@ -18,6 +18,7 @@ class Supervised(Workload):
     """Labelled arrays, a classifier by name with its options, and what is done to the inputs before."""
 
     imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.classification",)
+    has_model: ClassVar[bool] = True
 
     model: str
     model_options: Mapping[str, Any] = field(default_factory=dict)

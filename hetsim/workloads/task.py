@@ -106,6 +106,8 @@ class Workload(ABC):
 
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that `load` imports; they are imported once before processes are forked."""
+    has_model: ClassVar[bool] = False
+    """Whether its gradients are those of a torch.nn.Module, which `autocast` is for."""
     takes_trust: ClassVar[bool] = False
     """Whether it has a field `trust`, for the modules that the user trusts; a config cannot set it."""
 

@@ -67,7 +67,7 @@ def od_sgd(
         for i in range(n):
             indices = task.sequence.indices(Batch(start, shares[i]))
             start += shares[i]
-            gradients.append(task.curvature * (device[i] - task.centres[indices].mean(0)))
+            gradients.append(task.curvature * (device[i] - task.centres.data[indices].mean(0)))
         velocity = 0.9 * velocity + sum(w * g for w, g in zip(weights, gradients, strict=True)) / n
         s = t - warm_up
         if s < 0:
@@ -128,7 +128,7 @@ def test_without_local_steps_it_is_pipe_sgd(where: str):
     velocity = torch.zeros_like(w[0])
     for t in range(40):
         at = w[t] if t <= 3 else w[t - 1]
-        velocity = 0.9 * velocity + task.curvature * (at - task.centres[task.sequence.indices(Batch(21 * t, 21))].mean(0))
+        velocity = 0.9 * velocity + task.curvature * (at - task.centres.data[task.sequence.indices(Batch(21 * t, 21))].mean(0))
         w.append(w[t] - 0.1 * velocity)
     assert apart(run, w[1:]) < 1e-12
     assert apart(run, od_sgd(task, updates=40, warm_up=3, local=plain, rate=0.0)) < 1e-12

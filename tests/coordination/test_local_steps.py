@@ -286,7 +286,7 @@ def test_a_new_start_applies_what_is_left_once(allocation: str):
 def steps(task: QuadraticTask, x: torch.Tensor, ranges: list[Batch], memory: dict[str, Any], inner: str) -> torch.Tensor:
     """One worker's way through its ranges: SGD at 0.05, or AdamW as its paper writes it (rate 0.02, decay 0.01)."""
     for batch in ranges:
-        g = task.curvature * (x - task.centres[task.sequence.indices(batch)].mean(0))
+        g = task.curvature * (x - task.centres.data[task.sequence.indices(batch)].mean(0))
         if inner == "sgd":
             x = x - 0.05 * g
             continue

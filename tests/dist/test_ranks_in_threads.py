@@ -330,17 +330,21 @@ def test_ranks_hand_in_bytes_and_the_leader_has_what_all_did() -> None:
     """Numbers as JSON, rows as an Arrow stream."""
     described = small("method=ssgd")
     lateness: dict[str, Any] = {}
+    devices: list[str] = []
 
     def finish(run: RankRun) -> None:
         if run.history is None:
             send_results(run)
         else:
-            lateness.update(collect_results(run))
+            late, found = collect_results(run)
+            lateness.update(late)
+            devices.extend(found)
 
     ends = run_in_threads(described, finish=finish, pad=True)
 
     leader = ends[0]
     assert isinstance(leader, RankRun), ends
+    assert devices == ["cpu", "cpu", "cpu"]
     assert [activity.iterations for activity in leader.metrics.activity] == [6, 6, 6]
     assert sum(activity.samples for activity in leader.metrics.activity) == 180
     assert lateness["gradient"].count == 18

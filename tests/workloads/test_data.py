@@ -51,7 +51,9 @@ def test_the_digits_have_one_fixed_shuffled_split():
     assert [len(part) for part in arrays] == [1437, 1437, 360, 360]
     assert set(arrays.y_train) == set(arrays.y_test) == set(range(10))
     assert arrays.y_train[:10].tolist() != sorted(arrays.y_train[:10])
-    assert all(torch.equal(getattr(tasks[0], name), getattr(tasks[1], name)) for name in ("_x_train", "_y_train", "_x_test", "_y_test"))
+    assert all(
+        torch.equal(getattr(tasks[0], name).data, getattr(tasks[1], name).data) for name in ("_x_train", "_y_train", "_x_test", "_y_test")
+    )
 
 
 def test_the_split_is_a_partition_of_what_scikit_learn_carries():

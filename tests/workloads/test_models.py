@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from worlds import Run, cluster, experiment, node, simulate
 
 from hetsim.effects import Batch
 from hetsim.workloads.data.base import Augmentation
-from hetsim.workloads.images import augmented
+from hetsim.workloads.device import CPU
+from hetsim.workloads.images import augmented as augmented_on
 from hetsim.workloads.models.registry import OWN
 from hetsim.workloads.task import Task
+
+augmented = partial(augmented_on, device=CPU())
 
 
 def images(folder: Path, *shape: int, samples: int = 24, value: float | None = None, classes: int = 3) -> str:

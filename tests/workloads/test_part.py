@@ -46,8 +46,8 @@ def test_a_part_of_the_digits_is_the_same_for_every_seed(num_samples: int) -> No
     """Ten classes, as many of each; the test set is whole."""
     one, other = (experiment("workload=digits", workload={"num_samples": num_samples}, seed=seed).load()[0] for seed in (0, 1))
 
-    counts = torch.bincount(one._y_train)
-    assert torch.equal(one._x_train, other._x_train)
+    counts = torch.bincount(one._y_train.data)
+    assert torch.equal(one._x_train.data, other._x_train.data)
     assert (one.num_samples, len(one._x_train), len(one._y_test)) == (num_samples, num_samples, 360)
     assert num_samples == 1437 or counts.max() - counts.min() == (num_samples % 10 != 0)
 
@@ -57,8 +57,8 @@ def test_the_whole_set_as_a_part_is_the_set() -> None:
     arrays = Digits(model="mlp").read()
     whole, part = (experiment("workload=digits", workload=keys).load()[0] for keys in ({}, {"num_samples": len(arrays.y_train)}))
 
-    assert torch.equal(whole._x_train, part._x_train)
-    assert torch.equal(whole._y_train, part._y_train)
+    assert torch.equal(whole._x_train.data, part._x_train.data)
+    assert torch.equal(whole._y_train.data, part._y_train.data)
 
 
 def test_a_part_is_standardised_by_its_own_numbers(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_part_is_standardised_by_its_own_numbers(tmp_path: Path) -> None:
 
     task = experiment("workload=arrays", workload={"path": str(tmp_path / "own.npz"), "num_samples": 10}, dtype="float64").load()[0]
 
-    assert task._mean.item() == pytest.approx(task._x_train.mean().item())
+    assert task._mean.item() == pytest.approx(task._x_train.data.mean().item())
     assert len(task._x_train) == 10
 
 

@@ -26,7 +26,7 @@ def _network(config: Any) -> Network:
 
 def _server(config: Any) -> Server:
     key = "cluster.server"
-    optional = ("seconds_per_byte", "noise", "shards", "latency_seconds", *LINKS, "rack")
+    optional = ("seconds_per_byte", "noise", "shards", "latency_seconds", *LINKS, "rack", "device")
     entry = checks.mapping(key, config, required=("seconds_per_update",), optional=optional)
     return Server(
         seconds_per_update=checks.seconds(f"{key}.seconds_per_update", entry["seconds_per_update"], zero=True),
@@ -37,6 +37,7 @@ def _server(config: Any) -> Server:
         uplink_bytes_per_second=_number(key, entry, LINKS[0], None),
         downlink_bytes_per_second=_number(key, entry, LINKS[1], None),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
+        device=None if entry.get("device") is None else checks.device("cluster.server.device", entry["device"]),
     )
 
 

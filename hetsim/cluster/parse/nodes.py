@@ -28,7 +28,7 @@ ROW = 10  # number of the random stream of drawn nodes; those of a run are in ou
 
 def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     """The nodes of one row: `count` equal ones, except for the numbers that are drawn for each."""
-    more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", "max_samples", "rack")
+    more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", "max_samples", "rack", "device")
     if isinstance(config, Mapping) and config.get("table") is not None:
         for name in DRAWN[:2]:
             if config.get(name) is not None:
@@ -58,6 +58,7 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
         slowdown=_slowdown(f"{key}.slowdown", entry.get("slowdown")),
         max_samples=None if entry.get("max_samples") is None else checks.whole(f"{key}.max_samples", entry["max_samples"]),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
+        device=None if entry.get("device") is None else checks.device(f"{key}.device", entry["device"]),
     )
     for place in range(count):
         yield _with(node, {name: values[place] for name, values in drawn.items()})

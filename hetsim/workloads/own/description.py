@@ -32,6 +32,7 @@ class Own(Workload):
     """The modules whose code may run."""
 
     takes_trust: ClassVar[bool] = True
+    has_model: ClassVar[bool] = True
     imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.own.task",)
 
     def __post_init__(self) -> None:

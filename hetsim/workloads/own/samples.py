@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Subset, TensorDataset, default_collate
 
 from hetsim.memory import out_of_memory
+from hetsim.workloads.device import Device
 from hetsim.workloads.own.chance import seed_everything
 from hetsim.workloads.own.training import Training
 from hetsim.workloads.own.users_code import UsersError, reason, users_code
@@ -24,12 +25,15 @@ class Samples:
     `__getitems__`.
     """
 
-    def __init__(self, dataset: Any, what: str, made: Training, *, function: str, seed: int, stream: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, dataset: Any, what: str, made: Training, *, function: str, seed: int, stream: int, dtype: torch.dtype, device: Device
+    ) -> None:
         self.what = what
         self.function = function
         self.seed = seed
         self.stream = stream
         self.dtype = dtype
+        self.device = device
         if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
             kind = type(dataset).__name__
             raise UsersError.of(function, f"{what} must be a map-style Dataset, with __len__ and __getitem__, not {kind}")
@@ -92,9 +96,9 @@ class Samples:
         return samples
 
     def _cast(self, batch: Any) -> Any:
-        """Floating-point numbers have the run's precision, whatever they are stored in."""
+        """Tensors on the device; floating-point numbers have the run's precision, whatever they are stored in."""
         if isinstance(batch, torch.Tensor):
-            return batch.to(self.dtype) if batch.is_floating_point() else batch
+            return self.device.place(batch.to(self.dtype) if batch.is_floating_point() else batch)
         if isinstance(batch, Mapping):
             return {name: self._cast(value) for name, value in batch.items()}
         if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -45,15 +45,17 @@ class OwnTask(FlatTask):
         self.loss = made.loss
         kind: torch.dtype = getattr(torch, dtype)
         _check(made, function)
-        self._train = Samples(made.train, "train", made, function=function, seed=seed, stream=3, dtype=kind)
-        self._test = None if made.test is None else Samples(made.test, "test", made, function=function, seed=seed, stream=4, dtype=kind)
+        self._train = Samples(made.train, "train", made, function=function, seed=seed, stream=3, dtype=kind, device=device)
+        self._test = None
+        if made.test is not None:
+            self._test = Samples(made.test, "test", made, function=function, seed=seed, stream=4, dtype=kind, device=device)
         if num_samples is not None:
             self._train.take(part_of(len(self._train), num_samples, self._train.labels()))
         self.num_samples = len(self._train)
         self.sequence = Sequence(self.num_samples, seed=seed)
         self.metrics = {"test_loss": made.loss, **made.metrics}
-        self.model: nn.Module = made.model.to(kind)
-        self.flat = FlatModel(self.model, self._try(), seed=seed)
+        self.model: nn.Module = device.place(made.model.to(kind))
+        self.flat = FlatModel(self.model, self._try(), seed=seed, device=device)
         self.num_parameters: int = self.flat.num_parameters
 
     def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
@@ -72,9 +74,11 @@ class OwnTask(FlatTask):
         sums = dict.fromkeys(functions, 0.0)
         with torch.no_grad():
             for some in np.split(indices, range(EVALUATED_TOGETHER, len(indices), EVALUATED_TOGETHER)):
-                outputs, target = self._outputs(samples.batch(some, some))
+                data = samples.batch(some, some)
+                with self.device.forward():
+                    outputs, target = self._outputs(data)
                 for name, function in functions.items():
-                    with users_code(self.function, name):
+                    with users_code(self.function, name), self.device.forward():
                         value = function(outputs, target)
                         if isinstance(value, torch.Tensor) and value.numel() != 1:
                             raise self._error(
@@ -107,13 +111,15 @@ class OwnTask(FlatTask):
         with seeded(self.seed):
             data = self._train.batch(self.sequence.indices(Batch(0, count)), np.arange(count))
             self.model.eval()
-            self._mean_loss(data)  # a lazy module takes its shapes from it
+            with self.device.forward():
+                self._mean_loss(data)  # a lazy module takes its shapes from it
             if self._test is not None:
                 self._means(self._test, np.arange(min(TRIED_SAMPLES, len(self._test))), self.metrics)
             buffers = dict(self.model.named_buffers())
             before = {name: buffer.clone() for name, buffer in buffers.items()}
             self.model.train()
-            loss = self._mean_loss(data)
+            with self.device.forward():
+                loss = self._mean_loss(data)
         if not loss.requires_grad:
             raise self._error("the loss does not depend on the model's parameters: compute it from the outputs")
         if not math.isfinite(loss.item()):

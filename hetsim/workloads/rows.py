@@ -1,0 +1,29 @@
+"""Data of a run where batches are taken from it."""
+
+from __future__ import annotations
+
+import torch
+
+from hetsim.workloads.device import Device
+from hetsim.workloads.sequence import Indices
+
+
+class Rows:
+    """The samples of a tensor, along its first axis: on the device if they fit there, otherwise in memory of the CPU
+    from which a batch at a time goes there."""
+
+    def __init__(self, data: torch.Tensor, device: Device) -> None:
+        self.device = device
+        self.shape = tuple(data.shape[1:])
+        self._there = device.has_room_for(data.nbytes)
+        self.data = device.place(data) if self._there else device.pin(data)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def take(self, indices: Indices) -> torch.Tensor:
+        """These samples, on the device."""
+        rows = torch.from_numpy(indices)
+        if self._there:
+            return self.data.index_select(0, self.device.place(rows))
+        return self.device.place(self.device.pin(self.data.index_select(0, rows)))

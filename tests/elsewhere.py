@@ -1,0 +1,81 @@
+"""A device for tests that is none: tensors in the CPU's memory, of which it is known whether they were placed on the device.
+
+As with a real one, an operation on a tensor that is there and one that is not fails, copies excepted. Scalars may be anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hetsim.workloads.device import Device
+
+COPIES = ("aten.copy_.default", "aten._to_copy.default")
+
+
+class Elsewhere(Device, TorchDispatchMode):
+    """The device, and the mode of torch in which its rules hold: a thread that computes on it does so within `with device:`."""
+
+    name = "elsewhere"
+
+    def __init__(self) -> None:
+        TorchDispatchMode.__init__(self)
+        self._storages: dict[int, StorageWeakRef] = {}
+        self.num_checked = 0
+        """Operations on tensors of the device."""
+
+    def synchronise(self) -> None:
+        return None
+
+    def place(self, value: Any) -> Any:
+        if isinstance(value, torch.nn.Module):
+            for tensor in (*value.parameters(), *value.buffers()):
+                self._take(tensor)
+        return self._take(value.clone()) if isinstance(value, torch.Tensor) else value
+
+    def fetch(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        assert self.has(value), "what is fetched must be on the device"
+        self.__exit__(None, None, None)
+        try:
+            return value.clone()
+        finally:
+            self.__enter__()
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is on the device."""
+        found = self._storages.get(tensor.untyped_storage()._cdata)
+        return found is not None and not found.expired()
+
+    def _take(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        self._storages[storage._cdata] = StorageWeakRef(storage)
+        return tensor
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        options = options or {}
+        given = list(_tensors((arguments, options)))
+        here = [self.has(tensor) for tensor in given if tensor.ndim]
+        if any(here) and not all(here) and str(function) not in COPIES:
+            raise RuntimeError(f"Expected all tensors to be on the same device, in {function}")
+        found = function(*arguments, **options)
+        if any(map(self.has, given)):
+            self.num_checked += 1
+            for tensor in _tensors(found):
+                self._take(tensor)
+        return found
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
