@@ -85,6 +85,8 @@ class Template:
 
     def config(self, words: Words) -> DictConfig:
         """The whole config of a run, checked as Hydra's compositions are."""
+        if self.others and words.for_hydra:
+            raise ValueError(ONLY_HYDRA)
         config: DictConfig = pickle.loads(self.whole)
         self._apply(words, config)
         if self.others and leaves(config) != self._leaves:  # through a reference that stands for Hydra's part, say

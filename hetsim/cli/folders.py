@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hetsim import checks
 from hetsim.cli.environment import recording_variables
+from hetsim.results.config_file import flattened
 from hetsim.results.identity import legal
 
 FOLDERS = ("run.dir", "sweep.dir", "sweep.subdir")
@@ -23,6 +24,10 @@ FOLDERS = ("run.dir", "sweep.dir", "sweep.subdir")
 REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 PLAIN = re.compile(r"now:.*|oc\.env:.*|hetsim\.(folder|name):.*|hydra[:.](runtime\.(cwd|output_dir)|run\.dir|sweep\.dir)")
 """What no config file from outside has a say in."""
+SAID = r"(run\.dir|sweep\.(dir|subdir)|job\.override_dirname)$|(help|hydra_help|runtime|overrides)\."
+"""The keys of Hydra's that `let_values_be_names` cares for, and those in which it says what was typed."""
+OWN = re.compile(r"now:.*|hydra[:.]((runtime|job|sweep|run)\.\w+|(mode|verbose))|oc\.env:.*")
+"""What is Hydra's own, in Hydra's part of a config."""
 KEY = re.compile(r"(hydra:)?([\w.\[\]]+)")
 
 
@@ -32,6 +37,24 @@ def check_folder(key: str, folder: str | Path) -> None:
         raise ValueError(f"{key} is {checks.printable(str(folder))}, whose name has control characters: work in a folder of another name")
     if "${" in str(folder):
         raise ValueError(f"{key} is {folder}, in which Hydra would take ${{…}} for a reference: work in a folder of another name")
+
+
+def check_script_folder(folder: Path) -> None:
+    """ValueError with one sentence if a scheduler's script, which has rules of its own for quotes, cannot have this folder's name."""
+    if odd := re.search(r"[^\w .,+@:=/-]", str(folder)):
+        raise ValueError(f"{checks.printable(str(folder))} has {odd[0]!r} in its name, which a job's script may take for more: rename it")
+
+
+def check_own_references(config: DictConfig) -> None:
+    """ValueError with one sentence if Hydra's part of a config refers to keys that a file may set, elsewhere than in `FOLDERS`."""
+    for key, value in flattened(OmegaConf.to_container(config.hydra, resolve=False)):
+        if not isinstance(value, str) or re.match(SAID, key):
+            continue
+        for reference in REFERENCE.finditer(value):
+            if not OWN.fullmatch(reference[1]):
+                raise ValueError(
+                    f"hydra.{key} has {reference[0]}, whose value may come from a config file of others beside it: write the value out"
+                )
 
 
 def let_values_be_names(config: DictConfig) -> None:

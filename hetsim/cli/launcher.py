@@ -16,7 +16,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from hetsim.cli.errors import report, sentence
-from hetsim.cli.folders import check_folder
+from hetsim.cli.folders import check_folder, check_script_folder
 from hetsim.cli.outcomes import Outcome, closing_line, failure_lines
 from hetsim.cli.sweep_size import check_sweep_size
 from hetsim.dist.torchrun import leave_reason
@@ -60,12 +60,15 @@ class SweepRecord(Callback):
             if Path(self.folder).is_symlink():
                 raise ValueError(f"{self.folder} is a link, and would be written through: set hydra.sweep.dir to another folder")
             check_folder("hydra.sweep.dir", Path(config.hydra.sweep.dir).absolute())
+            if "submitit_folder" in (config.hydra.get("launcher") or {}):
+                check_script_folder(Path(config.hydra.sweep.dir).absolute())
             self._files = Path(config.hydra.sweep.dir).absolute() / f".outcomes-{uuid.uuid4().hex}"
             self._files.mkdir(parents=True)
             for path in self._files.parent.iterdir():  # multirun.yaml, .submitit, a run's folder: Hydra would write through them
                 if path.is_symlink() or not (path.is_file() or path.is_dir()):
                     raise ValueError(f"{path} is a link or a pipe, and would be written through: remove it")
-            if "submitit_folder" in (config.hydra.get("launcher") or {}):  # it holds pickles, so it must be none that was there before
+            if "submitit_folder" in (config.hydra.get("launcher") or {}):
+                # it holds pickles, so it must be none that was there before
                 config.hydra.launcher.submitit_folder = f"${{hydra.sweep.dir}}/.submitit/{uuid.uuid4().hex}/%j"
             if "setup" in (config.hydra.get("launcher") or {}) and os.environ.get("PYTHONSAFEPATH"):  # a site may give jobs no variables
                 config.hydra.launcher.setup = ["export PYTHONSAFEPATH=1", *(config.hydra.launcher.setup or [])]

@@ -31,7 +31,7 @@ from hetsim import checks
 from hetsim.cli.compositions import check_digest, of_own_files, quickly_composed
 from hetsim.cli.environment import without_variables
 from hetsim.cli.errors import USERS
-from hetsim.cli.folders import let_values_be_names
+from hetsim.cli.folders import check_own_references, let_values_be_names
 from hetsim.cli.plugins import check_plugins, leaves
 from hetsim.cli.references import check_choices, check_chosen, check_keys, check_length, check_references
 from hetsim.cli.resolvers import restrict
@@ -132,6 +132,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
                     f"a choice of Hydra's own groups is not installed ({' '.join(str(error).split())[:200]}): leave it out"
                 ) from None
             let_values_be_names(config)
+            check_own_references(config)
             restrict(config, overrides)
         check_plugins(config)
         return config

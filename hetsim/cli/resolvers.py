@@ -15,8 +15,8 @@ from omegaconf import DictConfig
 from omegaconf.base import Container
 from omegaconf.errors import UnsupportedInterpolationType
 
-OWN = ("hetsim.folder", "hetsim.name", "now", "oc.env", "oc.decode")
-"""The resolvers of hetsim's own files, and those of files from outside."""
+OWN = ("hetsim.folder", "hetsim.name", "hydra", "now", "oc.env", "oc.decode")
+"""The resolvers of hetsim's and Hydra's own files, and those of files from outside."""
 CALLED = re.compile(r"\$\{\s*([\w.]+)\s*:")
 OF_OTHERS = "has_files_of_others"
 """The flag of a config that was composed from files from outside, too. A copy of a config has its flags."""

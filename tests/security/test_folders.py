@@ -226,3 +226,47 @@ def test_no_sweep_goes_to_a_folder_whose_name_has_lines(
     assert exit_status(monkeypatch, "hetsim", main, "-m", *QUICK, "hydra.sweep.dir='a\nb'") == 1
     assert "control characters" in capsys.readouterr().err
     assert not folders(Path())
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "hydra.output_subdir='cfg-${method}'",
+        "hydra.job.name='${method}'",
+        "hydra.job.name='${cluster.name}-x'",
+        "+hydra.job.env_set.X='${method}'",
+        "hydra.launcher.n_jobs=${seed}",
+    ],
+)
+def test_what_hydra_does_depends_on_no_value_of_a_file(
+    word: str, theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typed reference has the value that the file gives the key: a path, or a line of a job's script."""
+    (theirs / "experiment" / "nice.yaml").write_text('# @package _global_\nmethod: "x; touch M"\n')
+    launcher = ("hydra/launcher=joblib",) if "launcher" in word else ()
+
+    assert exit_status(monkeypatch, "hetsim", main, "--config-dir", theirs, "experiment=nice", *QUICK, *launcher, word) == 1
+
+    assert f"{word.lstrip('+').split('=')[0]} has ${{" in capsys.readouterr().err
+    assert not folders(Path())
+
+
+@pytest.mark.parametrize("name", ["a'b", 'a"b', "a\\b", "x%j", "$(x)", "a;b", "a#b"])
+def test_a_job_of_a_scheduler_runs_in_a_folder_of_a_plain_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """sbatch reads the lines of a script by rules of its own, and submitit puts the job's number in the place of %j."""
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+
+    assert exit_status(monkeypatch, "hetsim", main, "-m", *QUICK, "seed=0,1", "hydra/launcher=submitit_local") == 1
+    assert "which a job's script may take for more: rename it" in capsys.readouterr().err
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_help_is_shown_beside_a_folder_of_configs(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hydra's own texts call its own resolver."""
+    assert exit_status(monkeypatch, "hetsim", main, "--config-dir", theirs, "--help") == 0
+    assert "hetsim trains a model" in capsys.readouterr().out
