@@ -66,7 +66,9 @@ def run_in_threads(
             with _loading:
                 task, optimizers = experiment.load()
             with trace:
-                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=network.transport(rank), pace=Pace(pad))
+                run = RankRun(
+                    experiment, task, optimizers, trace, rank=rank, transport=network.transport(rank), pace=Pace("pad" if pad else "none")
+                )
                 run.run(board if watch else None, report)
                 if finish is not None:
                     finish(run)

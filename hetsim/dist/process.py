@@ -22,7 +22,8 @@ from typing import Any
 import torch.distributed as dist
 
 from hetsim.dist.orphan import leave_with_parent
-from hetsim.dist.pace import Lateness, Pace, clock, emulation, reduce_timer_slack, warnings
+from hetsim.dist.pace import Lateness, Pace, clock, emulation, late_warnings, reduce_timer_slack
+from hetsim.dist.quota import Uncapped, cap_of, quota_warnings
 from hetsim.dist.rank import RankRun
 from hetsim.dist.settings import Settings
 from hetsim.dist.torchrun import leave_reason
@@ -53,16 +54,18 @@ def _torchruns_store() -> Any:
 def join(experiment: Experiment, folder: Path, config: str, settings: Settings, *, rank: int) -> dict[str, Any] | None:
     """Take part in a run in a process that torchrun started. Each of several runs has its own prefix in the store."""
     store = dist.PrefixStore(f"hetsim run {next(_runs)}", _torchruns_store())  # type: ignore[attr-defined]
+    cap = cap_of(experiment, settings, rank)
 
     def report(error: RunFailed) -> None:
         leave_reason(str(error))
         print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
         keep_names()
         abandon(folder)
+        cap.remove()
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; torchrun ends the other processes
 
     try:
-        return take_part(experiment, folder, config, settings, rank=rank, store=store, report=report)
+        return take_part(experiment, folder, config, settings, cap, rank=rank, store=store, report=report)
     except PeerLost as error:
         raise RunFailed(str(error)) from None
 
@@ -76,7 +79,8 @@ def child(
     An error is reported with a number: the lower, the nearer to its cause.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C, too, and ends this process
-    Thread(target=leave_with_parent, args=(folder if rank == experiment.leader else None,), daemon=True).start()
+    cap = cap_of(experiment, settings, rank)
+    Thread(target=leave_with_parent, args=(folder if rank == experiment.leader else None, cap), daemon=True).start()
 
     def report(error: RunFailed) -> None:
         sender.send((1, error))
@@ -90,7 +94,7 @@ def child(
         store = dist.TCPStore(  # type: ignore[attr-defined]
             "127.0.0.1", port, experiment.num_ranks, rank == 0, RENDEZVOUS_TIMEOUT, master_listen_fd=master
         )
-        summary = take_part(experiment, folder, config, settings, rank=rank, store=store, report=report)
+        summary = take_part(experiment, folder, config, settings, cap, rank=rank, store=store, report=report)
     except ValueError as error:
         sender.send((0, error))
     except RunFailed as error:
@@ -110,48 +114,57 @@ def child(
 
 
 def take_part(
-    experiment: Experiment, folder: Path, config: str, settings: Settings, *, rank: int, store: Any, report: Report
+    experiment: Experiment, folder: Path, config: str, settings: Settings, cap: Uncapped, *, rank: int, store: Any, report: Report
 ) -> dict[str, Any] | None:
-    """Connect to the other ranks, run this rank's program, and on the leader write the run's files. Returns the summary there."""
+    """Connect to the other ranks, run this rank's program, and on the leader write the run's files. Returns the summary there.
+
+    What is measured before the run is capped as the run is; the connection is not, whose threads only move messages.
+    """
     begun = clock()
     reduce_timer_slack()
     os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
     task, optimizers = experiment.load()
     leads = rank == experiment.leader
-    pace = Pace(settings.pad)
+    pace = Pace(settings.emulate)
     trace = Trace(folder, experiment.trace) if leads else TracePart(experiment.trace)
     with run_folder(folder, config) if leads else contextlib.nullcontext(), trace:
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
-            run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace)
-            run.run(store, report)
+            with cap:
+                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, uncapped=cap.lifted)
+                run.run(store, report)
             if not leads:
-                send_results(run)
+                send_results(run, cap)
                 return None
-            lateness = collect_results(run)
+            lateness, caps = collect_results(run, cap)
         run.close()
+        emulated, warnings = emulation(settings.emulate, lateness), late_warnings(lateness, run.metrics.applied.seconds)
+        if settings.emulate == "quota":
+            emulated["workers"] = [{"rank": rank, **done} for rank, done in sorted(caps.items()) if done is not None]
+            warnings = quota_warnings(experiment, emulated["workers"])
         return write_summary(
-            folder, run.outcome, backend="dist", wall_seconds=clock() - begun,
-            emulation=emulation(settings.pad, lateness), warnings=warnings(lateness, run.metrics.applied.seconds),
+            folder, run.outcome, backend="dist", wall_seconds=clock() - begun, emulation=emulated, warnings=warnings
         )  # fmt: skip
 
 
-def send_results(run: RankRun) -> None:
+def send_results(run: RankRun, cap: Uncapped) -> None:
     """Send this rank's results to the leader: numbers as JSON, and its part of the trace as an Arrow stream."""
     assert isinstance(run.trace, TracePart)
     is_worker = run.rank < run.experiment.num_workers
     numbers = {
         "activity": run.metrics.activity[run.rank].as_numbers() if is_worker else None,
         "lateness": {kind: vars(lateness) for kind, lateness in run.pace.kinds.items()},
+        "cap": cap.report,
     }
     run.close()
     run.transport.send_bytes([json.dumps(numbers).encode()], run.experiment.leader)
     run.transport.send_bytes(run.trace.pieces(), run.experiment.leader)
 
 
-def collect_results(run: RankRun) -> dict[str, Lateness]:
-    """On the leader: receive the other ranks' results, in rank order. Returns the lateness of all ranks."""
+def collect_results(run: RankRun, cap: Uncapped) -> tuple[dict[str, Lateness], dict[int, dict[str, Any] | None]]:
+    """On the leader: receive the other ranks' results, in rank order. Returns the lateness of all ranks, and each one's cap."""
     experiment, transport = run.experiment, run.transport
     lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
+    caps = {run.rank: cap.report}
     for rank in range(experiment.num_ranks):
         if rank == run.rank:
             continue
@@ -160,5 +173,6 @@ def collect_results(run: RankRun) -> dict[str, Lateness]:
             run.metrics.activity[rank] = RankActivity.of_numbers(numbers["activity"], experiment.coordination.num_ahead)
         for kind, counts in numbers["lateness"].items():
             lateness[kind] += Lateness(**counts)
+        caps[rank] = numbers["cap"]
         append_received(run.trace, transport.receive_bytes(rank), rank=rank)
-    return lateness
+    return lateness, caps
