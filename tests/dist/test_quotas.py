@@ -309,8 +309,12 @@ CAPPED = ("-m", "hetsim", "backend=dist", "backend.emulate=quota", QUOTAS, "budg
 def test_no_group_is_left_behind(end: str, tmp_path: Path) -> None:
     """Neither after Ctrl-C, nor when the command or a worker is killed."""
     command = hetsim(*CAPPED, folder=tmp_path)
-    running = started(command, tmp_path)
-    wait_for(lambda: len(groups() & set(family(command.pid))) == 2)
+    try:
+        running = started(command, tmp_path)
+        wait_for(lambda: len(groups() & set(family(command.pid))) == 2)
+    except BaseException:
+        command.kill()
+        raise
     capped = groups() & set(running)
 
     if end == "interrupt":
