@@ -102,7 +102,7 @@ def _part(experiment: Experiment, rank: int, pad: bool, checkpoint: Checkpoint |
         return gradient(at, batch)
 
     task.gradient = recording_gradient  # type: ignore[method-assign]
-    trace, pace = Trace(None, "full"), Pace(pad)
+    trace, pace = Trace(None, "full"), Pace("pad" if pad else "none")
     owned: list[RankState] = []
     with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
         run = RankRun(

@@ -38,6 +38,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
+ON_A_SHARE = "cluster.nodes=[{count: 2, seconds_per_sample: 1, overhead_seconds: 0, cpu_quota: 0.5}]"
 BAD = {
     # what is typed: what the sentence must hold
     "nothing=1": "nothing is no key of the config",
@@ -168,7 +169,10 @@ BAD = {
     "coordination=all_reduce": "admission is EveryGradient, but an all-reduce waits for all workers",
     "optimizer=adam weighting=per_sample": "does not depend on a gradient's scale",
     "trust=mypackage": "trust must be a list of module names",
-    "backend=dist backend.emulate=maybe": "backend.emulate must be pad or none, not 'maybe'",
+    "backend=dist backend.emulate=maybe": "backend.emulate must be pad or quota or none, not 'maybe'",
+    "backend=dist backend.emulate=quota": "backend.emulate=quota caps nodes that have a cpu_quota, and cluster=mixed4 has",
+    f"backend=dist backend.emulate=quota threads=2 {ON_A_SHARE}": "threads=2 does not go with backend.emulate=quota",
+    ON_A_SHARE.replace("0.5", "2"): "cluster.nodes[0].cpu_quota must be a share of one core, between 0.001 and 1, not 2",
     "backend=dist backend.port=70000": "backend.port must be at most 65535",
     "backend=dist backend.interface=nowhere": "backend.interface must be a network interface of this machine",
 }

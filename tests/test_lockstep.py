@@ -134,6 +134,16 @@ def test_lockstep_is_the_simulation_to_the_last_bit(method: str, nodes: str, bud
     assert reported(LockstepWorld, made) == reported(EventWorld, made)
 
 
+@pytest.mark.parametrize("method", ["ssgd", "dbs", "hetgrad", "local_sgd", "pipe_sgd"])
+def test_nodes_on_shares_of_a_core_are_the_simulations_too(method: str):
+    """Shares by which no float is divided exactly, one of them of two nodes of a row."""
+    first, *others = NOISY
+    shares = cluster({**first, "count": 2, "cpu_quota": 0.3}, *({**one, "cpu_quota": 0.7} for one in others), network=NETWORK)
+    made = described(method, cluster=shares, budget={"epochs": 2.57})
+
+    assert reported(LockstepWorld, made) == reported(EventWorld, made)
+
+
 CHANGING: dict[str, dict[str, Any]] = {
     "measured": {"table": ((4, 0.03), (10, 0.05), (30, 0.2))},
     "disturbed": {

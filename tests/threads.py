@@ -98,7 +98,7 @@ def run_in_threads(
                 transport = network.transport(rank)
                 if isinstance(there, Elsewhere):
                     _refuse_from(there, transport)
-                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=Pace(pad))
+                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=Pace("pad" if pad else "none"))
                 run.run(board if watch else None, report)
                 if finish is not None:
                     finish(run)

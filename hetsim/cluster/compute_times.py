@@ -27,7 +27,7 @@ class StepTimes:
     __slots__ = ("_factors", "node", "slowdown")
 
     def __init__(self, node: Node, *, seed: int, rank: int, stream: int = GRADIENTS) -> None:
-        self.node = node
+        self.node = node.on_its_share
         self.slowdown = Slowdown(node, seed=seed, rank=rank) if node.slowdown or node.slow_spells else None
         self._factors = node.noise.draws(seed, rank, stream, least=MIN_FACTOR) if node.noise else None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hetsim.cluster.distributions import Distribution
@@ -31,7 +31,7 @@ class Node:
 
     `table` has measured (samples, seconds), rising in samples: linear in between, constant below the first, and beyond the
     last as between the last two. `slowdown` has (seconds, factor), the first at 0: from then on all work takes `factor`
-    times as long. It and slow spells also act on work in progress.
+    times as long. It and slow spells also act on work in progress. These times are those on a whole core.
     """
 
     seconds_per_sample: float = 0.0
@@ -41,6 +41,8 @@ class Node:
     noise: Distribution | None = None
     slow_spells: SlowSpells | None = None
     slowdown: tuple[tuple[float, float], ...] = ()
+    cpu_quota: float | None = None
+    """The share of one core that it gets, above 0 and at most 1; None: it is not capped."""
     max_samples: int | None = None
     """How many samples fit into its memory at once; None: no bound."""
     latency_seconds: float = 0.0
@@ -49,6 +51,21 @@ class Node:
     rack: str | None = None
     device: str | None = None
     """Where its process computes in a real run: cpu, cuda or cuda:K; None: where the config's `device` says."""
+
+    @cached_property
+    def on_its_share(self) -> Node:
+        """The node without a quota whose gradients and updates take as long as those of this one: 1/cpu_quota of the times described."""
+        share = self.cpu_quota
+        if share is None:
+            return self
+        return replace(
+            self,
+            seconds_per_sample=self.seconds_per_sample / share,
+            overhead_seconds=self.overhead_seconds / share,
+            table=tuple((samples, seconds / share) for samples, seconds in self.table),
+            seconds_per_update=self.seconds_per_update / share,
+            cpu_quota=None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

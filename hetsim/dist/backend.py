@@ -7,13 +7,14 @@ import socket
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from hetsim import checks
 from hetsim.dist.launch import launch
 from hetsim.dist.pace import one_host
 from hetsim.dist.placement import check_devices
-from hetsim.dist.settings import Settings
+from hetsim.dist.quota import check_quotas
+from hetsim.dist.settings import Emulation, Settings
 from hetsim.dist.torchrun import under_torchrun
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.experiment import Experiment
@@ -23,11 +24,12 @@ from hetsim.runtime.experiment import Experiment
 class Processes(Backend):
     """backend=dist: real processes that compute real gradients, and send them over gloo.
 
-    With `emulate` pad, every result is held until the cluster's description says that it is due; with none, the hardware
-    determines all times. None is pad, but none under torchrun.
+    With `emulate` pad, every result is held until the cluster's description says that it is due. With quota, each worker that has a
+    `cpu_quota` gets that share of a core, and the hardware determines all times; with none, it does so without quotas. None is pad,
+    but none under torchrun.
     """
 
-    emulate: str | None = None
+    emulate: Emulation | None = None
     interface: str | None = None
     port: int | None = None
 
@@ -35,7 +37,7 @@ class Processes(Backend):
 
     def __post_init__(self) -> None:
         if self.emulate is not None:
-            checks.choice("backend.emulate", self.emulate, ("pad", "none"))
+            checks.choice("backend.emulate", self.emulate, get_args(Emulation))
         interfaces = [name for _, name in socket.if_nameindex()]
         if self.interface is not None and self.interface not in interfaces:
             raise ValueError(
@@ -47,12 +49,12 @@ class Processes(Backend):
     @property
     def settings(self) -> Settings:
         """What the processes have to know."""
-        return Settings(interface=self.interface or ("lo0" if sys.platform == "darwin" else "lo"), pad=self.pad)
+        return Settings(interface=self.interface or ("lo0" if sys.platform == "darwin" else "lo"), emulate=self.emulates)
 
     @property
-    def pad(self) -> bool:
-        """Whether results are held until they are due."""
-        return self.emulate == "pad" or (self.emulate is None and not under_torchrun())
+    def emulates(self) -> Emulation:
+        """What `emulate` stands for."""
+        return self.emulate or ("none" if under_torchrun() else "pad")
 
     def num_copies(self, experiment: Experiment) -> int:
         return int(os.environ.get("LOCAL_WORLD_SIZE", experiment.num_ranks)) if under_torchrun() else experiment.num_ranks
@@ -62,16 +64,18 @@ class Processes(Backend):
         check_devices(experiment)
         if experiment.cluster.faults.nodes:
             raise ValueError("cluster.faults are simulated only: take backend=sim, or cluster.faults=null")
-        if self.pad and experiment.coordination.needs_server and experiment.cluster.shares_links:
+        if self.emulates == "pad" and experiment.coordination.needs_server and experiment.cluster.shares_links:
             raise ValueError(
                 "backend.emulate=pad holds each message by itself and cannot let messages share links: take backend=sim, "
                 "backend.emulate=none on real links, or a cluster without uplink_bytes_per_second and downlink_bytes_per_second"
             )
+        if self.emulates == "quota":
+            check_quotas(experiment)
         if not under_torchrun():
             return
         if self.port is not None:
             raise ValueError(f"backend.port={self.port}: torchrun chose the port already, set --master-port there")
-        if self.pad and not one_host():
+        if self.emulates == "pad" and not one_host():
             raise ValueError("backend.emulate=pad needs one clock, so all processes on one host: use backend.emulate=none across hosts")
         world_size, server = int(os.environ["WORLD_SIZE"]), experiment.coordination.needs_server
         if world_size != experiment.num_ranks:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hetsim.dist.quota import remove_leftovers
 from hetsim.dist.settings import Settings
 from hetsim.errors import RunFailed
 from hetsim.results.folder import abandon
@@ -64,6 +65,8 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     finally:
         listening.close()
         _end(processes, receivers)
+        if settings.emulate == "quota":
+            remove_leftovers()
 
 
 def _start(processes: Sequence[Any]) -> bool:

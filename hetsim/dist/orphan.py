@@ -8,6 +8,7 @@ import os
 import time
 from pathlib import Path
 
+from hetsim.dist.quota import Uncapped
 from hetsim.results.folder import abandon
 from hetsim.results.lock import only_run_in
 from hetsim.runtime.files import keep_names
@@ -16,14 +17,15 @@ LOCK_ATTEMPTS, LOCK_SECONDS = 100, 0.02
 """How often, and with what pause, a leader without a parent tries to lock its folder."""
 
 
-def leave_with_parent(folder: Path | None) -> None:
-    """End this process when its parent has ended; on the leader, remove what it has begun in this folder."""
+def leave_with_parent(folder: Path | None, cap: Uncapped) -> None:
+    """End this process when its parent has ended, and remove its cap; on the leader, remove what it has begun in this folder."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         if folder is not None:
             keep_names()
             _remove_unfinished(folder)
+        cap.remove()
         os._exit(1)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from hetsim.dist.settings import Emulation
+
 clock = time.monotonic  # one clock for all processes of a host
 
 
@@ -26,12 +28,21 @@ class Lateness:
         return Lateness(self.count + other.count, self.late + other.late, self.late_seconds + other.late_seconds)
 
 
+COMPUTED = ("gradient", "profile", "update")
+"""The kinds of results that a CPU quota acts on."""
+
+
 @dataclass
 class Pace:
-    """Holds early results and counts late ones; without `pad` it does neither."""
+    """With pad it holds early results and counts late ones; with quota it only counts late ones that were computed; with none neither."""
 
-    pad: bool
+    emulate: Emulation
     kinds: dict[str, Lateness] = field(default_factory=dict)
+
+    @property
+    def pad(self) -> bool:
+        """Whether results are held until they are due."""
+        return self.emulate == "pad"
 
     def due(self, kind: str, since: float, seconds: float) -> float:
         """Wait until `seconds` after `since`, unless that is past. Returns the moment that counts as the end.
@@ -40,11 +51,10 @@ class Pace:
         delays of waking up do not accumulate. For a late result it is the moment at which it was ready.
         """
         now = clock()
-        if not self.pad:
-            return now
         moment = since + seconds
-        self.record(kind, now - moment)
-        if now > moment:
+        if self.pad or (self.emulate == "quota" and kind in COMPUTED):
+            self.record(kind, now - moment)
+        if now > moment or not self.pad:
             return now
         sleep_until(moment)
         return moment
@@ -94,13 +104,12 @@ def realtime_threads() -> Iterator[None]:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def emulation(pad: bool, kinds: dict[str, Lateness]) -> dict[str, Any]:
-    """The lateness of results by kind, for the summary."""
-    mode = "pad" if pad else "none"
-    return {"emulate": mode, **{kind: vars(lateness) for kind, lateness in sorted(kinds.items())}}
+def emulation(emulate: Emulation, kinds: dict[str, Lateness]) -> dict[str, Any]:
+    """What was emulated, and the lateness of results by kind, for the summary."""
+    return {"emulate": emulate, **{kind: vars(lateness) for kind, lateness in sorted(kinds.items())}}
 
 
-def warnings(kinds: dict[str, Lateness], seconds: float) -> list[str]:
+def late_warnings(kinds: dict[str, Lateness], seconds: float) -> list[str]:
     """One sentence if any results took longer than described, otherwise none."""
     late = [f"{lateness.late} of {lateness.count} {kind}s" for kind, lateness in sorted(kinds.items()) if lateness.late]
     if not late:

@@ -17,13 +17,14 @@ from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
 from hetsim.dist.orphan import leave_with_parent
-from hetsim.dist.pace import Lateness, Pace, clock, emulation, reduce_timer_slack, warnings
+from hetsim.dist.pace import Lateness, Pace, clock, emulation, late_warnings, reduce_timer_slack
 from hetsim.dist.placement import device_of, local_ranks
+from hetsim.dist.quota import Uncapped, cap_of, quota_warnings
 from hetsim.dist.rank import RankRun
 from hetsim.dist.settings import Settings
 from hetsim.dist.torchrun import leave_reason
@@ -54,16 +55,18 @@ def _torchruns_store() -> Any:
 def join(experiment: Experiment, folder: Path, config: str, settings: Settings, *, rank: int) -> dict[str, Any] | None:
     """Take part in a run in a process that torchrun started. Each of several runs has its own prefix in the store."""
     store = dist.PrefixStore(f"hetsim run {next(_runs)}", _torchruns_store())  # type: ignore[attr-defined]
+    cap = cap_of(experiment, settings, rank)
 
     def report(error: RunFailed) -> None:
         leave_reason(str(error))
         print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
         keep_names()
         abandon(folder)
+        cap.remove()
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; torchrun ends the other processes
 
     try:
-        return take_part(experiment, folder, config, settings, rank=rank, store=store, report=report)
+        return take_part(experiment, folder, config, settings, cap, rank=rank, store=store, report=report)
     except PeerLost as error:
         raise RunFailed(str(error)) from None
 
@@ -77,7 +80,8 @@ def child(
     An error is reported with a number: the lower, the nearer to its cause.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C, too, and ends this process
-    Thread(target=leave_with_parent, args=(folder if rank == experiment.leader else None,), daemon=True).start()
+    cap = cap_of(experiment, settings, rank)
+    Thread(target=leave_with_parent, args=(folder if rank == experiment.leader else None, cap), daemon=True).start()
 
     def report(error: RunFailed) -> None:
         sender.send((1, error))
@@ -91,7 +95,7 @@ def child(
         store = dist.TCPStore(  # type: ignore[attr-defined]
             "127.0.0.1", port, experiment.num_ranks, rank == 0, RENDEZVOUS_TIMEOUT, master_listen_fd=master
         )
-        summary = take_part(experiment, folder, config, settings, rank=rank, store=store, report=report)
+        summary = take_part(experiment, folder, config, settings, cap, rank=rank, store=store, report=report)
     except ValueError as error:
         sender.send((0, error))
     except RunFailed as error:
@@ -111,32 +115,40 @@ def child(
 
 
 def take_part(
-    experiment: Experiment, folder: Path, config: str, settings: Settings, *, rank: int, store: Any, report: Report
+    experiment: Experiment, folder: Path, config: str, settings: Settings, cap: Uncapped, *, rank: int, store: Any, report: Report
 ) -> dict[str, Any] | None:
-    """Connect to the other ranks, run this rank's program, and on the leader write the run's files. Returns the summary there."""
+    """Connect to the other ranks, run this rank's program, and on the leader write the run's files. Returns the summary there.
+
+    What is measured before the run is capped as the run is; the connection is not, whose threads only move messages.
+    """
     begun = clock()
     reduce_timer_slack()
     os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
     task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
     leads = rank == experiment.leader
-    pace = Pace(settings.pad)
+    pace = Pace(settings.emulate)
     trace = Trace(folder, experiment.trace) if leads else TracePart(experiment.trace)
     with run_folder(folder, config) if leads else contextlib.nullcontext(), trace:
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
-            run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace)
-            run.run(store, report)
+            with cap:
+                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, uncapped=cap.lifted)
+                run.run(store, report)
             if not leads:
-                send_results(run)
+                send_results(run, cap)
                 return None
-            lateness, devices = collect_results(run)
+            results = collect_results(run, cap)
         run.close()
+        emulated, warnings = emulation(settings.emulate, results.lateness), late_warnings(results.lateness, run.metrics.applied.seconds)
+        if settings.emulate == "quota":
+            emulated["workers"] = [{"rank": rank, **done} for rank, done in sorted(results.caps.items()) if done is not None]
+            warnings = quota_warnings(experiment, emulated["workers"])
         return write_summary(
-            folder, run.outcome, backend="dist", wall_seconds=clock() - begun, devices=devices,
-            emulation=emulation(settings.pad, lateness), warnings=warnings(lateness, run.metrics.applied.seconds),
+            folder, run.outcome, backend="dist", wall_seconds=clock() - begun, devices=results.devices,
+            emulation=emulated, warnings=warnings,
         )  # fmt: skip
 
 
-def send_results(run: RankRun) -> None:
+def send_results(run: RankRun, cap: Uncapped) -> None:
     """Send this rank's results to the leader: numbers as JSON, and its part of the trace as an Arrow stream."""
     assert isinstance(run.trace, TracePart)
     is_worker = run.rank < run.experiment.num_workers
@@ -144,17 +156,30 @@ def send_results(run: RankRun) -> None:
         "activity": run.metrics.activity[run.rank].as_numbers() if is_worker else None,
         "device": run.prepared.task.device.name,
         "lateness": {kind: vars(lateness) for kind, lateness in run.pace.kinds.items()},
+        "cap": cap.report,
     }
     run.close()
     run.transport.send_bytes([json.dumps(numbers).encode()], run.experiment.leader)
     run.transport.send_bytes(run.trace.pieces(), run.experiment.leader)
 
 
-def collect_results(run: RankRun) -> tuple[dict[str, Lateness], list[str]]:
-    """On the leader: receive the other ranks' results, in rank order. Returns the lateness of all ranks, and each one's device."""
+class Results(NamedTuple):
+    """What the ranks hand in beside their rows and their activity."""
+
+    lateness: dict[str, Lateness]
+    """Of all ranks together, by kind."""
+    devices: list[str]
+    """Of each rank."""
+    caps: dict[int, dict[str, Any] | None]
+    """How each rank was capped; None if it was not."""
+
+
+def collect_results(run: RankRun, cap: Uncapped) -> Results:
+    """On the leader: receive the other ranks' results, in rank order."""
     experiment, transport = run.experiment, run.transport
     lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
     devices = [run.prepared.task.device.name] * experiment.num_ranks
+    caps = {run.rank: cap.report}
     for rank in range(experiment.num_ranks):
         if rank == run.rank:
             continue
@@ -164,5 +189,6 @@ def collect_results(run: RankRun) -> tuple[dict[str, Lateness], list[str]]:
         devices[rank] = numbers["device"]
         for kind, counts in numbers["lateness"].items():
             lateness[kind] += Lateness(**counts)
+        caps[rank] = numbers["cap"]
         append_received(run.trace, transport.receive_bytes(rank), rank=rank)
-    return lateness, devices
+    return Results(lateness, devices, caps)

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 
@@ -39,7 +40,10 @@ START_DELAY_SECONDS = 0.02
 
 
 class RankRun:
-    """One rank's part of a run. After `run`, its results are in `metrics`, and the leader's in `history` and `curve`, too."""
+    """One rank's part of a run. After `run`, its results are in `metrics`, and the leader's in `history` and `curve`, too.
+
+    Threads that only move messages are started in a block `uncapped()`.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class RankRun:
         checkpoint: Checkpoint | None = None,
         keep: Callable[[RankState], None] | None = None,
         recorders: Sequence[Recorder] = (),
+        uncapped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self.experiment = experiment
         self.rank = rank
@@ -61,6 +66,7 @@ class RankRun:
         self.pace = pace
         self.trace = trace
         self._keep = keep
+        self._uncapped = uncapped
         self.metrics = Metrics(experiment.num_workers, num_ahead=experiment.coordination.num_ahead)
         self.prepared = prepare(
             experiment, task, optimizers,
@@ -87,7 +93,8 @@ class RankRun:
         mailbox = None
         if coordination.needs_server:
             peers = range(num_workers) if rank == num_workers else [num_workers]
-            mailbox = Mailbox(transport, peers, described_seconds(experiment, rank), self.pace, began=began)
+            with self._uncapped():
+                mailbox = Mailbox(transport, peers, described_seconds(experiment, rank), self.pace, began=began)
         state = self.prepared.rank_state(rank)
         world = ProcessWorld(
             self.prepared, state, transport=transport, mailbox=mailbox, pace=self.pace, recorders=self.recorders,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Emulation = Literal["pad", "quota", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,5 +14,5 @@ class Settings:
 
     interface: str
     """The network interface that gloo binds to."""
-    pad: bool
-    """Whether results are held until they are due."""
+    emulate: Emulation
+    """pad: results are held until they are due. quota: each worker gets its share of a core. none: neither."""

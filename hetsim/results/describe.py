@@ -17,8 +17,9 @@ DESCRIBED = (
 
 def describe(summary: Mapping[str, Any]) -> str:
     """A run in five lines."""
-    emulation = summary["emulation"]
-    place = "this hardware" if emulation is not None and emulation.get("emulate") == "none" else summary["cluster"]
+    emulate = (summary["emulation"] or {}).get("emulate")
+    quotas = f" with the cpu quotas of {summary['cluster']}" if emulate == "quota" else ""
+    place = f"this hardware{quotas}" if emulate in ("none", "quota") else summary["cluster"]
     final = summary["final"]
     lines = [
         f"{summary['method']} on {place} ({summary['num_workers']} workers), {summary['workload']}, "

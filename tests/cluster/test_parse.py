@@ -48,6 +48,17 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a typo": ([node(1.0, max_sample=3)], {}, "cluster.nodes[0].max_sample is unknown: known are "),
     "max_samples": ([node(1.0, max_samples=0)], {}, "cluster.nodes[0].max_samples must be at least 1, not 0"),
     "max_samples in parts": ([node(1.0, max_samples=1.5)], {}, "cluster.nodes[0].max_samples must be a whole number, not 1.5"),
+    **{
+        f"a quota of {quota!r}": ([node(1.0, cpu_quota=quota)], {}, f"cluster.nodes[0].cpu_quota must be {phrase}, not {quota!r}")
+        for quota, phrase in (
+            (0, "a finite number above zero"),
+            (-0.5, "a finite number above zero"),
+            (1.5, "a share of one core, between 0.001 and 1"),
+            (1e-4, "a share of one core, between 0.001 and 1"),
+            ("half", "a number"),
+            (True, "a number"),
+        )
+    },
     "no capacity": (
         [node(1.0, uplink_bytes_per_second=0)],
         {},

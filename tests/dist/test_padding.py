@@ -13,6 +13,7 @@ from hetsim.dist import messages, pace, world
 from hetsim.dist.fake import FakeNetwork
 from hetsim.dist.messages import Arrival, Mailbox
 from hetsim.dist.pace import Lateness, Pace
+from hetsim.dist.settings import Emulation
 from hetsim.dist.world import SECOND, ProcessWorld, Started, Turn
 from hetsim.effects import AllReduce, Batch, Commit, Effect, Gradient, PeerLost, Program, Receive, Send, Start, Update, Wait
 from hetsim.results.intervals import first_intervals
@@ -66,7 +67,9 @@ class Letters:
         self.sent.append((to, at))
 
 
-def driver(clock: Clock, *, rank: int = 0, takes: float = 0.0, pad: bool = True, letters: Any = None, **keys: Any) -> ProcessWorld:
+def driver(
+    clock: Clock, *, rank: int = 0, takes: float = 0.0, emulate: Emulation = "pad", letters: Any = None, **keys: Any
+) -> ProcessWorld:
     """A rank of two: 0.5 s + 0.25 s a sample, updates of 1 s; the real gradient and step take `takes`."""
     nodes = cluster(*[node(0.25, 0.5, seconds_per_update=1.0)] * 2, seconds_per_update=2.0)
     made = experiment(
@@ -91,7 +94,7 @@ def driver(clock: Clock, *, rank: int = 0, takes: float = 0.0, pad: bool = True,
     prepared = prepare(made, task, optimizers, profile=Profile, checkpoint=keys.get("checkpoint"))
     metrics = Metrics(2, num_ahead=1)
     ranked = ProcessWorld(
-        prepared, prepared.rank_state(rank), transport=FakeNetwork(2).transport(min(rank, 1)), mailbox=letters, pace=Pace(pad),
+        prepared, prepared.rank_state(rank), transport=FakeNetwork(2).transport(min(rank, 1)), mailbox=letters, pace=Pace(emulate),
         recorders=[metrics], began=BEGAN,
     )  # fmt: skip
     ranked.metrics = metrics  # type: ignore[attr-defined]
@@ -135,12 +138,27 @@ def test_what_is_late_ends_when_it_is_there_and_is_counted(clock: Clock) -> None
 
 def test_without_padding_the_hardware_is_taken_as_it_is(clock: Clock) -> None:
     """Nothing is held, nothing is counted as late."""
-    rank = driver(clock, takes=0.25, pad=False)
+    rank = driver(clock, takes=0.25, emulate="none")
 
     computed, end = asked(rank, Gradient(at=Phantom(8), batch=Batch(0, 4), version=0), 0.0)
 
     assert (computed.seconds, end) == (0.25, BEGAN + 0.25)
     assert rank.pace.kinds == {}
+
+
+def test_under_quotas_late_gradients_and_updates_are_counted_and_nothing_is_held(clock: Clock) -> None:
+    """Of 1.5 s described a gradient took 0.25 or 4; what a quota does not act on is not counted."""
+    early, late = (driver(clock, takes=seconds, emulate="quota") for seconds in (0.25, 4.0))
+
+    for rank in (early, late):
+        began = clock.now
+        _, end = asked(rank, Gradient(at=Phantom(8), batch=Batch(0, 4), version=0), began)
+        assert end - began == (0.25 if rank is early else 4.0)
+        assert asked(rank, Update(at=Phantom(8), gradient=Phantom(8)), end)[1] == clock.now
+        rank.pace.due("message", 0.0, 1.0)
+
+    assert early.pace.kinds == {"gradient": Lateness(1, 0, 0.0), "update": Lateness(1, 0, 0.0)}
+    assert late.pace.kinds == {"gradient": Lateness(1, 1, 2.5), "update": Lateness(1, 1, 3.0)}
 
 
 def test_a_message_is_received_when_it_is_due_and_no_earlier_than_one_asks(clock: Clock) -> None:
@@ -207,7 +225,7 @@ def test_epochs_advance_at_a_commit(clock: Clock) -> None:
 
 def room(pad: bool = True, *, peers: tuple[int, ...] = ()) -> Mailbox:
     """A mailroom where a byte takes a second."""
-    return Mailbox(FakeNetwork(2).transport(0), peers, lambda _, size: float(size), Pace(pad), began=BEGAN)
+    return Mailbox(FakeNetwork(2).transport(0), peers, lambda _, size: float(size), Pace("pad" if pad else "none"), began=BEGAN)
 
 
 def test_messages_are_delivered_in_the_order_in_which_they_are_due(clock: Clock) -> None:
@@ -237,7 +255,7 @@ def test_a_late_message_is_due_when_it_came(clock: Clock) -> None:
 def test_a_message_is_held_until_it_is_due() -> None:
     """On the real clock."""
     began = pace.clock()
-    post = Mailbox(FakeNetwork(2).transport(0), (), lambda *_: 0.05, Pace(True), began=began)
+    post = Mailbox(FakeNetwork(2).transport(0), (), lambda *_: 0.05, Pace("pad"), began=began)
     post.arrive(0, {"sent_at": 0.0})
 
     message = post.receive(None)

@@ -19,6 +19,7 @@ from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.dist import standstill
 from hetsim.dist.process import collect_results, send_results
+from hetsim.dist.quota import Uncapped
 from hetsim.dist.rank import RankRun
 from hetsim.effects import AllReduce, Commit, Gradient, LocalUpdate, Node, Program, Receive, Regroup, Send, Update
 from hetsim.errors import ProgramError, RunFailed
@@ -334,11 +335,11 @@ def test_ranks_hand_in_bytes_and_the_leader_has_what_all_did() -> None:
 
     def finish(run: RankRun) -> None:
         if run.history is None:
-            send_results(run)
+            send_results(run, Uncapped())
         else:
-            late, found = collect_results(run)
-            lateness.update(late)
-            devices.extend(found)
+            results = collect_results(run, Uncapped())
+            lateness.update(results.lateness)
+            devices.extend(results.devices)
 
     ends = run_in_threads(described, finish=finish, pad=True)
 

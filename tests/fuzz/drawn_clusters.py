@@ -163,6 +163,7 @@ PARTS: dict[str, Callable[[Random], Any]] = {
     "jitter_seconds": lambda rng: {**distribution(rng), "scale": 1e-4},
     "slow_spells": _spells,
     "slowdown": lambda _: SLOWDOWN,
+    "cpu_quota": lambda rng: rng.choice((0.25, 0.3, 1, None)),
     "max_samples": lambda rng: rng.choice((4, 8, 64, 1000)),
     "rack": lambda rng: rng.choice((*RACKS[:2], None, None, None)),
     "racks": _racks,

@@ -23,12 +23,16 @@ MAX_FACTOR = 1e9
 """How many times as long, or as short, work may take in a slow spell."""
 
 
+MIN_QUOTA = 1e-3
+"""Of one core. Linux grants at least a millisecond in a period of at most a second."""
+
+
 ROW = 10  # number of the random stream of drawn nodes; those of a run are in outages.py
 
 
 def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     """The nodes of one row: `count` equal ones, except for the numbers that are drawn for each."""
-    more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", "max_samples", "rack", "device")
+    more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", "cpu_quota", "max_samples", "rack", "device")
     if isinstance(config, Mapping) and config.get("table") is not None:
         for name in DRAWN[:2]:
             if config.get(name) is not None:
@@ -56,6 +60,7 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
         noise=_distribution(key, entry, "noise"),
         slow_spells=_spells(f"{key}.slow_spells", entry.get("slow_spells")),
         slowdown=_slowdown(f"{key}.slowdown", entry.get("slowdown")),
+        cpu_quota=None if entry.get("cpu_quota") is None else _quota(f"{key}.cpu_quota", entry["cpu_quota"]),
         max_samples=None if entry.get("max_samples") is None else checks.whole(f"{key}.max_samples", entry["max_samples"]),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device(f"{key}.device", entry["device"]),
@@ -101,6 +106,13 @@ def _factor(key: str, value: Any) -> float:
     """By which work takes longer, or shorter."""
     if not 1 / MAX_FACTOR <= checks.number(key, value) <= MAX_FACTOR:
         raise ValueError(f"{key} must be between {1 / MAX_FACTOR:g} and {MAX_FACTOR:g}, not {value!r}")
+    return float(value)
+
+
+def _quota(key: str, value: Any) -> float:
+    """A share of one core."""
+    if not MIN_QUOTA <= checks.number(key, value) <= 1:
+        raise ValueError(f"{key} must be a share of one core, between {MIN_QUOTA:g} and 1, not {checks.shown(value)}")
     return float(value)
 
 

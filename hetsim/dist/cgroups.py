@@ -1,0 +1,137 @@
+"""The CPU controller of Linux's cgroups, versions 1 and 2: the cgroup of this thread, and groups below it that cap single threads.
+
+Version 1 places single threads by `tasks`. Version 2 does so by `cgroup.threads` in threaded groups; these are also the only ones that
+may have a CPU limit below a cgroup that has processes of its own. Sources: Linux, Documentation/scheduler/sched-bwc.rst,
+admin-guide/cgroup-v1/cgroups.rst and admin-guide/cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import threading
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from hetsim.runtime.files import named_in_errors
+
+REMOVE_ATTEMPTS, REMOVE_SECONDS = 50, 0.02
+"""How often, and with what pause, a group is removed whose threads are just ending."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throttling:
+    """In how many periods a group had work, in how many of them it used up its quota, and for how long it then waited."""
+
+    num_periods: int = 0
+    num_throttled: int = 0
+    throttled_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class CpuCgroup(ABC):
+    """A cgroup of the CPU controller, in this folder. Its methods raise OSError where the system does not permit it."""
+
+    path: Path
+    threads: ClassVar[str]
+    """The file that lists a group's threads, and takes the id of one that is to enter."""
+    throttled: ClassVar[tuple[str, float]]
+    """What `cpu.stat` calls the throttled time, and its unit in seconds."""
+
+    @abstractmethod
+    def create(self, group: Path, *, quota_us: int, period_us: int) -> None:
+        """Make a group below this one, whose threads together run for at most so many microseconds in each period."""
+
+    def enter(self, group: Path) -> None:
+        """Move the calling thread to this group; the threads that it starts from now on are in it too."""
+        _write(group / self.threads, str(threading.get_native_id()))
+
+    def throttling(self, group: Path) -> Throttling:
+        """What the group's limit has done so far."""
+        counts = dict(line.split()[:2] for line in (group / "cpu.stat").read_text().splitlines())
+        name, unit = self.throttled
+        return Throttling(
+            num_periods=int(counts["nr_periods"]), num_throttled=int(counts["nr_throttled"]), throttled_seconds=int(counts[name]) * unit
+        )
+
+    def empty(self, group: Path) -> None:
+        """Move all threads of a group back to this one; the group may be gone."""
+        with contextlib.suppress(OSError):
+            for thread in (group / self.threads).read_text().split():
+                with contextlib.suppress(OSError):  # it has ended
+                    _write(self.path / self.threads, thread)
+
+    def remove(self, group: Path) -> None:
+        """Remove a group; it may be gone, and is left where it has threads that do not end or the system does not permit it."""
+        for _ in range(REMOVE_ATTEMPTS):
+            try:
+                group.rmdir()
+            except OSError as error:
+                if error.errno == errno.EBUSY:
+                    time.sleep(REMOVE_SECONDS)
+                    continue
+            return
+
+
+class CpuCgroupV1(CpuCgroup):
+    """Of version 1."""
+
+    threads = "tasks"
+    throttled = ("throttled_time", 1e-9)
+
+    def create(self, group: Path, *, quota_us: int, period_us: int) -> None:
+        group.mkdir(exist_ok=True)
+        _write(group / "cpu.cfs_period_us", str(period_us))
+        _write(group / "cpu.cfs_quota_us", str(quota_us))
+
+
+class CpuCgroupV2(CpuCgroup):
+    """Of version 2. The controller stays enabled for the groups below: other runs there may need it."""
+
+    threads = "cgroup.threads"
+    throttled = ("throttled_usec", 1e-6)
+
+    def create(self, group: Path, *, quota_us: int, period_us: int) -> None:
+        group.mkdir(exist_ok=True)
+        _write(group / "cgroup.type", "threaded")  # first: below a cgroup with processes, only that lets the controller be enabled
+        _write(self.path / "cgroup.subtree_control", "+cpu")
+        _write(group / "cpu.max", f"{quota_us} {period_us}")
+
+
+def own_cgroup(root: Path = Path("/")) -> CpuCgroup:
+    """The calling thread's cgroup of the CPU controller; `root` is that of all paths. OSError, with a phrase, if there is none."""
+    try:
+        memberships = (root / "proc/thread-self/cgroup").read_text().splitlines()
+        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+    except FileNotFoundError:
+        raise OSError("this system has no cgroups, which Linux has") from None
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in memberships)}
+    versions: list[tuple[str, type[CpuCgroup]]] = [
+        *((names, CpuCgroupV1) for names in paths if "cpu" in names.split(",")),  # if version 1 has the controller, version 2 lacks it
+        *(("", CpuCgroupV2) for names in paths if not names),
+    ]
+    for controllers, version in versions[:1]:
+        for mount in mounts:
+            place, _, kind = mount.partition(" - ")
+            top, point = (_unescaped(field) for field in place.split()[3:5])
+            fstype, _, options = kind.split()[:3]
+            of_it = fstype == "cgroup" and "cpu" in options.split(",") if controllers else fstype == "cgroup2"
+            path = Path(paths[controllers])
+            if of_it and path.is_relative_to(top) and ".." not in path.parts:
+                return version(root / point.lstrip("/") / path.relative_to(top))
+    raise OSError("the CPU controller's cgroup of this process is not mounted")
+
+
+def _write(path: Path, text: str) -> None:
+    """To a file of a cgroup. What the kernel refuses, it refuses at the write, whose error names no file by itself."""
+    with named_in_errors(path):
+        path.write_text(text)
+
+
+def _unescaped(field: str) -> str:
+    """A path in mountinfo has octal numbers for spaces, tabs, newlines and backslashes."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)

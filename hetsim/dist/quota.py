@@ -1,0 +1,170 @@
+"""CPU quotas of real workers: while it computes, each worker's process is in a cgroup of its own that caps it at its share of a core.
+
+Only threads that compute are capped: the program's, and the one of the effects that it starts. Threads that only move messages are
+not, as a description's messages do not depend on the node's speed. A group is named after its process, so that whoever comes next can
+tell which groups dead runs have left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from hetsim.dist.cgroups import CpuCgroup, own_cgroup
+from hetsim.dist.pace import one_host
+from hetsim.dist.settings import Settings
+from hetsim.runtime.experiment import Experiment
+
+PREFIX = "hetsim-"
+"""Of the name of a group, before the process id."""
+PERIOD_US = 5_000
+"""The period in which a worker gets its share. In a shorter one it loses more to other programs, as what it could not use is not made up
+for; in a longer one more of a step runs before its first pause (docs/performance.md)."""
+MIN_QUOTA_US = 1000
+"""The least that Linux grants in a period."""
+
+
+class Uncapped:
+    """A worker, or a server, that may use what it gets."""
+
+    report: dict[str, Any] | None = None
+    """The quota, and what it has done, for the summary; known once it is left. None: there was none."""
+
+    def __enter__(self) -> Uncapped:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """A block in which the calling thread, and what it starts, is not capped."""
+        yield
+
+    def remove(self) -> None:
+        """Lift the cap for good; any thread may do it, also more than once."""
+
+
+class Capped(Uncapped):
+    """A worker that gets a share of one core: in the block, the calling thread and those that it starts are capped, together."""
+
+    def __init__(self, share: float, root: Path = Path("/")) -> None:
+        self.share = share
+        self._root = root
+        self._cgroup: CpuCgroup | None = None
+
+    def __enter__(self) -> Capped:
+        self._cgroup = own_cgroup(self._root)
+        period = period_us(self.share)
+        try:
+            self._cgroup.create(self.group, quota_us=round(self.share * period), period_us=period)
+            self._cgroup.enter(self.group)
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._cgroup is not None
+        try:
+            with contextlib.suppress(OSError):  # this process is being ended, and its group was removed
+                done = asdict(self._cgroup.throttling(self.group))
+                self.report = {"cpu_quota": self.share, "period_seconds": period_us(self.share) / 1e6, **done}
+        finally:
+            self.remove()
+
+    @property
+    def group(self) -> Path:
+        """The folder of this process's group."""
+        assert self._cgroup is not None
+        return self._cgroup.path / f"{PREFIX}{os.getpid()}"
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        assert self._cgroup is not None
+        self._cgroup.enter(self._cgroup.path)
+        try:
+            yield
+        finally:
+            self._cgroup.enter(self.group)
+
+    def remove(self) -> None:
+        if self._cgroup is not None:
+            self._cgroup.empty(self.group)
+            self._cgroup.remove(self.group)
+
+
+def cap_of(experiment: Experiment, settings: Settings, rank: int) -> Uncapped:
+    """What caps this rank, by its node's `cpu_quota`."""
+    capped = settings.emulate == "quota" and rank < experiment.num_workers
+    share = experiment.cluster.nodes[rank].cpu_quota if capped else None
+    return Uncapped() if share is None else Capped(share)
+
+
+def period_us(share: float) -> int:
+    """The period in which a worker gets its share: longer than usual where its quota would be less than Linux grants."""
+    return max(PERIOD_US, ceil(MIN_QUOTA_US / share))
+
+
+def check_quotas(experiment: Experiment, root: Path = Path("/")) -> None:
+    """ValueError with one sentence if workers cannot be capped, which is tried. What dead runs have left is removed before."""
+    shares = [node.cpu_quota for node in experiment.cluster.nodes if node.cpu_quota is not None]
+    if not shares:
+        raise ValueError(
+            f"backend.emulate=quota caps nodes that have a cpu_quota, and cluster={experiment.cluster.name} has none: give a row of "
+            "cluster.nodes one, such as cpu_quota: 0.5, or take backend.emulate=pad"
+        )
+    if experiment.threads > 1:
+        raise ValueError(
+            f"threads={experiment.threads} does not go with backend.emulate=quota: a cpu_quota is a share of one core; set threads=1"
+        )
+    try:
+        remove_leftovers(root)
+        with Capped(max(shares), root):
+            pass
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise ValueError(
+            f"backend.emulate=quota needs cgroups of the CPU controller, and cannot make one ({reason}): run it as root, with cgroup v2 by "
+            "'systemd-run --user --scope --property=Delegate=yes hetsim …', or take backend.emulate=pad"
+        ) from None
+
+
+def remove_leftovers(root: Path = Path("/")) -> None:
+    """Remove the groups below this process's cgroup whose processes have ended."""
+    cgroup = own_cgroup(root)
+    for group in cgroup.path.glob(f"{PREFIX}*"):
+        process = group.name.removeprefix(PREFIX)
+        if process.isdecimal() and _has_ended(root, process):
+            cgroup.remove(group)
+
+
+def _has_ended(root: Path, process: str) -> bool:
+    """Whether it is gone, or waits only for its parent to take note of its end."""
+    try:
+        return (root / "proc" / process / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def quota_warnings(experiment: Experiment, workers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences on quotas that cannot have been kept, or that held nobody, by the reports of the capped workers."""
+    warnings = []
+    shares = sum(1.0 if node.cpu_quota is None else node.cpu_quota for node in experiment.cluster.nodes)
+    cores = len(os.sched_getaffinity(0))
+    if shares > cores and one_host():
+        warnings.append(
+            f"the workers' shares add up to {shares:.3g} cores, and this machine has {cores}: they may have had less than their cpu_quota"
+        )
+    unused = sum(worker["cpu_quota"] < 1 and not worker["num_throttled"] for worker in workers)
+    if unused:
+        warnings.append(
+            f"{unused} of {len(workers)} capped workers never used up the quota of a period, and computed as fast as without: "
+            "take larger batches"
+        )
+    return warnings
