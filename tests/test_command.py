@@ -153,6 +153,7 @@ BAD = {
     "optimizer._target_=torch.optim.lr_scheduler.StepLR": "is no Optimizer",
     "learning_rate=fast": "learning_rate must be a number, not 'fast'",
     "backend.emulate=pad": "backend.emulate is no key of the config: add backend=dist, which has it",
+    "backend.reduction=native": "backend.reduction is no key of the config: add backend=dist, which has it",
     "optimizer.lr=-1": "optimizer: torch.optim.SGD refuses",
     "allocation._target_=os.system": "allocation._target_=os.system is not allowed",
     "allocation._target_=hetsim.cli.job.os.getcwd": "is none of the classes that hetsim has for allocation: take",
@@ -166,6 +167,7 @@ BAD = {
     "optimizer=adam weighting=per_sample": "does not depend on a gradient's scale",
     "trust=mypackage": "trust must be a list of module names",
     "backend=dist backend.emulate=maybe": "backend.emulate must be pad or none, not 'maybe'",
+    "backend=dist backend.reduction=fast": "backend.reduction must be ordered or native, not 'fast'",
     "backend=dist backend.port=70000": "backend.port must be at most 65535",
     "backend=dist backend.interface=nowhere": "backend.interface must be a network interface of this machine",
 }

@@ -41,6 +41,7 @@ def run_in_threads(
     experiment: Experiment,
     *,
     pad: bool = False,
+    reduction: str = "ordered",
     watch: bool = False,
     finish: Callable[[RankRun], object] | None = None,
     detail: str = "full",
@@ -66,7 +67,8 @@ def run_in_threads(
             with _loading:
                 task, optimizers = experiment.load()
             with trace:
-                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=network.transport(rank), pace=Pace(pad))
+                transport = network.transport(rank)
+                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=Pace(pad), reduction=reduction)
                 run.run(board if watch else None, report)
                 if finish is not None:
                     finish(run)

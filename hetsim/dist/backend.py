@@ -23,18 +23,21 @@ class Processes(Backend):
     """backend=dist: real processes that compute real gradients, and send them over gloo.
 
     With `emulate` pad, every result is held until the cluster's description says that it is due; with none, the hardware
-    determines all times. None is pad, but none under torchrun.
+    determines all times. None is pad, but none under torchrun. With `reduction` ordered, an all-reduce adds up in rank order, so that
+    its sum equals the simulator's to the last bit; with native it is gloo's own, which adds up in another order.
     """
 
     emulate: str | None = None
     interface: str | None = None
     port: int | None = None
+    reduction: str = "ordered"
 
     name: ClassVar[str] = "dist"
 
     def __post_init__(self) -> None:
         if self.emulate is not None:
             checks.choice("backend.emulate", self.emulate, ("pad", "none"))
+        checks.choice("backend.reduction", self.reduction, ("ordered", "native"))
         interfaces = [name for _, name in socket.if_nameindex()]
         if self.interface is not None and self.interface not in interfaces:
             raise ValueError(
@@ -46,7 +49,8 @@ class Processes(Backend):
     @property
     def settings(self) -> Settings:
         """What the processes have to know."""
-        return Settings(interface=self.interface or ("lo0" if sys.platform == "darwin" else "lo"), pad=self.pad)
+        interface = self.interface or ("lo0" if sys.platform == "darwin" else "lo")
+        return Settings(interface=interface, pad=self.pad, reduction=self.reduction)
 
     @property
     def pad(self) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from hetsim.dist.settings import Settings
+
 clock = time.monotonic  # one clock for all processes of a host
 
 
@@ -94,10 +96,10 @@ def realtime_threads() -> Iterator[None]:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def emulation(pad: bool, kinds: dict[str, Lateness]) -> dict[str, Any]:
-    """The lateness of results by kind, for the summary."""
-    mode = "pad" if pad else "none"
-    return {"emulate": mode, **{kind: vars(lateness) for kind, lateness in sorted(kinds.items())}}
+def emulation(settings: Settings, kinds: dict[str, Lateness]) -> dict[str, Any]:
+    """How the ranks ran, and the lateness of results by kind, for the summary."""
+    mode = "pad" if settings.pad else "none"
+    return {"emulate": mode, "reduction": settings.reduction, **{kind: vars(lateness) for kind, lateness in sorted(kinds.items())}}
 
 
 def warnings(kinds: dict[str, Lateness], seconds: float) -> list[str]:

@@ -122,7 +122,9 @@ def take_part(
     trace = Trace(folder, experiment.trace) if leads else TracePart(experiment.trace)
     with run_folder(folder, config) if leads else contextlib.nullcontext(), trace:
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
-            run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace)
+            run = RankRun(
+                experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, reduction=settings.reduction,
+            )  # fmt: skip
             run.run(store, report)
             if not leads:
                 send_results(run)
@@ -131,7 +133,7 @@ def take_part(
         run.close()
         return write_summary(
             folder, run.outcome, backend="dist", wall_seconds=clock() - begun,
-            emulation=emulation(settings.pad, lateness), warnings=warnings(lateness, run.metrics.applied.seconds),
+            emulation=emulation(settings, lateness), warnings=warnings(lateness, run.metrics.applied.seconds),
         )  # fmt: skip
 
 

@@ -13,3 +13,5 @@ class Settings:
     """The network interface that gloo binds to."""
     pad: bool
     """Whether results are held until they are due."""
+    reduction: str = "ordered"
+    """How an all-reduce adds up: "ordered", by rank as the simulator does, or "native", as the library does."""

@@ -54,6 +54,10 @@ class Transport(ABC):
         """Put the tensor of rank k at the k-th of `size` equal places of `everything`."""
 
     @abstractmethod
+    def sum(self, flat: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, as the library adds it up: in an order of its own, with the same bits on all ranks."""
+
+    @abstractmethod
     def maximum(self, number: float) -> float:
         """The largest number of all ranks."""
 
@@ -146,6 +150,13 @@ class GlooTransport(Transport):
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
         with peer_errors():
             dist.all_gather_into_tensor(everything, mine, group=self._group)
+
+    def sum(self, flat: torch.Tensor) -> torch.Tensor:
+        """Gloo's ring: each piece is added up along the ring once, and all ranks get a copy of it."""
+        total = flat.clone()
+        with peer_errors():
+            dist.all_reduce(total, group=self._group)
+        return total
 
     def maximum(self, number: float) -> float:
         largest = torch.tensor([number], dtype=torch.float64)
