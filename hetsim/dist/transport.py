@@ -75,12 +75,15 @@ class Transport(ABC):
         Each rank adds up one part, and all ranks gather the parts. Each sends 2(N−1)/N of the vector, as in a ring all-reduce.
         """
         size = -(-len(flat) // self.size)
-        mine = torch.nn.functional.pad(flat, (0, size * self.size - len(flat)))
+        missing = size * self.size - len(flat)
+        mine = torch.nn.functional.pad(flat, (0, missing)) if missing else flat
         parts = torch.empty_like(mine)
         self.all_to_all(parts, mine)
         first, *others = parts.view(self.size, size)
+        for other in others:
+            first += other
         total = torch.empty_like(mine)
-        self.all_gather(total, sum(others, start=first))
+        self.all_gather(total, first)
         return total[: len(flat)]
 
     def gather_numbers(self, *numbers: float) -> list[list[float]]:
