@@ -5,7 +5,9 @@ python benchmarks/server.py [--workers 8] [--parameters 1000000] [--pairs 10] [-
 All run in the same processes, in turn, on gloo and loopback: hetsim's ASGD, whose workers compute nothing (each gradient is a vector
 that they have), and two plain servers: one thread that receives from anyone, steps in place and sends the weights back; and a thread
 for each worker that does so under a lock, with a copy of the weights to send. The ratio is to the faster of the two of each repeat.
-Before anything is timed, the weights are compared. What the server's calls of send and recv carry in hetsim's run is counted.
+All have real-time priority where the system grants it, so that other work on the machine disturbs none; with --ordinary only threads
+that move messages have it, which are gloo's and hetsim's. The last weights of all are compared. What the server's calls of send and
+recv carry in hetsim's run is counted.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import argparse
 import resource
 import statistics
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from threading import Lock, Thread
 from typing import Any
@@ -85,8 +89,9 @@ def experiment(num_workers: int, num_parameters: int, updates: int) -> Experimen
 class Servers:
     """One rank's part of each contender; a call returns the last weights on the server, and nothing on a worker."""
 
-    def __init__(self, made: Experiment, transport: GlooTransport) -> None:
+    def __init__(self, made: Experiment, transport: GlooTransport, *, ordinary: bool) -> None:
         self.made = made
+        self.ordinary = ordinary
         self.transport = transport
         self.rank, self.server = transport.rank, made.num_workers
         self.task, self.optimizers = made.load()
@@ -105,7 +110,8 @@ class Servers:
         self.marks.clear()
         self.transport.control.barrier()
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        weights = self.calls[name]()
+        with nullcontext() if self.ordinary else realtime_threads(), ThreadPoolExecutor(1) as pool:
+            weights = pool.submit(self.calls[name]).result()
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
         if self.rank != self.server:
             return 0.0, 0.0, None
@@ -127,7 +133,7 @@ class Servers:
         """The server receives from anyone."""
         if self.rank != self.server:
             return self.worker()
-        weights, gradient = self.task.initial(), torch.empty(self.task.initial().shape)
+        weights, gradient = self.task.initial(), self.task.initial()
         for _ in range(self.updates):
             source = dist.recv(gradient)
             weights.add_(gradient, alpha=-RATE)
@@ -136,7 +142,7 @@ class Servers:
         return weights
 
     def threads(self) -> torch.Tensor | None:
-        """The server has a thread for each worker, with real-time priority where the system grants it, as hetsim's have."""
+        """The server has a thread for each worker."""
         if self.rank != self.server:
             return self.worker()
         weights, lock = self.task.initial(), Lock()
@@ -152,9 +158,8 @@ class Servers:
                 dist.send(reply, worker)
 
         threads = [Thread(target=serve, args=(worker,)) for worker in range(self.server)]
-        with realtime_threads():
-            for thread in threads:
-                thread.start()
+        for thread in threads:
+            thread.start()
         for thread in threads:
             thread.join()
         return weights
@@ -195,9 +200,9 @@ class Counter:
         return counted
 
 
-def part(transport: GlooTransport, num_parameters: int, pairs: int, updates: int) -> Any:
+def part(transport: GlooTransport, num_parameters: int, pairs: int, updates: int, ordinary: bool) -> Any:
     """One process: all contenders in turn, each time in the other order."""
-    servers = Servers(experiment(transport.size - 1, num_parameters, updates), transport)
+    servers = Servers(experiment(transport.size - 1, num_parameters, updates), transport, ordinary=ordinary)
     rates: list[dict[str, float]] = []
     faults: dict[str, list[float]] = {name: [] for name in servers.calls}
     names = list(servers.calls)
@@ -219,10 +224,11 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=1_000_000)
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--updates", type=int, default=96)
+    parser.add_argument("--ordinary", action="store_true", help="no real-time priority but for threads that only move messages")
     arguments = parser.parse_args()
     assert arguments.updates % arguments.workers == 0, "each worker of a plain server takes as many updates as the others"
     print(machine())
-    parts = in_processes(arguments.workers + 1, part, arguments.parameters, arguments.pairs, arguments.updates)
+    parts = in_processes(arguments.workers + 1, part, arguments.parameters, arguments.pairs, arguments.updates, arguments.ordinary)
     rates, faults, calls, nbytes = parts[-1]
     for name in rates[0]:
         of_runs = sorted(taken[name] for taken in rates)
