@@ -76,7 +76,7 @@ class Transport(ABC):
         """
         size = -(-len(flat) // self.size)
         missing = size * self.size - len(flat)
-        mine = torch.nn.functional.pad(flat, (0, missing)) if missing else flat
+        mine = torch.nn.functional.pad(flat, (0, missing)) if missing else flat.contiguous()
         parts = torch.empty_like(mine)
         self.all_to_all(parts, mine)
         first, *others = parts.view(self.size, size)
