@@ -157,6 +157,7 @@ BAD = {
     "optimizer._target_=torch.optim.lr_scheduler.StepLR": "is no Optimizer",
     "learning_rate=fast": "learning_rate must be a number, not 'fast'",
     "backend.emulate=pad": "backend.emulate is no key of the config: add backend=dist, which has it",
+    "backend.reduction=native": "backend.reduction is no key of the config: add backend=dist, which has it",
     "optimizer.lr=-1": "optimizer: torch.optim.SGD refuses",
     "allocation._target_=os.system": "allocation._target_=os.system is not allowed",
     "allocation._target_=hetsim.cli.job.os.getcwd": "is none of the classes that hetsim has for allocation: take",
@@ -173,6 +174,7 @@ BAD = {
     "backend=dist backend.emulate=quota": "backend.emulate=quota caps nodes that have a cpu_quota, and cluster=mixed4 has",
     f"backend=dist backend.emulate=quota threads=2 {ON_A_SHARE}": "threads=2 does not go with backend.emulate=quota",
     ON_A_SHARE.replace("0.5", "2"): "cluster.nodes[0].cpu_quota must be a share of one core, between 0.001 and 1, not 2",
+    "backend=dist backend.reduction=fast": "backend.reduction must be ordered or native, not 'fast'",
     "backend=dist backend.port=70000": "backend.port must be at most 65535",
     "backend=dist backend.interface=nowhere": "backend.interface must be a network interface of this machine",
 }

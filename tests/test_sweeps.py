@@ -296,15 +296,20 @@ def test_a_run_is_the_one_that_it_was_before_classes_moved(choices: tuple[str, .
     assert identity_of(resolved({**entries, "device": "cpu"} if "backend=dist" in choices else entries)) == KNOWN[choices]
 
 
-@pytest.mark.parametrize("method", ["ssgd", "dbs_sgd", "omnilearn", "lb_bsp", "optperf"])
-def test_a_key_that_was_added_counts_where_it_changes_a_run(method: str) -> None:
+@pytest.mark.parametrize(
+    "choices",
+    [*((f"method={method}",) for method in ("ssgd", "dbs_sgd", "omnilearn", "lb_bsp", "optperf")), ("method=ssgd", "backend=dist")],
+    ids=" ".join,
+)
+def test_a_key_that_was_added_counts_where_it_changes_a_run(choices: tuple[str, ...]) -> None:
     """At any other value. A config that lacks it is the one that has the value by which the run is what it was."""
-    entries: Any = resolved(OmegaConf.to_container(composed(f"method={method}"), resolve=True))
+    entries: Any = resolved(OmegaConf.to_container(composed(*choices), resolve=True))
     older = without_added(entries)
 
     assert identity_of(older) == identity_of(entries) == identity_of(with_added(older))
     assert with_added(older) == entries
-    added = {(TOP, key) for key in ADDED[TOP]} | {("allocation", key) for key in ADDED.get(entries["allocation"]["_target_"], {})}
+    added = {(TOP, key) for key in ADDED[TOP]}
+    added |= {(group, key) for group in ("allocation", "backend") for key in ADDED.get(entries[group]["_target_"], {})}
     for group, key in added:
         changed = {**entries, key: 7} if group == TOP else {**entries, group: {**entries[group], key: 7}}
         assert identity_of(changed) != identity_of(entries)

@@ -67,6 +67,7 @@ def run_in_threads(
     experiment: Experiment,
     *,
     pad: bool = False,
+    reduction: str = "ordered",
     watch: bool = False,
     finish: Callable[[RankRun], object] | None = None,
     detail: str = "full",
@@ -98,7 +99,16 @@ def run_in_threads(
                 transport = network.transport(rank)
                 if isinstance(there, Elsewhere):
                     _refuse_from(there, transport)
-                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=Pace("pad" if pad else "none"))
+                run = RankRun(
+                    experiment,
+                    task,
+                    optimizers,
+                    trace,
+                    rank=rank,
+                    transport=transport,
+                    pace=Pace("pad" if pad else "none"),
+                    reduction=reduction,
+                )
                 run.run(board if watch else None, report)
                 if finish is not None:
                     finish(run)

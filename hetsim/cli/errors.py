@@ -81,7 +81,7 @@ def _unknown_key(found: re.Match[str], error: BaseException) -> str:
     group = key.split(".")[0]
     if key == "objective":
         return "objective is no key of the config: it is an option of hetsim-search"
-    if key in ("backend.emulate", "backend.interface", "backend.port"):
+    if key in ("backend.emulate", "backend.interface", "backend.port", "backend.reduction"):
         return f"{key} is no key of the config: add backend=dist, which has it"
     parent = getattr(error.__cause__, "parent_node", None)
     close = (

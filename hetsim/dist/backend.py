@@ -26,18 +26,21 @@ class Processes(Backend):
 
     With `emulate` pad, every result is held until the cluster's description says that it is due. With quota, each worker that has a
     `cpu_quota` gets that share of a core, and the hardware determines all times; with none, it does so without quotas. None is pad,
-    but none under torchrun.
+    but none under torchrun. With `reduction` ordered, an all-reduce adds up in rank order, so that its sum equals the simulator's to the
+    last bit; with native it is gloo's own, which adds up in another order.
     """
 
     emulate: Emulation | None = None
     interface: str | None = None
     port: int | None = None
+    reduction: str = "ordered"
 
     name: ClassVar[str] = "dist"
 
     def __post_init__(self) -> None:
         if self.emulate is not None:
             checks.choice("backend.emulate", self.emulate, get_args(Emulation))
+        checks.choice("backend.reduction", self.reduction, ("ordered", "native"))
         interfaces = [name for _, name in socket.if_nameindex()]
         if self.interface is not None and self.interface not in interfaces:
             raise ValueError(
@@ -49,7 +52,8 @@ class Processes(Backend):
     @property
     def settings(self) -> Settings:
         """What the processes have to know."""
-        return Settings(interface=self.interface or ("lo0" if sys.platform == "darwin" else "lo"), emulate=self.emulates)
+        interface = self.interface or ("lo0" if sys.platform == "darwin" else "lo")
+        return Settings(interface=interface, emulate=self.emulates, reduction=self.reduction)
 
     @property
     def emulates(self) -> Emulation:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetsim.dist.settings import Emulation
+from hetsim.dist.settings import Emulation, Settings
 
 clock = time.monotonic  # one clock for all processes of a host
 
@@ -104,9 +104,10 @@ def realtime_threads() -> Iterator[None]:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def emulation(emulate: Emulation, kinds: dict[str, Lateness]) -> dict[str, Any]:
-    """What was emulated, and the lateness of results by kind, for the summary."""
-    return {"emulate": emulate, **{kind: vars(lateness) for kind, lateness in sorted(kinds.items())}}
+def emulation(settings: Settings, kinds: dict[str, Lateness]) -> dict[str, Any]:
+    """What was emulated, how sums were made, and the lateness of results by kind, for the summary."""
+    late = {kind: vars(lateness) for kind, lateness in sorted(kinds.items())}
+    return {"emulate": settings.emulate, "reduction": settings.reduction, **late}
 
 
 def late_warnings(kinds: dict[str, Lateness], seconds: float) -> list[str]:

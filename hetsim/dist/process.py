@@ -131,14 +131,17 @@ def take_part(
     with run_folder(folder, config) if leads else contextlib.nullcontext(), trace:
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
             with cap:
-                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, uncapped=cap.lifted)
+                run = RankRun(
+                    experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, reduction=settings.reduction,
+                    uncapped=cap.lifted,
+                )  # fmt: skip
                 run.run(store, report)
             if not leads:
                 send_results(run, cap)
                 return None
             results = collect_results(run, cap)
         run.close()
-        emulated, warnings = emulation(settings.emulate, results.lateness), late_warnings(results.lateness, run.metrics.applied.seconds)
+        emulated, warnings = emulation(settings, results.lateness), late_warnings(results.lateness, run.metrics.applied.seconds)
         if settings.emulate == "quota":
             emulated["workers"] = [{"rank": rank, **done} for rank, done in sorted(results.caps.items()) if done is not None]
             warnings = quota_warnings(experiment, emulated["workers"])

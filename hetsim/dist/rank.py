@@ -55,6 +55,7 @@ class RankRun:
         rank: int,
         transport: Transport,
         pace: Pace,
+        reduction: str = "ordered",
         checkpoint: Checkpoint | None = None,
         keep: Callable[[RankState], None] | None = None,
         recorders: Sequence[Recorder] = (),
@@ -64,6 +65,7 @@ class RankRun:
         self.rank = rank
         self.transport = transport
         self.pace = pace
+        self.reduction = reduction
         self.trace = trace
         self._keep = keep
         self._uncapped = uncapped
@@ -97,8 +99,8 @@ class RankRun:
                 mailbox = Mailbox(transport, peers, described_seconds(experiment, rank), self.pace, began=began)
         state = self.prepared.rank_state(rank)
         world = ProcessWorld(
-            self.prepared, state, transport=transport, mailbox=mailbox, pace=self.pace, recorders=self.recorders,
-            history=self.history, keep=self._keep, began=began,
+            self.prepared, state, transport=transport, mailbox=mailbox, pace=self.pace, reduction=self.reduction,
+            recorders=self.recorders, history=self.history, keep=self._keep, began=began,
         )  # fmt: skip
         leads = self.history is not None
         watch: Any = contextlib.nullcontext()

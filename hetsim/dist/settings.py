@@ -16,3 +16,5 @@ class Settings:
     """The network interface that gloo binds to."""
     emulate: Emulation
     """pad: results are held until they are due. quota: each worker gets its share of a core. none: neither."""
+    reduction: str = "ordered"
+    """How an all-reduce adds up: "ordered", by rank as the simulator does, or "native", as the library does."""

@@ -54,6 +54,10 @@ class Transport(ABC):
         """Put the tensor of rank k at the k-th of `size` equal places of `everything`."""
 
     @abstractmethod
+    def sum(self, flat: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, as the library adds it up: in an order of its own, with the same bits on all ranks."""
+
+    @abstractmethod
     def maximum(self, number: float) -> float:
         """The largest number of all ranks."""
 
@@ -71,12 +75,15 @@ class Transport(ABC):
         Each rank adds up one part, and all ranks gather the parts. Each sends 2(N−1)/N of the vector, as in a ring all-reduce.
         """
         size = -(-len(flat) // self.size)
-        mine = torch.nn.functional.pad(flat, (0, size * self.size - len(flat)))
+        missing = size * self.size - len(flat)
+        mine = torch.nn.functional.pad(flat, (0, missing)) if missing else flat.contiguous()
         parts = torch.empty_like(mine)
         self.all_to_all(parts, mine)
         first, *others = parts.view(self.size, size)
+        for other in others:
+            first += other
         total = torch.empty_like(mine)
-        self.all_gather(total, sum(others, start=first))
+        self.all_gather(total, first)
         return total[: len(flat)]
 
     def gather_numbers(self, *numbers: float) -> list[list[float]]:
@@ -146,6 +153,13 @@ class GlooTransport(Transport):
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
         with peer_errors():
             dist.all_gather_into_tensor(everything, mine, group=self._group)
+
+    def sum(self, flat: torch.Tensor) -> torch.Tensor:
+        """Gloo's ring: each piece is added up along the ring once, and all ranks get a copy of it."""
+        total = flat.clone()
+        with peer_errors():
+            dist.all_reduce(total, group=self._group)
+        return total
 
     def maximum(self, number: float) -> float:
         largest = torch.tensor([number], dtype=torch.float64)

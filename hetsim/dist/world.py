@@ -67,6 +67,7 @@ class ProcessWorld:
         transport: Transport,
         mailbox: Mailbox | None,
         pace: Pace,
+        reduction: str = "ordered",
         recorders: list[Recorder],
         history: History | None = None,
         keep: Callable[[RankState], None] | None = None,
@@ -82,6 +83,7 @@ class ProcessWorld:
         self.transport = transport
         self.mailbox = mailbox
         self.pace = pace
+        self.reduction = reduction
         self.history = history
         """On the leader; None on other ranks."""
         self.began = began
@@ -197,10 +199,11 @@ class ProcessWorld:
         return message, max(turn.at, message.due_at)
 
     def all_reduce(self, state: RankState, effect: fx.AllReduce, turn: Turn) -> Answered:
-        """Really sent and added up, in rank order; held from the last entry on, which a further scalar reduction determines."""
+        """Really sent and added up; held from the last entry on, which a further scalar reduction determines."""
         self._num_collectives[turn.thread] += 1
         value = effect.value
-        total = self.task.device.place(turn.transport.sum_in_rank_order(as_tensor(self.task.device.fetch(value))))
+        sums = {"ordered": turn.transport.sum_in_rank_order, "native": turn.transport.sum}
+        total = self.task.device.place(sums[self.reduction](as_tensor(self.task.device.fetch(value))))
         last = turn.transport.maximum(turn.at) if self.pace.pad else turn.at
         size = nbytes(value)
         end = self._held("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size), size)
