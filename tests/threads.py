@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock, Thread
 from typing import Any
 
+from hetsim.dist.clocks import Clocks
 from hetsim.dist.fake import FakeNetwork
-from hetsim.dist.pace import Pace
+from hetsim.dist.pace import Pace, clock
 from hetsim.dist.rank import RankRun
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
@@ -45,17 +46,20 @@ def run_in_threads(
     finish: Callable[[RankRun], object] | None = None,
     detail: str = "full",
     patience: float = 60.0,
+    hosts: Sequence[Callable[[], float]] = (),
 ) -> list[RankRun | BaseException]:
     """Every rank's run, in rank order, or the exception that ended it; a report of a standstill is the leader's.
 
-    `finish` is called by each rank after its run. A rank that fails is lost for the others.
+    `finish` is called by each rank after its run. A rank that fails is lost for the others. `hosts` has the clock of each rank's host.
     """
     network, board = FakeNetwork(experiment.num_ranks), Board()
     ends: list[Any] = [None] * experiment.num_ranks
 
     def part(rank: int) -> None:
         leads = rank == experiment.leader
-        trace = Trace(None, detail) if leads else TracePart(detail)
+        trace = Trace(None, detail) if leads and not hosts else TracePart(detail)
+        clocks = Clocks([float(hosts.index(each)) for each in hosts], leader=experiment.leader) if hosts else None
+        pace = Pace(pad, clock=hosts[rank] if hosts else clock)
 
         def report(error: RunFailed) -> None:
             ends[rank] = error
@@ -66,7 +70,8 @@ def run_in_threads(
             with _loading:
                 task, optimizers = experiment.load()
             with trace:
-                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=network.transport(rank), pace=Pace(pad))
+                transport = network.transport(rank)
+                run = RankRun(experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, clocks=clocks)
                 run.run(board if watch else None, report)
                 if finish is not None:
                     finish(run)

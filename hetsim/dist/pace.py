@@ -7,11 +7,11 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-clock = time.monotonic  # one clock for all processes of a host
+clock = time.monotonic  # one clock for all processes of a host, see hetsim.dist.clocks
 
 
 @dataclass
@@ -28,10 +28,11 @@ class Lateness:
 
 @dataclass
 class Pace:
-    """Holds early results and counts late ones; without `pad` it does neither."""
+    """Holds early results and counts late ones; without `pad` it does neither. It has the clock of its rank."""
 
     pad: bool
     kinds: dict[str, Lateness] = field(default_factory=dict)
+    clock: Callable[[], float] = clock
 
     def due(self, kind: str, since: float, seconds: float) -> float:
         """Wait until `seconds` after `since`, unless that is past. Returns the moment that counts as the end.
@@ -39,15 +40,20 @@ class Pace:
         For a held result that is the described moment, not the moment at which the system woke this thread up, so that small
         delays of waking up do not accumulate. For a late result it is the moment at which it was ready.
         """
-        now = clock()
+        now = self.clock()
         if not self.pad:
             return now
         moment = since + seconds
         self.record(kind, now - moment)
         if now > moment:
             return now
-        sleep_until(moment)
+        self.sleep_until(moment)
         return moment
+
+    def sleep_until(self, moment: float) -> None:
+        """Sleep until this moment of the clock, never less."""
+        while (remaining := moment - self.clock()) > 0:
+            time.sleep(remaining)
 
     def record(self, kind: str, late: float) -> None:
         """Count a result that was ready so many seconds later than described (earlier if negative)."""
@@ -56,17 +62,6 @@ class Pace:
         if late > 0:
             lateness.late += 1
             lateness.late_seconds += late
-
-
-def one_host() -> bool:
-    """Whether all processes of the run are on this host, and so share its clock, by torchrun's environment variables."""
-    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
-
-
-def sleep_until(moment: float) -> None:
-    """Sleep until this moment of the host's clock, never less."""
-    while (remaining := moment - clock()) > 0:
-        time.sleep(remaining)
 
 
 def reduce_timer_slack() -> None:

@@ -335,7 +335,7 @@ def test_ranks_hand_in_bytes_and_the_leader_has_what_all_did() -> None:
         if run.history is None:
             send_results(run)
         else:
-            lateness.update(collect_results(run))
+            lateness.update(collect_results(run, run.trace))
 
     ends = run_in_threads(described, finish=finish, pad=True)
 
