@@ -46,8 +46,18 @@ def follow_launcher() -> None:
     launcher, _, pipe = os.environ.get(WATCH, "").partition(":")
     if launcher == str(os.getppid()) and pipe.isdecimal():
         Thread(target=_leave_with_launcher, args=(int(pipe),), daemon=True).start()
-    elif launcher:
-        os._exit(1)  # it has ended already
+    elif launcher.isdecimal() and not _lives(int(launcher)):
+        os._exit(1)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _leave_with_launcher(pipe: int) -> None:
