@@ -46,8 +46,8 @@ class Processes(Backend):
         """What the processes have to know."""
         here = launched()
         one_host = here is None or here.one_host
-        reached = LOOPBACK if here is None or one_host else interface_to(here.address, here.port)
-        return Settings(interface=self.interface or reached, pad=self.pad, one_host=one_host)
+        interface = self.interface or (LOOPBACK if here is None or one_host else interface_to(here.address, here.port))
+        return Settings(interface=interface, pad=self.pad, one_host=one_host)
 
     @property
     def pad(self) -> bool:
