@@ -199,7 +199,7 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
         kind = ValueError if isinstance(error, ValueError) else RunFailed
         raise kind(hidden(sentence(error), config)) from (error if shows_nothing else None)
     if summary is None:
-        raise RunFailed("another process leads this run: call hetsim.run in one process, or start the command under torchrun")
+        raise RunFailed("another process leads this run: call hetsim.run in one process, or start the command by a launcher")
     return Run(place, summary)
 
 

@@ -458,8 +458,9 @@ def test_a_run_leaves_the_files_of_the_design(tmp_path: Path, monkeypatch: pytes
 
 def test_a_rank_that_does_not_lead_leaves_the_leaders_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under torchrun all ranks share one folder, and only one of them writes."""
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "5")
+    variables = {"RANK": "1", "WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "5", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(Processes, "run", lambda *_: None)
     growing = tmp_path / ".trace.parquet.unfinished"
     growing.touch()

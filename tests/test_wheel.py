@@ -55,6 +55,7 @@ def test_the_wheel_brings_the_package_and_its_configs(environment: Path, tmp_pat
     assert {path.name for path in (environment / "bin").glob("hetsim*")} == {
         "hetsim",
         "hetsim-compare",
+        "hetsim-launch",
         "hetsim-methods",
         "hetsim-search",
         "hetsim-table",

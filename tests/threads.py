@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from elsewhere import Elsewhere
 
+from hetsim.dist.clocks import Clocks
 from hetsim.dist.fake import FakeNetwork
-from hetsim.dist.pace import Pace
+from hetsim.dist.pace import Pace, clock
 from hetsim.dist.rank import RankRun
 from hetsim.dist.transport import Transport
 from hetsim.effects import PeerLost
@@ -73,18 +74,22 @@ def run_in_threads(
     detail: str = "full",
     patience: float = 60.0,
     devices: Sequence[Device] | None = None,
+    hosts: Sequence[Callable[[], float]] = (),
 ) -> list[RankRun | BaseException]:
     """Every rank's run, in rank order, or the exception that ended it; a report of a standstill is the leader's.
 
     `devices` has each rank's device; without it, all compute on the CPU.
     `finish` is called by each rank after its run. A rank that fails is lost for the others.
+    `hosts` has the clock of each rank's host.
     """
     network, board = FakeNetwork(experiment.num_ranks), Board()
     ends: list[Any] = [None] * experiment.num_ranks
 
     def part(rank: int) -> None:
         leads = rank == experiment.leader
-        trace = Trace(None, detail) if leads else TracePart(detail)
+        trace = Trace(None, detail) if leads and not hosts else TracePart(detail)
+        clocks = Clocks([float(hosts.index(each)) for each in hosts], leader=experiment.leader) if hosts else None
+        pace = Pace("pad" if pad else "none", clock=hosts[rank] if hosts else clock)
 
         def report(error: RunFailed) -> None:
             ends[rank] = error
@@ -106,8 +111,9 @@ def run_in_threads(
                     trace,
                     rank=rank,
                     transport=transport,
-                    pace=Pace("pad" if pad else "none"),
+                    pace=pace,
                     reduction=reduction,
+                    clocks=clocks,
                 )
                 run.run(board if watch else None, report)
                 if finish is not None:

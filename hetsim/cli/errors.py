@@ -16,7 +16,8 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from hetsim import checks
 from hetsim.cli.schema import GROUPS, PLAIN
-from hetsim.dist.torchrun import first_to_refuse, leave_reason
+from hetsim.dist.torchrun import CAUSE, CONSEQUENCE, first_to_refuse, leave_reason
+from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
 
 USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)
@@ -39,7 +40,9 @@ def report(error: BaseException, *, hide: Callable[[str], str] = str) -> None:
     `hide` takes out of the sentence what no file may hold.
     """
     text = hide(sentence(error))
-    leave_reason(text)
+    order = CONSEQUENCE if isinstance(error.__cause__, PeerLost) else 1 if isinstance(error, RunFailed | OSError) else CAUSE
+    if leave_reason(text, order=order):
+        return
     if isinstance(error, RunFailed | OSError) or first_to_refuse(text):
         print(f"hetsim: error: {text}", file=sys.stderr, flush=True)
 

@@ -22,6 +22,7 @@ from hetsim.cli.errors import USERS, report, sentence, show_traceback
 from hetsim.cli.outcomes import Outcome
 from hetsim.cli.plugins import RECORD
 from hetsim.cli.start import start
+from hetsim.dist.launched import first_rank
 from hetsim.errors import RunFailed
 from hetsim.results.describe import describe, one_line
 from hetsim.results.folder import remove_error, write_error
@@ -80,7 +81,7 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
         print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
         return Outcome(name, typed, failure=reason)
     try:
-        with folder_lock(folder) if _first_rank() else contextlib.nullcontext():  # torchrun's ranks share the folder
+        with folder_lock(folder) if first_rank() else contextlib.nullcontext():  # a launcher's ranks share the folder
             summary = finished_summary(folder, identity(*entries_of(config)))
             already = summary is not None
             summary = start(config, folder, typed) if summary is None else summary
@@ -117,10 +118,6 @@ def finished_outcome(folder: Path, typed: Sequence[str], identity: str, sweep: D
 def _link_to(folder: Path, sweep: Path) -> Path | None:
     """The link through which the path to a run's folder leads out of the folder of its sweep, if there is one."""
     return next((path for path in (folder, *folder.parents) if sweep in path.parents and path.is_symlink()), None)
-
-
-def _first_rank() -> bool:
-    return os.environ.get("RANK", "0") == "0"
 
 
 def typed_words() -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from hetsim.cli.folders import check_folder
 from hetsim.cli.launcher import RESUME, Refused, SweepRecord, launch_failure
 from hetsim.cli.launchers import own_plugins
 from hetsim.cli.task import task
+from hetsim.dist.orphan import follow_launcher
 from hetsim.errors import RunFailed
 from hetsim.libraries import keep_processes_out
 from hetsim.memory import out_of_memory
@@ -30,6 +31,7 @@ from hetsim.shipped import configs
 
 def main() -> None:
     """Run what was typed. Exit status 0 if every run succeeded, 1 if one failed or the user must correct something, 130 after Ctrl-C."""
+    follow_launcher()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them; they are reported here
     job.failures.clear()
     sys.argv[1:] = options_first(sys.argv[1:])

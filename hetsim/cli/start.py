@@ -27,7 +27,7 @@ Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
 def start(
     config: DictConfig, folder: Path, typed: Sequence[str], lock: Lock | None = None, watch: Callable[[Point], None] | None = None
 ) -> dict[str, Any] | None:
-    """The summary of the run; None in a process that does not lead it. Of torchrun's processes, which share the folder, one locks it.
+    """The summary of the run; None in a process that does not lead it. Of a launcher's processes, which share the folder, one locks it.
 
     `watch` is called with each evaluation of a simulated run, and may raise what ends it.
     """

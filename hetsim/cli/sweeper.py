@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from hetsim.cli.launcher import SweepRecord
 from hetsim.cli.references import NAME
 from hetsim.cli.sweep_size import check_number
 from hetsim.cli.varied import Varied
+from hetsim.dist.launched import is_launched
 from hetsim.results.identity import folder_name
 from hetsim.runtime.files import write_text
 
@@ -109,7 +109,7 @@ class _Checked:
         self.varied: dict[tuple[tuple[str, ...], ...], Varied | None] = {}
         sweep: Any = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)
         told = sweep["subdir"] == OWN_NAME and "$" not in FIXED.sub("", str(sweep["dir"])) and is_plain(self.config)
-        self.folder = Path(self.config.hydra.sweep.dir) if told and "RANK" not in os.environ else None  # torchrun's ranks must agree
+        self.folder = Path(self.config.hydra.sweep.dir) if told and not is_launched() else None  # a launcher's ranks must agree
 
     def seal(self, runs: Sequence[Sequence[str]]) -> None:
         """Beside configs from files, compose all there is to compose: what a run writes is no part of the config of another one."""

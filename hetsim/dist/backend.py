@@ -1,21 +1,19 @@
-"""The backend `dist`: one process for each rank, started by hetsim or by torchrun."""
+"""The backend `dist`: one process for each rank, started by hetsim or by a launcher."""
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 from hetsim import checks
+from hetsim.dist.interface import LOOPBACK, interface_to
 from hetsim.dist.launch import launch
-from hetsim.dist.pace import one_host
+from hetsim.dist.launched import is_launched, launched
 from hetsim.dist.placement import check_devices
 from hetsim.dist.quota import check_quotas
-from hetsim.dist.settings import Emulation, Settings
-from hetsim.dist.torchrun import under_torchrun
+from hetsim.dist.settings import NEEDS_ONE_CLOCK, Emulation, Settings
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.experiment import Experiment
 
@@ -26,7 +24,7 @@ class Processes(Backend):
 
     With `emulate` pad, every result is held until the cluster's description says that it is due. With quota, each worker that has a
     `cpu_quota` gets that share of a core, and the hardware determines all times; with none, it does so without quotas. None is pad,
-    but none under torchrun. With `reduction` ordered, an all-reduce adds up in rank order, so that its sum equals the simulator's to the
+    but none under a launcher. With `reduction` ordered, an all-reduce adds up in rank order, so that its sum equals the simulator's to the
     last bit; with native it is gloo's own, which adds up in another order.
     """
 
@@ -52,16 +50,19 @@ class Processes(Backend):
     @property
     def settings(self) -> Settings:
         """What the processes have to know."""
-        interface = self.interface or ("lo0" if sys.platform == "darwin" else "lo")
-        return Settings(interface=interface, emulate=self.emulates, reduction=self.reduction)
+        here = launched()
+        one_host = here is None or here.one_host
+        interface = self.interface or (LOOPBACK if here is None or one_host else interface_to(here.address, here.port))
+        return Settings(interface=interface, emulate=self.emulates, reduction=self.reduction, one_host=one_host)
 
     @property
     def emulates(self) -> Emulation:
         """What `emulate` stands for."""
-        return self.emulate or ("none" if under_torchrun() else "pad")
+        return self.emulate or ("none" if is_launched() else "pad")
 
     def num_copies(self, experiment: Experiment) -> int:
-        return int(os.environ.get("LOCAL_WORLD_SIZE", experiment.num_ranks)) if under_torchrun() else experiment.num_ranks
+        here = launched()
+        return experiment.num_ranks if here is None else here.local_size or 1
 
     def check(self, experiment: Experiment) -> None:
         super().check(experiment)
@@ -75,27 +76,29 @@ class Processes(Backend):
             )
         if self.emulates == "quota":
             check_quotas(experiment)
-        if not under_torchrun():
+        here = launched()
+        if here is None:
             return
         if self.port is not None:
-            raise ValueError(f"backend.port={self.port}: torchrun chose the port already, set --master-port there")
-        if self.emulates == "pad" and not one_host():
-            raise ValueError("backend.emulate=pad needs one clock, so all processes on one host: use backend.emulate=none across hosts")
-        world_size, server = int(os.environ["WORLD_SIZE"]), experiment.coordination.needs_server
-        if world_size != experiment.num_ranks:
+            raise ValueError(f"backend.port={self.port}: {here.by} chose the port already: leave backend.port out, or set it there")
+        if self.emulates == "pad" and here.local_size is not None and not here.one_host:
+            raise ValueError(NEEDS_ONE_CLOCK)
+        if here.size != experiment.num_ranks:
+            server = " and a server" if experiment.coordination.needs_server else ""
             raise ValueError(
-                f"torchrun started {world_size} processes, but method={experiment.method} on cluster={experiment.cluster.name} takes "
-                f"{experiment.num_ranks}: {experiment.num_workers} workers{' and a server' if server else ''}; "
-                f"set --nproc-per-node {experiment.num_ranks}"
+                f"{here.by} started {here.size} processes, but method={experiment.method} on cluster={experiment.cluster.name} takes "
+                f"{experiment.num_ranks}: {experiment.num_workers} workers{server}; {here.how_to_start(experiment.num_ranks)}"
             )
 
     def leads(self, experiment: Experiment) -> bool:
-        return not under_torchrun() or int(os.environ["RANK"]) == experiment.leader
+        here = launched()
+        return here is None or here.rank == experiment.leader
 
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
         experiment = replace(experiment, watch=None)  # it is a matter of this process alone, and of virtual time
-        if under_torchrun():
+        here = launched()
+        if here is not None:
             from hetsim.dist.process import join
 
-            return join(experiment, folder, config, self.settings, rank=int(os.environ["RANK"]))
+            return join(experiment, folder, config, self.settings, here)
         return launch(experiment, folder, config, self.settings, port=self.port)

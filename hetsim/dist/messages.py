@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hetsim.dist.pace import Pace, clock, realtime_threads, reduce_timer_slack
+from hetsim.dist.pace import Pace, realtime_threads, reduce_timer_slack
 from hetsim.dist.transport import Transport, as_tensor
 from hetsim.effects import Batch, Message, PeerLost
 from hetsim.errors import RunFailed
@@ -79,7 +79,7 @@ class Mailbox:
                     self._arrived.wait()
                     continue
                 first = min(waiting)
-                remaining = first[0] - clock()
+                remaining = first[0] - self.pace.clock()
                 if remaining <= 0:
                     self._inbox.remove(first)
                     return first[2]
@@ -143,7 +143,7 @@ class Mailbox:
 
     def arrive(self, source: int, header: dict[str, Any], payload: Any = None) -> None:
         """A message is here, whose header says when it was sent: put it into the inbox, with the time at which it is due."""
-        now = clock()
+        now = self.pace.clock()
         message = Arrival(source, header, payload)
         message.sent_at = header.pop("sent_at") + self._began
         due = now

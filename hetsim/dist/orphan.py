@@ -6,8 +6,11 @@ import contextlib
 import multiprocessing
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
+from hetsim.dist.launched import WATCH
 from hetsim.dist.quota import Uncapped
 from hetsim.results.folder import abandon
 from hetsim.results.lock import only_run_in
@@ -15,6 +18,8 @@ from hetsim.runtime.files import keep_names
 
 LOCK_ATTEMPTS, LOCK_SECONDS = 100, 0.02
 """How often, and with what pause, a leader without a parent tries to lock its folder."""
+_led: list[Path] = []
+"""The folder that this process leads a run in, and has locked."""
 
 
 def leave_with_parent(folder: Path | None, cap: Uncapped) -> None:
@@ -36,3 +41,41 @@ def _remove_unfinished(folder: Path) -> None:
             abandon(folder)
             return
         time.sleep(LOCK_SECONDS)
+
+
+def follow_launcher() -> None:
+    """If hetsim-launch started this process: end it when hetsim-launch lets go, or ends, with what it is `leading` at that moment."""
+    launcher, _, pipe = os.environ.get(WATCH, "").partition(":")
+    if launcher == str(os.getppid()) and pipe.isdecimal():
+        Thread(target=_leave_with_launcher, args=(int(pipe),), daemon=True).start()
+    elif launcher.isdecimal() and not _lives(int(launcher)):
+        os._exit(1)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _leave_with_launcher(pipe: int) -> None:
+    while os.read(pipe, 1):
+        pass
+    keep_names()
+    for folder in _led:
+        abandon(folder)
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def leading(folder: Path) -> Iterator[None]:
+    """While this lasts, what the run has begun in this folder is removed if `follow_launcher` ends this process."""
+    _led.append(folder)
+    try:
+        yield
+    finally:
+        _led.remove(folder)

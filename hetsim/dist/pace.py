@@ -7,13 +7,13 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from hetsim.dist.settings import Emulation, Settings
 
-clock = time.monotonic  # one clock for all processes of a host
+clock = time.monotonic  # one clock for all processes of a host, see hetsim.dist.clocks
 
 
 @dataclass
@@ -34,10 +34,14 @@ COMPUTED = ("gradient", "profile", "update")
 
 @dataclass
 class Pace:
-    """With pad it holds early results and counts late ones; with quota it only counts late ones that were computed; with none neither."""
+    """With pad it holds early results and counts late ones; with quota it only counts late ones that were computed; with none neither.
+
+    It has the clock of its rank.
+    """
 
     emulate: Emulation
     kinds: dict[str, Lateness] = field(default_factory=dict)
+    clock: Callable[[], float] = clock
 
     @property
     def pad(self) -> bool:
@@ -50,14 +54,19 @@ class Pace:
         For a held result that is the described moment, not the moment at which the system woke this thread up, so that small
         delays of waking up do not accumulate. For a late result it is the moment at which it was ready.
         """
-        now = clock()
+        now = self.clock()
         moment = since + seconds
         if self.pad or (self.emulate == "quota" and kind in COMPUTED):
             self.record(kind, now - moment)
         if now > moment or not self.pad:
             return now
-        sleep_until(moment)
+        self.sleep_until(moment)
         return moment
+
+    def sleep_until(self, moment: float) -> None:
+        """Sleep until this moment of the clock, never less."""
+        while (remaining := moment - self.clock()) > 0:
+            time.sleep(remaining)
 
     def record(self, kind: str, late: float) -> None:
         """Count a result that was ready so many seconds later than described (earlier if negative)."""
@@ -66,17 +75,6 @@ class Pace:
         if late > 0:
             lateness.late += 1
             lateness.late_seconds += late
-
-
-def one_host() -> bool:
-    """Whether all processes of the run are on this host, and so share its clock, by torchrun's environment variables."""
-    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
-
-
-def sleep_until(moment: float) -> None:
-    """Sleep until this moment of the host's clock, never less."""
-    while (remaining := moment - clock()) > 0:
-        time.sleep(remaining)
 
 
 def reduce_timer_slack() -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
-from hetsim.dist.torchrun import under_torchrun
+from hetsim.dist.launched import launched
 from hetsim.runtime.experiment import Experiment
 from hetsim.workloads.device import check_present, num_cuda_devices
 
 
 def local_ranks(experiment: Experiment) -> Sequence[int]:
     """The ranks of the run whose processes are on this host."""
-    if not under_torchrun():
+    here = launched()
+    if here is None:
         return range(experiment.num_ranks)
-    rank = int(os.environ["RANK"])
-    first = rank - int(os.environ.get("LOCAL_RANK", 0))
-    return range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    if here.local_rank is None or here.local_size is None:
+        return [here.rank]
+    first = here.rank - here.local_rank
+    return range(first, first + here.local_size)
 
 
 def device_of(experiment: Experiment, rank: int, here: Sequence[int]) -> str:

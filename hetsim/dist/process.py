@@ -12,8 +12,6 @@ import sys
 import traceback
 from collections import defaultdict
 from collections.abc import Callable
-from datetime import timedelta
-from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -21,14 +19,17 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from hetsim.dist.orphan import leave_with_parent
+from hetsim.dist.clocks import Clocks, clock_id
+from hetsim.dist.launched import Launched
+from hetsim.dist.orphan import leading, leave_with_parent
 from hetsim.dist.pace import Lateness, Pace, clock, emulation, late_warnings, reduce_timer_slack
 from hetsim.dist.placement import device_of, local_ranks
 from hetsim.dist.quota import Uncapped, cap_of, quota_warnings
 from hetsim.dist.rank import RankRun
-from hetsim.dist.settings import Settings
+from hetsim.dist.rendezvous import RENDEZVOUS_TIMEOUT, check_interfaces, launchers_store
+from hetsim.dist.settings import NEEDS_ONE_CLOCK, Settings
 from hetsim.dist.torchrun import leave_reason
-from hetsim.dist.transport import GlooTransport
+from hetsim.dist.transport import GlooTransport, Transport
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
 from hetsim.memory import out_of_memory
@@ -39,36 +40,31 @@ from hetsim.runtime.files import keep_names
 from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.trace import Trace, TracePart, append_received
 
-RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
-"""Time in which all processes have to connect to the store."""
 _runs = itertools.count()
 
 Report = Callable[[RunFailed], None]
 
 
-@cache
-def _torchruns_store() -> Any:
-    store, _, _ = next(dist.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))  # type: ignore[attr-defined]
-    return store
-
-
-def join(experiment: Experiment, folder: Path, config: str, settings: Settings, *, rank: int) -> dict[str, Any] | None:
-    """Take part in a run in a process that torchrun started. Each of several runs has its own prefix in the store."""
-    store = dist.PrefixStore(f"hetsim run {next(_runs)}", _torchruns_store())  # type: ignore[attr-defined]
-    cap = cap_of(experiment, settings, rank)
+def join(experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched) -> dict[str, Any] | None:
+    """Take part in a run in a process that a launcher started. Each of several runs has its own prefix in the store."""
+    store = dist.PrefixStore(f"hetsim run {next(_runs)}", launchers_store(here))  # type: ignore[attr-defined]
+    if not settings.one_host:
+        check_interfaces(store, here, settings.interface)
+    cap = cap_of(experiment, settings, here.rank)
 
     def report(error: RunFailed) -> None:
-        leave_reason(str(error))
-        print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
+        if not leave_reason(str(error)):
+            print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
         keep_names()
         abandon(folder)
         cap.remove()
-        os._exit(1)  # nothing else ends the program's thread, which waits in the network; torchrun ends the other processes
+        os._exit(1)  # nothing else ends the program's thread, which waits in the network; the launcher ends the other processes
 
     try:
-        return take_part(experiment, folder, config, settings, cap, rank=rank, store=store, report=report)
+        with leading(folder) if here.rank == experiment.leader else contextlib.nullcontext():
+            return take_part(experiment, folder, config, settings, cap, rank=here.rank, store=store, report=report)
     except PeerLost as error:
-        raise RunFailed(str(error)) from None
+        raise RunFailed(str(error)) from error
 
 
 def child(
@@ -127,28 +123,43 @@ def take_part(
     task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
     leads = rank == experiment.leader
     pace = Pace(settings.emulate)
-    trace = Trace(folder, experiment.trace) if leads else TracePart(experiment.trace)
-    with run_folder(folder, config) if leads else contextlib.nullcontext(), trace:
+    with run_folder(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
+            clocks = clocks_of(transport, settings, leader=experiment.leader)
+            trace = whole = traces.enter_context(Trace(folder, experiment.trace) if leads else TracePart(experiment.trace))
+            if leads and clocks.several:
+                trace = traces.enter_context(TracePart(experiment.trace))
             with cap:
                 run = RankRun(
                     experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, reduction=settings.reduction,
-                    uncapped=cap.lifted,
+                    clocks=clocks, uncapped=cap.lifted,
                 )  # fmt: skip
                 run.run(store, report)
             if not leads:
                 send_results(run, cap)
                 return None
-            results = collect_results(run, cap)
-        run.close()
+            results = collect_results(run, whole, cap)
+        close(run, whole)
         emulated, warnings = emulation(settings, results.lateness), late_warnings(results.lateness, run.metrics.applied.seconds)
         if settings.emulate == "quota":
             emulated["workers"] = [{"rank": rank, **done} for rank, done in sorted(results.caps.items()) if done is not None]
             warnings = quota_warnings(experiment, emulated["workers"])
+        if clocks.several:
+            emulated["clocks"] = clocks.as_numbers()
         return write_summary(
             folder, run.outcome, backend="dist", wall_seconds=clock() - begun, devices=results.devices,
             emulation=emulated, warnings=warnings,
         )  # fmt: skip
+
+
+def clocks_of(transport: Transport, settings: Settings, *, leader: int) -> Clocks:
+    """The clocks of all ranks. ValueError with one sentence, the same on each rank, if they are several and results are to be padded."""
+    if settings.one_host:
+        return Clocks.shared(transport.size, leader=leader)
+    clocks = Clocks.found(transport, clock_id(), leader=leader)
+    if settings.emulate == "pad" and clocks.several:
+        raise ValueError(NEEDS_ONE_CLOCK)
+    return clocks
 
 
 def send_results(run: RankRun, cap: Uncapped) -> None:
@@ -177,9 +188,9 @@ class Results(NamedTuple):
     """How each rank was capped; None if it was not."""
 
 
-def collect_results(run: RankRun, cap: Uncapped) -> Results:
-    """On the leader: receive the other ranks' results, in rank order."""
-    experiment, transport = run.experiment, run.transport
+def collect_results(run: RankRun, trace: Trace, cap: Uncapped) -> Results:
+    """On the leader: receive the other ranks' results, in rank order, with their rows for this trace."""
+    experiment, transport, clocks = run.experiment, run.transport, run.clocks
     lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
     devices = [run.prepared.task.device.name] * experiment.num_ranks
     caps = {run.rank: cap.report}
@@ -188,10 +199,19 @@ def collect_results(run: RankRun, cap: Uncapped) -> Results:
             continue
         numbers = json.loads(b"".join(transport.receive_bytes(rank)))
         if numbers["activity"] is not None:
-            run.metrics.activity[rank] = RankActivity.of_numbers(numbers["activity"], experiment.coordination.num_ahead)
+            activity = RankActivity.of_numbers(numbers["activity"], experiment.coordination.num_ahead)
+            run.metrics.activity[rank] = activity.on_clock(*clocks.line(rank)) if clocks.several else activity
         devices[rank] = numbers["device"]
         for kind, counts in numbers["lateness"].items():
             lateness[kind] += Lateness(**counts)
         caps[rank] = numbers["cap"]
-        append_received(run.trace, transport.receive_bytes(rank), rank=rank)
+        append_received(trace, transport.receive_bytes(rank), rank=rank, change=clocks.change(rank))
     return Results(lateness, devices, caps)
+
+
+def close(run: RankRun, trace: Trace) -> None:
+    """On the leader: close all recorders, and this trace of all ranks; across hosts the leader's own rows are a part of it."""
+    run.close()
+    if isinstance(run.trace, TracePart):
+        append_received(trace, run.trace.pieces(), rank=run.rank, change=run.clocks.change(run.rank))
+        trace.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.dist.cgroups import CpuCgroup, own_cgroup
-from hetsim.dist.pace import one_host
+from hetsim.dist.launched import launched
 from hetsim.dist.settings import Settings
 from hetsim.runtime.experiment import Experiment
 
@@ -157,7 +157,8 @@ def quota_warnings(experiment: Experiment, workers: Sequence[Mapping[str, Any]])
     warnings = []
     shares = sum(1.0 if node.cpu_quota is None else node.cpu_quota for node in experiment.cluster.nodes)
     cores = len(os.sched_getaffinity(0))
-    if shares > cores and one_host():
+    here = launched()
+    if shares > cores and (here is None or here.one_host):
         warnings.append(
             f"the workers' shares add up to {shares:.3g} cores, and this machine has {cores}: they may have had less than their cpu_quota"
         )

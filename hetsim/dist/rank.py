@@ -14,8 +14,9 @@ from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import Jitter, StepTimes
 from hetsim.cluster.distributions import PROFILING
 from hetsim.coordination.state import State
+from hetsim.dist.clocks import Clocks
 from hetsim.dist.messages import Mailbox
-from hetsim.dist.pace import Pace, clock, one_host, sleep_until
+from hetsim.dist.pace import Pace
 from hetsim.dist.standstill import StandstillWatch, Store
 from hetsim.dist.transport import Transport
 from hetsim.dist.world import ProcessWorld
@@ -35,8 +36,6 @@ from hetsim.workloads.task import Task
 
 SAME_LOSS = 1e-3
 """The relative difference of two losses of the same samples, which machines of several kinds may compute differently in the last bits."""
-START_DELAY_SECONDS = 0.02
-"""Seconds from agreeing on the start to the start, so that all ranks know it in time."""
 
 
 class RankRun:
@@ -56,6 +55,7 @@ class RankRun:
         transport: Transport,
         pace: Pace,
         reduction: str = "ordered",
+        clocks: Clocks | None = None,
         checkpoint: Checkpoint | None = None,
         keep: Callable[[RankState], None] | None = None,
         recorders: Sequence[Recorder] = (),
@@ -66,6 +66,7 @@ class RankRun:
         self.transport = transport
         self.pace = pace
         self.reduction = reduction
+        self.clocks = clocks or Clocks.shared(experiment.num_ranks, leader=experiment.leader)
         self.trace = trace
         self._keep = keep
         self._uncapped = uncapped
@@ -91,7 +92,7 @@ class RankRun:
         coordination, num_workers = experiment.coordination, experiment.num_workers
         loss = warm_up(self.prepared, samples=-(-experiment.batch_size // num_workers))
         check_same_task(transport.control.gather_numbers(loss), experiment.workload.name)
-        began = agree_on_start(transport, experiment.leader)
+        began = self.clocks.begin(transport, self.pace.clock)
         mailbox = None
         if coordination.needs_server:
             peers = range(num_workers) if rank == num_workers else [num_workers]
@@ -108,7 +109,7 @@ class RankRun:
             watch = StandstillWatch(store, rank, experiment.num_ranks, world.waiting, report if leads else None)
         program = coordination.program(Node(rank, num_workers, state.own), self.prepared.plan, self.prepared.start)
         with watch:
-            sleep_until(began)
+            self.pace.sleep_until(began)
             gc.freeze()
             try:
                 result: State | None = world.run(program)
@@ -120,6 +121,7 @@ class RankRun:
             if mailbox is not None:
                 mailbox.close()
             transport.control.barrier()  # until all programs have ended, or the watch reports a standstill
+        self.clocks.finish(transport, self.pace.clock)
 
     def close(self) -> None:
         """Close all recorders; on the leader, after the results of all ranks are collected."""
@@ -149,7 +151,7 @@ def measured_profile(experiment: Experiment, task: Task, transport: Transport, p
         task.gradient(weights, batch)  # initialises libraries
         task.device.synchronise()
     transport.control.barrier()
-    began = at = clock()
+    began = at = pace.clock()
     moments = [began]
     if times is not None:
         for _ in range(repetitions):
@@ -160,7 +162,7 @@ def measured_profile(experiment: Experiment, task: Task, transport: Transport, p
     ranks = transport.control.gather_numbers(*(moments if times is not None else [began] * (repetitions + 1)))
     workers = ranks[: experiment.num_workers]
     longest = max(worker[-1] - worker[0] for worker in workers)
-    took = longest + Collectives(experiment.cluster).gather_seconds() if pace.pad else clock() - began
+    took = longest + Collectives(experiment.cluster).gather_seconds() if pace.pad else pace.clock() - began
     return Profile([[end - start for start, end in pairwise(worker)] for worker in workers], took)
 
 
@@ -200,10 +202,3 @@ def check_same_task(losses: Sequence[Sequence[float]], workload: str) -> None:
                 f"workload={workload} differs by rank: the same samples at the first weights have a loss of {first:g} on rank 0 "
                 f"and of {loss:g} on rank {rank}: give the same files to all, and a seed to all that the model and the data draw"
             )
-
-
-def agree_on_start(transport: Transport, leader: int) -> float:
-    """The moment at which this rank starts. On one host all ranks start at the same moment, which the leader chooses."""
-    transport.control.barrier()
-    moment = transport.control.broadcast(clock() + START_DELAY_SECONDS, leader)
-    return moment if one_host() else clock()

@@ -7,6 +7,8 @@ from typing import Literal
 
 Emulation = Literal["pad", "quota", "none"]
 
+NEEDS_ONE_CLOCK = "backend.emulate=pad needs one clock, so all processes on one host: use backend.emulate=none across hosts"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -18,3 +20,5 @@ class Settings:
     """pad: results are held until they are due. quota: each worker gets its share of a core. none: neither."""
     reduction: str = "ordered"
     """How an all-reduce adds up: "ordered", by rank as the simulator does, or "native", as the library does."""
+    one_host: bool = True
+    """Whether all processes are known to be on one host, and so to share its clock; if not, they find out."""

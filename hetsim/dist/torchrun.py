@@ -1,4 +1,4 @@
-"""What torchrun tells the processes that it starts, and what they tell it. Nothing here imports torch."""
+"""What the processes of a run tell torchrun, or hetsim-launch, which started them. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ import os
 import time
 from pathlib import Path
 
+from hetsim.dist.launched import WATCH, is_launched
+from hetsim.runtime.files import write_text
 
-def under_torchrun() -> bool:
-    """Whether torchrun started the processes, and set each one's rank in its environment."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+CAUSE, CONSEQUENCE = 0, 3
+"""Orders of reasons: the lower, the nearer to the cause of the run's end. What is neither is between them."""
 
 
-def leave_reason(sentence: str) -> None:
+def leave_reason(sentence: str, *, order: int = 1) -> bool:
     """Write why this process fails to the file that torchrun gave it, whose message stands in torchrun's own report at the end.
 
-    The form is that of torch.distributed.elastic.multiprocessing.errors.ErrorHandler.
+    The form is that of torch.distributed.elastic.multiprocessing.errors.ErrorHandler. Returns whether that is enough: of all processes'
+    reasons, hetsim-launch prints the one with the lowest order.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
-        message = {"message": sentence, "extraInfo": {"timestamp": str(int(time.time()))}}
-        with contextlib.suppress(OSError):  # the sentence is on standard error, too
-            Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
+        message = {"message": sentence, "extraInfo": {"timestamp": str(int(time.time())), "order": order}}
+        with contextlib.suppress(OSError):
+            write_text(Path(path), json.dumps({"message": message}))
+            return WATCH in os.environ
+    return False
 
 
 def first_to_refuse(sentence: str) -> bool:
@@ -33,7 +37,7 @@ def first_to_refuse(sentence: str) -> bool:
     Torchrun ends all processes when one has failed, so none of them can be trusted to live long enough to say it for all.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not path or not under_torchrun():
+    if not path or not is_launched():
         return True
     mark = f"refused-{hashlib.sha256(sentence.encode()).hexdigest()[:12]}"
     try:

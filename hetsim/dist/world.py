@@ -10,7 +10,7 @@ from hetsim import effects as fx
 from hetsim.cluster.collectives import Collectives
 from hetsim.coordination.state import State
 from hetsim.dist.messages import Mailbox
-from hetsim.dist.pace import Pace, clock
+from hetsim.dist.pace import Pace
 from hetsim.dist.standstill import Waiting
 from hetsim.dist.transport import Transport, as_tensor
 from hetsim.runtime.history import History
@@ -133,7 +133,7 @@ class ProcessWorld:
         """Answer an effect when the answer is due. Returns also that moment."""
         if not self.pace.pad:
             self.task.device.synchronise()
-            turn = turn._replace(at=clock())
+            turn = turn._replace(at=self.pace.clock())
         self._asked[turn.thread] = effect
         self._num_asked += 1
         try:

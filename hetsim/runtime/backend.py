@@ -28,7 +28,7 @@ class Backend(ABC):
         return 1
 
     def leads(self, experiment: Experiment) -> bool:
-        """Whether this process writes the run's files, or starts the one that does. Under torchrun one of several does."""
+        """Whether this process writes the run's files, or starts the one that does. Under a launcher one of several does."""
         return True
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hetsim.coordination.contributions import SynchronousContributions
@@ -54,6 +54,13 @@ class RankActivity:
     def as_numbers(self) -> dict[str, Any]:
         """All fields as numbers that JSON can hold."""
         return {**{name: getattr(self, name) for name in SUMMED}, "recent": list(self.recent)}
+
+    def on_clock(self, rate: float, shift: float) -> RankActivity:
+        """The same activity by another clock, which says `shift + rate * seconds` where this one says `seconds`."""
+        changed = replace(self, **{name: rate * getattr(self, name) for name in SUMMED if name.endswith("_seconds")})
+        for name, start, end, iterations, samples in self.recent:
+            changed.recent.append((name, shift + rate * start, shift + rate * end, iterations, samples))
+        return changed
 
     @classmethod
     def of_numbers(cls, numbers: Mapping[str, Any], num_ahead: int) -> RankActivity:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 from tempfile import SpooledTemporaryFile
@@ -169,8 +169,11 @@ class TracePart(Trace):
     def _record_and_spill(self, row: Row) -> None:
         self.record(row)
         if len(self.rows) >= MAX_LIST_NUMBERS:
-            with self._spilling:
-                self.spill()
+            self.spill()
+
+    def spill(self) -> None:
+        with self._spilling:  # the program and what it started record at the same time
+            super().spill()
 
     @property
     def stores(self) -> bool:
@@ -204,8 +207,8 @@ class TracePart(Trace):
             self._file.close()
 
 
-def append_received(trace: Trace, pieces: Iterator[bytes], *, rank: int) -> None:
-    """Append the part that `rank` sent to a trace. Raises RunFailed if it cannot be read."""
+def append_received(trace: Trace, pieces: Iterator[bytes], *, rank: int, change: Callable[[Any], Any] = lambda batch: batch) -> None:
+    """Append the part that `rank` sent to a trace, each batch as `change` returns it. Raises RunFailed if it cannot be read."""
     import pyarrow as pa
 
     with SpooledTemporaryFile(max_size=MAX_MEMORY_BYTES) as file:
@@ -217,7 +220,7 @@ def append_received(trace: Trace, pieces: Iterator[bytes], *, rank: int) -> None
             return
         trace.flush()
         for batch in _batches(file, rank):
-            trace.write(pa.Table.from_batches([batch]))
+            trace.write(pa.Table.from_batches([change(batch)]))
 
 
 def _batches(file: Any, rank: int) -> Iterator[Any]:

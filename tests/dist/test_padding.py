@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from worlds import cluster, experiment, node
 
-from hetsim.dist import messages, pace, world
+from hetsim.dist import pace
 from hetsim.dist.fake import FakeNetwork
 from hetsim.dist.messages import Arrival, Mailbox
 from hetsim.dist.pace import Lateness, Pace
@@ -40,11 +41,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """One clock for everything that reads one; sleeping moves it, and wakes up 0.1 s late."""
+    """Sleeping moves it, and wakes up 0.1 s late."""
     fake = Clock()
-    for module in (pace, messages, world):
-        monkeypatch.setattr(module, "clock", fake)
-    monkeypatch.setattr(pace, "sleep_until", lambda moment: setattr(fake, "now", moment + 0.1))
+    monkeypatch.setattr(Pace, "sleep_until", lambda _, moment: setattr(fake, "now", moment + 0.1))
     return fake
 
 
@@ -94,7 +93,8 @@ def driver(
     prepared = prepare(made, task, optimizers, profile=Profile, checkpoint=keys.get("checkpoint"))
     metrics = Metrics(2, num_ahead=1)
     ranked = ProcessWorld(
-        prepared, prepared.rank_state(rank), transport=FakeNetwork(2).transport(min(rank, 1)), mailbox=letters, pace=Pace(emulate),
+        prepared, prepared.rank_state(rank), transport=FakeNetwork(2).transport(min(rank, 1)), mailbox=letters,
+        pace=Pace(emulate, clock=clock),
         recorders=[metrics], began=BEGAN,
     )  # fmt: skip
     ranked.metrics = metrics  # type: ignore[attr-defined]
@@ -223,14 +223,16 @@ def test_epochs_advance_at_a_commit(clock: Clock) -> None:
     assert (rank.state.epoch, rank.state.version) == (2, 5)
 
 
-def room(pad: bool = True, *, peers: tuple[int, ...] = ()) -> Mailbox:
+def room(pad: bool = True, *, peers: tuple[int, ...] = (), clock: Callable[[], float] = pace.clock) -> Mailbox:
     """A mailroom where a byte takes a second."""
-    return Mailbox(FakeNetwork(2).transport(0), peers, lambda _, size: float(size), Pace("pad" if pad else "none"), began=BEGAN)
+    return Mailbox(
+        FakeNetwork(2).transport(0), peers, lambda _, size: float(size), Pace("pad" if pad else "none", clock=clock), began=BEGAN
+    )
 
 
 def test_messages_are_delivered_in_the_order_in_which_they_are_due(clock: Clock) -> None:
     """A small one that was sent later overtakes a large one from another rank, but none from its own."""
-    post = room()
+    post = room(clock=clock)
     post.arrive(0, {"sent_at": 0.0}, Phantom(3))
     post.arrive(1, {"sent_at": 1.0}, Phantom(1))
     post.arrive(0, {"sent_at": 1.5}, Phantom(1))
@@ -245,7 +247,7 @@ def test_a_late_message_is_due_when_it_came(clock: Clock) -> None:
     """And is counted; without padding every message is due when it came, and none is late."""
     clock.now = BEGAN + 5
     for pad, counted in ((True, {"message": Lateness(1, 1, 3.0)}), (False, {})):
-        post = room(pad)
+        post = room(pad, clock=clock)
         post.arrive(0, {"sent_at": 0.0}, Phantom(2))
 
         assert post.receive(0).due_at == BEGAN + 5

@@ -32,6 +32,7 @@ from hetsim.vector import Phantom, nbytes
 
 pytestmark = pytest.mark.slow
 
+MASTER = (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500"))
 QUICK = cluster(
     *(node(seconds, 1e-3, seconds_per_update=5e-4) for seconds in (4e-5, 1e-5, 2e-5)),
     network={"latency_seconds": 1e-3, "bytes_per_second": 1e8},
@@ -260,9 +261,8 @@ def test_a_port_that_is_taken_is_one_sentence() -> None:
 
 def test_a_wrong_number_of_processes_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under torchrun the world has a rank for each worker, and one for the server of a method that has one."""
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3"), ("TORCHELASTIC_RUN_ID", "none"), *MASTER):
+        monkeypatch.setenv(name, value)
 
     Processes().check(experiment("method=ssgd", cluster=QUICK))
     with pytest.raises(
@@ -273,7 +273,7 @@ def test_a_wrong_number_of_processes_is_one_sentence(monkeypatch: pytest.MonkeyP
 
 def test_padding_across_hosts_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is due is told by one clock."""
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "2")):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "2"), *MASTER):
         monkeypatch.setenv(name, value)
 
     Processes().check(experiment("method=ssgd", cluster=QUICK))

@@ -337,7 +337,7 @@ def test_ranks_hand_in_bytes_and_the_leader_has_what_all_did() -> None:
         if run.history is None:
             send_results(run, Uncapped())
         else:
-            results = collect_results(run, Uncapped())
+            results = collect_results(run, run.trace, Uncapped())
             lateness.update(results.lateness)
             devices.extend(results.devices)
 

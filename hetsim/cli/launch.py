@@ -1,0 +1,70 @@
+"""The command `hetsim-launch`: one call on each host starts the processes of a run on several hosts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import Any
+
+from hetsim import __version__, checks
+from hetsim.errors import RunFailed
+from hetsim.libraries import keep_processes_out
+
+DESCRIPTION = "Start this host's part of the processes of hetsim WORDS, with backend=dist. Call it once on each host, with the same words."
+LOOPBACK = "127.0.0.1:0"
+
+
+def main() -> None:
+    """Exit status 0 if the run succeeded, 1 with one sentence if it did not, 130 after Ctrl-C, 143 after SIGTERM."""
+    parser = argparse.ArgumentParser(prog="hetsim-launch", description=DESCRIPTION)
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="the number of hosts (1)")
+    parser.add_argument("--node-rank", type=int, metavar="K", help="which of them this one is, from 0")
+    parser.add_argument("--processes", type=int, default=1, metavar="P", help="the number of processes to start on this host (1)")
+    parser.add_argument("--master", metavar="HOST:PORT", help="an address of the host with --node-rank 0, and a free port there")
+    parser.add_argument("words", metavar="WORDS", nargs=argparse.REMAINDER, help="what hetsim would be given, perhaps after --")
+    given = parser.parse_args()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns, at length, of every connection that breaks
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        if given.nodes > 1 and (given.node_rank is None or given.master is None):
+            raise ValueError(f"--nodes {given.nodes} needs --node-rank K and --master HOST:PORT: give both")
+        keep_processes_out()
+        address, port = _place(given.master or LOOPBACK)
+        words = given.words[1:] if given.words[:1] == ["--"] else given.words
+        _run(nodes=given.nodes, node=given.node_rank or 0, processes=given.processes, address=address, port=port, words=tuple(words))
+    except (ValueError, RunFailed, OSError) as error:
+        tell(f"error: {checks.one_line(str(error))}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        tell("interrupted")
+        sys.exit(130)
+
+
+def _run(**call: Any) -> None:
+    from hetsim.dist.hosts import Call
+    from hetsim.dist.launch_host import run_on_this_host
+
+    run_on_this_host(Call(**call, version=__version__))
+
+
+def _place(text: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT, also of [::1]:29500."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise ValueError(f"--master must be HOST:PORT, as in 192.168.1.5:29500, not {text}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _terminated(*_: object) -> None:
+    sys.exit(143)
+
+
+def tell(message: str) -> None:
+    """Print a line on standard error."""
+    print(f"hetsim-launch: {message}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

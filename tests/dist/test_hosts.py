@@ -1,0 +1,255 @@
+"""hetsim-launch: one call on each host; here, several on one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import family, wait_for
+from test_launchers import free_port
+from threads import Board
+from worlds import exit_status
+
+from hetsim.cli import launch
+from hetsim.dist import hosts
+from hetsim.dist.hosts import Call, Failure, Hosts, agree
+
+TWO = "cluster.nodes=[{count: 2, seconds_per_sample: 1e-5, overhead_seconds: 0}]"
+SERVER = ("backend=dist", "method=asgd", "workload=quadratic", TWO, "pictures=false", "trace=full")
+"""A run of three processes."""
+
+
+class Counting(Board):
+    """The launchers' store, in one process."""
+
+    def add(self, key: str, number: int) -> int:
+        """Add to a number, and return it."""
+        self.texts[key] = str(int(self.texts.get(key, "0")) + number)
+        return int(self.texts[key])
+
+
+def call(**changes: Any) -> Call:
+    """One of two calls."""
+    return Call(
+        **{
+            "nodes": 2,
+            "node": 0,
+            "processes": 1,
+            "address": "127.0.0.1",
+            "port": 29500,
+            "words": ("method=asgd",),
+            "version": "1.0",
+            **changes,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        (("--nodes", "2"), "--nodes 2 needs --node-rank K and --master HOST:PORT: give both"),
+        (("--nodes", "2", "--node-rank", "2", "--master", "h:1"), "--node-rank must be from 0 to 1 with --nodes 2, not 2"),
+        (("--master", "192.168.1.5"), "--master must be HOST:PORT, as in 192.168.1.5:29500, not 192.168.1.5"),
+        (("--processes", "0"), "--processes must be at least 1, not 0"),
+        (("--master", "192.0.2.99:29500"), "--master 192.0.2.99:29500 cannot be listened on (Cannot assign requested address): give"),
+    ],
+)
+def test_a_call_that_cannot_work_is_one_sentence(
+    typed: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before any process starts."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    assert exit_status(monkeypatch, "hetsim-launch", launch.main, *typed, "method=asgd") == 1
+
+    signal.signal(signal.SIGTERM, before)
+    error = capsys.readouterr().err
+    assert error.startswith(f"hetsim-launch: error: {sentence}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ({"words": ("method=ssgd",)}, "'method=asgd' was typed on node rank 0, and 'method=ssgd' was typed on node rank 1: type the same"),
+        ({"nodes": 3}, "--nodes is 2 on node rank 0, and --nodes is 3 on node rank 1: give the same number on all hosts"),
+        ({"node": 0}, "--node-rank 0 was given twice: give each host its own, from 0 to 1"),
+    ],
+)
+def test_calls_that_do_not_fit_are_one_sentence(other: dict[str, Any], sentence: str) -> None:
+    """The words, the number of hosts, and who is who."""
+    store = Counting()
+    store.texts |= {"called/0": "1", "node/0": json.dumps(call().told())}
+
+    with pytest.raises(ValueError, match="^" + sentence.replace("(", r"\(")):
+        agree(store, call(**{"node": 1, **other}))
+    if other.get("node") != 0:
+        with pytest.raises(ValueError, match="^" + sentence):
+            agree(store, call(nodes=5, node=2))
+
+
+def test_other_versions_are_one_sentence_and_own_folders_of_data_none() -> None:
+    """Each host has its data where it has them."""
+    store = Counting()
+    store.set("node/0", json.dumps(call(words=("method=asgd", "data_root=/a")).told()))
+    assert agree(store, call(node=1, processes=3, words=("method=asgd", "data_root=/b"))) == [1, 3]
+
+    store.texts.pop("called/1")
+    with pytest.raises(ValueError, match=r"on node rank 0, and there is hetsim 0\.0\.1, torch .* on node rank 1: install the same"):
+        agree(store, call(node=1, words=("method=asgd",), version="0.0.1"))
+
+
+def test_who_is_not_called_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever."""
+    monkeypatch.setattr(hosts, "RENDEZVOUS_TIMEOUT", hosts.RENDEZVOUS_TIMEOUT * 0)
+
+    with pytest.raises(hosts.RunFailed, match=r"^hetsim-launch --node-rank 1 was not called: call it on that host \(waited for 0 s\)"):
+        agree(Counting(), call())
+
+
+def test_every_host_knows_the_failure_nearest_to_the_cause() -> None:
+    """By order, then by node rank; success is known, too."""
+    store = Counting()
+    both = [Hosts(store, call(node=node)) for node in range(2)]
+    failures = [Failure(3, "rank 1 is gone"), Failure(1, "rank 1 was killed")]
+
+    with both[0].talking(), both[1].talking():
+        for host, failure in zip(both, failures, strict=True):
+            host.end(failure)
+        wait_for(lambda: all(host.complete for host in both), 10)
+
+        assert [host.failure for host in both] == [failures[1]] * 2
+
+
+def test_a_host_that_is_not_heard_of_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all others are told."""
+    monkeypatch.setattr(hosts, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(hosts, "LEAVE_SECONDS", 0.0)
+    store = Counting()
+    first, third = (Hosts(store, call(nodes=3, node=node)) for node in (0, 2))
+    store.set("beat/1", "7")
+
+    with first.talking(), third.talking():
+        wait_for(lambda: first.failure and third.failure, 10)
+
+        assert first.failure == third.failure == Failure(1, "nothing was heard of node rank 1 for 1 s: the run is lost")
+
+
+def test_a_store_that_does_not_answer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without waiting for the store's own timeout."""
+    monkeypatch.setattr(hosts, "SILENT_SECONDS", 0.5)
+    store = Counting()
+    monkeypatch.setattr(store, "check", lambda _: time.sleep(3))
+    second = Hosts(store, call(node=1))
+
+    with second.talking():
+        wait_for(lambda: second.lost, 2)
+
+        assert second.complete
+        assert second.failure == Failure(2, "hetsim-launch --node-rank 0 at 127.0.0.1:29500 is gone: the run is lost")
+
+
+Launchers = list[subprocess.Popen[str]]
+
+
+@pytest.fixture
+def launchers(tmp_path: Path) -> Iterator[Any]:
+    """Starts hetsim-launch for two hosts, with two processes and one; at the end none is left."""
+    both: Launchers = []
+
+    def start(*typed: str, other: tuple[str, ...] | None = None) -> Launchers:
+        port = free_port()
+        for node, processes in enumerate((2, 1)):
+            words = typed if node == 0 or other is None else other
+            options = f"--nodes 2 --node-rank {node} --processes {processes} --master 127.0.0.1:{port}".split()
+            command = [sys.executable, "-m", "hetsim.cli.launch", *options, "--", *SERVER, *words, f"hydra.run.dir={tmp_path / 'run'}"]
+            both.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True))
+        return both
+
+    yield start
+    for launcher in both:
+        for pid in (launcher.pid, *family(launcher.pid)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        launcher.wait()
+
+
+def under_way(both: Launchers, folder: Path) -> list[list[int]]:
+    """The processes of each launcher, once the run has begun."""
+    wait_for(lambda: (folder / ".config.yaml.unfinished").exists() or any(each.poll() is not None for each in both), 120)
+    assert [each.poll() for each in both] == [None, None], [each.communicate() for each in both]
+    time.sleep(1.0)
+    return [sorted(set(family(each.pid)) - {each.pid}) for each in both]
+
+
+@pytest.mark.slow
+def test_two_calls_are_one_run(launchers: Any, tmp_path: Path) -> None:
+    """The leader is on the second host, and prints there."""
+    both = launchers("budget.epochs=2")
+
+    told = [each.communicate(timeout=240) for each in both]
+
+    assert [each.returncode for each in both] == [0, 0], told
+    assert [out.startswith("asgd on this hardware") for out, _ in told] == [False, True]
+    assert [error for _, error in told] == ["", ""]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["num_updates"] == 32
+    assert all(not family(each.pid) for each in both)
+
+
+@pytest.mark.slow
+def test_what_all_ranks_refuse_every_host_says_once(launchers: Any, tmp_path: Path) -> None:
+    """As one sentence, with the exit status of a failure."""
+    both = launchers("batch_size=1")
+
+    told = [each.communicate(timeout=240)[1] for each in both]
+
+    assert [each.returncode for each in both] == [1, 1]
+    assert told[0] == told[1]
+    assert told[0].startswith("hetsim-launch: error: ")
+    assert told[0].count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["lose a worker", "interrupt", "kill the first launcher", "kill the second launcher"])
+def test_no_process_is_left_on_any_host(end: str, launchers: Any, tmp_path: Path) -> None:
+    """Whoever ends: both launchers say it in one sentence, and nothing unfinished is left."""
+    both = launchers("budget.epochs=1000000")
+    first, second = under_way(both, tmp_path / "run")
+    assert (len(first), len(second)) == (2, 1)
+    lost = {"kill the first launcher": 0, "kill the second launcher": 1}.get(end)
+
+    if end == "lose a worker":
+        os.kill(first[1], signal.SIGKILL)
+    elif end == "interrupt":
+        os.killpg(both[0].pid, signal.SIGINT)
+    elif lost is not None:
+        both[lost].kill()
+    told = [each.communicate(timeout=120)[1] for each in both]
+
+    wait_for(lambda: all(not family(each.pid) for each in both), 20)
+    assert all("Traceback" not in error for error in told), told
+    assert not (tmp_path / "run").exists()
+    for node, (launcher, error) in enumerate(zip(both, told, strict=True)):
+        if node == lost:
+            assert (launcher.returncode, error) == (-signal.SIGKILL, "")
+        elif end == "interrupt" and node == 0:
+            assert (launcher.returncode, error) == (130, "hetsim-launch: interrupted\n")
+        else:
+            assert launcher.returncode == 1
+            assert error.startswith("hetsim-launch: error: ")
+            assert error.count("\n") == 1
+    if end == "lose a worker":
+        assert told[0] == told[1] == "hetsim-launch: error: the process of rank 1 ended by itself (exit status -9): the run is lost\n"
+    if end == "interrupt":
+        assert told[1] == "hetsim-launch: error: the run was ended on node rank 0\n"
