@@ -9,6 +9,7 @@ that imports hetsim.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+
+from hetsim.checks import printable
 
 ELSEWHERE = ("torch", "torchvision", "matplotlib")
 OWN_FOLDER = Path(__file__).parent
@@ -45,11 +48,23 @@ def install() -> None:
         sys.meta_path.insert(0, ImportedElsewhere())
 
 
+def check_plugins_are_installed() -> None:
+    """ValueError with one sentence if Hydra, which imports what is in folders called `hydra_plugins`, would find one that is not installed.
+
+    The current folder, or one that PYTHONPATH names, may hold a stranger's.
+    """
+    spec = importlib.util.find_spec("hydra_plugins")
+    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+        if Path(place).absolute().parent.name not in ("site-packages", "dist-packages"):
+            raise ValueError(f"Hydra would import what is in {printable(place)}, which is no installed package: move it to another folder")
+
+
 def keep_processes_out() -> None:
     """Let the processes that this one starts import nothing from the current folder, unless this one does.
 
-    ValueError if Python was told to ignore its environment variables, by which they learn it.
+    ValueError if Python was told to ignore its environment variables, by which they learn it, or if this one would import plugins.
     """
+    check_plugins_are_installed()
     if {"", os.getcwd()} & set(sys.path):
         return
     if sys.flags.ignore_environment and not sys.flags.safe_path:

@@ -190,6 +190,9 @@ def find(module: str) -> Any:
                 missing = "a module's name has no .py at its end"
             raise ValueError(f"Python finds no module {name!r}: {missing}")
         where = spec.submodule_search_locations
+        for folder in where or ():
+            if (file := Path(folder).with_suffix(".py")).is_file():
+                raise ValueError(f"Python takes the folder {folder} for {name}, and {file} is there, too: rename one of them")
     return spec
 
 

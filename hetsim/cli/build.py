@@ -73,7 +73,7 @@ def _check_targets(entries: Mapping[str, Any], trust: list[str]) -> None:
         elif name not in TORCH_KEYS:
             _refuse_targets(name, entry)
     for name, group in TORCH_KEYS.items():
-        if entries.get(name):
+        if entries.get(name) is not None and (name != "local_optimizer" or entries[name]):  # of which none is {}
             _check_recipe(name, entries[name], group, trust)
 
 

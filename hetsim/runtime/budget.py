@@ -22,8 +22,8 @@ class Budget:
     def __post_init__(self) -> None:
         if self.epochs is None and self.updates is None and self.seconds is None:
             raise ValueError("budget has neither epochs, updates nor seconds: give at least one, such as budget.epochs=20")
-        if self.epochs is not None:
-            checks.number("budget.epochs", self.epochs)
+        if self.epochs is not None and checks.number("budget.epochs", self.epochs) > checks.MOST:
+            raise ValueError(f"budget.epochs must be at most {checks.MOST:g}, not {self.epochs}: null is no limit, beside another budget")
         if self.updates is not None:
             checks.whole("budget.updates", self.updates)
         if self.seconds is not None:

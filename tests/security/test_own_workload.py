@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from worlds import exit_status
 
+import hetsim
 from hetsim.cli.main import main
 
 pytestmark = pytest.mark.slow
@@ -129,3 +130,15 @@ def test_trust_is_no_key_of_a_workload(tmp_path: Path, monkeypatch: pytest.Monke
     assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
 
     assert "workload.trust is no key of hetsim.workloads.own.Own" in capsys.readouterr().err
+
+
+def test_a_folder_does_not_take_the_place_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's folder beside the user's file may have its name, and Python prefers a folder."""
+    (tmp_path / "minetoo.py").write_text("class Mine: pass\n")
+    (tmp_path / "minetoo").mkdir()
+    (tmp_path / "minetoo" / "__init__.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    with pytest.raises(ValueError, match=r"Python takes the folder .*/minetoo for minetoo, and .*/minetoo\.py is there, too: rename one"):
+        hetsim.run("workload=own", "workload.module=minetoo:build", trust=["minetoo"], folder=tmp_path / "run")
+    assert not (tmp_path / "mark").exists()

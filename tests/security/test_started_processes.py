@@ -91,3 +91,18 @@ def test_python_writes_through_no_link_either() -> None:
         with pytest.raises(ValueError, match="results is a link, and would be written through"):
             hetsim.run(*words, folder=folder)
     assert not list(Path("mine").iterdir())
+
+
+@pytest.mark.parametrize("way", ["hetsim", "hetsim.run"])
+def test_hydra_imports_installed_plugins_only(way: str, elsewhere: Path) -> None:
+    """A stranger's folder may be called hydra_plugins, where PYTHONPATH names the folder that it lies in."""
+    (elsewhere / "hydra_plugins").mkdir()
+    (elsewhere / "hydra_plugins" / "evil.py").write_text("open('mark', 'w').close()\n")
+    code = {"hetsim": "from hetsim.cli.main import main; main()", "hetsim.run": "import hetsim; hetsim.run('workload=phantom')"}[way]
+    environment = {**os.environ, "PYTHONPATH": f"{elsewhere}:{Path(__file__).parents[2]}"}
+
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 1
+    assert f"Hydra would import what is in {elsewhere}/hydra_plugins, which is no installed package" in ended.stderr
+    assert not (elsewhere / "mark").exists()
