@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 
+from hetsim.policies.weighting import PerWorker
 from hetsim.runtime.outcome import Outcome
+
+UNEQUAL = 1.2
+"""By how much the largest share is above the smallest one where it is worth a remark."""
 
 
 def remarks(outcome: Outcome) -> list[str]:
@@ -16,6 +20,7 @@ def remarks(outcome: Outcome) -> list[str]:
         experiment.coordination.allocation.remark(outcome.num_epochs),
         _budget(outcome),
         _tables(outcome),
+        _weighting(outcome),
     )
     return [remark for remark in found if remark is not None]
 
@@ -43,6 +48,21 @@ def _budget(outcome: Outcome) -> str | None:
     if outcome.divergence.reason is not None and outcome.experiment.stop_when_diverged:
         return None
     return outcome.experiment.budget.remark(outcome.last.version, outcome.applied.seconds)
+
+
+def _weighting(outcome: Outcome) -> str | None:
+    """Unequal shares that count the same in a version that all workers make: it is then not the gradient of the global batch."""
+    coordination, applied = outcome.experiment.coordination, outcome.applied
+    shares = coordination.allocation.shares(outcome.last.allocation)
+    together = applied.num_updates > 0 and sum(applied.count) > 0.9 * len(shares) * applied.num_updates
+    if not together or not isinstance(coordination.weighting, PerWorker) or max(shares) <= UNEQUAL * min(shares):
+        return None
+    if outcome.experiment.method == "static":  # as it was published
+        return None
+    return (
+        f"weighting=per_worker counts the mean of {max(shares)} samples as much as that of {min(shares)}, so a version is not made from "
+        "the gradient of its batch: weighting=per_sample does that"
+    )
 
 
 def _tables(outcome: Outcome) -> str | None:

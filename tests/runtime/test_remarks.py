@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from methods import SHIPPED
 from omegaconf import OmegaConf
 from worlds import cluster, composed, experiment, node
 
@@ -98,3 +99,36 @@ def test_it_is_told_of_the_run_that_was_made(tmp_path: Path) -> None:
     (sentence,) = warnings(tmp_path, "method=dbs", budget={"updates": 13})
 
     assert sentence.startswith("allocation.reallocate_every=epoch splits by speed from the second epoch on, and the run had 1.3: give it")
+
+
+UNEVEN = cluster(node(1e-3), node(3e-3))
+
+
+@pytest.mark.parametrize(
+    ("choices", "told"),
+    [
+        (("method=pipe_sgd", "allocation=static"), True),
+        (("method=ssgd", "allocation=static"), True),
+        (("method=local_sgd", "allocation=static"), True),
+        (("method=ssgd", "allocation=static", "weighting=per_sample"), False),
+        (("method=ssgd",), False),
+        (("method=dbs_sgd",), False),  # each gradient makes a version
+        (("method=hetgrad",), False),
+    ],
+)
+def test_unequal_shares_that_count_the_same_are_told(choices: tuple[str, ...], told: bool, tmp_path: Path) -> None:
+    """Where all workers make a version together."""
+    found = warnings(tmp_path, *choices, budget={"updates": 30}, cluster=UNEVEN)
+
+    assert [remark for remark in found if "weighting=per_sample does that" in remark] == found
+    assert bool(found) == told
+
+
+@pytest.mark.parametrize("method", SHIPPED)
+def test_no_shipped_method_counts_unequal_shares_the_same(method: str, tmp_path: Path) -> None:
+    """With a barrier, but for the one that was published so."""
+    found = warnings(
+        tmp_path, f"method={method}", budget={"updates": 60}, cluster=cluster(node(1e-3), node(2e-3), node(4e-3)), batch_size=24
+    )
+
+    assert not [remark for remark in found if "weighting" in remark]
