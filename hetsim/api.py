@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from threading import RLock
 from typing import Any, ParamSpec, TypeVar
 
 from hetsim.checks import printable
@@ -57,6 +58,20 @@ def _printable_errors(function: Callable[P, R]) -> Callable[P, R]:
             raise ValueError(printable(str(error))) from None
 
     return called
+
+
+def _one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
+    """The same function, which another thread's call waits for: Hydra's state is a process's, and so are the seeds of a run."""
+
+    @wraps(function)
+    def called(*arguments: P.args, **options: P.kwargs) -> R:
+        with _lock:
+            return function(*arguments, **options)
+
+    return called
+
+
+_lock = RLock()
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,6 +187,7 @@ class Search:
         return self._said
 
 
+@_one_at_a_time
 def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = None, folder: str | Path | None = None) -> Run:
     """Run `hetsim` with these words, such as "method=dbs_sgd" and "backend=dist", and return what it left.
 
@@ -207,6 +223,7 @@ def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
     return (f"trust=[{','.join(trust)}]",) if trust else ()
 
 
+@_one_at_a_time
 def sweep(
     varied: Mapping[str, Any],
     *,
@@ -288,6 +305,7 @@ def table(
     return Table(ranking(found, question))
 
 
+@_one_at_a_time
 def search(
     *words: str,
     objective: str,

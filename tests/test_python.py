@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -262,3 +263,13 @@ def test_importing_hetsim_imports_little() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = hetsim.nothing
+
+
+def test_threads_run_one_after_another(tmp_path: Path) -> None:
+    """Each gets its own run, whatever the others do."""
+    words = ("method=ssgd", "workload=phantom", "budget.epochs=null", "budget.updates=5", "pictures=false")
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda seed: hetsim.run(*words, f"seed={seed}", folder=tmp_path / str(seed)), range(8)))
+
+    assert [run.summary["seed"] for run in runs] == [*range(8)]
