@@ -34,14 +34,17 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def without_control_characters(arguments: Sequence[str]) -> Iterator[None]:
-    """While this lasts, what `--info` prints, with names and texts of a stranger's, steers no terminal and tells no variable."""
+    """While this lasts, what `--info` and `--cfg` print of a stranger's names and texts steers no terminal.
+
+    It tells no value of a variable, unless `--resolve` asks for the values.
+    """
     parsed, _ = get_args_parser().parse_known_args([*arguments])
-    if not parsed.info:
+    if not (parsed.info or parsed.cfg):
         yield
         return
     told = io.StringIO()
     try:
-        with contextlib.redirect_stdout(told), without_variables():
+        with contextlib.redirect_stdout(told), contextlib.nullcontext() if parsed.resolve else without_variables():
             yield
     finally:
         print("\n".join(map(printable, told.getvalue().split("\n"))), end="")

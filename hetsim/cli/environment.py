@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ SHORT = 4
 """Values of fewer letters are not looked for in the text of an error: they would be found everywhere."""
 PART = 12
 """A part of a value of so many letters, or of half of it, is not shown in the text of an error."""
+
+# OmegaConf warns of an empty element in a list that it decodes, and quotes the list, which may be the value of a variable.
+warnings.filterwarnings("ignore", message="In the sequence ", module="omegaconf")
 
 _ABSENT = object()
 _resolvers: list[Callable[..., Any]] = [oc.env]

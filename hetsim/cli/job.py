@@ -73,10 +73,11 @@ def _single_run(config: DictConfig, folder: Path) -> None:
 def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
     """Run it unless its folder holds it. A failure is reported here and in the folder, and does not stop the other runs."""
     settings = HydraConfig.get()
-    name, typed = os.path.relpath(folder, settings.sweep.dir), typed_words()
+    sweep = Path(os.path.normpath(Path(settings.runtime.cwd, settings.sweep.dir)))  # the current folder may be the run's own
+    name, typed = os.path.relpath(folder, sweep), typed_words()
     if multiprocessing.get_start_method(allow_none=True) == "loky":
         multiprocessing.set_start_method(None, force=True)  # the processes that backend=dist starts do not know joblib's own method
-    if link := _link_to(folder, Path(os.path.abspath(settings.sweep.dir))):
+    if link := _link_to(folder, sweep):
         reason = f"{link} is a link or a pipe, and would be written through: remove it"
         print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
         return Outcome(name, typed, failure=reason)

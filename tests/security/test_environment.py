@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import traceback
 from pathlib import Path
 
@@ -260,3 +262,14 @@ def test_only_what_depends_on_the_environment_is_a_reference(monkeypatch: pytest
     assert list(hashes) == ["number", "through[0]", "through[2].deep", "default", "whole"]
     assert OmegaConf.to_container(OmegaConf.create(written), resolve=True) == OmegaConf.to_container(config, resolve=True)
     assert hidden("3 and", config) == "3 and"
+
+
+def test_no_warning_of_omegaconf_tells_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It quotes a list in which an element is empty."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", "[correct-horse,battery,]")
+    code = "import hetsim.cli.environment\nfrom omegaconf import OmegaConf\n"
+    code += "print(len(OmegaConf.create({'a': '${oc.decode:${oc.env:HETSIM_TEST_SECRET}}'}).a))"
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert (ended.stdout, ended.stderr) == ("3\n", "")

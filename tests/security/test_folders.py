@@ -270,3 +270,48 @@ def test_help_is_shown_beside_a_folder_of_configs(
     """Hydra's own texts call its own resolver."""
     assert exit_status(monkeypatch, "hetsim", main, "--config-dir", theirs, "--help") == 0
     assert "hetsim trains a model" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("typed", [("hydra.output_subdir=.hydra",), ("hydra/job_logging=default",)])
+def test_hydra_writes_through_no_link_of_a_run(
+    typed: tuple[str, ...], theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own files, and a log, come before those of the run."""
+    words = ("-m", *QUICK, "method=ssgd", f"hydra.sweep.dir={theirs}")
+    assert exit_status(monkeypatch, "hetsim", main, *words) == 0
+    run = next(theirs.glob("ssgd-*"))
+    mine = theirs.parent / "mine"
+    mine.mkdir()
+    for name in (".hydra", "main.log", "task.log"):
+        (run / name).symlink_to(mine if name == ".hydra" else mine / name)
+    capsys.readouterr()
+
+    assert exit_status(monkeypatch, "hetsim", main, *words, *typed) == 1
+
+    assert "is a link, and would be written through: remove it" in capsys.readouterr().err
+    assert not list(mine.iterdir())
+
+
+def test_a_link_is_found_where_runs_change_the_current_folder(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name of the sweep's folder is relative to where the command began."""
+    mine = theirs.parent / "mine"
+    mine.mkdir()
+    monkeypatch.chdir(theirs.parent)
+    (theirs / "x").mkdir()
+    (theirs / "x" / "ssgd").symlink_to(mine)
+    typed = (
+        "-m",
+        *QUICK,
+        "method=ssgd",
+        "seed=0,1",
+        f"hydra.sweep.dir={theirs.name}",
+        "hydra.sweep.subdir='x/${method}'",
+        "hydra.job.chdir=true",
+    )
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+
+    assert "is a link" in capsys.readouterr().err
+    assert not any(path.is_file() for path in mine.rglob("*"))

@@ -13,6 +13,8 @@ POSITIVE = ("seconds_per_sample", *LINKS)
 """Numbers that must be above zero."""
 MIN_BYTES_PER_SECOND = 1e-3
 """Of a slower link, a message would take longer than any described time."""
+MAX_BYTES_PER_SECOND = 1e18
+"""Sums of so many links as there may be nodes are finite."""
 
 
 def _list(key: str, value: Any, of: str) -> Sequence[Any]:
@@ -31,8 +33,8 @@ def _number(key: str, entry: Mapping[str, Any], name: str, default: float | None
 
 def _rate(key: str, value: Any) -> float:
     """Bytes per second."""
-    if checks.number(key, value) < MIN_BYTES_PER_SECOND:
-        raise ValueError(f"{key} must be at least {MIN_BYTES_PER_SECOND:g} bytes per second, not {value!r}")
+    if not MIN_BYTES_PER_SECOND <= checks.number(key, value) <= MAX_BYTES_PER_SECOND:
+        raise ValueError(f"{key} must be {MIN_BYTES_PER_SECOND:g} to {MAX_BYTES_PER_SECOND:g} bytes per second, not {value!r}")
     return float(value)
 
 
