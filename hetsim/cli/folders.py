@@ -33,7 +33,7 @@ KEY = re.compile(r"(hydra:)?([\w.\[\]]+)")
 
 def check_folder(key: str, folder: str | Path) -> None:
     """ValueError with one sentence if a folder's own name is more than a name: a reference to Hydra, a line of a scheduler's script."""
-    if not str(folder).isprintable():
+    if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", str(folder)):
         raise ValueError(f"{key} is {checks.printable(str(folder))}, whose name has control characters: work in a folder of another name")
     if "${" in str(folder):
         raise ValueError(f"{key} is {folder}, in which Hydra would take ${{…}} for a reference: work in a folder of another name")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quotas import refused, with_quotas
 from running import family, hetsim, started, wait_for
 from worlds import cluster, experiment, node
 
@@ -20,7 +21,6 @@ from hetsim.dist import Processes
 from hetsim.dist.cgroups import CpuCgroupV1, CpuCgroupV2, own_cgroup
 from hetsim.dist.quota import PREFIX, Capped, Uncapped, cap_of, check_quotas, quota_warnings, remove_leftovers
 from hetsim.dist.settings import Settings
-from hetsim.runtime.experiment import Experiment
 
 HERE = str(threading.get_native_id())
 MINE = f"{PREFIX}{os.getpid()}"
@@ -143,12 +143,6 @@ def test_groups_of_dead_runs_are_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in inner.iterdir()) == ["else", "hetsim-8", "hetsim-9b"]
 
 
-def with_quotas(*quotas: float | None, **keys: Any) -> Experiment:
-    """A small experiment on nodes with these quotas."""
-    nodes = [node(1e-5, 1e-3, **({} if quota is None else {"cpu_quota": quota})) for quota in quotas]
-    return experiment("method=ssgd", cluster=cluster(*nodes), **keys)
-
-
 def test_each_worker_has_the_cap_of_its_node() -> None:
     """A node without a quota has none, nor has the server, nor anybody if quotas are not emulated."""
     made, quota = with_quotas(0.5, None), Settings(interface="lo", emulate="quota")
@@ -212,15 +206,6 @@ def test_quotas_that_were_not_kept_are_a_warning(monkeypatch: pytest.MonkeyPatch
 
 
 # Real ones
-
-
-def refused() -> str | None:
-    """Why this system does not permit a cap; None if it does."""
-    try:
-        check_quotas(with_quotas(0.5))
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 @pytest.fixture

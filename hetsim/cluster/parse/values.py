@@ -13,7 +13,7 @@ POSITIVE = ("seconds_per_sample", *LINKS)
 """Numbers that must be above zero."""
 MIN_BYTES_PER_SECOND = 1e-3
 """Of a slower link, a message would take longer than any described time."""
-MAX_BYTES_PER_SECOND = 1e18
+MAX_BYTES_PER_SECOND = 1e300
 """Sums of so many links as there may be nodes are finite."""
 
 
