@@ -5,12 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hetsim.effects import Contribution
 
 
 class Weighting(ABC):
     """Decides w_i from the number of samples that each mean gradient is over."""
+
+    equal: ClassVar[bool] = False
+    """Whether every contribution counts the same, however many samples it is over."""
 
     @abstractmethod
     def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
@@ -20,6 +24,8 @@ class Weighting(ABC):
 @dataclass(frozen=True)
 class PerWorker(Weighting):
     """Every worker's mean counts the same: w_i = 1."""
+
+    equal: ClassVar[bool] = True
 
     def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
         return (1.0,) * len(contributions)

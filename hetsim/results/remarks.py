@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from hetsim.policies.weighting import PerWorker
 from hetsim.runtime.outcome import Outcome
 
 UNEQUAL = 1.2
@@ -55,7 +54,7 @@ def _weighting(outcome: Outcome) -> str | None:
     coordination, applied = outcome.experiment.coordination, outcome.applied
     shares = coordination.allocation.shares(outcome.last.allocation)
     together = applied.num_updates > 0 and sum(applied.count) > 0.9 * len(shares) * applied.num_updates
-    if not together or not isinstance(coordination.weighting, PerWorker) or max(shares) <= UNEQUAL * min(shares):
+    if not together or not coordination.weighting.equal or max(shares) <= UNEQUAL * min(shares):
         return None
     if outcome.experiment.method == "static":  # as it was published
         return None

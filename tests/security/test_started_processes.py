@@ -60,10 +60,10 @@ def test_a_program_that_imports_from_the_current_folder_goes_on_doing_so(monkeyp
 
 def test_python_that_ignores_its_variables_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes would, too; with -P they do not need one."""
-    monkeypatch.setattr(sys, "flags", SimpleNamespace(ignore_environment=1, safe_path=False))
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(ignore_environment=1, safe_path=False, verbose=0))
     with pytest.raises(ValueError, match=r"started with -E.*add -P"):
         libraries.keep_processes_out()
-    monkeypatch.setattr(sys, "flags", SimpleNamespace(ignore_environment=1, safe_path=True))
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(ignore_environment=1, safe_path=True, verbose=0))
     libraries.keep_processes_out()
 
 
