@@ -123,7 +123,7 @@ class Servers:
         made, leads = self.made, self.rank == self.server
         with Trace(None, made.trace) if leads else TracePart(made.trace) as trace:
             run = RankRun(
-                made, self.task, self.optimizers, trace, rank=self.rank, transport=self.transport, pace=Pace(False),
+                made, self.task, self.optimizers, trace, rank=self.rank, transport=self.transport, pace=Pace("none"),
                 keep=lambda _: self.marks.append(clock()),
             )  # fmt: skip
             run.run()

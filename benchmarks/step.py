@@ -127,7 +127,7 @@ class Contenders:
         trace = TracePart(made.trace) if self.rank else Trace(None, made.trace)
         with trace:
             run = RankRun(
-                made, self.task, self.optimizers, trace, rank=self.rank, transport=self.transport, pace=Pace(False),
+                made, self.task, self.optimizers, trace, rank=self.rank, transport=self.transport, pace=Pace("none"),
                 reduction=reduction, keep=self.mark,
             )  # fmt: skip
             run.run()
@@ -199,7 +199,7 @@ class Contenders:
         assert steps is not None
         positions = torch.from_numpy(task.sequence.indices(Batch(0, steps * SHARE * self.size)))
         for indices in positions.split(SHARE)[self.rank :: self.size]:
-            inputs, labels = task._x_train.index_select(0, indices).float(), task._y_train.index_select(0, indices)
+            inputs, labels = task._x_train.data.index_select(0, indices).float(), task._y_train.data.index_select(0, indices)
             yield inputs.sub_(task._mean).mul_(task._scale), labels
 
 
