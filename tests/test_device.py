@@ -16,6 +16,7 @@ from worlds import cluster, experiment, node, simulate
 import hetsim
 from hetsim.cli.build import build_experiment
 from hetsim.cli.compose import composed
+from hetsim.cli.devices import resolved
 from hetsim.dist import placement
 from hetsim.dist.placement import device_of
 from hetsim.dist.rank import RankRun
@@ -140,22 +141,25 @@ def test_ranks_take_the_devices_of_their_host_in_turn(count: int, expected: list
     assert device_of(made, 3, [2, 3]) == "cuda:0"
 
 
-@pytest.mark.parametrize(("backend", "count", "expected"), [("Simulator", 2, "cpu"), ("Processes", 2, "cuda"), ("Processes", 0, "cpu")])
+@pytest.mark.parametrize(
+    ("backend", "count", "expected"),
+    [("Simulator", 2, "cpu"), ("Processes", 2, "cuda"), ("Processes", 0, "cpu"), ("launch.Processes", 2, "cuda")],
+)
 def test_auto_is_a_gpu_for_real_where_there_is_one(backend: str, count: int, expected: str, monkeypatch: pytest.MonkeyPatch):
     """In the config that is written and in the run's identity; on the CPU the identity is that of a run before there was a choice."""
     monkeypatch.setattr(devices, "num_cuda_devices", lambda: count)
-    module = {"Simulator": "hetsim.sim", "Processes": "hetsim.dist"}[backend]
+    module = "hetsim.sim" if backend == "Simulator" else "hetsim.dist"
     entries = {
         "backend": {"_target_": f"{module}.{backend}"},
-        "cluster": {"nodes": [{"count": 1, "device": "auto"}, {"count": 1}]},
+        "cluster": {"nodes": [{"count": 1, "device": "auto"}, {"count": 1}], "server": {"device": "auto"}},
         "seed": 0,
     }
 
-    found = devices.resolved({**entries, "device": "auto"})
+    found = resolved({**entries, "device": "auto"})
 
     assert found["device"] == expected
-    assert found["cluster"]["nodes"] == [{"count": 1, "device": expected}, {"count": 1}]
-    assert devices.resolved({**entries, "device": "cuda:1"})["device"] == "cuda:1"
+    assert found["cluster"] == {"nodes": [{"count": 1, "device": expected}, {"count": 1}], "server": {"device": expected}}
+    assert resolved({**entries, "device": "cuda:1"})["device"] == "cuda:1"
     if expected == "cpu":
         assert identity_of(without_added(found)) == identity_of(found)
 

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from worlds import composed, exit_status
 
 from hetsim.cli import compositions, job, launchers
+from hetsim.cli.devices import resolved
 from hetsim.cli.errors import sentence
 from hetsim.cli.launcher import SweepRecord
 from hetsim.cli.main import main
@@ -29,7 +30,6 @@ from hetsim.cli.search.command import main as search_main
 from hetsim.cli.table import main as table_main
 from hetsim.results.identity import folder_name, identity_of, typed_overrides
 from hetsim.results.keys import ADDED, TOP, with_added, without_added
-from hetsim.workloads.device import resolved
 
 pytestmark = pytest.mark.slow
 

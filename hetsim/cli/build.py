@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hetsim import checks
+from hetsim.cli.devices import resolved
 from hetsim.cli.errors import sentence
 from hetsim.cli.schema import AXES, GROUPS, OPTIMIZERS, OPTIONAL, PLAIN, RATES, REQUIRED, TORCH_KEYS
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -18,7 +19,6 @@ from hetsim.runtime.backend import Backend
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
 from hetsim.trust import argument_names, check_name, check_source, check_trusted, required_arguments, resolve
-from hetsim.workloads.device import resolved
 from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
 
 WITHIN = "schedulers"

@@ -11,10 +11,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from hetsim.cli.devices import resolved
 from hetsim.cli.environment import without_values
 from hetsim.cli.resolvers import keep_restricted
 from hetsim.results.identity import folder_name, identity_of
-from hetsim.workloads.device import resolved
 
 Entries = tuple[dict[str, Any], dict[str, str]]
 """A resolved config, with references in the place of values from the environment, and the hashes of these values by key."""

@@ -12,12 +12,12 @@ from typing import Any
 from omegaconf import DictConfig
 
 from hetsim.cli.build import build_experiment, refuse_unread_rates
+from hetsim.cli.devices import resolved
 from hetsim.cli.entries import entries_of, identity
 from hetsim.cli.environment import check_shown
 from hetsim.cli.yaml_text import as_yaml
 from hetsim.results.identity import config_header
 from hetsim.runtime.curve import Point
-from hetsim.workloads.device import resolved
 
 DOWNLOAD = re.compile(r"[+]*(workload\.)?download=(?i:true)")
 """A word that says whether data may be fetched. A file cannot vary it in a sweep."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -86,7 +85,6 @@ class CUDA(Device):
         import torch
 
         self.autocast = autocast
-
         self.name = f"cuda:{index}"
         self._torch = torch
         self._device = torch.device("cuda", index)
@@ -148,19 +146,3 @@ def num_cuda_devices() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with the devices that `auto` stands for: of a real run a CUDA device if this machine has one, of a simulated one the CPU."""
-    backend, cluster = entries.get("backend"), entries.get("cluster")
-    real = isinstance(backend, Mapping) and backend.get("_target_") == "hetsim.dist.Processes"
-
-    def chosen(name: Any) -> Any:
-        return ("cuda" if real and num_cuda_devices() else "cpu") if name == AUTO else name
-
-    found = {**entries, "device": chosen(entries.get("device", AUTO))}
-    rows = cluster.get("nodes") if isinstance(cluster, Mapping) else None
-    if isinstance(rows, list) and any(isinstance(row, Mapping) and row.get("device") == AUTO for row in rows):
-        rows = [{**row, "device": chosen(row["device"])} if isinstance(row, Mapping) and "device" in row else row for row in rows]
-        found["cluster"] = {**cluster, "nodes": rows}  # type: ignore[dict-item]
-    return found
