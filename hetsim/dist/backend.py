@@ -69,11 +69,6 @@ class Processes(Backend):
         check_devices(experiment)
         if experiment.cluster.faults.nodes:
             raise ValueError("cluster.faults are simulated only: take backend=sim, or cluster.faults=null")
-        if self.emulates == "pad" and experiment.coordination.needs_server and experiment.cluster.shares_links:
-            raise ValueError(
-                "backend.emulate=pad holds each message by itself and cannot let messages share links: take backend=sim, "
-                "backend.emulate=none on real links, or a cluster without uplink_bytes_per_second and downlink_bytes_per_second"
-            )
         if self.emulates == "quota":
             check_quotas(experiment)
         here = launched()

@@ -2,20 +2,28 @@
 
 Gloo's sends block until they are received, its receive from any rank does not notice a killed peer, and its asynchronous
 receives do not report completion. So each peer has a thread with a blocking receive, and a thread with a queue of sends.
+
+With padding, a message whose way shares links is held where it arrives until its emulated transfer has ended. The server knows all of
+these transfers: its own messages, and those of others from their headers on, which come before the payload. It tells a worker the end
+of a transfer to it by a header of its own, behind the message.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from queue import SimpleQueue
 from threading import Condition, Thread
 from typing import Any
 
 import torch
 
+from hetsim.dist.emulator import LinkEmulator
 from hetsim.dist.pace import Pace, realtime_threads, reduce_timer_slack
+from hetsim.dist.shared_links import SharedLinks
 from hetsim.dist.transport import Transport, as_tensor
 from hetsim.effects import Batch, Message, PeerLost
 from hetsim.errors import RunFailed
@@ -34,12 +42,32 @@ class Arrival(Message):
     sent_at: float
 
 
+class Held:
+    """The messages from one peer whose transfers have not ended, and the ends of those that have not arrived, in their order."""
+
+    def __init__(self) -> None:
+        self.messages: deque[tuple[dict[str, Any], Any, float]] = deque()
+        """With the moment of the arrival."""
+        self.ends: deque[tuple[float, float]] = deque()
+        """With the moment at which this rank knew it."""
+
+    def matched(self) -> Iterable[tuple[dict[str, Any], Any, float, float]]:
+        """Take out each message whose transfer has ended, with the moment at which both were known here, and that end."""
+        while self.messages and self.ends:
+            (header, payload, arrived), (end, known) = self.messages.popleft(), self.ends.popleft()
+            yield header, payload, max(arrived, known), end
+
+
 class Mailbox:
-    """Sends and receives this rank's messages. `seconds(peer, nbytes)` is the described time of a message from this peer."""
+    """Sends and receives this rank's messages. `seconds(peer, nbytes)` is the described time of a message from this peer.
+
+    If messages are to share `links`, the mailbox of the server emulates that; `serves` says whether this is that one.
+    """
 
     def __init__(
-        self, transport: Transport, peers: Iterable[int], seconds: Callable[[int, int], float], pace: Pace, *, began: float
-    ) -> None:
+        self, transport: Transport, peers: Iterable[int], seconds: Callable[[int, int], float], pace: Pace, *, began: float,
+        links: SharedLinks | None = None, serves: bool = False,
+    ) -> None:  # fmt: skip
         self._transport = transport
         self._seconds = seconds
         self._began = began
@@ -52,6 +80,8 @@ class Mailbox:
         self._ended: set[int] = set()
         self._serial = itertools.count()
         self._outbox: dict[int, SimpleQueue[tuple[torch.Tensor, Any] | None]] = {peer: SimpleQueue() for peer in peers}
+        self._held = {peer: Held() for peer in self._outbox if links is not None and links.carries(peer, transport.rank)}
+        self._emulator = LinkEmulator(links, pace, self.fail) if links is not None and serves else None
         self.num_sent = dict.fromkeys(self._outbox, 0)
         """Messages given to `send`, by receiver."""
         self.num_arrived = dict.fromkeys(self._outbox, 0)
@@ -66,6 +96,8 @@ class Mailbox:
         """Send a message without waiting; `at` counts as the moment at which it was sent."""
         self._outbox[to].put((encoded({**header, "sent_at": at - self._began}, payload), payload))
         self.num_sent[to] += 1
+        if self._emulator is not None and self._emulator.carries(self._transport.rank, to):
+            self._emulator.begin(self._transport.rank, to, nbytes(payload), at, partial(self._tell_end, to))
 
     def receive(self, source: int | None) -> Arrival:
         """The message due first, of all or of those from `source`; waits until it is due. PeerLost if such a peer is lost."""
@@ -92,6 +124,8 @@ class Mailbox:
 
     def close(self) -> None:
         """Report to all peers that this program has ended, and wait until all of theirs have."""
+        if self._emulator is not None:
+            self._emulator.wait_for_all()
         for queue in self._outbox.values():
             queue.put(None)
         for thread in (*self._senders, *self._listeners):
@@ -106,6 +140,8 @@ class Mailbox:
         if gone:
             raise PeerLost(f"rank {min(gone)} is gone: its process ended or its connection broke")
         peers = self._outbox.keys() if source is None else {source}
+        if any(self._held[peer].messages for peer in peers if peer in self._held):
+            return
         if peers and self._ended.issuperset(peers):
             whose = "all other programs have" if source is None else f"the program of rank {source} has"
             raise RunFailed(f"rank {self._transport.rank} waits for a message, but {whose} ended: no message can come")
@@ -133,6 +169,12 @@ class Mailbox:
                 if "goodbye" in header:
                     self._end(peer)
                     return
+                if "left_at" in header:
+                    self._left(peer, header["left_at"] + self._began, self.pace.clock())
+                    continue
+                if self._emulator is not None and peer in self._held:
+                    at = header["sent_at"] + self._began
+                    self._emulator.begin(peer, self._transport.rank, nbytes(payload), at, partial(self._left, peer))
                 if payload is not None:
                     self._transport.receive(as_tensor(payload), peer)
                 self.arrive(peer, header, payload)
@@ -142,21 +184,42 @@ class Mailbox:
             self.fail(error)
 
     def arrive(self, source: int, header: dict[str, Any], payload: Any = None) -> None:
-        """A message is here, whose header says when it was sent: put it into the inbox, with the time at which it is due."""
+        """A message is here, whose header says when it was sent: put it into the inbox, unless its transfer has yet to end."""
         now = self.pace.clock()
+        with self._arrived:
+            if source in self._held:
+                self._held[source].messages.append((header, payload, now))
+                self._match(source)
+            else:
+                due = now
+                if self.pace.pad:
+                    due = header["sent_at"] + self._began + self._seconds(source, nbytes(payload))
+                self._put(source, header, payload, now, due)
+
+    def _left(self, source: int, end: float, known: float | None = None) -> None:
+        """The transfer of this peer's next held message has ended at this moment, which is known since then or the other moment."""
+        with self._arrived:
+            self._held[source].ends.append((end, end if known is None else known))
+            self._match(source)
+
+    def _match(self, source: int) -> None:
+        for header, payload, now, end in self._held[source].matched():
+            self._put(source, header, payload, now, end + self._seconds(source, 0))
+
+    def _tell_end(self, to: int, end: float) -> None:
+        self._outbox[to].put((encoded({"left_at": end - self._began}, None), None))
+
+    def _put(self, source: int, header: dict[str, Any], payload: Any, now: float, due: float) -> None:
+        """Put a message that is here now into the inbox, with the time at which it is due."""
         message = Arrival(source, header, payload)
         message.sent_at = header.pop("sent_at") + self._began
-        due = now
         if self.pace.pad:
-            due = message.sent_at + self._seconds(source, nbytes(payload))
             due = self._latest[source] = max(due, self._latest.get(source, due))  # no message overtakes another from the same peer
-        with self._arrived:
-            if self.pace.pad:
-                self.pace.record("message", now - due)
-            message.due_at = max(now, due)
-            self._inbox.append((due, next(self._serial), message))
-            self.num_arrived[source] = self.num_arrived.get(source, 0) + 1
-            self._arrived.notify_all()
+            self.pace.record("message", now - due)
+        message.due_at = max(now, due)
+        self._inbox.append((due, next(self._serial), message))
+        self.num_arrived[source] = self.num_arrived.get(source, 0) + 1
+        self._arrived.notify_all()
 
     def lose(self, peer: int) -> None:
         """This peer is gone: `receive` raises PeerLost once its messages are read."""

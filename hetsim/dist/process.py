@@ -140,7 +140,8 @@ def take_part(
                 return None
             results = collect_results(run, whole, cap)
         close(run, whole)
-        emulated, warnings = emulation(settings, results.lateness), late_warnings(results.lateness, run.metrics.applied.seconds)
+        emulated = emulation(settings, results.lateness, shared_links=run.links is not None)
+        warnings = late_warnings(results.lateness, run.metrics.applied.seconds)
         if settings.emulate == "quota":
             emulated["workers"] = [{"rank": rank, **done} for rank, done in sorted(results.caps.items()) if done is not None]
             warnings = quota_warnings(experiment, emulated["workers"])

@@ -17,6 +17,7 @@ from hetsim.coordination.state import State
 from hetsim.dist.clocks import Clocks
 from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Pace
+from hetsim.dist.shared_links import SharedLinks
 from hetsim.dist.standstill import StandstillWatch, Store
 from hetsim.dist.transport import Transport
 from hetsim.dist.world import ProcessWorld
@@ -68,6 +69,9 @@ class RankRun:
         self.reduction = reduction
         self.clocks = clocks or Clocks.shared(experiment.num_ranks, leader=experiment.leader)
         self.trace = trace
+        emulates_links = pace.pad and experiment.coordination.needs_server and experiment.cluster.shares_links
+        self.links = SharedLinks(experiment.cluster) if emulates_links else None
+        """The links that messages are to share; the server's are emulated."""
         self._keep = keep
         self._uncapped = uncapped
         self.metrics = Metrics(experiment.num_workers, num_ahead=experiment.coordination.num_ahead)
@@ -97,7 +101,10 @@ class RankRun:
         if coordination.needs_server:
             peers = range(num_workers) if rank == num_workers else [num_workers]
             with self._uncapped():
-                mailbox = Mailbox(transport, peers, described_seconds(experiment, rank), self.pace, began=began)
+                mailbox = Mailbox(
+                    transport, peers, described_seconds(experiment, rank), self.pace, began=began,
+                    links=self.links, serves=rank == num_workers,
+                )  # fmt: skip
         state = self.prepared.rank_state(rank)
         world = ProcessWorld(
             self.prepared, state, transport=transport, mailbox=mailbox, pace=self.pace, reduction=self.reduction,

@@ -81,12 +81,12 @@ def base(*choices: str, batch_size: int, num_samples: int = 60_000, updates: int
     )
 
 
-def play(asks: Asking, workers: dict[str, Any], *, seed: int = 0) -> None:
+def play(asks: Asking, workers: dict[str, Any], *, seed: int = 0, trace: str = "none") -> Run:
     """Let every rank ask what is written in the test."""
     asgd = base("method=asgd", batch_size=64)
     axes = ("allocation", "weighting", "discount", "compensation", "admission", "compression")
     script = Script(asks=asks, **{axis: getattr(asgd.coordination, axis) for axis in axes})
-    simulate(replace(asgd, cluster=parse_cluster(workers), coordination=script, seed=seed))
+    return simulate(replace(asgd, cluster=parse_cluster(workers), coordination=script, seed=seed), trace=trace)
 
 
 def recorded(folder: Path, *points: tuple[float, float]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ from hetsim.dist.fake import FakeNetwork
 from hetsim.dist.messages import Arrival, Mailbox
 from hetsim.dist.pace import Lateness, Pace
 from hetsim.dist.settings import Emulation
+from hetsim.dist.shared_links import SharedLinks
 from hetsim.dist.world import SECOND, ProcessWorld, Started, Turn
 from hetsim.effects import AllReduce, Batch, Commit, Effect, Gradient, PeerLost, Program, Receive, Send, Start, Update, Wait
+from hetsim.errors import RunFailed
 from hetsim.results.intervals import first_intervals
 from hetsim.runtime.metrics import Metrics
 from hetsim.runtime.preparation import prepare
@@ -263,6 +267,92 @@ def test_a_message_is_held_until_it_is_due() -> None:
     message = post.receive(None)
 
     assert pace.clock() >= message.due_at >= began + 0.05
+
+
+LATENCY = 2.0
+
+
+@pytest.fixture
+def rooms(clock: Clock) -> list[Mailbox]:
+    """Two workers and their server at the moment 0.05, whose links carry 1,000 bytes per second; latencies of 2 s."""
+    links = {"uplink_bytes_per_second": 1000.0, "downlink_bytes_per_second": 1000.0}
+    described = cluster(*[node(0.25)] * 2)
+    described["server"] |= links
+    shared, network = experiment("method=asgd", "workload=phantom", cluster=described).cluster, FakeNetwork(3)
+    clock.now = BEGAN + 0.05
+    peers = {0: [2], 1: [2], 2: [0, 1]}
+    return [
+        Mailbox(
+            network.transport(rank), peers[rank], lambda *_: LATENCY, Pace("pad", clock=clock), began=BEGAN,
+            links=SharedLinks(shared), serves=rank == 2,
+        )
+        for rank in range(3)
+    ]  # fmt: skip
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait until this holds: another thread sees to it."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_messages_to_the_server_are_due_when_their_shared_transfers_end(clock: Clock, rooms: list[Mailbox]) -> None:
+    """60 bytes from 0 on, and 80 from 0.02 on: the first is through at 0.10 and the other, alone again, at 0.14; then the latency."""
+    first, second, server = rooms
+    first.send(2, {}, Phantom(60), at=BEGAN)
+    second.send(2, {}, Phantom(80), at=BEGAN + 0.02)
+    until(lambda: all(held.messages for held in server._held.values()))
+    assert not server.has_message(None)
+
+    clock.now = BEGAN + 3.0
+    messages = [server.receive(None) for _ in range(2)]
+
+    assert [message.source for message in messages] == [0, 1]
+    assert [message.due_at - BEGAN for message in messages] == pytest.approx([2.10, 2.14])
+    assert [message.sent_at - BEGAN for message in messages] == pytest.approx([0.0, 0.02])
+    assert server.pace.kinds == {"message": Lateness(2, 0, 0.0)}
+
+
+def test_a_worker_hears_from_the_server_when_the_transfer_to_it_has_ended(clock: Clock, rooms: list[Mailbox]) -> None:
+    """Two replies at once share the uplink; a second message to the same worker waits for the first; a lost server tells no end."""
+    first, second, server = rooms
+    server.send(0, {"number": 1}, Phantom(100), at=BEGAN)
+    server.send(1, {"number": 2}, Phantom(50), at=BEGAN)
+    server.send(0, {"number": 3}, None, at=BEGAN)
+    until(lambda: len(first._held[2].messages) == 2)
+    until(lambda: second._held[2].messages)
+    assert first.num_arrived == {2: 0}
+    assert server.num_sent == {0: 2, 1: 1}
+
+    clock.now = BEGAN + 1.0
+    until(lambda: (first.num_arrived, second.num_arrived) == ({2: 2}, {2: 1}))
+    clock.now = BEGAN + 3.0
+    messages = [first.receive(None), first.receive(None), second.receive(None)]
+
+    assert [message.number for message in messages] == [1, 3, 2]
+    assert [message.due_at - BEGAN for message in messages] == pytest.approx([2.15, 2.15, 2.1])
+
+
+def test_a_server_ends_when_all_its_transfers_have(clock: Clock, rooms: list[Mailbox]) -> None:
+    """Its goodbye comes behind the end of each: whoever waits for the last message gets it."""
+    first, second, server = rooms
+    server.send(0, {}, Phantom(100), at=BEGAN)
+    leaving = [Thread(target=each.close, daemon=True) for each in (server, second)]
+    for thread in leaving:
+        thread.start()
+    until(lambda: first._held[2].messages)
+
+    clock.now = BEGAN + 3.0
+
+    assert first.receive(2).due_at - BEGAN == pytest.approx(3.0)
+    first.close()
+    for thread in leaving:
+        thread.join(30)
+        assert not thread.is_alive()
+    with pytest.raises(RunFailed, match="no message can come"):
+        first.receive(2)
 
 
 def test_a_header_that_cannot_be_sent_is_the_senders_error() -> None:

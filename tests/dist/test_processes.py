@@ -104,6 +104,28 @@ def test_padding_is_never_undercut() -> None:
             assert took >= described.message_seconds(0, 1, row.nbytes) - 1e-9
 
 
+@pytest.mark.parametrize("method", [("method=asgd",), ("method=ssgd", "coordination=parameter_server")], ids=" ".join)
+def test_messages_never_get_more_of_the_server_s_links_than_they_carry(method: tuple[str, ...]) -> None:
+    """Of the messages in one direction, those that are sent and delivered within any stretch of time fit through the link in it."""
+    carries, latency = 2e6, 1e-3
+    described = cluster(*[node(1e-5, 1e-3)] * 3, network={"latency_seconds": latency, "bytes_per_second": 1e9})
+    described["server"] |= {"uplink_bytes_per_second": 2 * carries, "downlink_bytes_per_second": carries}
+    made = experiment(*method, cluster=described, batch_size=48, budget={"updates": 20})
+
+    parts = run_in_processes(made)
+
+    rows = [row for part in parts for row in part.rows if row.kind == "message" and row.nbytes]
+    to_server, from_server = ([row for row in rows if (row.rank == 3) is back] for back in (False, True))
+    assert (len(to_server), len(from_server)) >= (20, 20)
+    for messages, capacity in ((to_server, carries), (from_server, 2 * carries)):
+        for first in messages:
+            within = sorted((row.end, row.nbytes) for row in messages if row.start >= first.start)
+            sent = 0
+            for end, size in within:
+                sent += size
+                assert end - latency - first.start >= sent / capacity - 1e-9
+
+
 def test_a_synchronous_run_is_never_shorter_than_its_simulation() -> None:
     """Each reduction and gather waits for the last to enter and then its described time, so the ends cannot come early."""
     made = experiment("method=ssgd", "allocation=dbs", cluster=QUICK, batch_size=48, budget={"updates": 12})
@@ -142,6 +164,22 @@ def test_what_cannot_keep_the_described_pace_is_counted_and_told(tmp_path: Path)
     assert summary["emulation"]["gradient"] == {"count": 10, "late": 10, "late_seconds": pytest.approx(0.5, abs=0.5)}
     assert "10 of 10 gradients" in summary["warnings"][0]
     assert "took longer than the cluster describes" in summary["warnings"][0]
+
+
+def test_the_summary_says_that_links_were_shared(tmp_path: Path) -> None:
+    """With a server and padding; an all-reduce is held by its closed form, and without padding the network is what it is."""
+    described = cluster(*[node(1e-5)] * 2)
+    described["server"] |= {"uplink_bytes_per_second": 1e9}
+    server, none = (
+        experiment(f"method={method}", "workload=phantom", cluster=described, budget={"updates": 3}) for method in ("asgd", "ssgd")
+    )
+
+    told = [
+        Processes(emulate=emulate).run(made, tmp_path / str(k), "")
+        for k, (made, emulate) in enumerate(((server, "pad"), (none, "pad"), (server, "none")))
+    ]
+
+    assert [summary is not None and summary["emulation"].get("shared_links") for summary in told] == [True, None, None]
 
 
 def test_a_run_leaves_its_files_and_a_trace_of_every_rank(tmp_path: Path) -> None:

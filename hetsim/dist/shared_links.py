@@ -1,0 +1,123 @@
+"""Transfers in real time that share the described links max-min fairly, as the simulator's do.
+
+The server learns of a transfer some time after it began, when other transfers may have begun or ended. So nothing is final for the
+last `HORIZON` seconds: they are computed again with every transfer that becomes known, from how much was left at their beginning.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from hetsim.cluster.fairness import max_min_fair
+from hetsim.cluster.model import Cluster
+
+HORIZON = 0.1
+"""In seconds: no transfer becomes known later than this after its beginning, unless the machine is overloaded."""
+
+
+@dataclass(eq=False, slots=True)
+class Transfer:
+    """A message on its way over links, and when its last byte leaves them as far as is known, in seconds of the host's clock."""
+
+    begins: float
+    nbytes: float
+    about: Any = None
+    """Whatever whoever begins it wants to know at its end."""
+    ends: float = inf
+
+
+@dataclass(eq=False, slots=True)
+class Link:
+    """A link of the cluster, for `max_min_fair`."""
+
+    bytes_per_second: float
+    left: float = 0.0
+    open: int = 0
+    groups: dict[Any, None] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """From one rank to another: it transfers one message after another, and its first one is a flow for `max_min_fair`."""
+
+    links: tuple[Link, ...]
+    cap: float
+    num_flows: int = 1
+
+
+Queues = dict[Connection, deque[tuple[float, Transfer]]]
+"""The transfers that have not ended at a moment, in the order of each connection, with the bytes that are left of each."""
+
+
+class SharedLinks:
+    """All transfers over a cluster's described links. Moments are in seconds of the host's clock, and may be told out of order."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._links: dict[tuple[str, int | str], Link] = {}
+        self._connections: dict[tuple[int, int], Connection] = {}
+        self._queues: Queues = {}
+        self._moment = -inf
+        self._under_way: list[Transfer] = []
+
+    def carries(self, sender: int, receiver: int) -> bool:
+        """Whether a described link is on the way between these ranks."""
+        return bool(self.cluster.path(sender, receiver).links)
+
+    def begin(self, sender: int, receiver: int, transfer: Transfer, *, now: float) -> None:
+        """This transfer has begun, after those that were begun between these ranks before; it may change when the others end."""
+        self._moment = advance(self._queues, self._moment, now - HORIZON)
+        self._queues.setdefault(self._connection(sender, receiver), deque()).append((transfer.nbytes, transfer))
+        self._under_way.append(transfer)
+        advance({connection: copy.copy(queue) for connection, queue in self._queues.items()}, self._moment, inf)
+
+    def next_end(self) -> float:
+        """When the next transfer ends; infinite if there is none."""
+        return min((transfer.ends for transfer in self._under_way), default=inf)
+
+    def ended(self, now: float) -> list[Transfer]:
+        """The transfers that have ended by now, and that no call has returned before, in the order of their ends."""
+        ended = sorted((transfer for transfer in self._under_way if transfer.ends <= now), key=lambda transfer: transfer.ends)
+        self._under_way = [transfer for transfer in self._under_way if transfer.ends > now]
+        return ended
+
+    def _connection(self, sender: int, receiver: int) -> Connection:
+        if (sender, receiver) not in self._connections:
+            path = self.cluster.path(sender, receiver)
+            links = tuple(self._links.setdefault(link, Link(self.cluster.capacity(link))) for link in path.links)
+            self._connections[sender, receiver] = Connection(links, path.bytes_per_second)
+        return self._connections[sender, receiver]
+
+
+def advance(queues: Queues, moment: float, until: float) -> float:
+    """Let the transfers in these queues flow from a moment on, and take out those that end, at `ends`. Returns the new moment."""
+    while moment < until and any(queues.values()):
+        heads = {connection: queue[0] for connection, queue in queues.items() if queue}
+        flowing = {connection: left for connection, (left, transfer) in heads.items() if transfer.begins <= moment}
+        rates = fair_rates(list(flowing))
+        ends = {connection: moment + left / rates[connection] for connection, left in flowing.items()}
+        begin = (transfer.begins for connection, (_, transfer) in heads.items() if connection not in flowing)
+        until_next = min([until, *ends.values(), *begin])
+        for connection, left in flowing.items():
+            _, transfer = queues[connection].popleft()
+            if ends[connection] <= until_next:
+                transfer.ends = until_next
+            else:
+                queues[connection].appendleft((left - rates[connection] * (until_next - moment), transfer))
+        moment = until_next
+    return max(moment, until) if until < inf else moment
+
+
+def fair_rates(flowing: list[Connection]) -> dict[Connection, float]:
+    """The max-min fair rates of what flows over these connections, in bytes per second."""
+    links = dict.fromkeys(link for connection in flowing for link in connection.links)
+    for link in links:
+        link.groups = {}
+    for connection in flowing:
+        for link in connection.links:
+            link.groups[connection] = None
+    return max_min_fair(flowing, list(links)) if flowing else {}
