@@ -54,7 +54,7 @@ OF_THE_RUN = re.compile(r"(runtime|overrides)(\..+)?|searchpath|job\.(config_nam
 """The keys in which Hydra says what it has composed."""
 MODE = re.compile(r"\s*[+~]*hydra\s*(\.(mode|searchpath)\b|[=@{]|$)")
 """A word that may set Hydra's mode, or add a folder whose files may."""
-OUTSIDE = "{file} lies outside of the folders of configs: move it to one of them, without '..' and links"
+OUTSIDE = "{file} lies outside of the folders of configs: move it to one of them, without '.', '..' and links"
 CHOICES = ("hydra/launcher",)
 """The groups of Hydra's of which a file may take an installed choice. No sweeper: one may keep a study in a file, with pickles in it."""
 
@@ -162,7 +162,9 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
     def checked_read(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
         if re.search(r"[$\\{}]", config_path):  # Hydra keeps the name in the config, where it would be a reference
             raise ValueError(f"{checks.shown(config_path)} is no plain name of a config: rename its file")
-        if ".." in config_path.split("/"):  # out of whichever folder or package it is looked for in
+        if {"", ".", ".."} & set(
+            config_path.removeprefix("/").split("/")
+        ):  # perhaps out of the folder, or another way to a file of Hydra's
             raise ValueError(OUTSIDE.format(file=config_path))
         for source in repository.get_sources():
             if source.scheme() == "file" and not is_own(source.path):

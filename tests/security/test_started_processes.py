@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import submitit
+from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
 from omegaconf import OmegaConf
+from submitit import AutoExecutor, SlurmExecutor
 
 import hetsim
 from hetsim import libraries
+from hetsim.cli import submitit_launcher
 from hetsim.cli.launcher import SweepRecord
+from hetsim.cli.submitit_launcher import Local, Slurm
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("elsewhere")]
 
@@ -80,6 +86,27 @@ def test_the_script_of_a_slurm_job_says_it_by_itself(own: Any, monkeypatch: pyte
         assert config.hydra.launcher.setup == ["export PYTHONSAFEPATH=1", *(own or [])]
     finally:
         record.close()
+
+
+@pytest.mark.parametrize(("safe", "options"), [("1", "-P -u"), ("", "-u")])
+@pytest.mark.parametrize("launcher", [Local, Slurm])
+def test_the_command_of_a_job_says_it_by_itself(launcher: Any, safe: str, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM gives a job's steps no variables of its script where SBATCH_EXPORT is NONE: an option of Python is none."""
+    monkeypatch.setenv("PYTHONSAFEPATH", safe)
+    monkeypatch.setattr(SlurmExecutor, "affinity", classmethod(lambda _: 2))
+    monkeypatch.setattr(submitit_launcher, "digests", lambda *_: {})
+
+    def launch(its: Any, *_: Any) -> list[str]:
+        return [submitit.AutoExecutor("jobs", cluster=its._EXECUTOR)._executor._submitit_command_str]
+
+    monkeypatch.setattr(BaseSubmititLauncher, "launch", launch)
+    made = launcher()
+    made.config = made.hydra_context = SimpleNamespace(config_loader=None)
+
+    (command,) = made.launch([[]], 0)
+
+    assert command.startswith(f"{shlex.quote(sys.executable)} {options} -m submitit.core._submit ")
+    assert submitit.AutoExecutor is AutoExecutor
 
 
 def test_python_writes_through_no_link_either() -> None:

@@ -487,7 +487,7 @@ def test_no_type_of_hydras_is_left_under_a_key() -> None:
             check_untyped(changed)
 
 
-@pytest.mark.parametrize("default", ["../../mine", "//FOLDER/mine", "link", "link.yaml"])
+@pytest.mark.parametrize("default", ["../../mine", "//FOLDER/mine", "link", "link.yaml", "./mine", "/./hydra/output/default"])
 def test_a_file_reads_no_other_yaml_of_the_user(
     default: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
