@@ -207,13 +207,14 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
         raise ValueError(f"{place} is a link, and would be written through: give another folder")
     try:
         summary = start(config, place, typed, only_run_in)
-    except USERS as error:
+    except Exception as error:
         whole = "".join(traceback.format_exception(error))  # a notebook keeps what it shows
         shows_nothing = hidden(whole, config) == whole and all(map(str.isprintable, whole.split("\n")))
         if shows_nothing and not isinstance(error, OSError):
             raise
         kind = ValueError if isinstance(error, ValueError) else RunFailed
-        raise kind(hidden(sentence(error), config)) from (error if shows_nothing else None)
+        said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
+        raise kind(hidden(said, config)) from (error if shows_nothing else None)
     if summary is None:
         raise RunFailed("another process leads this run: call hetsim.run in one process, or start the command by a launcher")
     return Run(place, summary)
@@ -320,7 +321,8 @@ def search(
 ) -> Search:
     """Search for the best values of the keys that are given as an interval, a range or a list, as `hetsim-search` does.
 
-    The same call with the same folder goes on until it holds so many trials. ValueError with one sentence if nothing can be searched.
+    The same call with the same folder goes on until it holds so many trials. ValueError with one sentence if nothing can be searched,
+    RunFailed if no trial could run.
     """
     from hetsim.cli.search.command import told
     from hetsim.cli.search.search import Question as Asked
@@ -332,5 +334,7 @@ def search(
     with opened(asked, Path(folder)) as found:
         found.tell = lambda _: None
         found.run()
-        best = found.best
-    return Search(Path(folder), best.value if best else None, found.words(best) if best else (), told(found))
+        best, said = found.best, told(found)
+        if not found.has_run:
+            raise RunFailed(said)
+    return Search(Path(folder), best.value if best else None, found.words(best) if best else (), said)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -403,6 +404,16 @@ def test_an_experiment_is_checked_before_torch_is_imported():
     """)
 
     assert loaded & {"torch", "torchvision", "scipy.stats", "sklearn", "matplotlib", "pyarrow"} == set()
+
+
+def test_pytest_looks_into_every_folder_of_the_tests(pytestconfig: pytest.Config) -> None:
+    """Its own list of what to leave out has a folder `dist`, too."""
+    left_out = pytestconfig.getini("norecursedirs")
+    tests = Path(__file__).parent
+    folders = {parent.name for file in tests.rglob("test_*.py") for parent in file.parents if parent.is_relative_to(tests)}
+
+    assert "dist" in folders
+    assert [name for name in folders if any(fnmatch(name, pattern) for pattern in left_out)] == []
 
 
 def test_the_linter_reads_every_file_of_the_package() -> None:

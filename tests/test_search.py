@@ -265,6 +265,21 @@ def test_pruning_by_the_learning_curve_of_a_real_run(tmp_path: Path) -> None:
             process.run((*words, "evaluate_every_epochs=0.25"), kill)
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_search_of_which_no_trial_can_run_says_so(processes: int, tmp_path: Path) -> None:
+    """By one sentence, and it leaves nothing."""
+    nodes = "cluster.nodes=[{count: 2, seconds_per_sample: 1e-4, overhead_seconds: 0}]"
+    fails = "+cluster.faults={detection_seconds: 0.1, schedule: [{nodes: [0, 1], crash: 0.001}]}"
+
+    with pytest.raises(RunFailed, match=r"no trial has a number for seconds: 2 trials, 0 pruned, 2 failed"):
+        hetsim.search(
+            *TINY, "method=asgd", nodes, fails, "batch_size=range(64,80)", objective="seconds", trials=2, processes=processes,
+            folder=tmp_path / "s",
+        )  # fmt: skip
+
+    assert not (tmp_path / "s").exists()
+
+
 def test_a_search_outlives_a_first_trial_that_is_refused(tmp_path: Path) -> None:
     """Three that are refused at the beginning end it; the error is that of the third."""
     refused = iter((True, True, False, False, True))

@@ -22,6 +22,8 @@ SHORT = 4
 """Values of fewer letters are not looked for in the text of an error: they would be found everywhere."""
 PART = 12
 """A part of a value of so many letters, or of half of it, is not shown in the text of an error."""
+COMPONENT = 8
+"""What stands between two signs of a value and has so many letters, or a digit, is looked for by itself."""
 
 # OmegaConf warns of an empty element in a list that it decodes, and quotes the list, which may be the value of a variable.
 warnings.filterwarnings("ignore", message="In the sequence ", module="omegaconf")
@@ -67,7 +69,11 @@ def hidden(text: str, config: DictConfig) -> str:
                 part = config[key]
                 if OmegaConf.is_config(part):
                     OmegaConf.to_container(part, resolve=True)
-    parts = [(name, part) for name, value in values.items() for part in {value, " ".join(value.split()), *_words(value), repr(value)[1:-1]}]
+    parts = [
+        (name, part)
+        for name, value in values.items()
+        for part in {value, " ".join(value.split()), *_words(value), *_components(value), repr(value)[1:-1]}
+    ]
     for name, part in sorted(parts, key=lambda item: -len(item[1])):
         text = _masked(text, part, f"${{oc.env:{name}}}") if len(part) >= SHORT else text
     return text
@@ -76,6 +82,11 @@ def hidden(text: str, config: DictConfig) -> str:
 def _words(value: str) -> list[str]:
     """The words of a value that is a list or a sentence: a config may take it apart."""
     return re.findall(r"[\w.+/=-]+", value) if re.search(r"[\s\"'\[\]{},]", value) else []
+
+
+def _components(value: str) -> list[str]:
+    """What stands between the signs of a value, as a password in a URL does, but for short words."""
+    return [part for part in re.findall(r"[\w.+-]+", value) if len(part) >= COMPONENT or any(map(str.isdigit, part))]
 
 
 def _masked(text: str, value: str, reference: str) -> str:

@@ -39,6 +39,7 @@ def report(error: BaseException, *, hide: Callable[[str], str] = str) -> None:
 
     `hide` takes out of the sentence what no file may hold.
     """
+    show_notes(error, hide=hide)
     text = hide(sentence(error))
     order = CONSEQUENCE if isinstance(error.__cause__, PeerLost) else 1 if isinstance(error, RunFailed | OSError) else CAUSE
     if leave_reason(text, order=order):
@@ -49,7 +50,17 @@ def report(error: BaseException, *, hide: Callable[[str], str] = str) -> None:
 
 def show_traceback(*, hide: Callable[[str], str] = str) -> None:
     """Print the traceback of the error that is being handled, without control characters and without what `hide` takes out."""
-    print("\n".join(map(checks.printable, hide(traceback.format_exc()).rstrip().split("\n"))), file=sys.stderr, flush=True)
+    _show(hide(traceback.format_exc()))
+
+
+def show_notes(error: BaseException, *, hide: Callable[[str], str] = str) -> None:
+    """Print the notes of a run's failure in the same way: the traceback of an unexpected error, from the process of its rank."""
+    for note in getattr(error, "__notes__", ()) if isinstance(error, RunFailed) else ():
+        _show(hide(note))
+
+
+def _show(text: str) -> None:
+    print("\n".join(map(checks.printable, text.rstrip().split("\n"))), file=sys.stderr, flush=True)
 
 
 def sentence(error: BaseException) -> str:

@@ -18,12 +18,13 @@ from omegaconf import DictConfig, OmegaConf
 from hetsim.cli.arguments import verbose
 from hetsim.cli.entries import entries_of, identity, name_of_folder
 from hetsim.cli.environment import hidden
-from hetsim.cli.errors import USERS, report, sentence, show_traceback
+from hetsim.cli.errors import USERS, report, sentence, show_notes, show_traceback
 from hetsim.cli.outcomes import Outcome
 from hetsim.cli.plugins import RECORD
 from hetsim.cli.start import start
 from hetsim.dist.launched import first_rank
 from hetsim.errors import RunFailed
+from hetsim.memory import out_of_memory
 from hetsim.results.describe import describe, one_line
 from hetsim.results.folder import remove_error, write_error
 from hetsim.results.identity import finished_summary
@@ -60,6 +61,11 @@ def _single_run(config: DictConfig, folder: Path) -> None:
         else:
             report(error, hide=partial(hidden, config=config))
         failures.append(error)
+    except Exception as error:
+        if out_of_memory(error) is not None:
+            raise
+        show_traceback(hide=partial(hidden, config=config))
+        failures.append(error)
     finally:
         if summary is None:
             remove_if_empty(folder)  # Hydra made it; if it is not empty, its files are an earlier run's
@@ -89,6 +95,8 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
     except Exception as error:
         if settings.verbose is True:
             show_traceback(hide=partial(hidden, config=config))
+        else:
+            show_notes(error, hide=partial(hidden, config=config))
         expected = isinstance(error, USERS)
         reason = sentence(error) if expected else f"{type(error).__name__} in hetsim's own code: {sentence(error)}"
         reason = hidden(reason, config)  # a launcher writes what is printed, and the outcome, to files

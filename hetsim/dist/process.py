@@ -104,8 +104,9 @@ def child(
         if (short := out_of_memory(error)) is not None:
             sender.send((2, RunFailed(f"rank {rank}: {short}")))
             return
-        traceback.print_exc()
-        sender.send((2, RunFailed(f"rank {rank} failed: {type(error).__name__}: {error}")))
+        failed = RunFailed(f"rank {rank} failed: {type(error).__name__}: {error}")
+        failed.add_note(traceback.format_exc())  # the process that started this one shows it, as it knows what not to show
+        sender.send((2, failed))
     else:
         sender.send((0, summary))
 

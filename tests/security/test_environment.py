@@ -116,6 +116,58 @@ def test_a_traceback_does_not_tell_a_value(
     assert "\x1b" not in told
 
 
+OWN = """
+from dataclasses import dataclass
+from hetsim.policies.allocation import Even
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(Even):
+    server: str = ""
+    def observe(self, *arguments): raise RuntimeError(f"{self.server} does not answer")
+"""
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """An allocation of the user's own that fails with a text that a config chose, and that variable."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", SECRET)
+    (tmp_path / "brokenown.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    chosen = "allocation={_target_: brokenown.Broken, server: '${oc.env:HETSIM_TEST_SECRET}'}"
+    return ("workload=quadratic", "method=ssgd", f"+{chosen}", "budget.epochs=1", "pictures=false")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["sim", "dist"])
+@pytest.mark.parametrize("sweep", [(), ("-m",)])
+def test_an_unexpected_error_does_not_tell_a_value(
+    sweep: tuple[str, ...], backend: str, broken: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Its traceback, which may come from a rank of a real run, is shown without it."""
+    folders = (f"hydra.sweep.dir={tmp_path / 'sweep'}", f"hydra.run.dir={tmp_path / 'run'}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *sweep, *broken, "trust=[brokenown]", f"backend={backend}", *folders) == 1
+
+    told = capfd.readouterr().err
+    assert "does not answer" in told
+    assert SECRET not in told
+    assert SECRET not in texts(tmp_path / "sweep")
+    assert ("Traceback" in told) is (backend == "dist" or not sweep)
+    assert not any((tmp_path / "run").glob("*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["sim", "dist"])
+def test_a_notebook_does_not_show_a_value_in_an_unexpected_error(backend: str, broken: tuple[str, ...], tmp_path: Path) -> None:
+    """Of the user's own module, or of hetsim."""
+    with pytest.raises(RunFailed, match="does not answer") as failed:
+        hetsim.run(*broken, f"backend={backend}", trust=["brokenown"], folder=tmp_path / "run")
+
+    assert SECRET not in "".join(traceback.format_exception(failed.value))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
@@ -143,6 +195,9 @@ def test_a_notebook_does_not_show_a_value(words: tuple[str, ...], tmp_path: Path
         ("correct-horse-battery", f"batch_size must be whole, not '{'x' * 190}correct-h …"),
         ("correct\nhorse\\battery'staple", 'not "correct\\nhorse\\\\battery\'staple"'),
         ("corp\\alice\\battery", "not 'corp\\\\alice\\\\battery'"),
+        ("https://alice9:horse@host@data.example.org/v1/sets", "cannot reach alice9"),
+        ("https://someone:battery1@data.example.org/v1/sets", "wrong password battery1"),
+        ("server=data.example.org;password=correct-horse;timeout=30", "wrong password correct-horse"),
     ],
 )
 def test_a_sentence_shows_no_large_part_of_a_value(value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,6 +236,8 @@ UNREADABLE = {
     "a header without an end": npy(header("(8, 5)"))[:40],
     "a header that is a program": npy("__import__('os').system('true')"),
     "a header of four gigabytes": b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(99),
+    "a type without a name": npy("{'descr': (), 'fortran_order': False, 'shape': (8, 5)}"),
+    "a type that is cut off": npy("{'descr': ('<f4',), 'fortran_order': False, 'shape': (8, 5)}"),
     "a version of records with names": npy(header("(8, 5)"), bytes(160), b"\x03\x00"),
 }
 

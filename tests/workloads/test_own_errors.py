@@ -129,6 +129,16 @@ def test_a_mistake_is_one_sentence(
     assert re.search(SENTENCES[change].replace("NAME", name), sentence.removeprefix("hetsim: error: ").rstrip("\n"))
 
 
+def test_targets_that_fail_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are asked for where a part of the data is to be balanced."""
+    text = WHOLE.replace("train=data", "train=type('T', (list,), {'targets': property(lambda its: 1 / 0)})(data)")
+    name, sentence = told(tmp_path, text, ("method=ssgd", "+workload.num_samples=20"), monkeypatch, capsys)
+
+    start = f"hetsim: error: workload.module={name}:build: the targets of the data failed with ZeroDivisionError: division by zero ("
+    assert sentence.startswith(start)
+    assert sentence.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

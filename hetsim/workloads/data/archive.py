@@ -8,6 +8,7 @@ import lzma
 import math
 import os
 import reprlib
+import struct
 import textwrap
 import tokenize
 import zipfile
@@ -37,8 +38,8 @@ MAX_PADDING = 2**20
 REMEDY = "give fewer samples, or smaller ones"
 
 UNREADABLE = (
-    *(OSError, EOFError, ValueError, TypeError, KeyError, OverflowError, MemoryError, RuntimeError, SyntaxError),
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError),
+    *(OSError, EOFError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError, RuntimeError, SyntaxError),
+    *(struct.error, zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError),
 )
 """What zipfile, lzma and NumPy raise where a file is not as it should be."""
 

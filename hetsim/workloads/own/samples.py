@@ -57,7 +57,8 @@ class Samples:
 
     def labels(self) -> NDArray[np.int64] | None:
         """Whole numbers where they are at hand: the last tensor of a TensorDataset, or the `targets` that torchvision's sets have."""
-        found = self.dataset.tensors[-1] if type(self.dataset) is TensorDataset else getattr(self.dataset, "targets", None)
+        with users_code(self.function, "the targets of the data"):
+            found = self.dataset.tensors[-1] if type(self.dataset) is TensorDataset else getattr(self.dataset, "targets", None)
         try:
             labels = np.asarray(found)
         except Exception:
