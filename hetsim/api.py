@@ -11,7 +11,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,10 +67,25 @@ def _one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def called(*arguments: P.args, **options: P.kwargs) -> R:
-        with _lock:
+        with _lock, _current_folder_named():
             return function(*arguments, **options)
 
     return called
+
+
+@contextlib.contextmanager
+def _current_folder_named() -> Iterator[None]:
+    """While this lasts, Python imports from the folder that is the current one now, if from any: a run may make its own the current one."""
+    places = [place for place, entry in enumerate(sys.path) if not entry]
+    for place in places:
+        sys.path[place] = os.getcwd()
+    before = list(sys.path)
+    try:
+        yield
+    finally:
+        if sys.path == before:
+            for place in places:
+                sys.path[place] = ""
 
 
 _lock = RLock()

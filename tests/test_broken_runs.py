@@ -18,6 +18,7 @@ from hetsim import memory
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.table import main as table_main
 from hetsim.results.identity import config_header, finished_summary
+from hetsim.results.intervals import read_trace
 from hetsim.results.run_files import REMEDY
 from hetsim.runtime.recorder import GRADIENT, UPDATE
 from hetsim.runtime.trace import as_table
@@ -352,6 +353,14 @@ def test_a_trace_of_another_kind_is_one_sentence(table: pa.Table, sentence: str,
     said = told("hetsim-compare")
     assert said.startswith(f"{path}{sentence}")
     assert said.endswith(f": {REMEDY}")
+
+
+def test_a_trace_has_no_words_for_pandas(sweep: Path) -> None:
+    """It would take them for types, indexes and time zones."""
+    path = sweep / "run" / "trace.parquet"
+    parquet.write_table(TRACE.replace_schema_metadata({b"pandas": b"[[["}), path)
+
+    assert read_trace(path).schema.metadata is None
 
 
 @pytest.mark.parametrize("kept", [0, 3, 100, -5])

@@ -216,7 +216,14 @@ def test_an_interrupted_sweep_says_how_to_go_on(
 
 def test_an_outcome_that_cannot_be_written_fails_the_sweep(tmp_path: Path) -> None:
     """A run in another process must not look as if it had succeeded; its outcome comes back instead as the error."""
-    hydra = {"sweep": {"dir": str(tmp_path)}, "sweeper": {}, "launcher": {}, "overrides": {"task": []}, "job": {"num": 3}}
+    hydra = {"sweep": {"dir": str(tmp_path)}, "sweeper": {}, "launcher": {}, "overrides": {"task": []}}
+    hydra |= {
+        "verbose": False,
+        "job_logging": None,
+        "output_subdir": None,
+        "callbacks": {},
+        "job": {"num": 3, "chdir": None, "env_set": {}},
+    }
     config = OmegaConf.create({"hydra": hydra})
     record = SweepRecord()
     try:

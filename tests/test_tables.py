@@ -534,7 +534,7 @@ def test_a_table_is_neither_a_picture_nor_a_formula(
 ) -> None:
     """In Markdown and in a spreadsheet; numbers stay as they are."""
     key = "![x](http://evil.example/t.png)"
-    for place, value in enumerate(("=cmd|calc", "-0.5", "+1e-3", "x;=cmd|calc")):
+    for place, value in enumerate(("=cmd|calc", "-0.5", "+1e-3", "x;=cmd|calc", "＝cmd|calc")):
         made(tmp_path / str(place), 0, **{key: value}, typed=(f"{key}={value}",))
 
     assert exit_status(monkeypatch, "hetsim-table", table_main, tmp_path) == 0
@@ -543,6 +543,7 @@ def test_a_table_is_neither_a_picture_nor_a_formula(
     written = (tmp_path / "table.csv").read_text()
     assert all(text in written for text in ('"\'=cmd|calc"', '"-0.5"', '"+1e-3"', "\"x;'=cmd"))
     assert '"=cmd' not in written
+    assert '"＝cmd' not in written
 
 
 def test_folders_that_are_nested_too_deeply_are_one_sentence(

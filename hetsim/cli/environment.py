@@ -86,7 +86,8 @@ def _words(value: str) -> list[str]:
 
 def _components(value: str) -> list[str]:
     """What stands between the signs of a value, as a password in a URL does, but for short words."""
-    return [part for part in re.findall(r"[\w.+-]+", value) if len(part) >= COMPONENT or any(map(str.isdigit, part))]
+    parts = {*re.findall(r"[\w.+-]+", value), *re.findall(r"\w+", value)}
+    return [part for part in parts if len(part) >= COMPONENT or any(map(str.isdigit, part))]
 
 
 def _masked(text: str, value: str, reference: str) -> str:

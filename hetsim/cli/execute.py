@@ -29,21 +29,12 @@ def execute(context: HydraContext, task: TaskFunction, master: DictConfig, typed
         whole.hydra.job.num = number
     own = own_config(context.config_loader, master, typed, whole) if is_plain(whole) else None
     if own is None:
-        _check_no_links(whole)
         ended = run_job(
             hydra_context=context, task_function=task, config=whole, job_dir_key="hydra.sweep.dir", job_subdir_key="hydra.sweep.subdir"
         )
         return JobReturn(overrides=ended.overrides, status=ended.status, _return_value=ended._return_value)
     with resolved_once(whole, own):
         return _run(context, task, whole, own, typed)
-
-
-def _check_no_links(config: DictConfig) -> None:
-    """ValueError with one sentence if Hydra would write its own files of a run, or a log, through a link in the run's folder."""
-    folder = Path(str(OmegaConf.select(config, "hydra.sweep.dir")), str(OmegaConf.select(config, "hydra.sweep.subdir")))
-    for path in folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ():
-        if path.is_symlink():
-            raise ValueError(f"{path} is a link, and would be written through: remove it")
 
 
 def is_plain(config: DictConfig) -> bool:

@@ -7,6 +7,7 @@ value of an environment variable. So a value has a place in a folder's name only
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ PLAIN = re.compile(r"now:.*|oc\.env:.*|hetsim\.(folder|name):.*|hydra[:.](runtim
 """What no config file from outside has a say in."""
 SAID = r"(run\.dir|sweep\.(dir|subdir)|job\.override_dirname)$|(help|hydra_help|runtime|overrides)\."
 """The keys of Hydra's that `let_values_be_names` cares for, and those in which it says what was typed."""
-OWN = re.compile(r"now:.*|hydra[:.]((runtime|job|sweep|run)\.\w+|(mode|verbose))|oc\.env:.*")
-"""What is Hydra's own, in Hydra's part of a config."""
+OWN = re.compile(r"now:.*|hydra[:.](runtime\.\w+|(job|sweep|run)\.(?!override_dirname)\w+|(mode|verbose))|oc\.env:.*")
+"""What is Hydra's own, in Hydra's part of a config, but for the words of a run, of which a file may vary some."""
+FOUND = re.compile(r"hydra[:.]runtime\b.*")
+"""What Hydra found where it was started, such as the current folder, which may be a stranger's and have any name."""
 KEY = re.compile(r"(hydra:)?([\w.\[\]]+)")
 
 
@@ -47,14 +50,42 @@ def check_script_folder(folder: Path) -> None:
 
 def check_own_references(config: DictConfig) -> None:
     """ValueError with one sentence if Hydra's part of a config refers to keys that a file may set, elsewhere than in `FOLDERS`."""
-    for key, value in flattened(OmegaConf.to_container(config.hydra, resolve=False)):
-        if not isinstance(value, str) or re.match(SAID, key):
-            continue
-        for reference in REFERENCE.finditer(value):
-            if not OWN.fullmatch(reference[1]):
-                raise ValueError(
-                    f"hydra.{key} has {reference[0]}, whose value may come from a config file of others beside it: write the value out"
-                )
+    for key, reference in _references(config.hydra):
+        if not OWN.fullmatch(reference[1]) and not re.match(SAID, key):
+            raise ValueError(
+                f"hydra.{key} has {reference[0]}, whose value may come from a config file of others beside it: write the value out"
+            )
+
+
+def check_script(launcher: DictConfig) -> None:
+    """ValueError with one sentence if a launcher's settings, which become lines of a script, have the name of a folder in them."""
+    for key, reference in _references(launcher):
+        if FOUND.fullmatch(reference[1]):
+            raise ValueError(f"hydra.launcher.{key} has {reference[0]}, which a job's script may take for more: write the value out")
+
+
+def _references(config: DictConfig) -> Iterator[tuple[str, re.Match[str]]]:
+    """Each reference in a config, and the key at which it stands."""
+    for key, value in flattened(OmegaConf.to_container(config, resolve=False)):
+        for text in _texts(value):
+            for reference in REFERENCE.finditer(text):
+                yield key, reference
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for each in (*value, *value.values()) for text in _texts(each))
+    elif isinstance(value, list):
+        yield from (text for each in value for text in _texts(each))
+
+
+def check_no_links(folder: Path) -> None:
+    """ValueError with one sentence if Hydra would write its own files of a run, or a log, through a link anywhere in this folder."""
+    for path in folder.rglob("*") if folder.is_dir() and not folder.is_symlink() else ():
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link, and would be written through: remove it")
 
 
 def let_values_be_names(config: DictConfig) -> None:

@@ -16,7 +16,8 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from hetsim.cli.errors import report, sentence
-from hetsim.cli.folders import check_folder, check_script_folder
+from hetsim.cli.execute import is_plain
+from hetsim.cli.folders import check_folder, check_no_links, check_script, check_script_folder
 from hetsim.cli.outcomes import Outcome, closing_line, failure_lines
 from hetsim.cli.sweep_size import check_sweep_size
 from hetsim.dist.torchrun import leave_reason
@@ -52,6 +53,14 @@ class SweepRecord(Callback):
         self.outcomes: list[Outcome] = []
         self._files: Path | None = None
 
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        """Refuse a folder with links, if Hydra writes files of its own there."""
+        try:
+            if not is_plain(config):
+                check_no_links(Path(config.hydra.run.dir).absolute())
+        except Exception as error:
+            raise Refused(error, config) from None
+
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Check how large the sweep is and where its files go, before anything is launched."""
         try:
@@ -62,11 +71,14 @@ class SweepRecord(Callback):
             check_folder("hydra.sweep.dir", Path(config.hydra.sweep.dir).absolute())
             if "submitit_folder" in (config.hydra.get("launcher") or {}):
                 check_script_folder(Path(config.hydra.sweep.dir).absolute())
+                check_script(config.hydra.launcher)
             self._files = Path(config.hydra.sweep.dir).absolute() / f".outcomes-{uuid.uuid4().hex}"
             self._files.mkdir(parents=True)
             for path in self._files.parent.iterdir():  # multirun.yaml, .submitit, a run's folder: Hydra would write through them
                 if path.is_symlink() or not (path.is_file() or path.is_dir()):
                     raise ValueError(f"{path} is a link or a pipe, and would be written through: remove it")
+            if not is_plain(config):
+                check_no_links(self._files.parent)
             if "submitit_folder" in (config.hydra.get("launcher") or {}):
                 # it holds pickles, so it must be none that was there before
                 config.hydra.launcher.submitit_folder = f"${{hydra.sweep.dir}}/.submitit/{uuid.uuid4().hex}/%j"

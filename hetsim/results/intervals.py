@@ -29,7 +29,7 @@ BYTES_OF_A_ROW = 100
 
 def read_trace(trace: Path) -> Any:
     """The whole trace of a run, as an Arrow table; ValueError with one sentence if it is none."""
-    return _read(trace, None, lambda table: table)
+    return _read(trace, None, lambda table: table.replace_schema_metadata())  # which pandas would read
 
 
 def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:

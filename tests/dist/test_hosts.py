@@ -220,6 +220,11 @@ def test_what_all_ranks_refuse_every_host_says_once(launchers: Any, tmp_path: Pa
     assert not (tmp_path / "run").exists()
 
 
+def without_gloos(text: str) -> str:
+    """Without the lines in which gloo says that it tries again to connect."""
+    return "".join(line for line in text.splitlines(keepends=True) if "gloo/transport" not in line)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["lose a worker", "interrupt", "kill the first launcher", "kill the second launcher"])
 def test_no_process_is_left_on_any_host(end: str, launchers: Any, tmp_path: Path) -> None:
@@ -235,7 +240,7 @@ def test_no_process_is_left_on_any_host(end: str, launchers: Any, tmp_path: Path
         os.killpg(both[0].pid, signal.SIGINT)
     elif lost is not None:
         both[lost].kill()
-    told = [each.communicate(timeout=120)[1] for each in both]
+    told = [without_gloos(each.communicate(timeout=120)[1]) for each in both]
 
     wait_for(lambda: all(not family(each.pid) for each in both), 20)
     assert all("Traceback" not in error for error in told), told

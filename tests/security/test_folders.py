@@ -272,6 +272,61 @@ def test_help_is_shown_beside_a_folder_of_configs(
     assert "hetsim trains a model" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "typed",
+    ["+hydra.launcher.setup=['cd ${hydra.runtime.cwd}']", "+hydra.launcher.comment='${hydra:runtime.cwd}'", "hydra.launcher.name=x"],
+)
+def test_a_jobs_script_has_no_name_of_the_current_folder(
+    typed: str, theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be a stranger's, and called `data;touch MARK;#`."""
+    (theirs / "data;touch MARK;#").mkdir()
+    monkeypatch.chdir(theirs / "data;touch MARK;#")
+    where = ("hydra/launcher=submitit_local", f"hydra.sweep.dir={theirs.parent / 'out'}")
+
+    status = exit_status(monkeypatch, "hetsim", main, "-m", *QUICK, "method=ssgd", *where, typed)
+
+    refused = "which a job's script may take for more: write the value out"
+    assert (status, refused in capsys.readouterr().err) == ((1, True) if "cwd" in typed else (0, False))
+    assert not list(theirs.parent.rglob("MARK"))
+
+
+@pytest.mark.parametrize("typed", ["hydra.job.name=a-${hydra.job.override_dirname}", "+hydra.launcher.setup=['echo ${data_root}']"])
+def test_what_a_file_may_set_has_no_place_in_hydras_own_keys(
+    typed: str, theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor in a list, nor as the words of a run."""
+    (theirs / "experiment" / "nice.yaml").write_text(
+        "# @package _global_\ndata_root: 'x; touch MARK'\nhydra: {sweeper: {params: {seed: '1,2'}}}\n"
+    )
+    typed_too = ("hydra/launcher=submitit_local", typed) if "launcher" in typed else (typed,)
+
+    assert exit_status(monkeypatch, "hetsim", main, "-m", *QUICK, "--config-dir", theirs, "experiment=nice", *typed_too) == 1
+
+    assert "whose value may come from a config file of others beside it: write the value out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "link"),
+    [(("hydra.output_subdir=.hydra",), ".hydra"), (("hydra.output_subdir=a/b",), "a/b"), (("hydra/job_logging=default",), "main.log")],
+)
+def test_hydra_writes_through_no_link_of_a_single_run_or_a_job(
+    typed: tuple[str, ...], link: str, theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At any depth of the folder."""
+    mine = theirs.parent / "mine"
+    mine.mkdir()
+    (theirs / link).parent.mkdir(exist_ok=True)
+    (theirs / link).symlink_to(mine / "new.log" if link == "main.log" else mine)
+    jobs = ("-m", f"hydra.sweep.dir={theirs.parent}", "hydra.sweep.subdir=theirs", "hydra/launcher=submitit_local")
+
+    for where in ((f"hydra.run.dir={theirs}",), jobs):
+        assert exit_status(monkeypatch, "hetsim", main, *QUICK, "method=ssgd", *where, *typed) == 1
+        assert "is a link, and would be written through: remove it" in capsys.readouterr().err
+
+    assert not list(mine.iterdir())
+
+
 @pytest.mark.parametrize("typed", [("hydra.output_subdir=.hydra",), ("hydra/job_logging=default",)])
 def test_hydra_writes_through_no_link_of_a_run(
     typed: tuple[str, ...], theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

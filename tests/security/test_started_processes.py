@@ -18,6 +18,7 @@ from submitit import AutoExecutor, SlurmExecutor
 
 import hetsim
 from hetsim import libraries
+from hetsim.api import _one_at_a_time
 from hetsim.cli import submitit_launcher
 from hetsim.cli.launcher import SweepRecord
 from hetsim.cli.submitit_launcher import Local, Slurm
@@ -64,6 +65,19 @@ def test_a_program_that_imports_from_the_current_folder_goes_on_doing_so(monkeyp
     assert os.environ["PYTHONSAFEPATH"] == ""
 
 
+def test_a_run_that_changes_the_folder_changes_no_place_of_imports(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook imports from the current folder, which a typed hydra.job.chdir would make a run's, perhaps a stranger's."""
+    (elsewhere / "theirs").mkdir()
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+
+    def asked() -> list[str]:
+        os.chdir("theirs")
+        return list(sys.path)
+
+    assert _one_at_a_time(asked)()[0] == str(elsewhere)
+    assert sys.path[0] == ""
+
+
 def test_python_that_ignores_its_variables_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes would, too; with -P they do not need one."""
     monkeypatch.setattr(sys, "flags", SimpleNamespace(ignore_environment=1, safe_path=False, verbose=0))
@@ -79,6 +93,8 @@ def test_the_script_of_a_slurm_job_says_it_by_itself(own: Any, monkeypatch: pyte
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     launcher = {"submitit_folder": "x", "setup": own}
     hydra = {"sweep": {"dir": "sweep"}, "sweeper": {}, "launcher": launcher, "overrides": {"task": []}, "job": {"num": 0}}
+    hydra |= {"verbose": False, "job_logging": None, "output_subdir": None, "callbacks": {}}
+    hydra["job"] |= {"chdir": None, "env_set": {}}
     config = OmegaConf.create({"hydra": hydra})
     record = SweepRecord()
     try:

@@ -169,4 +169,4 @@ def _no_formula(text: str) -> str:
     """
     if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", text):
         return text
-    return re.sub(r"""(^|[;|\t,"'])(\s*[=+@-]|\t)""", r"\1'\2", text)
+    return re.sub(r"""(^|[;|\t,"'])(\s*[=+@＝＋＠－-]|\t)""", r"\1'\2", text)
