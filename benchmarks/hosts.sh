@@ -3,8 +3,9 @@
 #
 # Each host is a network namespace with a link to a switch, which sends and receives so many Mbit/s (tc's tbf), and, where the system has time
 # namespaces, with a clock of its own. hetsim-launch starts one process on each. A row compares the real seconds of an update with the
-# simulated ones, for the link as it is described: its rate but for Ethernet's, IP's and TCP's headers, and the latency of the shortest round trip.
-# WORDS are added to both. It needs root and iproute2; nothing leaves the machine, and nothing is left of it.
+# simulated ones, for the link as it is described: its rate but for Ethernet's, IP's and TCP's headers, and the latency of the shortest round trip;
+# and has the seconds of a real gradient. A method may have words of its own, after commas, as ssgd,coordination=parameter_server. WORDS are added to
+# both runs of all. Nodes are described as computing in no time. It needs root and iproute2; nothing leaves the machine, and nothing is left of it.
 set -euo pipefail
 
 hosts=3 mbit=200 updates=20 methods="ssgd asgd"
@@ -70,9 +71,10 @@ row() {  # method
 import json, sys
 method, real, simulated = sys.argv[1], *(json.load(open(path)) for path in sys.argv[2:])
 measured, described = (1 / run["updates_per_second"] for run in (real, simulated))
+gradient = sum(one["compute_seconds"] for one in real["per_worker"]) / sum(one["iterations"] for one in real["per_worker"])
 clocks = real["emulation"].get("clocks")
 error = "one clock" if clocks is None else f"{clocks['num_clocks']:.0f} clocks, to {1e6 * clocks['error_seconds']:.0f} µs"
-print(f"{method:12} {measured:12.4f} {described:12.4f} {described / measured - 1:+9.2%}   {error}")
+print(f"{method:12} {measured:12.4f} {gradient:12.4f} {described:12.4f} {described / measured - 1:+9.2%}   {error}")
 END
 }
 latency() {  # method
@@ -80,10 +82,13 @@ latency() {  # method
 }
 
 echo "$hosts hosts, links of $mbit Mbit/s, $updates updates each; seconds of an update"
-printf '%-12s %12s %12s %9s\n' method measured simulated error
+printf '%-12s %12s %12s %12s %9s\n' method measured gradient simulated error
 port=29500
-for method in $methods; do
+for chosen in $methods; do
+  IFS=, read -ra own <<< "$chosen"
+  method=${own[0]}
   coordination=$("$python" -m hetsim.cli.methods --json "$method" | "$python" -c 'import json, sys; print(json.load(sys.stdin)[0]["choices"]["coordination"])')
+  for word in "${own[@]:1}"; do [[ $word != coordination=* ]] || coordination=${word#*=}; done
   case $coordination in *all_reduce | local_steps) servers=0 ;; *) servers=1 ;; esac
   rate=$(( mbit * 125000 * 1448 / 1514 ))
   cat > "$folder/conf/cluster/hosts.yaml" << END
@@ -92,7 +97,7 @@ nodes: [{count: $(( hosts - servers )), seconds_per_sample: 1e-9, overhead_secon
 network: {latency_seconds: 1e-4, bytes_per_second: $rate, uplink_bytes_per_second: $rate, downlink_bytes_per_second: $rate}
 server: {seconds_per_update: 0, uplink_bytes_per_second: $rate, downlink_bytes_per_second: $rate}
 END
-  words=(--config-dir "$folder/conf" cluster=hosts "method=$method" workload=phantom budget.epochs=null "budget.updates=$updates" pictures=false trace=full "$@")
+  words=(--config-dir "$folder/conf" cluster=hosts "method=$method" workload=phantom budget.epochs=null "budget.updates=$updates" pictures=false trace=full "${own[@]:1}" "$@")
   launchers=()
   for (( k = 0; k < hosts; k++ )); do
     # shellcheck disable=SC2046
@@ -104,7 +109,9 @@ END
     wait "$launcher" || { cat "$folder"/output* >&2; exit 1; }
   done
   launchers=()
-  "$python" -m hetsim "${words[@]}" "cluster.network.latency_seconds=$(latency "$method")" "hydra.run.dir=$folder/$method-simulated" > /dev/null
+  simulated=()
+  for word in "${words[@]}"; do [[ $word == backend.* ]] || simulated+=("$word"); done
+  "$python" -m hetsim "${simulated[@]}" "cluster.network.latency_seconds=$(latency "$method")" "hydra.run.dir=$folder/$method-simulated" > /dev/null
   row "$method"
   port=$(( port + 1 ))
 done

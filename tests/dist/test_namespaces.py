@@ -44,7 +44,7 @@ def test_three_hosts_train_over_shaped_links() -> None:
 
     assert done.returncode == 0, done.stderr
     assert subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout == before
-    rows = re.findall(r"^(ssgd|asgd) +([\d.]+) +([\d.]+) +\S+ +(one clock|3 clocks, to (\d+) µs)$", done.stdout, re.MULTILINE)
+    rows = re.findall(r"^(ssgd|asgd) +([\d.]+) +[\d.]+ +([\d.]+) +\S+ +(one clock|3 clocks, to (\d+) µs)$", done.stdout, re.MULTILINE)
     assert [row[0] for row in rows] == ["ssgd", "asgd"], done.stdout
     for method, measured, _, _, error in rows:
         carried = {"ssgd": 4 / 3, "asgd": 1}[method] * 4e6  # bytes in one direction of the busiest link, in each update
