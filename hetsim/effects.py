@@ -167,14 +167,18 @@ class LocalUpdate(Effect[Vector]):
     epoch: int
 
 
+TAKEN = frozenset(("source", "header", "sent_at", "due_at"))
+"""What every message has in one of the worlds, so that no header value may be called so."""
+
+
 class Send(Effect[None]):
     """Send a message without waiting: a slow receiver never blocks a sender. Header values are numbers or a Batch."""
 
     __slots__ = ("header", "payload", "to")
 
     def __init__(self, to: int, payload: Vector = None, **header: Any) -> None:
-        if "source" in header or "header" in header:
-            raise ValueError("a message has a source and a header already: give the header value another name")
+        if not TAKEN.isdisjoint(header):
+            raise ValueError("a message has a source and a header already, and its times: give the header value another name")
         self.to = to
         self.payload = payload
         self.header = header

@@ -19,6 +19,7 @@ class LinkEmulator:
         self._error = error
         self._changed = Condition()
         self._num_under_way = 0
+        self._broken: Exception | None = None
         with realtime_threads():
             Thread(target=self._run, daemon=True).start()
 
@@ -30,9 +31,11 @@ class LinkEmulator:
             self._changed.notify_all()
 
     def wait_for_all(self) -> None:
-        """Wait until all transfers have ended."""
+        """Wait until all transfers have ended; raises what broke the thread."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._num_under_way)
+            self._changed.wait_for(lambda: not self._num_under_way or self._broken)
+            if self._broken is not None:
+                raise self._broken
 
     def _run(self) -> None:
         reduce_timer_slack()
@@ -48,6 +51,9 @@ class LinkEmulator:
                     self._num_under_way -= len(ended)
                     self._changed.notify_all()
         except Exception as error:
+            with self._changed:
+                self._broken = error
+                self._changed.notify_all()
             self._error(error)
 
 

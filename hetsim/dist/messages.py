@@ -31,6 +31,8 @@ from hetsim.vector import Phantom, nbytes
 
 HEADER_BYTES = 512
 """Size of every encoded header."""
+GOODBYE, LEFT_AT = "program ended", "left links at"
+"""What mailboxes tell each other, in words that no program's header has for a name."""
 
 
 class Arrival(Message):
@@ -153,7 +155,7 @@ class Mailbox:
                 self._transport.send(header, peer)
                 if payload is not None:
                     self._transport.send(as_tensor(payload), peer)
-            self._transport.send(encoded({"goodbye": 1}, None), peer)
+            self._transport.send(encoded({GOODBYE: 1}, None), peer)
         except PeerLost:
             self.lose(peer)
         except Exception as error:
@@ -166,11 +168,11 @@ class Mailbox:
             while True:
                 self._transport.receive(packed, peer)
                 header, payload = decoded(packed)
-                if "goodbye" in header:
+                if GOODBYE in header:
                     self._end(peer)
                     return
-                if "left_at" in header:
-                    self._left(peer, header["left_at"] + self._began, self.pace.clock())
+                if LEFT_AT in header:
+                    self._left(peer, header[LEFT_AT] + self._began, self.pace.clock())
                     continue
                 if self._emulator is not None and peer in self._held:
                     at = header["sent_at"] + self._began
@@ -207,7 +209,7 @@ class Mailbox:
             self._put(source, header, payload, now, end + self._seconds(source, 0))
 
     def _tell_end(self, to: int, end: float) -> None:
-        self._outbox[to].put((encoded({"left_at": end - self._began}, None), None))
+        self._outbox[to].put((encoded({LEFT_AT: end - self._began}, None), None))
 
     def _put(self, source: int, header: dict[str, Any], payload: Any, now: float, due: float) -> None:
         """Put a message that is here now into the inbox, with the time at which it is due."""

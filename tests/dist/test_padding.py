@@ -12,7 +12,9 @@ import pytest
 import torch
 from worlds import cluster, experiment, node
 
+from hetsim.cluster.model import Cluster
 from hetsim.dist import pace
+from hetsim.dist.emulator import LinkEmulator
 from hetsim.dist.fake import FakeNetwork
 from hetsim.dist.messages import Arrival, Mailbox
 from hetsim.dist.pace import Lateness, Pace
@@ -272,13 +274,17 @@ def test_a_message_is_held_until_it_is_due() -> None:
 LATENCY = 2.0
 
 
+def narrow() -> Cluster:
+    """Two workers and their server, whose links carry 1,000 bytes per second."""
+    described = cluster(*[node(0.25)] * 2)
+    described["server"] |= {"uplink_bytes_per_second": 1000.0, "downlink_bytes_per_second": 1000.0}
+    return experiment("method=asgd", "workload=phantom", cluster=described).cluster
+
+
 @pytest.fixture
 def rooms(clock: Clock) -> list[Mailbox]:
-    """Two workers and their server at the moment 0.05, whose links carry 1,000 bytes per second; latencies of 2 s."""
-    links = {"uplink_bytes_per_second": 1000.0, "downlink_bytes_per_second": 1000.0}
-    described = cluster(*[node(0.25)] * 2)
-    described["server"] |= links
-    shared, network = experiment("method=asgd", "workload=phantom", cluster=described).cluster, FakeNetwork(3)
+    """Of these at the moment 0.05; latencies of 2 s."""
+    shared, network = narrow(), FakeNetwork(3)
     clock.now = BEGAN + 0.05
     peers = {0: [2], 1: [2], 2: [0, 1]}
     return [
@@ -353,6 +359,18 @@ def test_a_server_ends_when_all_its_transfers_have(clock: Clock, rooms: list[Mai
         assert not thread.is_alive()
     with pytest.raises(RunFailed, match="no message can come"):
         first.receive(2)
+
+
+def test_an_emulator_that_breaks_says_so(clock: Clock) -> None:
+    """To the program, and to whoever waits for its end."""
+    errors: list[Exception] = []
+    emulator = LinkEmulator(SharedLinks(narrow()), Pace("pad", clock=clock), errors.append)
+
+    emulator.begin(0, 2, 0, BEGAN, lambda end: {}[end])  # type: ignore[index]
+
+    with pytest.raises(KeyError):
+        emulator.wait_for_all()
+    until(lambda: errors)
 
 
 def test_a_header_that_cannot_be_sent_is_the_senders_error() -> None:

@@ -320,7 +320,7 @@ def test_a_workers_own_schedule_follows_the_epoch_on_the_effect() -> None:
         LocalUpdate(at=0.0, gradient=0.0, version=0)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("name", ["source", "header"])
+@pytest.mark.parametrize("name", ["source", "header", "sent_at", "due_at"])
 def test_a_header_value_cannot_hide_what_every_message_has(name: str) -> None:
     """It is refused where the message is made."""
     with pytest.raises(ValueError, match="give the header value another name"):
