@@ -76,16 +76,12 @@ def _one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
 @contextlib.contextmanager
 def _current_folder_named() -> Iterator[None]:
     """While this lasts, Python imports from the folder that is the current one now, if from any: a run may make its own the current one."""
-    places = [place for place, entry in enumerate(sys.path) if not entry]
-    for place in places:
-        sys.path[place] = os.getcwd()
-    before = list(sys.path)
+    here = os.getcwd()
+    sys.path[:] = [entry or here for entry in sys.path]
     try:
         yield
     finally:
-        if sys.path == before:
-            for place in places:
-                sys.path[place] = ""
+        sys.path[:] = ["" if entry is here else entry for entry in sys.path]
 
 
 _lock = RLock()

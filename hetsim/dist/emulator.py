@@ -20,14 +20,15 @@ class LinkEmulator:
         self._changed = Condition()
         self._num_under_way = 0
         self._broken: Exception | None = None
+        self._stopped = False
         with realtime_threads():
             Thread(target=self._run, daemon=True).start()
 
     def begin(self, sender: int, receiver: int, nbytes: int, at: float, ended: Callable[[float], None]) -> None:
         """A transfer has begun at this moment; `ended(moment)` is called at its end, in the thread."""
         with self._changed:
-            self._num_under_way += 1
             self._links.begin(sender, receiver, Transfer(at, nbytes, ended), now=self._pace.clock())
+            self._num_under_way += 1
             self._changed.notify_all()
 
     def wait_for_all(self) -> None:
@@ -37,13 +38,21 @@ class LinkEmulator:
             if self._broken is not None:
                 raise self._broken
 
+    def stop(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
     def _run(self) -> None:
         reduce_timer_slack()
         try:
             while True:
                 with self._changed:
-                    while (remaining := self._links.next_end() - self._pace.clock()) > 0:
+                    while (remaining := self._links.next_end() - self._pace.clock()) > 0 and not self._stopped:
                         self._changed.wait(min(remaining, MAX_WAIT))
+                    if self._stopped:
+                        return
                     ended = self._links.ended(self._pace.clock())
                 for transfer in ended:
                     transfer.about(transfer.ends)

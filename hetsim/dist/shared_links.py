@@ -10,6 +10,7 @@ import copy
 from collections import deque
 from dataclasses import dataclass, field
 from math import inf
+from operator import attrgetter
 from typing import Any
 
 from hetsim.cluster.fairness import max_min_fair
@@ -63,6 +64,7 @@ class SharedLinks:
         self._queues: Queues = {}
         self._moment = -inf
         self._under_way: list[Transfer] = []
+        self._stale = False
 
     def carries(self, sender: int, receiver: int) -> bool:
         """Whether a described link is on the way between these ranks."""
@@ -73,17 +75,25 @@ class SharedLinks:
         self._moment = advance(self._queues, self._moment, now - HORIZON)
         self._queues.setdefault(self._connection(sender, receiver), deque()).append((transfer.nbytes, transfer))
         self._under_way.append(transfer)
-        advance({connection: copy.copy(queue) for connection, queue in self._queues.items()}, self._moment, inf)
+        self._stale = True
 
     def next_end(self) -> float:
         """When the next transfer ends; infinite if there is none."""
+        self._project()
         return min((transfer.ends for transfer in self._under_way), default=inf)
 
     def ended(self, now: float) -> list[Transfer]:
         """The transfers that have ended by now, and that no call has returned before, in the order of their ends."""
-        ended = sorted((transfer for transfer in self._under_way if transfer.ends <= now), key=lambda transfer: transfer.ends)
+        self._project()
+        ended = sorted((transfer for transfer in self._under_way if transfer.ends <= now), key=attrgetter("ends", "begins"))
         self._under_way = [transfer for transfer in self._under_way if transfer.ends > now]
         return ended
+
+    def _project(self) -> None:
+        """Say of each transfer when it ends if no other begins: once after several have begun."""
+        if self._stale:
+            advance({connection: copy.copy(queue) for connection, queue in self._queues.items()}, self._moment, inf)
+            self._stale = False
 
     def _connection(self, sender: int, receiver: int) -> Connection:
         if (sender, receiver) not in self._connections:

@@ -101,8 +101,8 @@ def test_what_becomes_known_after_the_horizon_begins_there() -> None:
     first, second = Transfer(0.0, 1000.0), Transfer(0.0, 1000.0)
 
     links.begin(0, 2, first, now=0.0)
-    assert (first.ends, links.next_end(), links.ended(0.9)) == (1.0, 1.0, [])
+    assert (links.next_end(), first.ends, links.ended(0.9)) == (1.0, 1.0, [])
     links.begin(1, 2, second, now=0.5 + HORIZON)
 
-    assert (first.ends, second.ends) == pytest.approx((1.5, 2.0))
+    assert (links.next_end(), first.ends, second.ends) == pytest.approx((1.5, 1.5, 2.0))
     assert [links.carries(*way) for way in ((0, 2), (2, 0))] == [True, False]

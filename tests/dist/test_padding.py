@@ -352,7 +352,11 @@ def test_a_server_ends_when_all_its_transfers_have(clock: Clock, rooms: list[Mai
 
     clock.now = BEGAN + 3.0
 
-    assert first.receive(2).due_at - BEGAN == pytest.approx(3.0)
+    received: list[Arrival] = []
+    receiving = Thread(target=lambda: received.append(first.receive(2)), daemon=True)
+    receiving.start()
+    receiving.join(30)
+    assert [message.due_at - BEGAN for message in received] == pytest.approx([3.0])
     first.close()
     for thread in leaving:
         thread.join(30)
@@ -361,10 +365,27 @@ def test_a_server_ends_when_all_its_transfers_have(clock: Clock, rooms: list[Mai
         first.receive(2)
 
 
+def test_messages_of_a_lost_worker_whose_transfers_go_on_still_count(clock: Clock, rooms: list[Mailbox]) -> None:
+    """As what is held without shared links; then it is told."""
+    first, _, server = rooms
+    first.send(2, {}, Phantom(100), at=BEGAN)
+    until(lambda: server._held[0].messages)
+    server.lose(0)
+
+    clock.now = BEGAN + 3.0
+
+    assert server.receive(0).due_at - BEGAN == pytest.approx(2.1)
+    with pytest.raises(PeerLost, match="rank 0 is gone"):
+        server.receive(0)
+
+
 def test_an_emulator_that_breaks_says_so(clock: Clock) -> None:
-    """To the program, and to whoever waits for its end."""
+    """To the program, and to whoever waits for its end; a transfer that did not begin is not waited for."""
     errors: list[Exception] = []
     emulator = LinkEmulator(SharedLinks(narrow()), Pace("pad", clock=clock), errors.append)
+    with pytest.raises(IndexError):
+        emulator.begin(0, 9, 8, BEGAN, errors.append)  # type: ignore[arg-type]
+    emulator.wait_for_all()
 
     emulator.begin(0, 2, 0, BEGAN, lambda end: {}[end])  # type: ignore[index]
 
