@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from hetsim import libraries
 
 if TYPE_CHECKING:
-    from hetsim.api import Comparison, Run, Search, Table, compare, load, run, search, sweep, table
+    from hetsim.api import compare, load, run, search, sweep, table
+    from hetsim.results.returned import Comparison, Run, Search, Table
     from hetsim.workloads.own import Training, workload
 
 libraries.install()
@@ -23,6 +24,7 @@ def __getattr__(name: str) -> Any:
         return getattr(own, name)
     if name in __all__:
         from hetsim import api
+        from hetsim.results import returned
 
-        return getattr(api, name)
+        return getattr(returned if name[0].isupper() else api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,49 +17,26 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar
 
-from hetsim.checks import printable
 from hetsim.errors import RunFailed
 from hetsim.libraries import keep_processes_out
-from hetsim.results.compare import comparison, differences, ordered, render
-from hetsim.results.config_file import read_config
-from hetsim.results.describe import DESCRIBED, describe
-from hetsim.results.figures import own_style, timeline
-from hetsim.results.finished import check_has, curve_table, read_summary
+from hetsim.results.compare import comparison, differences, ordered
+from hetsim.results.describe import DESCRIBED
+from hetsim.results.finished import check_has, read_summary
 from hetsim.results.finished_runs import finished_run, read_runs
 from hetsim.results.identity import environment_hashes
-from hetsim.results.intervals import read_intervals, read_trace
 from hetsim.results.keys import VARY_IN_A_COMPARISON
-from hetsim.results.tables.files import arrow, html, markdown, write
+from hetsim.results.returned import Comparison, Run, Search, Table, printable_errors
 from hetsim.results.tables.metrics import Target
-from hetsim.results.tables.picture import picture
 from hetsim.results.tables.question import Question
-from hetsim.results.tables.rows import Row
-from hetsim.results.tables.table import Table as Ranking
 from hetsim.results.tables.table import table as ranking
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def _printable_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, in whose errors control characters are written out: they quote names of folders, which may be a stranger's."""
-
-    @wraps(function)
-    def called(*arguments: P.args, **options: P.kwargs) -> R:
-        try:
-            return function(*arguments, **options)
-        except ValueError as error:
-            if str(error).isprintable():
-                raise
-            raise ValueError(printable(str(error))) from None
-
-    return called
 
 
 def _one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
@@ -76,7 +53,7 @@ def _one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
 @contextlib.contextmanager
 def _current_folder_named() -> Iterator[None]:
     """While this lasts, Python imports from the folder that is the current one now, if from any: a run may make its own the current one."""
-    here = os.getcwd()
+    here = os.getcwd() if "" in sys.path else ""
     sys.path[:] = [entry or here for entry in sys.path]
     try:
         yield
@@ -85,119 +62,6 @@ def _current_folder_named() -> Iterator[None]:
 
 
 _lock = RLock()
-
-
-@dataclass(frozen=True, repr=False)
-class Run:
-    """A finished run: the folder, and the numbers of its summary.json. Its other files are read when they are asked for."""
-
-    folder: Path
-    summary: dict[str, Any]
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The resolved config, with references in the place of values of environment variables."""
-        return read_config(self.folder)
-
-    @_printable_errors
-    def trace(self) -> Any:
-        """All that happened, as an Arrow table: one row for each interval, with start and end in seconds, rank and kind.
-
-        `.to_pandas()` makes a data frame of it. ValueError if the run was made with trace=none.
-        """
-        return read_trace(self.folder / "trace.parquet")
-
-    @_printable_errors
-    def curve(self) -> Any:
-        """The learning curve, as an Arrow table: seconds of the run, version, samples, training loss, test accuracy, own metrics."""
-        return curve_table(self.folder)
-
-    @_printable_errors
-    def timeline(self) -> Any:
-        """Who computes, updates, communicates and waits in the first steps, as a matplotlib figure; None if the run has no step."""
-        check_has(self.folder, self.summary, "method", "cluster", "workload", "num_workers")
-        size = self.summary["num_workers"]
-        steps = read_intervals(self.folder / "trace.parquet", num_workers=size)
-        with own_style():
-            return timeline([(f"{self.summary['method']} on {self.summary['cluster']}", steps)], num_workers=size)
-
-    def __repr__(self) -> str:
-        return f"{describe(self.summary)}\n  files in {printable(os.path.relpath(self.folder))}"
-
-
-@dataclass(frozen=True, repr=False)
-class Comparison:
-    """Two runs, number by number: the simulated one first if the other is measured."""
-
-    runs: tuple[Run, Run]
-    names: tuple[str, str]
-    rows: list[dict[str, Any]]
-    """Of each number its name, its key, both values, and (first − second) / |second|, which is None where it has no meaning."""
-    different: dict[str, tuple[Any, Any]]
-    """The keys in which the configs differ, except those that may differ in a comparison."""
-
-    def __repr__(self) -> str:
-        remarks = [printable(f"the runs differ in {key}: {one} and {other}") for key, (one, other) in self.different.items()]
-        return "\n".join([render(self.rows, self.names), *remarks])
-
-
-@dataclass(frozen=True, repr=False)
-class Table:
-    """Runs side by side, as `hetsim-table` has them: a row for each config, ranked within its cluster, the best first."""
-
-    ranking: Ranking
-    """The groups of rows with all their numbers."""
-
-    @property
-    def remarks(self) -> list[str]:
-        """What is to be known before the rows are compared, a sentence each."""
-        return list(self.ranking.remarks)
-
-    def __iter__(self) -> Iterator[Row]:
-        """The rows, cluster by cluster, the best of each first."""
-        return iter(self.ranking.rows)
-
-    def to_arrow(self) -> Any:
-        """The table as an Arrow table, with the columns of table.parquet. `.to_pandas()` makes a data frame of it."""
-        return arrow(self.ranking)
-
-    def picture(self) -> Any:
-        """A matplotlib figure: a point and an interval for each row, and the baseline."""
-        with own_style():
-            return picture(self.ranking)
-
-    def write(self, folder: str | Path) -> None:
-        """Write table.md, table.csv, table.parquet and table.png to this folder."""
-        write(self.ranking, Path(folder))
-
-    def __repr__(self) -> str:
-        return "\n".join([markdown(self.ranking).rstrip("\n"), *([""] if self.remarks else []), *self.remarks])
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return html(self.ranking)
-
-
-@dataclass(frozen=True, repr=False)
-class Search:
-    """A search that has ended: its folder, and its best trial."""
-
-    folder: Path
-    value: float | None
-    """The best trial's number, the mean over its seeds; None if no trial has one."""
-    words: tuple[str, ...]
-    """What runs it, for `hetsim.run`."""
-    _said: str
-
-    @property
-    def trials(self) -> Any:
-        """All trials, as an Arrow table: number, state, objective, and the value of each key."""
-        from pyarrow import csv
-
-        return csv.read_csv(self.folder / "trials.csv")
-
-    def __repr__(self) -> str:
-        return self._said
 
 
 @_one_at_a_time
@@ -275,7 +139,7 @@ def sweep(
     return table(place)
 
 
-@_printable_errors
+@printable_errors
 def load(folder: str | Path) -> Run:
     """A run that has finished, from its folder. ValueError with one sentence if it holds none."""
     found = Run(Path(folder), read_summary(Path(folder)))
@@ -283,7 +147,7 @@ def load(folder: str | Path) -> Run:
     return found
 
 
-@_printable_errors
+@printable_errors
 def compare(first: Run | str | Path, second: Run | str | Path) -> Comparison:
     """Two runs, or their folders, side by side."""
     folders, summaries, names = ordered([one.folder if isinstance(one, Run) else Path(one) for one in (first, second)])
@@ -292,7 +156,7 @@ def compare(first: Run | str | Path, second: Run | str | Path) -> Comparison:
     return Comparison((one, other), names, comparison(*summaries), differences(*configs))
 
 
-@_printable_errors
+@printable_errors
 def table(
     runs: str | Path | Sequence[Run | str | Path],
     *,

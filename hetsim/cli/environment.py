@@ -69,13 +69,12 @@ def hidden(text: str, config: DictConfig) -> str:
                 part = config[key]
                 if OmegaConf.is_config(part):
                     OmegaConf.to_container(part, resolve=True)
-    parts = [
-        (name, part)
-        for name, value in values.items()
-        for part in {value, " ".join(value.split()), *_words(value), *_components(value), repr(value)[1:-1]}
-    ]
+    parts = [(name, part) for name, value in values.items() for part in {value, " ".join(value.split()), *_words(value), repr(value)[1:-1]}]
     for name, part in sorted(parts, key=lambda item: -len(item[1])):
         text = _masked(text, part, f"${{oc.env:{name}}}") if len(part) >= SHORT else text
+    for name, value in values.items():
+        for part in sorted(_components(value), key=len, reverse=True):
+            text = text.replace(part, f"${{oc.env:{name}}}")
     return text
 
 
@@ -86,8 +85,8 @@ def _words(value: str) -> list[str]:
 
 def _components(value: str) -> list[str]:
     """What stands between the signs of a value, as a password in a URL does, but for short words."""
-    parts = {*re.findall(r"[\w.+-]+", value), *re.findall(r"\w+", value)}
-    return [part for part in parts if len(part) >= COMPONENT or any(map(str.isdigit, part))]
+    parts = {*re.split(r"[\s:/@;,&?=]+", value), *re.findall(r"\w+", value)}
+    return [part for part in parts if len(part) >= COMPONENT or (len(part) >= SHORT and any(map(str.isdigit, part)))]
 
 
 def _masked(text: str, value: str, reference: str) -> str:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hetsim.cli.compositions import own_config
 from hetsim.cli.entries import resolved_once
+from hetsim.cli.folders import check_no_links
 from hetsim.cli.plugins import RECORD
 
 
@@ -29,6 +30,7 @@ def execute(context: HydraContext, task: TaskFunction, master: DictConfig, typed
         whole.hydra.job.num = number
     own = own_config(context.config_loader, master, typed, whole) if is_plain(whole) else None
     if own is None:
+        check_no_links(Path(str(OmegaConf.select(whole, "hydra.sweep.dir")), str(OmegaConf.select(whole, "hydra.sweep.subdir"))))
         ended = run_job(
             hydra_context=context, task_function=task, config=whole, job_dir_key="hydra.sweep.dir", job_subdir_key="hydra.sweep.subdir"
         )

@@ -29,8 +29,8 @@ SAID = r"(run\.dir|sweep\.(dir|subdir)|job\.override_dirname)$|(help|hydra_help|
 """The keys of Hydra's that `let_values_be_names` cares for, and those in which it says what was typed."""
 OWN = re.compile(r"now:.*|hydra[:.](runtime\.\w+|(job|sweep|run)\.(?!override_dirname)\w+|(mode|verbose))|oc\.env:.*")
 """What is Hydra's own, in Hydra's part of a config, but for the words of a run, of which a file may vary some."""
-FOUND = re.compile(r"hydra[:.]runtime\b.*")
-"""What Hydra found where it was started, such as the current folder, which may be a stranger's and have any name."""
+OF_A_SCRIPT = ("hydra.sweep.dir", "hydra.job.name")
+"""What the settings of a launcher that writes a script may refer to. The current folder's name, for one, may be a stranger's."""
 KEY = re.compile(r"(hydra:)?([\w.\[\]]+)")
 
 
@@ -51,25 +51,26 @@ def check_script_folder(folder: Path) -> None:
 def check_own_references(config: DictConfig) -> None:
     """ValueError with one sentence if Hydra's part of a config refers to keys that a file may set, elsewhere than in `FOLDERS`."""
     for key, reference in _references(config.hydra):
-        if not OWN.fullmatch(reference[1]) and not re.match(SAID, key):
+        if not OWN.fullmatch(reference) and not re.match(SAID, key):
             raise ValueError(
-                f"hydra.{key} has {reference[0]}, whose value may come from a config file of others beside it: write the value out"
+                f"hydra.{key} has ${{{reference}}}, whose value may come from a config file of others beside it: write the value out"
             )
 
 
-def check_script(launcher: DictConfig) -> None:
-    """ValueError with one sentence if a launcher's settings, which become lines of a script, have the name of a folder in them."""
-    for key, reference in _references(launcher):
-        if FOUND.fullmatch(reference[1]):
-            raise ValueError(f"hydra.launcher.{key} has {reference[0]}, which a job's script may take for more: write the value out")
+def check_script(config: DictConfig) -> None:
+    """ValueError with one sentence if a launcher's settings, which become lines of a script, may have the name of a folder in them."""
+    for key, reference in _references(config.hydra):
+        if key == "job.name" or (key.startswith("launcher.") and reference not in OF_A_SCRIPT):
+            raise ValueError(f"hydra.{key} has ${{{reference}}}, which a job's script may take for more: write the value out")
 
 
-def _references(config: DictConfig) -> Iterator[tuple[str, re.Match[str]]]:
-    """Each reference in a config, and the key at which it stands."""
+def _references(config: DictConfig) -> Iterator[tuple[str, str]]:
+    """What each reference in a config says, and the key at which it stands; … for one that has another within it."""
     for key, value in flattened(OmegaConf.to_container(config, resolve=False)):
         for text in _texts(value):
-            for reference in REFERENCE.finditer(text):
-                yield key, reference
+            yield from ((key, reference[1]) for reference in REFERENCE.finditer(text))
+            if "${" in REFERENCE.sub("", text):
+                yield key, "…"
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -82,10 +83,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def check_no_links(folder: Path) -> None:
-    """ValueError with one sentence if Hydra would write its own files of a run, or a log, through a link anywhere in this folder."""
-    for path in folder.rglob("*") if folder.is_dir() and not folder.is_symlink() else ():
-        if path.is_symlink():
-            raise ValueError(f"{path} is a link, and would be written through: remove it")
+    """ValueError with one sentence if Hydra would write its own files of a run, or a log, through a link or a pipe in this folder."""
+    for path in (folder, *(folder.rglob("*") if folder.is_dir() else ())):
+        if path.is_symlink() or (path.exists() and not (path.is_file() or path.is_dir())):
+            raise ValueError(f"{path} is a link or a pipe, and would be written through: remove it")
 
 
 def let_values_be_names(config: DictConfig) -> None:

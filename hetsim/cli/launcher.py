@@ -71,7 +71,7 @@ class SweepRecord(Callback):
             check_folder("hydra.sweep.dir", Path(config.hydra.sweep.dir).absolute())
             if "submitit_folder" in (config.hydra.get("launcher") or {}):
                 check_script_folder(Path(config.hydra.sweep.dir).absolute())
-                check_script(config.hydra.launcher)
+                check_script(config)
             self._files = Path(config.hydra.sweep.dir).absolute() / f".outcomes-{uuid.uuid4().hex}"
             self._files.mkdir(parents=True)
             for path in self._files.parent.iterdir():  # multirun.yaml, .submitit, a run's folder: Hydra would write through them

@@ -196,6 +196,7 @@ def test_a_notebook_does_not_show_a_value(words: tuple[str, ...], tmp_path: Path
         ("correct\nhorse\\battery'staple", 'not "correct\\nhorse\\\\battery\'staple"'),
         ("corp\\alice\\battery", "not 'corp\\\\alice\\\\battery'"),
         ("battery1.internal_database.example_org", "if battery1 is a module of your own, add 'trust=[battery1]'"),
+        ("https://bob:pa!ss#battery@host.example.org/v1/sets", "wrong password pa!ss#battery"),
         ("https://alice9:horse@host@data.example.org/v1/sets", "cannot reach alice9"),
         ("https://someone:battery1@data.example.org/v1/sets", "wrong password battery1"),
         ("server=data.example.org;password=correct-horse;timeout=30", "wrong password correct-horse"),

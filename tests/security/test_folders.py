@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 from worlds import exit_status
 
 import hetsim
+from hetsim.cli.folders import check_script
 from hetsim.cli.main import main
 from hetsim.cli.search.command import main as search_main
 
@@ -274,7 +276,17 @@ def test_help_is_shown_beside_a_folder_of_configs(
 
 @pytest.mark.parametrize(
     "typed",
-    ["+hydra.launcher.setup=['cd ${hydra.runtime.cwd}']", "+hydra.launcher.comment='${hydra:runtime.cwd}'", "hydra.launcher.name=x"],
+    [
+        *(
+            f"+hydra.launcher.setup=['cd ${{{reference}}}']"
+            for reference in (
+                *("hydra.runtime.cwd", " hydra.runtime.cwd ", "hydra[runtime].cwd", "hydra: runtime.cwd", "hydra:runtime.cwd"),
+                *("oc.select:hydra.runtime.cwd", "...runtime.cwd", "oc.env:PWD", "hydra.run.dir"),
+            )
+        ),
+        "hydra.job.name=${hydra:runtime.cwd}",
+        "hydra.launcher.name=x",
+    ],
 )
 def test_a_jobs_script_has_no_name_of_the_current_folder(
     typed: str, theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -287,8 +299,13 @@ def test_a_jobs_script_has_no_name_of_the_current_folder(
     status = exit_status(monkeypatch, "hetsim", main, "-m", *QUICK, "method=ssgd", *where, typed)
 
     refused = "which a job's script may take for more: write the value out"
-    assert (status, refused in capsys.readouterr().err) == ((1, True) if "cwd" in typed else (0, False))
-    assert not list(theirs.parent.rglob("MARK"))
+    assert (status, refused in capsys.readouterr().err) == ((0, False) if typed == "hydra.launcher.name=x" else (1, True))
+
+
+@pytest.mark.parametrize(("key", "value"), [("setup", ["cd ${hydra.${hydra.job.config_name}}"]), ("comment", "${hydra:runtime.cwd}")])
+def test_a_jobs_script_has_no_reference_but_the_two_of_its_plugin(key: str, value: object) -> None:
+    with pytest.raises(ValueError, match="which a job's script may take for more: write the value out"):
+        check_script(OmegaConf.create({"hydra": {"job": {"name": "hetsim"}, "launcher": {"additional_parameters": {key: value}}}}))
 
 
 @pytest.mark.parametrize("typed", ["hydra.job.name=a-${hydra.job.override_dirname}", "+hydra.launcher.setup=['echo ${data_root}']"])
@@ -322,7 +339,7 @@ def test_hydra_writes_through_no_link_of_a_single_run_or_a_job(
 
     for where in ((f"hydra.run.dir={theirs}",), jobs):
         assert exit_status(monkeypatch, "hetsim", main, *QUICK, "method=ssgd", *where, *typed) == 1
-        assert "is a link, and would be written through: remove it" in capsys.readouterr().err
+        assert "would be written through: remove it" in capsys.readouterr().err
 
     assert not list(mine.iterdir())
 
@@ -343,7 +360,7 @@ def test_hydra_writes_through_no_link_of_a_run(
 
     assert exit_status(monkeypatch, "hetsim", main, *words, *typed) == 1
 
-    assert "is a link, and would be written through: remove it" in capsys.readouterr().err
+    assert "would be written through: remove it" in capsys.readouterr().err
     assert not list(mine.iterdir())
 
 
