@@ -154,6 +154,7 @@ def test_an_unexpected_error_does_not_tell_a_value(
     assert "does not answer" in told
     assert SECRET not in told
     assert SECRET not in texts(tmp_path / "sweep")
+    assert bool(list((tmp_path / "sweep").rglob("error.txt"))) is bool(sweep)
     assert ("Traceback" in told) is (backend == "dist" or not sweep)
     assert not any((tmp_path / "run").glob("*"))
 
