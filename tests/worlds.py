@@ -20,6 +20,7 @@ from hetsim.runtime.rank import Checkpoint
 from hetsim.runtime.recorder import KINDS, Recorder
 from hetsim.runtime.trace import COLUMNS, Trace
 from hetsim.shipped import configs
+from hetsim.sim.hosts.world import HostWorld
 from hetsim.sim.world import EventWorld
 
 NO_NETWORK = {"latency_seconds": 0.0, "bytes_per_second": 1e300}
@@ -154,7 +155,8 @@ def simulate(
         run.num_steps += 1
         return step(*asked)
 
-    run.simulation = EventWorld(experiment, task, optimizers, [run.trace, run], checkpoint=checkpoint, keep=run.checkpoints.append)
+    kind = HostWorld if experiment.cluster.shares_cores else EventWorld
+    run.simulation = kind(experiment, task, optimizers, [run.trace, run], checkpoint=checkpoint, keep=run.checkpoints.append)
     task.gradient, optimizers.main.step = recording_gradient, counting_step  # type: ignore[method-assign]
     run.simulation.run()
     return run

@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
 
+from hetsim.cluster.compute_times import interpolated
 from hetsim.cluster.model import Cluster, Node, Rack
 
 T = TypeVar("T")
@@ -34,8 +35,11 @@ class Collectives:
     def all_reduce_seconds(self, nbytes: int) -> float:
         """Seconds of the network's all-reduce of a vector of `nbytes` bytes; zero for one participant."""
         if nbytes not in self._known:
-            algorithm = ALGORITHMS[self.cluster.network.all_reduce]
-            self._known[nbytes] = algorithm(self, nbytes) if len(self.members) > 1 else 0.0
+            network = self.cluster.network
+            if network.all_reduce_table:
+                self._known[nbytes] = interpolated(network.all_reduce_table, nbytes)
+            else:
+                self._known[nbytes] = ALGORITHMS[network.all_reduce](self, nbytes) if len(self.members) > 1 else 0.0
         return self._known[nbytes]
 
     def gather_seconds(self) -> float:

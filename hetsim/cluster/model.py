@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hetsim.cluster.distributions import Distribution
+from hetsim.cluster.hosts import CommunicationWork, Host
 
 Capacity = float | None
 """What a link carries, in bytes per second; None: it is never the bottleneck."""
@@ -43,6 +44,12 @@ class Node:
     slowdown: tuple[tuple[float, float], ...] = ()
     cpu_quota: float | None = None
     """The share of one core that it gets, above 0 and at most 1; None: it is not capped."""
+    cpu_quota_period_seconds: float | None = None
+    """The period in which it gets it; None: evenly, at any time."""
+    cpu_quota_covers_messages: bool = False
+    """Whether moving its messages uses up its share, too."""
+    host: str | None = None
+    """The machine whose cores it shares with others; None: one of its own."""
     max_samples: int | None = None
     """How many samples fit into its memory at once; None: no bound."""
     latency_seconds: float = 0.0
@@ -54,9 +61,12 @@ class Node:
 
     @cached_property
     def on_its_share(self) -> Node:
-        """The node without a quota whose gradients and updates take as long as those of this one: 1/cpu_quota of the times described."""
+        """The node without a quota whose gradients and updates take as long as those of this one: 1/cpu_quota of the times described.
+
+        The node itself if it gets its share by periods: then no such node is the same.
+        """
         share = self.cpu_quota
-        if share is None:
+        if share is None or self.cpu_quota_period_seconds is not None:
             return self
         return replace(
             self,
@@ -94,6 +104,10 @@ class Network:
     all_reduce: str = "ring"
     """ring, halving_doubling or two_level."""
     racks: Mapping[str, Rack] = field(default_factory=dict)
+    all_reduce_table: tuple[tuple[int, float], ...] = ()
+    """Measured (bytes, seconds) of an all-reduce among all workers, in place of the algorithm's; linear in between."""
+    cpu: CommunicationWork | None = None
+    """What moving bytes takes of the cores of hosts; None: nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +127,15 @@ class Server:
     downlink_bytes_per_second: Capacity = None
     rack: str | None = None
     device: str | None = None
+    cpu_quota: float | None = None
+    cpu_quota_period_seconds: float | None = None
+    cpu_quota_covers_messages: bool = False
+    host: str | None = None
 
     def update_seconds(self, nbytes: float) -> float:
         """Of an update with a gradient of `nbytes` bytes, before noise."""
-        return (self.seconds_per_update + nbytes * self.seconds_per_byte) / self.shards
+        share = 1.0 if self.cpu_quota is None or self.cpu_quota_period_seconds is not None else self.cpu_quota
+        return (self.seconds_per_update + nbytes * self.seconds_per_byte) / self.shards / share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +178,13 @@ class Cluster:
     network: Network
     server: Server
     faults: Faults = field(default_factory=Faults)
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether any process shares the cores of a host, or gets a share of one by periods, or messages take CPU-seconds."""
+        ends: list[Node | Server] = [*self.nodes, self.server]
+        return self.network.cpu is not None or any(end.host is not None or end.cpu_quota_period_seconds is not None for end in ends)
 
     @property
     def num_workers(self) -> int:

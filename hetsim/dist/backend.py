@@ -22,10 +22,10 @@ from hetsim.runtime.experiment import Experiment
 class Processes(Backend):
     """backend=dist: real processes that compute real gradients, and send them over gloo.
 
-    With `emulate` pad, every result is held until the cluster's description says that it is due. With quota, each worker that has a
-    `cpu_quota` gets that share of a core, and the hardware determines all times; with none, it does so without quotas. None is pad,
-    but none under a launcher. With `reduction` ordered, an all-reduce adds up in rank order, so that its sum equals the simulator's to the
-    last bit; with native it is gloo's own, which adds up in another order.
+    With `emulate` pad, every result is held until the cluster's description says that it is due. With quota, each worker (and the server)
+    that has a `cpu_quota` gets that share of a core, and the hardware determines all times; with none, it does so without quotas. None
+    is pad, but none under a launcher. With `reduction` ordered, an all-reduce adds up in rank order, so that its sum equals the
+    simulator's to the last bit; with native it is gloo's own, which adds up in another order.
     """
 
     emulate: Emulation | None = None
@@ -71,6 +71,11 @@ class Processes(Backend):
             raise ValueError("cluster.faults are simulated only: take backend=sim, or cluster.faults=null")
         if self.emulates == "quota":
             check_quotas(experiment)
+        if self.emulates == "pad" and experiment.cluster.shares_cores:
+            raise ValueError(
+                f"cluster={experiment.cluster.name} has hosts, CPU work of messages or quotas by periods, which padding cannot emulate: "
+                "take backend.emulate=none or quota, or backend=sim"
+            )
         here = launched()
         if here is None:
             return

@@ -144,7 +144,9 @@ def take_part(
         emulated = emulation(settings, results.lateness, shared_links=run.links is not None)
         warnings = late_warnings(results.lateness, run.metrics.applied.seconds)
         if settings.emulate == "quota":
+            server = results.caps.pop(experiment.num_workers, None)
             emulated["workers"] = [{"rank": rank, **done} for rank, done in sorted(results.caps.items()) if done is not None]
+            emulated |= {} if server is None else {"server": server}
             warnings = quota_warnings(experiment, emulated["workers"])
         if clocks.several:
             emulated["clocks"] = clocks.as_numbers()

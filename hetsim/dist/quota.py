@@ -1,4 +1,4 @@
-"""CPU quotas of real workers: while it computes, each worker's process is in a cgroup of its own that caps it at its share of a core.
+"""CPU quotas of real processes: while it computes, a worker, or the server, is in a cgroup of its own that caps it at its share of a core.
 
 Only threads that compute are capped: the program's, and the one of the effects that it starts. Threads that only move messages are
 not, as a description's messages do not depend on the node's speed. A group is named after its process, so that whoever comes next can
@@ -15,6 +15,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from hetsim.cluster.hosts import default_period
 from hetsim.dist.cgroups import CpuCgroup, own_cgroup
 from hetsim.dist.launched import launched
 from hetsim.dist.settings import Settings
@@ -22,11 +23,6 @@ from hetsim.runtime.experiment import Experiment
 
 PREFIX = "hetsim-"
 """Of the name of a group, before the process id."""
-PERIOD_US = 5_000
-"""The period in which a worker gets its share. In a shorter one it loses more to other programs, as what it could not use is not made up
-for; in a longer one more of a step runs before its first pause (docs/performance.md)."""
-MIN_QUOTA_US = 1000
-"""The least that Linux grants in a period."""
 
 
 class Uncapped:
@@ -51,18 +47,18 @@ class Uncapped:
 
 
 class Capped(Uncapped):
-    """A worker that gets a share of one core: in the block, the calling thread and those that it starts are capped, together."""
+    """A process that gets a share of one core: in the block, the calling thread and those that it starts are capped, together."""
 
-    def __init__(self, share: float, root: Path = Path("/")) -> None:
+    def __init__(self, share: float, root: Path = Path("/"), *, period_seconds: float | None = None) -> None:
         self.share = share
+        self.period_us = ceil((default_period(share) if period_seconds is None else period_seconds) * 1e6 - 1e-6)
         self._root = root
         self._cgroup: CpuCgroup | None = None
 
     def __enter__(self) -> Capped:
         self._cgroup = own_cgroup(self._root)
-        period = period_us(self.share)
         try:
-            self._cgroup.create(self.group, quota_us=round(self.share * period), period_us=period)
+            self._cgroup.create(self.group, quota_us=round(self.share * self.period_us), period_us=self.period_us)
             self._cgroup.enter(self.group)
         except BaseException:
             self.remove()
@@ -74,7 +70,7 @@ class Capped(Uncapped):
         try:
             with contextlib.suppress(OSError):  # this process is being ended, and its group was removed
                 done = asdict(self._cgroup.throttling(self.group))
-                self.report = {"cpu_quota": self.share, "period_seconds": period_us(self.share) / 1e6, **done}
+                self.report = {"cpu_quota": self.share, "period_seconds": self.period_us / 1e6, **done}
         finally:
             self.remove()
 
@@ -100,15 +96,12 @@ class Capped(Uncapped):
 
 
 def cap_of(experiment: Experiment, settings: Settings, rank: int) -> Uncapped:
-    """What caps this rank, by its node's `cpu_quota`."""
-    capped = settings.emulate == "quota" and rank < experiment.num_workers
-    share = experiment.cluster.nodes[rank].cpu_quota if capped else None
-    return Uncapped() if share is None else Capped(share)
-
-
-def period_us(share: float) -> int:
-    """The period in which a worker gets its share: longer than usual where its quota would be less than Linux grants."""
-    return max(PERIOD_US, ceil(MIN_QUOTA_US / share))
+    """What caps this rank, by the `cpu_quota` of its node or of the server."""
+    cluster = experiment.cluster
+    end = cluster.nodes[rank] if rank < experiment.num_workers else cluster.server
+    if settings.emulate != "quota" or end.cpu_quota is None:
+        return Uncapped()
+    return Capped(end.cpu_quota, period_seconds=end.cpu_quota_period_seconds)
 
 
 def check_quotas(experiment: Experiment, root: Path = Path("/")) -> None:
@@ -118,6 +111,12 @@ def check_quotas(experiment: Experiment, root: Path = Path("/")) -> None:
         raise ValueError(
             f"backend.emulate=quota caps nodes that have a cpu_quota, and cluster={experiment.cluster.name} has none: give a row of "
             "cluster.nodes one, such as cpu_quota: 0.5, or take backend.emulate=pad"
+        )
+    cluster = experiment.cluster
+    if cluster.server.cpu_quota_covers_messages or any(node.cpu_quota_covers_messages for node in cluster.nodes):
+        raise ValueError(
+            "cpu_quota_covers_messages describes processes that are capped as a whole, by a container for example, and "
+            "backend.emulate=quota caps what computes: leave it out, or take backend.emulate=none"
         )
     if experiment.threads > 1:
         raise ValueError(

@@ -14,6 +14,7 @@ from hetsim.runtime.backend import Backend
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
+from hetsim.sim.hosts.world import HostWorld
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
 from hetsim.workloads.device import check_present
@@ -46,7 +47,8 @@ class Simulator(Backend):
 
 def world_of(experiment: Experiment, task: Task, optimizers: Optimizers, recorders: Sequence[Recorder]) -> EventWorld | LockstepWorld:
     """The world for an experiment: in lockstep where that gives the same."""
-    kind = LockstepWorld if LockstepWorld.suits(experiment, task) else EventWorld
+    on_cores = HostWorld if experiment.cluster.shares_cores else EventWorld
+    kind = LockstepWorld if LockstepWorld.suits(experiment, task) else on_cores
     return kind(experiment, task, optimizers, recorders)
 
 

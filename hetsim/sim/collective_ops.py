@@ -121,4 +121,7 @@ class PendingCollectives:
             for _, (_, _, _, callback) in entered:
                 callback(answer)
 
+        self._when_over(seconds, row_kind, size, [rank for rank, _ in entered], release, answer)
+
+    def _when_over(self, seconds: float, kind: int, size: int, ranks: list[int], release: Callback, answer: Any) -> None:
         self.env.after(seconds, release, answer)

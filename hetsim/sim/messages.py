@@ -88,8 +88,12 @@ class Messaging:
         envelope.payload = payload = effect.payload
         envelope.__dict__ = effect.header
         envelope.channel = channel
-        envelope.size = size = 0 if payload is None else payload.nbytes
+        envelope.size = 0 if payload is None else payload.nbytes
         envelope.start = self.env.now
+        self._begin(envelope, channel)
+
+    def _begin(self, envelope: Envelope, channel: Channel) -> None:
+        size = envelope.size
         if channel.route is None:
             self._arrive(envelope, channel, envelope.start + (channel.latency + size / channel.bytes_per_second))
         elif channel.flow is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 from hetsim import effects as fx
@@ -14,6 +14,7 @@ from hetsim.runtime.history import Checkpoints, History
 from hetsim.runtime.metrics import Metrics
 from hetsim.runtime.outcome import Outcome, observed
 from hetsim.runtime.preparation import prepare
+from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, Row, ignore, interval_recorder
 from hetsim.runtime.stop import StopDecision
@@ -58,7 +59,7 @@ class EventWorld:
         self.membership = Membership(experiment, observers)
         self.prepared = prepare(
             experiment, task, optimizers,
-            profile=lambda: run_profiling(experiment), checkpoint=checkpoint, absent=self.membership.absent,
+            profile=self._profile, checkpoint=checkpoint, absent=self.membership.absent,
         )  # fmt: skip
         self.profile_seconds = self.prepared.profile.total_seconds
         self.prepared.profile.record(observers, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
@@ -83,8 +84,7 @@ class EventWorld:
         self._end_gradient = self._computed  # bound once: binding a method for every gradient is costly
         self._decisions: dict[int, StopDecision] = {}
         self.processes: list[RankProcess] = []
-        self.collectives = PendingCollectives(self.env, experiment.cluster, observers)
-        self.messaging = Messaging(self.env, experiment.cluster, self.processes, observers, seed=experiment.seed)
+        self.collectives, self.messaging = self._communication(observers)
         self.all_reduce, self.gather = self.collectives.all_reduce, self.collectives.gather
         self.send, self.receive = self.messaging.send, self.messaging.receive
         self.regroup = self.membership.regroup
@@ -132,6 +132,14 @@ class EventWorld:
     def restart(self, process: RankProcess) -> None:
         """Restart the state of a process from the last commit; it keeps the positions of its streams."""
         self._restart(process.state)
+
+    def _profile(self) -> Profile:
+        return run_profiling(self.experiment)
+
+    def _communication(self, observers: Collection[Recorder]) -> tuple[PendingCollectives, Messaging]:
+        experiment = self.experiment
+        collectives = PendingCollectives(self.env, experiment.cluster, observers)
+        return collectives, Messaging(self.env, experiment.cluster, self.processes, observers, seed=experiment.seed)
 
     def _process(self, state: RankState, start: State | None) -> RankProcess:
         node = fx.Node(state.rank, self._num_workers, state.own)

@@ -8,6 +8,7 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.model import Cluster, Node
 from hetsim.cluster.parse.faults import _faults
+from hetsim.cluster.parse.hosts import _hosts
 from hetsim.cluster.parse.network import _network, _racks, _server
 from hetsim.cluster.parse.nodes import _nodes, _with
 from hetsim.cluster.parse.values import LINKS, _list, _number
@@ -15,7 +16,7 @@ from hetsim.cluster.parse.values import LINKS, _list, _number
 
 def parse_cluster(config: Any) -> Cluster:
     """The cluster that a config describes; ValueError if it describes none."""
-    required, optional = ("name", "nodes", "network", "server"), ("faults", "seed")
+    required, optional = ("name", "nodes", "network", "server"), ("faults", "seed", "hosts")
     entries = checks.mapping("cluster", config, required=required, optional=optional)
     checks.name("cluster.name", entries["name"])
     rows = _list("cluster.nodes", entries["nodes"], "nodes")
@@ -35,10 +36,26 @@ def parse_cluster(config: Any) -> Cluster:
     if network.all_reduce == "two_level" and any(node.rack is None for node in nodes):
         rank = next(rank for rank, node in enumerate(nodes) if node.rack is None)
         raise ValueError(f"cluster.network.all_reduce=two_level needs each node in a rack, and node {rank} is in none: give its row a rack")
-    return Cluster(
+    cluster = Cluster(
         name=entries["name"],
         nodes=tuple(nodes),
         network=replace(network, racks=racks),
         server=server,
         faults=_faults(entries.get("faults"), len(nodes)),
+        hosts=_hosts(entries.get("hosts"), nodes, server),
     )
+    _check_together(cluster)
+    return cluster
+
+
+def _check_together(cluster: Cluster) -> None:
+    """ValueError for parts that each make sense and do not go together."""
+    if cluster.faults.nodes and (cluster.shares_cores or cluster.network.all_reduce_table):
+        what = "cluster.hosts" if cluster.shares_cores else "cluster.network.all_reduce_table"
+        raise ValueError(f"cluster.faults does not go with {what}, whose times are those of all nodes: leave one of them out")
+    for rank, node in enumerate(cluster.nodes):
+        if cluster.shares_cores and (node.slow_spells or node.slowdown):
+            raise ValueError(
+                f"node {rank} has slow_spells or a slowdown in a cluster with hosts or CPU work, where other processes slow it down: "
+                "leave one of them out"
+            )

@@ -9,24 +9,29 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.collectives import ALGORITHMS
 from hetsim.cluster.model import Network, Node, Rack, Server
-from hetsim.cluster.parse.values import LINKS, _distribution, _number, _rate
+from hetsim.cluster.parse.hosts import CPU, _communication, _cpu
+from hetsim.cluster.parse.values import LINKS, _distribution, _number, _rate, _table
 
 
 def _network(config: Any) -> Network:
     required = ("latency_seconds", "bytes_per_second")
-    entry = checks.mapping("cluster.network", config, required=required, optional=("jitter_seconds", "all_reduce", "racks", *LINKS))
+    optional = ("jitter_seconds", "all_reduce", "all_reduce_table", "racks", "cpu", *LINKS)
+    entry = checks.mapping("cluster.network", config, required=required, optional=optional)
+    table = entry.get("all_reduce_table")
     algorithm = "ring" if entry.get("all_reduce") is None else entry["all_reduce"]
     return Network(
         latency_seconds=checks.seconds("cluster.network.latency_seconds", entry["latency_seconds"], zero=True),
         bytes_per_second=_rate("cluster.network.bytes_per_second", entry["bytes_per_second"]),
         jitter_seconds=_distribution("cluster.network", entry, "jitter_seconds"),
         all_reduce=checks.choice("cluster.network.all_reduce", algorithm, tuple(ALGORITHMS)),
+        all_reduce_table=() if table is None else _table("cluster.network.all_reduce_table", table, of="bytes"),
+        cpu=_communication(entry.get("cpu")),
     )
 
 
 def _server(config: Any) -> Server:
     key = "cluster.server"
-    optional = ("seconds_per_byte", "noise", "shards", "latency_seconds", *LINKS, "rack", "device")
+    optional = ("seconds_per_byte", "noise", "shards", "latency_seconds", *LINKS, "rack", "device", *CPU)
     entry = checks.mapping(key, config, required=("seconds_per_update",), optional=optional)
     return Server(
         seconds_per_update=checks.seconds(f"{key}.seconds_per_update", entry["seconds_per_update"], zero=True),
@@ -38,6 +43,7 @@ def _server(config: Any) -> Server:
         downlink_bytes_per_second=_number(key, entry, LINKS[1], None),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device("cluster.server.device", entry["device"]),
+        **_cpu(key, entry),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.model import Node, SlowSpells
-from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _list, _number
+from hetsim.cluster.parse.hosts import CPU, _cpu
+from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _number, _table
 
 DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
 """What a row of nodes may give as a distribution instead of a number: drawn for each of its nodes."""
@@ -23,22 +24,18 @@ MAX_FACTOR = 1e9
 """How many times as long, or as short, work may take in a slow spell."""
 
 
-MIN_QUOTA = 1e-3
-"""Of one core. Linux grants at least a millisecond in a period of at most a second."""
-
-
 ROW = 10  # number of the random stream of drawn nodes; those of a run are in outages.py
 
 
 def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     """The nodes of one row: `count` equal ones, except for the numbers that are drawn for each."""
-    more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", "cpu_quota", "max_samples", "rack", "device")
+    more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", *CPU, "max_samples", "rack", "device")
     if isinstance(config, Mapping) and config.get("table") is not None:
         for name in DRAWN[:2]:
             if config.get(name) is not None:
                 raise ValueError(f"{key} has a table and {name}, which the table replaces: leave one of them out")
         entry = checks.mapping(key, config, required=("count", "table"), optional=more)
-        table = _table(f"{key}.table", entry["table"])
+        table = _table(f"{key}.table", entry["table"], of="samples")
     else:
         entry = checks.mapping(key, config, required=("count", *DRAWN[:2]), optional=("table", *more))
         table = ()
@@ -60,7 +57,7 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
         noise=_distribution(key, entry, "noise"),
         slow_spells=_spells(f"{key}.slow_spells", entry.get("slow_spells")),
         slowdown=_slowdown(f"{key}.slowdown", entry.get("slowdown")),
-        cpu_quota=None if entry.get("cpu_quota") is None else _quota(f"{key}.cpu_quota", entry["cpu_quota"]),
+        **_cpu(key, entry),
         max_samples=None if entry.get("max_samples") is None else checks.whole(f"{key}.max_samples", entry["max_samples"]),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device(f"{key}.device", entry["device"]),
@@ -71,22 +68,6 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
 
 def _with(node: Node, numbers: dict[str, Any]) -> Node:
     return replace(node, **numbers) if numbers else node
-
-
-def _table(key: str, value: Any) -> tuple[tuple[int, float], ...]:
-    points: list[tuple[int, float]] = []
-    for place, point in enumerate(_list(key, value, "[samples, seconds] that were measured")):
-        if not isinstance(point, Sequence) or isinstance(point, str) or len(point) != 2:
-            raise ValueError(f"{key}[{place}] must be [samples, seconds], not {point!r}")
-        samples, seconds = checks.whole(f"{key}[{place}][0]", point[0]), checks.seconds(f"{key}[{place}][1]", point[1])
-        if points and samples <= points[-1][0]:
-            raise ValueError(f"{key} must rise in samples, but {samples} comes after {points[-1][0]}: sort it, each size once")
-        points.append((samples, seconds))
-    if not points:
-        raise ValueError(f"{key} is empty: give at least one [samples, seconds]")
-    if len(points) > 1 and points[-1][1] < points[-2][1]:
-        raise ValueError(f"{key} must not fall between its last two points, as that line goes on beyond them: measure a larger batch")
-    return tuple(points)
 
 
 def _spells(key: str, config: Any) -> SlowSpells | None:
@@ -106,13 +87,6 @@ def _factor(key: str, value: Any) -> float:
     """By which work takes longer, or shorter."""
     if not 1 / MAX_FACTOR <= checks.number(key, value) <= MAX_FACTOR:
         raise ValueError(f"{key} must be between {1 / MAX_FACTOR:g} and {MAX_FACTOR:g}, not {value!r}")
-    return float(value)
-
-
-def _quota(key: str, value: Any) -> float:
-    """A share of one core."""
-    if not MIN_QUOTA <= checks.number(key, value) <= 1:
-        raise ValueError(f"{key} must be a share of one core, between {MIN_QUOTA:g} and 1, not {checks.shown(value)}")
     return float(value)
 
 

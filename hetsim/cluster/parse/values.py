@@ -40,3 +40,20 @@ def _rate(key: str, value: Any) -> float:
 
 def _distribution(key: str, entry: Mapping[str, Any], name: str) -> Distribution | None:
     return None if entry.get(name) is None else parse_distribution(f"{key}.{name}", entry[name])
+
+
+def _table(key: str, value: Any, *, of: str) -> tuple[tuple[int, float], ...]:
+    """Measured (size, seconds), rising in size."""
+    points: list[tuple[int, float]] = []
+    for place, point in enumerate(_list(key, value, f"[{of}, seconds] that were measured")):
+        if not isinstance(point, Sequence) or isinstance(point, str) or len(point) != 2:
+            raise ValueError(f"{key}[{place}] must be [{of}, seconds], not {point!r}")
+        size, seconds = checks.whole(f"{key}[{place}][0]", point[0]), checks.seconds(f"{key}[{place}][1]", point[1])
+        if points and size <= points[-1][0]:
+            raise ValueError(f"{key} must rise in {of}, but {size} comes after {points[-1][0]}: sort it, each size once")
+        points.append((size, seconds))
+    if not points:
+        raise ValueError(f"{key} is empty: give at least one [{of}, seconds]")
+    if len(points) > 1 and points[-1][1] < points[-2][1]:
+        raise ValueError(f"{key} must not fall between its last two points, as that line goes on beyond them: measure a larger one")
+    return tuple(points)

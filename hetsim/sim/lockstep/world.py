@@ -96,9 +96,10 @@ class LockstepWorld:
 
     @staticmethod
     def suits(experiment: Experiment, task: Task) -> bool:
-        """Whether it can run this experiment: all ranks do the same, on phantoms, on nodes that are never absent."""
+        """Whether it can run this experiment: all ranks do the same, on phantoms, on nodes that are never absent and share no cores."""
+        cluster = experiment.cluster
         same = vars(type(experiment.coordination)).get("same_on_every_rank", False)
-        return bool(same) and not experiment.cluster.faults.nodes and isinstance(task.initial(), Phantom)
+        return bool(same) and not (cluster.faults.nodes or cluster.shares_cores) and isinstance(task.initial(), Phantom)
 
     @property
     def outcome(self) -> Outcome:

@@ -1,0 +1,59 @@
+"""What processes on one machine share: its cores, and how fast they are while several of them are busy.
+
+Seconds of work are seconds of the processor (CPU-seconds) on a core while the machine's other cores are idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_PERIOD_SECONDS = 5e-3
+"""In a shorter period a capped process loses more to other programs, as what it could not use is not made up for; in a longer one
+more of a step runs before its first pause (docs/performance.md)."""
+MIN_BUDGET_SECONDS = 1e-3
+"""The least that Linux grants in a period."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A machine whose `cores` the threads on it share evenly. With k of them busy each is `busy_speeds[k − 1]` times as fast as one alone.
+
+    Cores that share caches, memory or a physical core (hyper-threads) have speeds below 1.
+    """
+
+    cores: int
+    busy_speeds: tuple[float, ...] = ()
+    """One for each core, the first 1; empty: all are 1."""
+
+    def speed(self, busy: int) -> float:
+        """Of each busy core while so many are busy."""
+        return self.busy_speeds[busy - 1] if self.busy_speeds else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommunicationWork:
+    """CPU-seconds that moving n bytes takes: a constant plus n times a rate, at each end of a message and on each rank of a collective."""
+
+    send_seconds: float = 0.0
+    send_seconds_per_byte: float = 0.0
+    receive_seconds: float = 0.0
+    receive_seconds_per_byte: float = 0.0
+    collective_seconds: float = 0.0
+    collective_seconds_per_byte: float = 0.0
+
+    def send(self, nbytes: float) -> float:
+        """At the sender of a message."""
+        return self.send_seconds + nbytes * self.send_seconds_per_byte
+
+    def receive(self, nbytes: float) -> float:
+        """At its receiver."""
+        return self.receive_seconds + nbytes * self.receive_seconds_per_byte
+
+    def collective(self, nbytes: float) -> float:
+        """On each rank of an all-reduce or a gather."""
+        return self.collective_seconds + nbytes * self.collective_seconds_per_byte
+
+
+def default_period(share: float) -> float:
+    """The seconds of a period in which a capped process gets its share of a core, if none is described: what real runs have."""
+    return max(DEFAULT_PERIOD_SECONDS, MIN_BUDGET_SECONDS / share)

@@ -1,0 +1,85 @@
+"""From `cluster.hosts` to hosts, and what a row of nodes or the server says about the cores that it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from hetsim import checks
+from hetsim.cluster.hosts import MIN_BUDGET_SECONDS, CommunicationWork, Host, default_period
+from hetsim.cluster.model import Node, Server
+from hetsim.cluster.parse.values import _list, _number
+
+CPU = ("cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "host")
+"""The keys of a row of nodes, and of the server, about the cores that it gets."""
+MIN_QUOTA = 1e-3
+"""Of one core. Linux grants at least a millisecond in a period of at most a second."""
+MAX_CORES = 4096
+MIN_SPEED = 1e-3
+
+
+def _hosts(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Host]:
+    """Hosts by name; ValueError if one is empty, or used and not described."""
+    key = "cluster.hosts"
+    if config is not None and not isinstance(config, Mapping):
+        raise ValueError(f"{key} must be a mapping from names to hosts, such as {{lab: {{cores: 8}}}}, not {checks.shown(config)}")
+    hosts = {str(name): _host(f"{key}.{name}", entry) for name, entry in (config or {}).items()}
+    used = [*((f"node {rank}", node.host) for rank, node in enumerate(nodes)), ("the server", server.host)]
+    for who, host in used:
+        if host is not None and host not in hosts:
+            raise ValueError(f"{who} is on host {host!r}, which {key} does not describe: add it there{checks.suggestion(host, hosts)}")
+    for name in hosts:
+        if name not in {host for _, host in used}:
+            raise ValueError(f"{key}.{name} has nothing on it: give rows of cluster.nodes host: {name}, or leave it out")
+    return hosts
+
+
+def _host(key: str, config: Any) -> Host:
+    entry = checks.mapping(key, config, required=("cores",), optional=("busy_speeds",))
+    cores = checks.whole(f"{key}.cores", entry["cores"])
+    if cores > MAX_CORES:
+        raise ValueError(f"{key}.cores must be at most {MAX_CORES}, not {cores}")
+    if entry.get("busy_speeds") is None:
+        return Host(cores=cores)
+    speeds = tuple(checks.number(f"{key}.busy_speeds", speed) for speed in _list(f"{key}.busy_speeds", entry["busy_speeds"], "speeds"))
+    if len(speeds) != cores or speeds[0] != 1 or not all(MIN_SPEED <= speed <= 1 for speed in speeds):
+        raise ValueError(
+            f"{key}.busy_speeds must have the speed of a core with 1, 2 … {cores} of them busy, first 1 and each between {MIN_SPEED:g} "
+            f"and 1, not {list(speeds)}"
+        )
+    return Host(cores=cores, busy_speeds=speeds)
+
+
+def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a node or a server about the cores that it gets."""
+    host = None if entry.get("host") is None else str(entry["host"])
+    covers = entry.get("cpu_quota_covers_messages")
+    if covers is not None and not isinstance(covers, bool):
+        raise ValueError(f"{key}.cpu_quota_covers_messages must be true or false, not {checks.shown(covers)}")
+    if entry.get("cpu_quota") is None:
+        for name in CPU[1:3]:
+            if entry.get(name) is not None:
+                raise ValueError(f"{key} has {name} and no cpu_quota: give it one, or leave {name} out")
+        return {"host": host}
+    share = entry["cpu_quota"]
+    if not MIN_QUOTA <= checks.number(f"{key}.cpu_quota", share) <= 1:
+        raise ValueError(f"{key}.cpu_quota must be a share of one core, between {MIN_QUOTA:g} and 1, not {checks.shown(share)}")
+    period = _number(key, entry, "cpu_quota_period_seconds", None)
+    if period is None and host is not None:
+        period = default_period(share)
+    if period is not None and not (share * period >= MIN_BUDGET_SECONDS * (1 - 1e-9) and period <= 1):
+        raise ValueError(
+            f"{key}.cpu_quota_period_seconds must be at most 1 and, as Linux grants at least {MIN_BUDGET_SECONDS:g} s each, at least "
+            f"{MIN_BUDGET_SECONDS / share:g}, not {period:g}"
+        )
+    return {"cpu_quota": float(share), "cpu_quota_period_seconds": period, "cpu_quota_covers_messages": bool(covers), "host": host}
+
+
+def _communication(config: Any) -> CommunicationWork | None:
+    """What `cluster.network.cpu` says, in CPU-seconds."""
+    if config is None:
+        return None
+    names = [field.name for field in fields(CommunicationWork)]
+    entry = checks.mapping("cluster.network.cpu", config, optional=names)
+    return CommunicationWork(**{name: _number("cluster.network.cpu", entry, name) for name in names})

@@ -1,0 +1,1 @@
+"""Processes that share the cores of hosts, in virtual time."""

@@ -1,0 +1,93 @@
+"""Messages and collectives whose bytes are moved by cores that others use too."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from hetsim.cluster.model import Cluster
+from hetsim.runtime.recorder import REGROUP, Recorder
+from hetsim.sim.clock import Callback, Clock
+from hetsim.sim.collective_ops import PendingCollectives
+from hetsim.sim.hosts.processors import Processors
+from hetsim.sim.messages import Channel, Envelope, Messaging
+from hetsim.sim.rank_process import RankProcess
+
+
+class Parts:
+    """Calls `callback(answer)` when so many parts of something are over."""
+
+    def __init__(self, count: int, callback: Callback, answer: Any) -> None:
+        self.count = count
+        self.callback = callback
+        self.answer = answer
+
+    def over(self, _: Any = None) -> None:
+        """One of them is."""
+        self.count -= 1
+        if not self.count:
+            self.callback(self.answer)
+
+
+class HostMessaging(Messaging):
+    """A message is over when its bytes have crossed the network and both ends have done their work, all of which go on at the same time.
+
+    From one rank to another, one message is under way at a time. The receiver's work begins after the latency.
+    """
+
+    def __init__(
+        self,
+        env: Clock,
+        cluster: Cluster,
+        processes: Sequence[RankProcess],
+        recorders: Collection[Recorder],
+        processors: Processors,
+        *,
+        seed: int,
+    ) -> None:
+        super().__init__(env, cluster, processes, recorders, seed=seed)
+        self._processors = processors
+
+    def _begin(self, envelope: Envelope, channel: Channel) -> None:
+        if channel.queue is None:
+            channel.queue = deque()
+        channel.queue.append(envelope)
+        if len(channel.queue) == 1:
+            self._move(envelope)
+
+    def _move(self, envelope: Envelope) -> None:
+        channel, size, env = envelope.channel, envelope.size, self.env
+        parts = Parts(3, self._moved, envelope)
+        self._processors.send(envelope.source, size, parts.over)
+        receiver = channel.receiver.rank
+        env.after(channel.latency, lambda _: self._processors.receive(receiver, size, parts.over))
+        if channel.route is None:
+            env.after(channel.latency + size / channel.bytes_per_second, parts.over)
+        else:
+            channel.flow = self._flows.start(channel.route, size, lambda _: env.after(channel.latency, parts.over), envelope)
+
+    def _moved(self, envelope: Envelope) -> None:
+        channel = envelope.channel
+        assert channel.queue is not None
+        channel.queue.popleft()
+        if channel.queue:
+            self._move(channel.queue[0])
+        self._arrive(envelope, channel, self.env.now)
+
+
+class HostCollectives(PendingCollectives):
+    """A collective is over when its bytes have crossed the network and every rank has done its work."""
+
+    def __init__(self, env: Clock, cluster: Cluster, recorders: Collection[Recorder], processors: Processors) -> None:
+        super().__init__(env, cluster, recorders)
+        self._processors = processors
+
+    def _when_over(self, seconds: float, kind: int, size: int, ranks: list[int], release: Callback, answer: Any) -> None:
+        if kind == REGROUP or len(ranks) == 1:
+            super()._when_over(seconds, kind, size, ranks, release, answer)
+            return
+        parts = Parts(1 + len(ranks), release, answer)
+        self.env.after(seconds, parts.over)
+        for rank in ranks:
+            self._processors.collective(rank, size, parts.over)

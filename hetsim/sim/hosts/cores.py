@@ -1,0 +1,151 @@
+"""The cores of one host in virtual time: who runs, how fast, and when each piece of work is done.
+
+Threads that move messages come first, as in real runs, where they have a higher priority; the others share what is left of the cores
+evenly, and no thread gets more than one core. Between two events all rates are constant, so times are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import floor, inf
+from typing import Any
+
+from hetsim.cluster.hosts import Host
+from hetsim.sim.clock import SUSPENDED, Callback, Clock
+
+
+class Budget:
+    """What a capped process may use: `share` of a core as CPU-seconds in each period, for all its threads; what it does not use is lost.
+
+    Linux's CFS bandwidth control. Periods begin at `phase` plus multiples of their length, whatever the process does.
+    """
+
+    __slots__ = ("left", "period", "phase", "quota", "turn")
+
+    def __init__(self, share: float, period: float, phase: float = 0.0) -> None:
+        self.quota = share * period
+        self.period = period
+        self.phase = phase
+        self.turn = -1
+        """The number of the period to which `left` belongs."""
+        self.left = self.quota
+
+    def catch_up(self, now: float) -> None:
+        """Give it the quota of the present period, if it was idle since the last one."""
+        turn = floor((now - self.phase) / self.period)
+        if turn > self.turn:
+            self.turn, self.left = turn, self.quota
+
+    @property
+    def ends(self) -> float:
+        """When the present period ends."""
+        return self.phase + (self.turn + 1) * self.period
+
+    def exhaust(self) -> None:
+        """It has been used up, but for rounding."""
+        self.left = 0.0
+
+    def next_period(self) -> None:
+        """The present period is over."""
+        self.turn, self.left = self.turn + 1, self.quota
+
+
+class Work:
+    """Something that a thread, or several, has to do: so many seconds are left of it at full speed."""
+
+    __slots__ = ("answer", "budget", "callback", "left", "rate", "share", "urgent", "width")
+
+    def __init__(self, seconds: float, callback: Callback, answer: Any, budget: Budget | None, *, urgent: bool, width: int) -> None:
+        self.left = seconds
+        self.callback = callback
+        self.answer = answer
+        self.budget = budget
+        self.urgent = urgent
+        self.width = width
+        self.share = 0.0
+        """Of a core, that each of its threads has now."""
+        self.rate = 0.0
+        """Seconds of it that are done in a second."""
+
+
+class Cores:
+    """Runs work on one host."""
+
+    def __init__(self, env: Clock, host: Host) -> None:
+        self.env = env
+        self.host = host
+        self._all: list[Work] = []
+        self._since = 0.0
+        self._version = 0
+
+    def run(
+        self, seconds: float, callback: Callback, answer: Any = None, *, budget: Budget | None = None, urgent: bool = False, width: int = 1
+    ) -> Any:
+        """Call `callback(answer)` when work of so many seconds is done, by `width` threads at a time."""
+        if seconds <= 0:
+            return self.env.after(0.0, callback, answer)
+        self._advance()
+        self._all.append(Work(seconds, callback, answer, budget, urgent=urgent, width=width))
+        self._plan()
+        return SUSPENDED
+
+    def _advance(self) -> None:
+        """Take off what has been done since the rates were last set."""
+        now = self.env.now
+        passed, self._since = now - self._since, now
+        if passed > 0:
+            for work in self._all:
+                work.left -= work.rate * passed
+                if work.budget is not None:
+                    work.budget.left -= work.share * work.width * passed
+
+    def _plan(self) -> None:
+        """Set all rates, and schedule the next moment at which one changes."""
+        now = self.env.now
+        budgets: dict[Budget, float] = {}
+        for work in self._all:
+            if work.budget is not None and work.budget not in budgets:
+                work.budget.catch_up(now)
+                budgets[work.budget] = 0.0
+        running = [work for work in self._all if work.budget is None or work.budget.left > 0]
+        urgent = sum(work.width for work in running if work.urgent)
+        others = sum(work.width for work in running) - urgent
+        cores = self.host.cores
+        first = min(1.0, cores / urgent) if urgent else 0.0
+        rest = min(1.0, max(0.0, cores - first * urgent) / others) if others else 0.0
+        speed = self.host.speed(min(cores, urgent + others)) if running else 0.0
+        for work in self._all:
+            work.share = work.rate = 0.0
+        moment: float = inf
+        then: Callable[[], Work | None] | None = None
+        for work in running:
+            work.share = first if work.urgent else rest
+            work.rate = work.share * speed
+            if work.budget is not None:
+                budgets[work.budget] += work.share * work.width
+            if work.rate and now + max(0.0, work.left) / work.rate < moment:
+                moment, then = now + max(0.0, work.left) / work.rate, partial(self._end, work)
+        for budget, use in budgets.items():
+            if use and now + budget.left / use < moment:
+                moment, then = now + budget.left / use, budget.exhaust
+            if budget.ends <= moment:
+                moment, then = budget.ends, budget.next_period
+        self._version += 1
+        if moment < inf:
+            self.env.at(max(now, moment), self._change, (self._version, then))
+
+    def _change(self, planned: tuple[int, Callable[[], Work | None]]) -> None:
+        """What was planned happens, unless something else has happened before."""
+        version, happen = planned
+        if version != self._version:
+            return
+        self._advance()
+        ended = happen()
+        self._plan()
+        if ended is not None:
+            ended.callback(ended.answer)
+
+    def _end(self, work: Work) -> Work:
+        self._all.remove(work)
+        return work

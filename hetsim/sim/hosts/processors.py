@@ -1,0 +1,59 @@
+"""What each rank's process computes on: the cores of its host, and what it may use of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetsim.cluster.distributions import PERIODS
+from hetsim.cluster.hosts import CommunicationWork, Host
+from hetsim.cluster.model import Cluster, Node, Server
+from hetsim.sim.clock import Callback, Clock
+from hetsim.sim.hosts.cores import Budget, Cores
+
+OWN_HOST = Host(cores=2**31)
+"""Of a process whose host is not described: as many cores as it has threads."""
+
+
+class Processors:
+    """What each rank's process computes on: the cores of its host, and its budget of CPU-seconds there."""
+
+    def __init__(self, env: Clock, cluster: Cluster, *, seed: int, threads: int) -> None:
+        shared = {name: Cores(env, host) for name, host in cluster.hosts.items()}
+        ends: list[Node | Server] = [*cluster.nodes, cluster.server]
+        self._cores = [Cores(env, OWN_HOST) if end.host is None else shared[end.host] for end in ends]
+        self._budgets = [_budget(end, seed, rank) for rank, end in enumerate(ends)]
+        self._of_messages = [budget if end.cpu_quota_covers_messages else None for end, budget in zip(ends, self._budgets, strict=True)]
+        self._cpu = cluster.network.cpu or CommunicationWork()
+        self._threads = threads
+
+    def compute(self, rank: int, seconds: float, callback: Callback, answer: Any = None) -> Any:
+        """Work of a rank's program, on all its threads."""
+        return self._cores[rank].run(seconds, callback, answer, budget=self._budgets[rank], width=self._threads)
+
+    def send(self, rank: int, nbytes: int, callback: Callback) -> None:
+        """What sending a message takes at this rank."""
+        self._move(rank, self._cpu.send(nbytes), callback)
+
+    def receive(self, rank: int, nbytes: int, callback: Callback) -> None:
+        """What receiving one takes."""
+        self._move(rank, self._cpu.receive(nbytes), callback)
+
+    def collective(self, rank: int, nbytes: int, callback: Callback) -> None:
+        """What taking part in a collective takes."""
+        self._move(rank, self._cpu.collective(nbytes), callback)
+
+    def _move(self, rank: int, seconds: float, callback: Callback) -> None:
+        if seconds:
+            self._cores[rank].run(seconds, callback, budget=self._of_messages[rank], urgent=True)
+        else:
+            callback(None)
+
+
+def _budget(end: Node | Server, seed: int, stream: int) -> Budget | None:
+    """Of a process that gets its share by periods, which begin at any moment."""
+    if end.cpu_quota is None or end.cpu_quota_period_seconds is None:
+        return None
+    phase = float(np.random.default_rng((seed, stream, PERIODS)).random()) * end.cpu_quota_period_seconds
+    return Budget(end.cpu_quota, end.cpu_quota_period_seconds, phase - end.cpu_quota_period_seconds)

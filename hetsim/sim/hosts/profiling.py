@@ -1,0 +1,35 @@
+"""The profile before a run, where workers that are measured at the same time share cores."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.compute_times import StepTimes
+from hetsim.cluster.distributions import PROFILING
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.profiling import Profile
+from hetsim.sim.clock import Clock
+from hetsim.sim.hosts.processors import Processors
+
+
+def profile_on_hosts(experiment: Experiment) -> Profile:
+    """The profile of all workers, measured at the same time and gathered; it ends at 0 s. No gradient is really computed."""
+    clock, cluster = Clock(), experiment.cluster
+    processors = Processors(clock, cluster, seed=experiment.seed, threads=experiment.threads)
+    times = [StepTimes(node, seed=experiment.seed, rank=rank, stream=PROFILING) for rank, node in enumerate(cluster.nodes)]
+    ends: list[list[float]] = [[0.0] for _ in cluster.nodes]
+
+    def measure(rank: int) -> None:
+        processors.compute(rank, times[rank].seconds(experiment.profile_batches[rank].samples), measured, rank)
+
+    def measured(rank: int) -> None:
+        ends[rank].append(clock.now)
+        if len(ends[rank]) <= experiment.coordination.allocation.repetitions:
+            measure(rank)
+
+    for rank in range(cluster.num_workers):
+        measure(rank)
+    clock.run_all()
+    seconds = [[after - before for before, after in pairwise(moments)] for moments in ends]
+    return Profile(seconds, max(moments[-1] for moments in ends) + Collectives(cluster).gather_seconds())

@@ -1,0 +1,80 @@
+"""The simulator's world where processes share the cores of hosts: how long work takes depends on what else runs there."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from functools import cached_property
+from typing import Any
+
+from hetsim import effects as fx
+from hetsim.runtime.profiling import Profile
+from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder
+from hetsim.sim.clock import SUSPENDED, Callback
+from hetsim.sim.collective_ops import PendingCollectives
+from hetsim.sim.hosts.communication import HostCollectives, HostMessaging
+from hetsim.sim.hosts.processors import Processors
+from hetsim.sim.hosts.profiling import profile_on_hosts
+from hetsim.sim.messages import Messaging
+from hetsim.sim.rank_process import RankProcess
+from hetsim.sim.world import EventWorld
+from hetsim.vector import Vector
+
+
+class HostWorld(EventWorld):
+    """EventWorld, in which gradients, updates and messages are work on cores that others use too."""
+
+    @cached_property
+    def processors(self) -> Processors:
+        """What the ranks of this run compute on."""
+        experiment = self.experiment
+        return Processors(self.env, experiment.cluster, seed=experiment.seed, threads=experiment.threads)
+
+    @cached_property
+    def _waiting(self) -> list[deque[tuple[RankProcess, fx.Gradient, Callback]]]:
+        """The gradient that each rank computes, and after it those that it will."""
+        return [deque() for _ in self.experiment.cluster.nodes]
+
+    def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback) -> Any:
+        """Takes the time of the node's model on the cores that it gets; one at a time, if more than one was started."""
+        process.state.version = effect.version
+        waiting = self._waiting[process.rank]
+        waiting.append((process, effect, callback))
+        if len(waiting) == 1:
+            self._begin_gradient(process.rank)
+        return SUSPENDED
+
+    def _begin_gradient(self, rank: int) -> None:
+        _, effect, _ = self._waiting[rank][0]
+        seconds = self._times[rank].seconds(effect.batch.samples, self.env.now)
+        self.processors.compute(rank, seconds, self._end_gradient_of, (rank, self.env.now))
+
+    def _end_gradient_of(self, began: tuple[int, float]) -> None:
+        rank, start = began
+        _, effect, callback = self._waiting[rank].popleft()
+        if self._waiting[rank]:
+            self._begin_gradient(rank)
+        now = self.env.now
+        self._record_gradient((start, now, rank, GRADIENT, effect.version, effect.batch.samples, 0, 0))
+        gradient, loss = self.task.gradient(effect.at, effect.batch)
+        callback(fx.Computed(gradient, loss, effect.batch.samples, now - start))
+
+    def _updated(self, rank: int, seconds: float, version: int, weights: Vector, callback: Callback) -> Any:
+        if not seconds:
+            return weights
+        start, record = self.env.now, self._record_update if rank < self._num_workers else self._record_service
+
+        def end(weights: Vector) -> None:
+            record((start, self.env.now, rank, UPDATE, version, 0, 0, 0))
+            callback(weights)
+
+        return self.processors.compute(rank, seconds, end, weights)
+
+    def _profile(self) -> Profile:
+        return profile_on_hosts(self.experiment)
+
+    def _communication(self, observers: Collection[Recorder]) -> tuple[PendingCollectives, Messaging]:
+        collectives = HostCollectives(self.env, self.experiment.cluster, observers, self.processors)
+        return collectives, HostMessaging(
+            self.env, self.experiment.cluster, self.processes, observers, self.processors, seed=self.experiment.seed
+        )

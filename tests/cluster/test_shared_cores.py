@@ -1,0 +1,320 @@
+"""Processes that share the cores of a host, and budgets of CPU-seconds: closed forms."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Generator
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster_runs import built, play, timed, world
+from worlds import NO_NETWORK, node
+
+from hetsim.cluster.distributions import PERIODS
+from hetsim.cluster.hosts import Host
+from hetsim.effects import Batch, Gradient, Node, Now, Receive, Send, Start, Wait
+from hetsim.sim.clock import Clock
+from hetsim.sim.hosts.cores import Budget, Cores
+from hetsim.vector import Phantom
+
+LAB = {"lab": {"cores": 2}}
+ONE = {"lab": {"cores": 1}}
+
+
+def on(host: str | None, seconds: float, **more: Any) -> dict[str, Any]:
+    """A node whose gradients of any size take so many CPU-seconds."""
+    return node(1e-15, seconds, **({} if host is None else {"host": host}), **more)
+
+
+def ends(*works: tuple[float, float, dict[str, Any]], host: Host) -> list[float]:
+    """When work of each (start, seconds, options) is done on a host."""
+    clock = Clock()
+    cores = Cores(clock, host)
+    done = [math.nan] * len(works)
+
+    def end(place: int) -> None:
+        done[place] = clock.now
+
+    def begin(place: int, seconds: float, options: dict[str, Any], _: None) -> None:
+        cores.run(seconds, end, place, **options)
+
+    for place, (start, seconds, options) in enumerate(works):
+        clock.at(start, partial(begin, place, seconds, options))
+    clock.run_all()
+    return done
+
+
+@pytest.mark.parametrize(("cores", "speeds", "expected"), [(1, (), 3.0), (2, (), 1.5), (3, (), 1.0), (4, (), 1.0), (2, (1.0, 0.5), 3.0)])
+def test_three_that_begin_together_share_the_cores(cores: int, speeds: tuple[float, ...], expected: float) -> None:
+    host = Host(cores=cores, busy_speeds=speeds)
+
+    assert ends(*[(0.0, 1.0, {})] * 3, host=host) == pytest.approx([expected] * 3, rel=1e-15)
+
+
+def test_rates_change_when_work_begins_and_ends() -> None:
+    """One core: 1 s alone, then two at half the speed until the shorter one ends, then alone again."""
+    assert ends((0.0, 2.0, {}), (1.0, 0.5, {}), host=Host(cores=1)) == pytest.approx([2.5, 2.0], rel=1e-15)
+
+
+def test_urgent_work_takes_the_core() -> None:
+    assert ends((0.0, 2.0, {}), (1.0, 0.5, {"urgent": True}), host=Host(cores=1)) == pytest.approx([2.5, 1.5], rel=1e-15)
+    assert ends((0.0, 2.0, {}), (0.0, 2.0, {}), (1.0, 0.5, {"urgent": True}), host=Host(cores=2)) == pytest.approx([2.25, 2.25, 1.5])
+
+
+def test_several_threads_take_several_cores() -> None:
+    """Two threads and one on two cores: each gets 2/3 of a core, until the work of one is done."""
+    done = ends((0.0, 1.0, {"width": 2}), (0.0, 1.0, {}), host=Host(cores=2))
+
+    assert done == pytest.approx([1.5, 1.5], rel=1e-15)
+
+
+@pytest.mark.parametrize("work", [0.01, 0.04, 0.05, 0.1, 0.333])
+@pytest.mark.parametrize("phase", [0.0, 0.03])
+def test_a_budget_is_spent_at_the_beginning_of_each_period(work: float, phase: float) -> None:
+    """0.04 s in each 0.1 s: full periods, then the rest. Begun at a period's start, or 0.03 s before one."""
+    budget = Budget(0.4, 0.1, phase)
+    done = ends((0.0, work, {"budget": budget}), host=Host(cores=1))[0]
+
+    first = min(work, 0.04, phase or 0.04)
+    left, begin = work - first, phase
+    if phase == 0.0:
+        begin = 0.1
+    if left <= 1e-15:
+        assert done == pytest.approx(first, rel=1e-12)
+    else:
+        whole = math.ceil(left / 0.04 - 1e-9) - 1
+        assert done == pytest.approx(begin + whole * 0.1 + left - whole * 0.04, rel=1e-12)
+
+
+def test_what_is_not_used_of_a_budget_is_lost() -> None:
+    """Idle for a period, it gets one quota and not two; two threads of a process share it."""
+    once = Budget(0.4, 0.1)
+    done = ends((0.0, 0.01, {"budget": once}), (0.25, 0.05, {"budget": once}), host=Host(cores=2))
+    assert done == pytest.approx([0.01, 0.31], rel=1e-12)
+
+    shared = Budget(0.4, 0.1)
+    assert ends((0.0, 0.03, {"budget": shared}), (0.0, 0.03, {"budget": shared}), host=Host(cores=2)) == pytest.approx([0.11, 0.11])
+
+
+def test_any_work_ends_when_small_steps_say_so() -> None:
+    """Against a simulation in steps of 20 µs, in which a budget's last step may put the end off by a period."""
+    chance = random.Random(1)
+    errors = []
+    step = 2e-5
+    for _ in range(25):
+        host = Host(cores=chance.randint(1, 3))
+        host = Host(cores=host.cores, busy_speeds=(1.0, 0.8, 0.7)[: host.cores])
+        budgets = [Budget(chance.choice([0.2, 0.5]), 0.05, chance.random() * -0.05) for _ in range(2)]
+        works = [
+            (chance.random() * 0.3, chance.random() * 0.2, {"urgent": chance.random() < 0.3, "budget": chance.choice([None, *budgets])})
+            for _ in range(8)
+        ]
+        expected = _in_small_steps(works, host, step)
+        errors += [abs(exact - rough) for exact, rough in zip(ends(*works, host=host), expected, strict=True)]
+
+    assert max(errors) <= 0.06
+    assert sorted(errors)[int(0.9 * len(errors))] < 1e-3
+
+
+def _in_small_steps(works: list[tuple[float, float, dict[str, Any]]], host: Host, step: float) -> list[float]:
+    left = [seconds for _, seconds, _ in works]
+    done = [math.nan] * len(works)
+    spent: dict[tuple[int, int], float] = {}
+    turn = 0
+    while any(map(math.isnan, done)):
+        now, turn = turn * step, turn + 1
+        at = {id(b): (id(b), math.floor((now - b.phase) / b.period)) for _, _, o in works if (b := o["budget"]) is not None}
+        able = [
+            place for place, (start, _, options) in enumerate(works)
+            if math.isnan(done[place]) and start <= now
+            and ((b := options["budget"]) is None or spent.get(at[id(b)], 0.0) < b.quota)
+        ]  # fmt: skip
+        urgent = [place for place in able if works[place][2]["urgent"]]
+        first = min(1.0, host.cores / len(urgent)) if urgent else 0.0
+        others = len(able) - len(urgent)
+        rest = min(1.0, (host.cores - first * len(urgent)) / others) if others else 0.0
+        speed = host.speed(min(host.cores, len(able))) if able else 0.0
+        for place in able:
+            share = first if place in urgent else rest
+            left[place] -= share * speed * step
+            if (b := works[place][2]["budget"]) is not None:
+                spent[at[id(b)]] = spent.get(at[id(b)], 0.0) + share * step
+            if left[place] <= 0:
+                done[place] = now + step
+    return done
+
+
+def test_workers_of_a_server_on_one_host_share_it() -> None:
+    """Three workers of 1 s on two cores, and a server that takes nothing: three updates each 1.5 s."""
+    run = timed("asgd", workers=world(on("lab", 1.0, count=3), hosts=LAB), updates=9)
+
+    assert run.seconds == pytest.approx([1.5] * 3 + [3.0] * 3 + [4.5] * 3, rel=1e-9)
+
+
+def test_a_barrier_frees_the_cores_for_the_slower_ones() -> None:
+    """1, 1 and 4 s of work on two cores: 1.5 s for three of 1 s each, and then 3 s alone."""
+    run = timed("ssgd", workers=world(on("lab", 1.0, count=2), on("lab", 4.0), hosts=LAB), updates=2)
+
+    assert run.seconds == pytest.approx([4.5, 9.0], rel=1e-9)
+
+
+def test_hosts_of_their_own_are_as_no_hosts() -> None:
+    """With as many cores as processes every method takes the times that it takes without hosts."""
+    for method in ("ssgd", "asgd", "hetgrad", "od_sgd", "local_sgd", "softsync"):
+        noise = {"distribution": "lognorm", "s": 0.3}
+        rows = [node(0.01, 0.3, noise=noise, seconds_per_update=0.1), node(0.02, 0.1, noise=noise)]
+        network = {"latency_seconds": 0.01, "bytes_per_second": 1e3}
+        server = {"seconds_per_update": 0.05}
+        alone = timed(method, workers=world(*rows, network=network, server=server), updates=20)
+        hosts = timed(
+            method, workers=world(*({**row, "host": "lab"} for row in rows), network=network, server=server, hosts={"lab": {"cores": 9}}),
+            updates=20,
+        )  # fmt: skip
+
+        assert hosts.seconds == pytest.approx(alone.seconds, rel=1e-9), method
+
+
+def push(its: Node, _: Any) -> Generator[Any, Any, Any]:
+    """Worker 0 sends 100 bytes to the server at 0 s."""
+    if its.rank == 0:
+        yield from Send(its.server, Phantom(100))
+    elif its.rank == its.server:
+        yield from Receive(0)
+
+
+CPU = {"send_seconds": 0.5, "send_seconds_per_byte": 0.01, "receive_seconds": 0.25, "receive_seconds_per_byte": 0.0025}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "network", "arrival"),
+    [
+        ({"lab": {"cores": 1}}, NO_NETWORK, 2.0),  # 1.5 s and 0.5 s on one core
+        ({"lab": {"cores": 2}}, NO_NETWORK, 1.5),
+        ({"lab": {"cores": 2}}, {"latency_seconds": 1.25, "bytes_per_second": 1e9}, 1.75),  # the receiver begins after the latency
+        ({"lab": {"cores": 2}}, {"latency_seconds": 1.0, "bytes_per_second": 25.0}, 5.0),  # the network takes longer
+    ],
+)
+def test_both_ends_of_a_message_have_work(hosts: dict[str, Any], network: dict[str, Any], arrival: float) -> None:
+    workers = world(on("lab", 1.0), network={**network, "cpu": CPU}, server={"host": "lab"}, hosts=hosts)
+    run = play(push, workers)
+
+    assert run.seconds[-1] == pytest.approx(arrival, rel=1e-6)
+
+
+def test_messages_take_the_core_from_a_gradient() -> None:
+    """A gradient of 4 s on one core, during which 2 s go to a message."""
+
+    def asks(its: Node, _: Any) -> Generator[Any, Any, Any]:
+        if its.rank == 0:
+            yield from Send(its.server, Phantom(100))
+            yield from Gradient(at=Phantom(8), batch=Batch(0, 1), version=0)
+            yield from Send(its.server, None)
+        elif its.rank == its.server:
+            yield from Receive(0)
+            assert (yield from Now()) == pytest.approx(2.0)
+            yield from Receive(0)
+
+    workers = world(on("lab", 4.0), network={**NO_NETWORK, "cpu": CPU}, server={"host": "lab"}, hosts=ONE)
+    assert play(asks, workers).seconds[-1] == pytest.approx(6.0 + 0.75, rel=1e-6)
+
+
+@pytest.mark.parametrize("covers", [False, True])
+def test_a_quota_may_cover_messages(covers: bool) -> None:
+    """1.5 s to send, of which a budget allows 0.2 s in each second; its periods begin at a moment that the seed draws."""
+    row = on("lab", 1.0, cpu_quota=0.2, cpu_quota_period_seconds=1.0, cpu_quota_covers_messages=covers)
+    run = play(push, world(row, network={**NO_NETWORK, "cpu": CPU}, server={"host": "lab"}, hosts=LAB))
+
+    begins = float(np.random.default_rng((0, 0, PERIODS)).random())
+    first = min(begins, 0.2)
+    periods = math.ceil((1.5 - first) / 0.2) - 1
+    assert run.seconds[-1] == pytest.approx(begins + periods + 1.5 - first - periods * 0.2 if covers else 1.5, rel=1e-9)
+
+
+@pytest.mark.parametrize(("latency", "expected"), [(0.0, 1.5), (0.5, 4 * 0.5)])
+def test_each_rank_of_a_collective_has_work(latency: float, expected: float) -> None:
+    """1 s of work on each of three ranks on two cores, beside a ring of 2(N−1) steps."""
+    network = {
+        "latency_seconds": latency,
+        "bytes_per_second": 1e12,
+        "cpu": {"collective_seconds": 0.0, "collective_seconds_per_byte": 1 / 32},
+    }
+    run = timed("ssgd", workers=world(on("lab", 0.0, count=3), network=network, hosts=LAB), updates=3)
+
+    assert [b - a for a, b in pairwise([0.0, *run.seconds])] == pytest.approx([expected] * 3, rel=1e-6)
+
+
+def test_a_measured_all_reduce() -> None:
+    """Linear between the sizes that were measured, and the same for the real backend's padding."""
+    network = {**NO_NETWORK, "all_reduce_table": [[16, 1.0], [48, 2.0]]}
+    run = timed("ssgd", workers=world(on(None, 1.0, count=2), network=network), updates=2)
+
+    assert run.seconds == pytest.approx([2.5, 5.0], rel=1e-9)
+
+
+def test_started_gradients_wait_for_each_other() -> None:
+    """A rank computes one gradient at a time; two ranks that started two each on one core take 8 s together."""
+
+    def asks(its: Node, _: Any) -> Generator[Any, Any, Any]:
+        if its.rank < its.server:
+            started = []
+            for place in range(2):
+                started.append((yield from Start(Gradient(at=Phantom(8), batch=Batch(place, 1), version=0))))
+            for each in started:
+                computed = yield from Wait(each)
+                assert computed.seconds == pytest.approx(4.0)
+            yield from Send(its.server, None)
+        else:
+            yield from Receive()
+            yield from Receive()
+
+    run = play(asks, world(on("lab", 2.0, count=2), hosts=ONE))
+    assert run.seconds[-1] == pytest.approx(8.0, rel=1e-9)
+
+
+def test_what_is_measured_before_a_run_shares_the_cores() -> None:
+    """hetgrad measures its workers at the same time, so two of three get 2/3 of a core each while all are at work."""
+    run = timed("hetgrad", workers=world(on("lab", 1.0, count=3), hosts=LAB), updates=1)
+
+    assert run.simulation.profile_seconds == pytest.approx(1.5 * 5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"rows": {"host": "lab"}}, "node 0 is on host 'lab', which cluster.hosts does not describe: add it there"),
+        ({"hosts": LAB}, "cluster.hosts.lab has nothing on it: give rows of cluster.nodes host: lab, or leave it out"),
+        ({"hosts": {"lab": {"cores": 0}}}, "cluster.hosts.lab.cores must be"),
+        ({"hosts": {"lab": {"cores": 2, "busy_speeds": [1.0]}}}, "busy_speeds must have the speed of a core with 1, 2 … 2 of them busy"),
+        ({"rows": {"cpu_quota_period_seconds": 0.1}}, "has cpu_quota_period_seconds and no cpu_quota"),
+        ({"rows": {"cpu_quota": 0.1, "cpu_quota_period_seconds": 0.001}}, "cpu_quota_period_seconds must be at most 1 and"),
+        ({"rows": {"cpu_quota": 0.1, "cpu_quota_covers_messages": 1}}, "cpu_quota_covers_messages must be true or false"),
+        (
+            {"rows": {"host": "lab", "slow_spells": {"factor": 2, "seconds_between": 1, "seconds_lasting": 1}}, "hosts": LAB},
+            "leave one of them",
+        ),
+        (
+            {"rows": {"host": "lab"}, "hosts": LAB, "faults": {"schedule": [{"nodes": [0], "crash": 1}]}},
+            "faults does not go with cluster.hosts",
+        ),
+        ({"network": {**NO_NETWORK, "cpu": {"send": 1}}}, "cluster.network.cpu"),
+        ({"network": {**NO_NETWORK, "all_reduce_table": [[8, 1.0], [4, 2.0]]}}, "must rise in bytes, but 4 comes after 8"),
+    ],
+)
+def test_a_description_that_makes_no_sense_is_refused(parts: dict[str, Any], message: str) -> None:
+    rows = parts.pop("rows", {})
+    with pytest.raises(ValueError, match=re.escape(message)):
+        built(node(1e-3, **rows), **parts)
+
+
+def test_a_quota_on_a_host_is_in_periods() -> None:
+    """Of the length that real runs have, if none is given; without a host it is a steady share."""
+    host = built(node(1e-3, cpu_quota=0.1, host="lab"), hosts=LAB).nodes[0]
+    alone = built(node(1e-3, cpu_quota=0.1)).nodes[0]
+
+    assert (host.cpu_quota_period_seconds, alone.cpu_quota_period_seconds) == (0.01, None)
+    assert built(node(1e-3, cpu_quota=0.5, host="lab"), hosts=LAB).nodes[0].cpu_quota_period_seconds == 0.005
