@@ -151,6 +151,7 @@ MAY_IMPORT = {
         *("hetsim.dist", "hetsim.runtime", "hetsim.coordination", "hetsim.cluster", "hetsim.workloads", "hetsim.results"),
         *("hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.errors", "hetsim.memory"),
     ),
+    "hetsim/calibration/": ("hetsim.calibration", "hetsim.coordination", "hetsim.cluster", "hetsim.effects", "hetsim.vector"),
     "hetsim/results/": (
         *("hetsim.results", "hetsim.runtime", "hetsim.checks", "hetsim.errors", "hetsim.memory", "hetsim.registry", "hetsim.shipped"),
     ),

@@ -46,6 +46,23 @@ class CpuCgroup(ABC):
     def create(self, group: Path, *, quota_us: int, period_us: int) -> None:
         """Make a group below this one, whose threads together run for at most so many microseconds in each period."""
 
+    @abstractmethod
+    def limit(self, group: Path) -> tuple[str, str]:
+        """The quota and the period of a group as its files have them, in microseconds. OSError where a group has none."""
+
+    @property
+    def share(self) -> tuple[float, float] | None:
+        """The smallest share of a core that this group, or one above it, gets, and its period in seconds; None: there is no limit."""
+        found = []
+        for group in (self.path, *self.path.parents):
+            try:
+                quota, period = map(float, self.limit(group))
+            except (OSError, ValueError):  # the files are missing at the top, and no limit is "max"
+                continue
+            if quota > 0 and period > 0:
+                found.append((quota / period, period / 1e6))
+        return min(found, default=None)
+
     def enter(self, group: Path) -> None:
         """Move the calling thread to this group; the threads that it starts from now on are in it too."""
         _write(group / self.threads, str(threading.get_native_id()))
@@ -88,6 +105,9 @@ class CpuCgroupV1(CpuCgroup):
         _write(group / "cpu.cfs_period_us", str(period_us))
         _write(group / "cpu.cfs_quota_us", str(quota_us))
 
+    def limit(self, group: Path) -> tuple[str, str]:
+        return (group / "cpu.cfs_quota_us").read_text(), (group / "cpu.cfs_period_us").read_text()
+
 
 class CpuCgroupV2(CpuCgroup):
     """Of version 2. The controller stays enabled for the groups below: other runs there may need it."""
@@ -100,6 +120,10 @@ class CpuCgroupV2(CpuCgroup):
         _write(group / "cgroup.type", "threaded")  # first: below a cgroup with processes, only that lets the controller be enabled
         _write(self.path / "cgroup.subtree_control", "+cpu")
         _write(group / "cpu.max", f"{quota_us} {period_us}")
+
+    def limit(self, group: Path) -> tuple[str, str]:
+        quota, period = (group / "cpu.max").read_text().split()
+        return quota, period
 
 
 def own_cgroup(root: Path = Path("/")) -> CpuCgroup:

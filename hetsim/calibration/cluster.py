@@ -1,0 +1,160 @@
+"""The cluster that was measured, as a config: what was given of it, with fitted times in the place of the described ones."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from hetsim.calibration.fit import Line, Steps, alone_of, busy_speeds, means, noise_of, shown
+from hetsim.calibration.measured import Measured, Process
+from hetsim.cluster.model import Cluster, Node, Server
+
+LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
+FASTEST = 1e12
+"""Bytes per second, where a larger message takes no longer than its work at both ends."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A calibrated cluster, and how well its parts predict what they were not fitted to."""
+
+    config: dict[str, Any]
+    steps: list[Steps]
+    """Of each worker."""
+
+    @property
+    def error(self) -> float:
+        """The mean relative error of gradients' times at the batch sizes that were held out, over all nodes."""
+        return fmean(steps.error for steps in self.steps)
+
+
+def calibrated(
+    given: Cluster, name: str, fitted: Sequence[Sequence[int]], *, among: Measured | None, around: Measured | None, capped_by_hetsim: bool
+) -> Calibrated:
+    """The cluster of these readings: those among workers, around a server, or both.
+
+    `fitted` are the batch sizes of each worker that its times are fitted to; `capped_by_hetsim` says that the given quotas were emulated.
+    """
+    found = [measured for measured in (among, around) if measured is not None]
+    num_workers = given.num_workers
+    alone = [[reading for measured in found for reading in measured.of(rank, "alone")] for rank in range(num_workers)]
+    steps = [Steps.fitted(readings, fitted[rank]) for rank, readings in enumerate(alone)]
+    processes = found[-1].processes
+    hosts = _hosts(processes, found[0], steps, given, capped_by_hetsim=capped_by_hetsim)
+    names = {machine: f"host{place}" for place, machine in enumerate(dict.fromkeys(process.machine for process in processes))}
+    nodes = []
+    for rank, node in enumerate(given.nodes):
+        row = {"count": 1, **steps[rank].as_row()}
+        if among is not None:
+            row["seconds_per_update"] = shown(fmean(reading.cpu_seconds for reading in among.of(rank, "update")))
+        row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **_kept(node)}
+        nodes.append(row)
+    server: dict[str, Any] = {"seconds_per_update": shown(given.server.seconds_per_update)}
+    if around is not None:
+        updates = [reading.cpu_seconds for reading in around.of(num_workers, "update")]
+        mean = fmean(updates)
+        deviation = fmean((seconds / mean - 1) ** 2 for seconds in updates) ** 0.5
+        server = {"seconds_per_update": shown(mean), **noise_of(deviation), "host": names[processes[num_workers].machine]}
+        server |= _quota(given.server, processes[num_workers], by_hetsim=capped_by_hetsim)
+    server |= _kept(given.server)
+    config = {
+        "name": name,
+        "nodes": nodes,
+        "network": _network(given, among, around),
+        "server": server,
+        "hosts": {names[machine]: host for machine, host in hosts.items()},
+    }
+    return Calibrated(config, steps)
+
+
+def _kept(end: Node | Server) -> dict[str, Any]:
+    """What is described of a node or a server, and not measured."""
+    keys = ("max_samples", "rack", "device", *LINKS)
+    return {key: value for key in keys if (value := getattr(end, key, None)) is not None}
+
+
+def _quota(end: Node | Server, process: Process, *, by_hetsim: bool) -> dict[str, Any]:
+    if by_hetsim:
+        found = {"cpu_quota": end.cpu_quota, "cpu_quota_period_seconds": end.cpu_quota_period_seconds}
+        return {key: value for key, value in found.items() if value is not None}
+    if not 0 < process.cpu_quota < 1:
+        return {}
+    return {
+        "cpu_quota": shown(process.cpu_quota),
+        "cpu_quota_period_seconds": process.period_seconds,
+        "cpu_quota_covers_messages": True,
+    }
+
+
+def _hosts(
+    processes: Sequence[Process], measured: Measured, steps: Sequence[Steps], given: Cluster, *, capped_by_hetsim: bool
+) -> dict[float, dict[str, Any]]:  # fmt: skip
+    """Each machine's cores, and how fast they are while several are busy, where workers of one machine were measured at the same time."""
+    hosts: dict[float, dict[str, Any]] = {}
+    for machine in dict.fromkeys(process.machine for process in processes):
+        ranks = [rank for rank in range(given.num_workers) if processes[rank].machine == machine]
+        cores = max(1, int(next(process.cores for process in processes if process.machine == machine)))
+        inflation: dict[int, float] = {}
+        for busy in range(2, given.num_workers + 1):
+            together = [rank for rank in ranks if rank < busy]
+            if len(together) < 2 or not measured.of(together[0], f"beside {busy}"):
+                continue
+            quotas = {
+                rank: _quota(given.nodes[rank], processes[rank], by_hetsim=capped_by_hetsim).get("cpu_quota", 1.0) for rank in together
+            }
+            ratios = []
+            for rank in together:
+                ((size, seconds),) = means(measured.of(rank, f"beside {busy}"), "cpu_seconds").items()
+                idle = 1.0
+                for other in together:
+                    idle *= 1.0 if other == rank else 1.0 - quotas[other]
+                alone = means(measured.of(rank, "alone"), "cpu_seconds").get(size, steps[rank].seconds(size))
+                ratios.append(alone_of(seconds / alone, 1.0 - idle))
+            inflation[len(together)] = fmean(ratios)
+        hosts[machine] = {"cores": cores}
+        if inflation:
+            hosts[machine]["busy_speeds"] = busy_speeds(cores, inflation)
+    return hosts
+
+
+def _network(given: Cluster, among: Measured | None, around: Measured | None) -> dict[str, Any]:
+    """Latency, rate and CPU work of messages and all-reduces; links and racks as they were given."""
+    network: dict[str, Any] = {"latency_seconds": 0.0, "bytes_per_second": FASTEST}
+    cpu: dict[str, float] = {}
+    if around is not None:
+        ranks = range(given.num_workers)
+        ends = defaultdict(list)
+        for rank in (*ranks, given.num_workers):
+            for size, seconds in means(around.of(rank, "message"), "cpu_seconds").items():
+                ends[size].append(seconds)
+        work = Line.fitted({size: fmean(seconds) for size, seconds in ends.items()})
+        wall = Line.fitted(_mean_of([means(around.of(rank, "message"), "seconds") for rank in ranks]))
+        network["latency_seconds"] = shown(max(0.0, wall.constant - work.constant))
+        if wall.slope * FASTEST > 1:
+            network["bytes_per_second"] = shown(1 / wall.slope)
+        for end in ("send", "receive"):
+            cpu |= {f"{end}_seconds": shown(work.constant), f"{end}_seconds_per_byte": shown(work.slope)}
+    if among is not None and given.num_workers > 1:
+        readings = [among.of(rank, "all_reduce") for rank in range(given.num_workers)]
+        wall_of = _mean_of([means(each, "seconds") for each in readings])
+        work = Line.fitted(_mean_of([means(each, "cpu_seconds") for each in readings]))
+        cpu |= {"collective_seconds": shown(work.constant), "collective_seconds_per_byte": shown(work.slope)}
+        table: list[list[float]] = []
+        for size, seconds in wall_of.items():
+            table.append([size, shown(max(seconds, table[-1][1] if table else 0.0))])
+        network["all_reduce_table"] = table
+        if around is None:
+            network["latency_seconds"] = shown(next(iter(wall_of.values())) / (2 * (given.num_workers - 1)))
+    racks = {
+        name: {key: value for key in (*LINKS, "latency_seconds", "within") if (value := getattr(rack, key)) is not None}
+        for name, rack in given.network.racks.items()
+    }
+    return network | ({"racks": racks} if racks else {}) | {"cpu": cpu}
+
+
+def _mean_of(by_rank: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Of all ranks, by size."""
+    return {size: fmean(each[size] for each in by_rank) for size in by_rank[0]}

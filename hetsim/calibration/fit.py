@@ -1,0 +1,143 @@
+"""From readings to numbers of a cluster: lines, tables, noise, and how well they predict what they were not fitted to."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from hetsim.calibration.measured import Reading
+from hetsim.cluster.compute_times import interpolated
+
+AS_GOOD = 0.005
+"""A line is preferred to a table whose error is smaller by less than this."""
+LEAST_NOISE = 0.005
+"""Of the standard deviation over the mean: less is none."""
+LEAST_SECONDS = 1e-9
+
+
+@dataclass(frozen=True)
+class Line:
+    """y = constant + slope · x, both at least zero."""
+
+    constant: float
+    slope: float
+
+    def __call__(self, x: float) -> float:
+        """Its y at x."""
+        return self.constant + self.slope * x
+
+    @classmethod
+    def fitted(cls, points: Mapping[int, float]) -> Line:
+        """The line with the least squares of relative errors."""
+        from scipy.optimize import nnls
+
+        x, y = np.array(list(points), dtype=float), np.array(list(points.values()), dtype=float)
+        (constant, slope), _ = nnls(np.stack([1 / y, x / y], axis=1), np.ones_like(x))
+        return cls(float(constant), float(slope))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The times of a node's gradients: a line, or a table where that predicts better; and how well."""
+
+    line: Line
+    table: tuple[tuple[int, float], ...]
+    error_of_line: float
+    """The mean relative error at the sizes that were held out."""
+    error_of_table: float
+    noise: float
+    """The standard deviation of a gradient's time over its mean."""
+    sizes: tuple[int, int]
+    """The smallest and the largest batch that was measured."""
+
+    @property
+    def takes_table(self) -> bool:
+        """Whether the table is clearly better."""
+        return self.error_of_table < self.error_of_line - AS_GOOD
+
+    @property
+    def error(self) -> float:
+        """Of what was taken."""
+        return self.error_of_table if self.takes_table else self.error_of_line
+
+    def seconds(self, samples: int) -> float:
+        """Of a gradient of so many samples."""
+        return interpolated(self.table, samples) if self.takes_table else self.line(samples)
+
+    @classmethod
+    def fitted(cls, readings: Iterable[Reading], fitted: Sequence[int]) -> Steps:
+        """To the readings of these sizes; the others are held out."""
+        seconds: dict[int, list[float]] = defaultdict(list)
+        for reading in readings:
+            seconds[reading.size].append(reading.cpu_seconds)
+        means = {size: max(fmean(times), LEAST_SECONDS) for size, times in sorted(seconds.items())}
+        points = {size: mean for size, mean in means.items() if size in fitted}
+        others = {size: mean for size, mean in means.items() if size not in fitted} or points
+        line, table = Line.fitted(points), _rising(points)
+        residuals = [time / means[size] - 1 for size, times in seconds.items() for time in times]
+        return cls(
+            line=line,
+            table=table,
+            error_of_line=fmean(abs(line(size) / mean - 1) for size, mean in others.items()),
+            error_of_table=fmean(abs(interpolated(table, size) / mean - 1) for size, mean in others.items()),
+            noise=math.sqrt(fmean(residual**2 for residual in residuals)),
+            sizes=(min(means), max(means)),
+        )
+
+    def as_row(self) -> dict[str, Any]:
+        """The keys of a row of `cluster.nodes`."""
+        row: dict[str, Any] = {}
+        if self.takes_table:
+            row["table"] = [[size, shown(seconds)] for size, seconds in self.table]
+        else:
+            row |= {"seconds_per_sample": max(shown(self.line.slope), LEAST_SECONDS), "overhead_seconds": shown(self.line.constant)}
+        return row | noise_of(self.noise)
+
+
+def noise_of(deviation: float) -> dict[str, Any]:
+    """The key `noise` of a factor with mean 1 and this standard deviation."""
+    if deviation < LEAST_NOISE:
+        return {}
+    return {"noise": {"distribution": "gamma", "a": shown(1 / deviation**2), "scale": shown(deviation**2)}}
+
+
+def means(readings: Iterable[Reading], column: str) -> dict[int, float]:
+    """The mean of this column by size."""
+    by_size: dict[int, list[float]] = defaultdict(list)
+    for reading in readings:
+        by_size[reading.size].append(getattr(reading, column))
+    return {size: max(fmean(values), LEAST_SECONDS) for size, values in sorted(by_size.items())}
+
+
+def busy_speeds(cores: int, inflation: Mapping[int, float]) -> list[float]:
+    """The speed of each of `cores` busy cores, by how many CPU-seconds the same gradient takes beside others: none is faster than before.
+
+    `inflation` is by the number of gradients at the same time; between two numbers the speed is linear.
+    """
+    known = {1: 1.0} | {min(count, cores): min(1.0, 1 / ratio) for count, ratio in sorted(inflation.items(), reverse=True)}
+    speeds = np.interp(range(1, cores + 1), sorted(known), [known[count] for count in sorted(known)])
+    return [shown(speed) for speed in np.minimum.accumulate(speeds)]
+
+
+def alone_of(busy: float, beside: float) -> float:
+    """What gradients take beside others relative to alone, if they were so for this part of the time and took `busy` on average."""
+    return max(1.0, 1 + (busy - 1) / beside) if beside > 0 else 1.0
+
+
+def _rising(points: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
+    """A table that does not fall between its last two points."""
+    table = sorted(points.items())
+    if len(table) > 1 and table[-1][1] < table[-2][1]:
+        table[-1] = (table[-1][0], table[-2][1])
+    return tuple(table)
+
+
+def shown(number: float) -> float:
+    """With four digits."""
+    return float(f"{number:.4g}")

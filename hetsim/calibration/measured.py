@@ -1,0 +1,72 @@
+"""What a calibration has measured: readings of each rank, and what its process runs on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+KINDS = ("alone", "update", "all_reduce", "message", "message beside others")
+"""What is read; beside these, "beside K": a gradient of each of the first K workers at the same time."""
+
+
+class Reading(NamedTuple):
+    """One measurement: of which kind, of how many samples or bytes, its seconds, and its CPU-seconds.
+
+    Those of a gradient and an update are of the thread that computes, those of messages and all-reduces of the whole process.
+    """
+
+    kind: str
+    size: int
+    seconds: float
+    cpu_seconds: float
+
+    def as_numbers(self) -> tuple[float, float, float, float]:
+        """As ranks send it to each other."""
+        kind = KINDS.index(self.kind) if self.kind in KINDS else len(KINDS) + int(self.kind.split()[1])
+        return float(kind), float(self.size), self.seconds, self.cpu_seconds
+
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[float]) -> Reading:
+        """The reading that these numbers were made of."""
+        kind = int(numbers[0])
+        name = KINDS[kind] if kind < len(KINDS) else f"beside {kind - len(KINDS)}"
+        return cls(name, int(numbers[1]), numbers[2], numbers[3])
+
+
+class Process(NamedTuple):
+    """What a rank's process runs on: a number for its machine, the cores that it may use, and the quota of its own cgroup, if any."""
+
+    machine: float
+    cores: float
+    cpu_quota: float
+    """A share of one core; 0: none."""
+    period_seconds: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Readings and facts of each rank, in rank order."""
+
+    readings: list[list[Reading]]
+    facts: list[list[float]]
+
+    @property
+    def processes(self) -> list[Process]:
+        """The facts, by name."""
+        return [Process(*facts) for facts in self.facts]
+
+    def of(self, rank: int, *kinds: str) -> Iterable[Reading]:
+        """A rank's readings of these kinds."""
+        return [reading for reading in self.readings[rank] if reading.kind in kinds]
+
+    def as_json(self) -> str:
+        """As a file has it."""
+        return json.dumps({"readings": self.readings, "facts": self.facts})
+
+    @classmethod
+    def of_json(cls, text: str) -> Measured:
+        """What `as_json` has written."""
+        document = json.loads(text)
+        return cls([[Reading(*row) for row in rows] for rows in document["readings"]], document["facts"])

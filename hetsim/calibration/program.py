@@ -1,0 +1,222 @@
+"""What is measured on real machines: a program of the effects of which methods are made, so the same code computes and moves bytes.
+
+Seconds are those of the wall's clock, and of the processor (CPU-seconds): what threads are charged while they run, whatever else runs.
+Phases are separated by barriers, so that one worker can be measured alone, and several at the same time.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from hetsim.calibration.measured import Measured, Reading
+from hetsim.coordination.base import Coordination
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
+from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Program, Receive, Send, Update
+from hetsim.vector import Vector
+
+FITTED = (0.125, 0.25, 0.5, 1.0, 2.0)
+"""Batch sizes that a node's times are fitted to, in parts of the mean share."""
+HELD_OUT = (0.35, 0.7, 1.4)
+"""And those on which the fit is tried."""
+PARTS_OF_MODEL = (256, 16, 4, 1)
+"""Sizes of messages: one over so many of the weights."""
+MIN_ROUNDS = 4
+NUM_UPDATES = 50
+
+
+class Meter(NamedTuple):
+    """Three clocks, read at once."""
+
+    wall: float
+    thread: float
+    process: float
+
+    @classmethod
+    def read(cls) -> Meter:
+        """Now."""
+        return cls(time.perf_counter(), time.thread_time(), time.process_time())
+
+    def since(self, before: Meter) -> Meter:
+        """What has passed on each of them."""
+        return Meter(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(Coordination):
+    """Every rank measures what it computes and moves, and the leader writes what all have found to `output`.
+
+    A phase lasts `seconds`, at least. `facts()` is called on each rank, and says in numbers what its process runs on.
+    """
+
+    output: Path
+    seconds: float
+    facts: Callable[[], Sequence[float]]
+    by_wall: Sequence[bool]
+    """Of each rank, whether its gradients and updates are computed by more than one thread of the CPU: then the wall's clock counts."""
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """Measure, share what was found, and commit once, as every run does."""
+        readings: list[Reading] = []
+        for phase in self.phases(node, plan, state.weights, readings):
+            yield from Gather(0.0)
+            yield from phase
+        yield from Gather(0.0)
+        found = yield from self.shared(node, state.weights, readings)
+        if node.rank == (node.server if self.needs_server else 0):
+            self.output.write_text(found.as_json())
+            yield from Commit(1, state.evolve(version=1))
+
+    def phases(self, node: Node, plan: Plan, weights: Vector, readings: list[Reading]) -> Iterator[Program[None]]:
+        """The phases of a rank, as many on each."""
+        raise NotImplementedError
+
+    def work(self, rank: int, took: Meter) -> float:
+        """The CPU-seconds of what a rank's program computed."""
+        return took.wall if self.by_wall[rank] else took.thread
+
+    def steps(self, node: Node, weights: Vector, sizes: Sequence[int], readings: list[Reading], kind: str) -> Program[None]:
+        """Gradients of all these sizes in turns, in another order each time."""
+        chance, position, rounds = random.Random(0), 0, 0
+        began = time.perf_counter()
+        while rounds < MIN_ROUNDS or time.perf_counter() - began < self.seconds:
+            for samples in chance.sample(list(sizes), len(sizes)):
+                before = Meter.read()
+                yield from Gradient(weights, Batch(position, samples), 0)
+                took = Meter.read().since(before)
+                readings.append(Reading(kind, samples, took.wall, self.work(node.rank, took)))
+                position += samples
+            rounds += 1
+
+    def updates(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
+        """Steps of the optimizer."""
+        gradient = weights * 1e-6
+        for _ in range(NUM_UPDATES):
+            before = Meter.read()
+            weights = yield from Update(weights, gradient)
+            took = Meter.read().since(before)
+            readings.append(Reading("update", 0, took.wall, self.work(node.rank, took)))
+
+    def shared(self, node: Node, weights: Vector, readings: Sequence[Reading]) -> Program[Measured]:
+        """What all ranks have found, and what they run on, on each rank."""
+        facts = []
+        for fact in self.facts():
+            facts.append((yield from Gather(fact)))
+        counts = yield from Gather(float(len(readings)))
+        first, width = int(sum(counts[: node.rank])), len(Reading._fields)
+        table = weights.new_zeros((int(sum(counts)) * width,)).double()
+        for place, reading in enumerate(readings, first):
+            for column, number in enumerate(reading.as_numbers()):
+                table[place * width + column] = number
+        numbers = (yield from AllReduce(table)).tolist()
+        rows = [Reading.of_numbers(numbers[at : at + width]) for at in range(0, len(numbers), width)]
+        by_rank, at = [], 0
+        for count in map(int, counts):
+            by_rank.append(rows[at : at + count])
+            at += count
+        return Measured(by_rank, [[fact[rank] for fact in facts] for rank in range(len(counts))])
+
+
+def nothing() -> Program[None]:
+    """What a rank does in a phase of others."""
+    yield from ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmongWorkers(Measurement):
+    """Without a server: gradients alone and at the same time, steps of the optimizer, all-reduces."""
+
+    needs_server: ClassVar[bool] = False
+
+    def phases(self, node: Node, plan: Plan, weights: Vector, readings: list[Reading]) -> Iterator[Program[None]]:
+        sizes = sizes_of(plan, node.rank, (*FITTED, *HELD_OUT))
+        for rank in range(node.num_workers):
+            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
+        for busy in at_the_same_time(node.num_workers):
+            yield (
+                self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
+            )
+        yield self.updates(node, weights, readings)
+        for part in PARTS_OF_MODEL:
+            yield self.all_reduces(weights[: max(1, len(weights) // part)], readings)
+
+    def all_reduces(self, value: Vector, readings: list[Reading]) -> Program[None]:
+        """As many as all ranks find time for by the first ones, one right after the other."""
+        count = 5
+        for kind in ("", "all_reduce"):
+            before = Meter.read()
+            for _ in range(count):
+                yield from AllReduce(value)
+            took = Meter.read().since(before)
+            if kind:
+                readings.append(Reading(kind, value.nbytes, took.wall / count, took.process / count))
+            else:
+                longest = max((yield from Gather(took.wall))) / count
+                count = max(5, min(1000, int(self.seconds / len(PARTS_OF_MODEL) / longest)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AroundServer(Measurement):
+    """With a server: messages to it and back, from one worker alone and from all, and its steps of the optimizer."""
+
+    needs_server: ClassVar[bool] = True
+
+    def phases(self, node: Node, plan: Plan, weights: Vector, readings: list[Reading]) -> Iterator[Program[None]]:
+        sizes = [] if node.rank == node.server else sizes_of(plan, node.rank, (*FITTED, *HELD_OUT))
+        for rank in range(node.num_workers):
+            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
+        for busy in at_the_same_time(node.num_workers):
+            yield (
+                self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
+            )
+        yield self.updates(node, weights, readings) if node.rank == node.server else nothing()
+        for part in PARTS_OF_MODEL:
+            payload = weights[: max(1, len(weights) // part)]
+            for asking in (*((rank,) for rank in range(node.num_workers)), tuple(range(node.num_workers))):
+                kind = "message" if len(asking) == 1 else "message beside others"
+                if node.rank == node.server:
+                    yield self.echoes(len(asking), payload, readings, kind)
+                else:
+                    yield self.round_trips(node, payload, readings, kind) if node.rank in asking else nothing()
+
+    def round_trips(self, node: Node, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:
+        """Messages to the server that it sends back, one after the other; half the time of both counts as one."""
+        seconds = self.seconds / len(PARTS_OF_MODEL) / node.num_workers
+        count, began, before = 0, time.perf_counter(), Meter.read()
+        while count < 10 or time.perf_counter() - began < seconds:
+            yield from Send(node.server, payload)
+            yield from Receive(node.server)
+            count += 1
+        took = Meter.read().since(before)
+        readings.append(Reading(kind, payload.nbytes, took.wall / count / 2, took.process / count / 2))
+        yield from Send(node.server)
+
+    def echoes(self, num_asking: int, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:
+        """Send each message back to where it came from, until all that ask have ended."""
+        count, before = 0, Meter.read()
+        while num_asking:
+            message = yield from Receive()
+            if message.payload is None:
+                num_asking -= 1
+            else:
+                yield from Send(message.source, message.payload)
+                count += 1
+        took = Meter.read().since(before)
+        readings.append(Reading(kind, payload.nbytes, took.wall / count / 2, took.process / count / 2))
+
+
+def at_the_same_time(num_workers: int) -> list[int]:
+    """How many workers are measured at once: 2, 4, 8 … and all."""
+    return sorted({min(num_workers, 2**power) for power in range(1, num_workers.bit_length() + 1)} - {1})
+
+
+def sizes_of(plan: Plan, rank: int, parts: Sequence[float]) -> list[int]:
+    """Batch sizes of these parts of the mean share, as far as they fit into the worker's memory."""
+    share = plan.batch_size / plan.num_workers
+    most = plan.batch_size if plan.max_samples is None else min(plan.batch_size, plan.max_samples[rank])
+    return sorted({min(most, max(1, round(part * share))) for part in parts})

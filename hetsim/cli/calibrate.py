@@ -1,0 +1,171 @@
+"""The command `hetsim-calibrate`: measure these machines, and write a cluster that both backends read."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hetsim import checks
+from hetsim.calibration.cluster import Calibrated, calibrated
+from hetsim.calibration.measured import Measured
+from hetsim.calibration.program import FITTED, AmongWorkers, AroundServer, Measurement, sizes_of
+from hetsim.cli.build import build_experiment
+from hetsim.cli.compose import composed
+from hetsim.cli.errors import USERS, sentence
+from hetsim.cli.yaml_text import as_yaml
+from hetsim.coordination.plan import Plan
+from hetsim.dist.backend import Processes
+from hetsim.dist.facts import facts
+from hetsim.dist.launched import is_launched
+from hetsim.libraries import keep_processes_out
+from hetsim.results.run_files import check_is_no_link
+from hetsim.runtime.budget import Budget
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.files import write_text
+from hetsim.workloads.phantom import PhantomWorkload
+
+ABOUT = """Measure the machines of a cluster: how long gradients, updates, messages and all-reduces take there, and how much of the
+processors. The words are those of hetsim, with the workload and the cluster that training has; of the cluster, the nodes, quotas and links
+count, and times are ignored. FILE is the cluster that is written, such as my/cluster/lab.yaml, for hetsim --config-dir my cluster=lab."""
+
+
+def main() -> None:
+    """Measure, and write the cluster; exit status 1 with one sentence if that cannot be done."""
+    parser = argparse.ArgumentParser(prog="hetsim-calibrate", description=ABOUT)
+    parser.add_argument("file", type=Path, metavar="FILE.yaml", help="the cluster to be written")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the words of hetsim")
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long each node is measured in each phase (10)")
+    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own configs")
+    arguments = parser.parse_intermixed_args()
+    try:
+        keep_processes_out()
+        calibrate(arguments.file, arguments.words, seconds=arguments.seconds, config_dir=arguments.config_dir)
+    except KeyboardInterrupt:
+        tell("interrupted")
+        sys.exit(130)
+    except USERS as error:
+        tell(f"error: {sentence(error)}")
+        sys.exit(1)
+
+
+def calibrate(file: Path, words: Sequence[str], *, seconds: float, config_dir: Path | None) -> None:
+    """Measure, and write the file; in a process that does not lead, measure only."""
+    if not 0.1 <= seconds <= 3600:
+        raise ValueError(f"--seconds must be from 0.1 to 3600, not {seconds:g}")
+    if file.suffix != ".yaml" or not file.parent.is_dir():
+        raise ValueError(f"{file} must be called NAME.yaml, in a folder that there is: the cluster is written to it")
+    check_is_no_link(file)
+    checks.name("FILE", file.stem)
+    config, _, _ = composed(["backend=dist", *words, "pictures=false", "trace=none"], config_dir=config_dir)
+    experiment, backend = build_experiment(config)
+    if isinstance(experiment.workload, PhantomWorkload):
+        raise ValueError("workload=phantom computes nothing that could be measured: take the workload that you train")
+    if not isinstance(backend, Processes):
+        raise ValueError("backend is not dist, and real processes are what is measured: leave it out")
+    backend = replace(backend, emulate="none") if backend.emulates == "pad" else backend
+    kinds: list[type[Measurement]] = [AmongWorkers, AroundServer]
+    if is_launched():
+        kinds = [AroundServer if experiment.coordination.needs_server else AmongWorkers]
+    said = duration(experiment.num_workers, seconds, kinds)
+    found: dict[type[Measurement], Measured] = {}
+    with tempfile.TemporaryDirectory(prefix="hetsim-calibrate-") as place:
+        for kind in kinds:
+            measured = measure(experiment, backend, kind, Path(place) / kind.__name__, seconds, said if kind is kinds[0] else None)
+            if measured is not None:
+                found[kind] = measured
+    if not found:
+        return
+    plan_sizes = [sizes(experiment, rank) for rank in range(experiment.num_workers)]
+    result = calibrated(
+        experiment.cluster, file.stem, plan_sizes, among=found.get(AmongWorkers), around=found.get(AroundServer),
+        capped_by_hetsim=backend.emulates == "quota",
+    )  # fmt: skip
+    write_text(file, remarks(experiment, result) + as_yaml(result.config))
+    print(told(file, result), flush=True)
+
+
+def measure(
+    experiment: Experiment, backend: Processes, kind: type[Measurement], folder: Path, seconds: float, said: str | None
+) -> Measured | None:
+    """What the processes of one kind of run find; None in a process that does not lead it."""
+    folder.mkdir()
+    output = folder / "measured.json"
+    ends = (*experiment.cluster.nodes, experiment.cluster.server)
+    coordination = kind(
+        admission=experiment.coordination.admission, output=output, seconds=seconds, facts=facts,
+        by_wall=[experiment.threads > 1 or (end.device or experiment.device) != "cpu" for end in ends],
+    )  # fmt: skip
+    asked = replace(
+        experiment, coordination=coordination, budget=Budget(updates=1), evaluate_every_epochs=1e9, evaluate_every_seconds=None,
+        local_optimizer=None, stop_when_diverged=False, method="calibration",
+    )  # fmt: skip
+    backend.check(asked)
+    if said is not None and backend.leads(asked):
+        print(said, flush=True)
+    summary = backend.run(asked, folder / "run", "")
+    return None if summary is None else Measured.of_json(output.read_text())
+
+
+def sizes(experiment: Experiment, rank: int) -> list[int]:
+    """The batch sizes that a worker's times are fitted to."""
+    plan = Plan(num_workers=experiment.num_workers, batch_size=experiment.batch_size, max_samples=experiment.cluster.max_samples)
+    return sizes_of(plan, rank, FITTED)
+
+
+def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]]) -> str:
+    """How long it will take, in a sentence."""
+    gradients = num_workers + num_workers.bit_length()
+    phases = {AmongWorkers: gradients + 1, AroundServer: gradients + 2}
+    total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)
+    return f"hetsim-calibrate: {num_workers} workers, about {total / 60:.1f} minutes, or more where a batch takes seconds"
+
+
+def remarks(experiment: Experiment, result: Calibrated) -> str:
+    """What a reader of the file should know, as comments: when, where and of what it was measured, and its error."""
+    smallest, largest = min(steps.sizes[0] for steps in result.steps), max(steps.sizes[1] for steps in result.steps)
+    import torch
+
+    lines = [
+        f"Measured by hetsim-calibrate on {datetime.date.today().isoformat()}, with PyTorch {torch.__version__} on {platform.machine()}.",
+        f"Valid for workload {experiment.workload.name}, dtype {experiment.dtype}, {smallest} to {largest} samples a gradient, "
+        f"threads={experiment.threads}, device={experiment.device}.",
+        f"Gradients at batch sizes that were held out: {100 * result.error:.1f} % mean error, by node "
+        + ", ".join(f"{100 * steps.error:.1f} %" for steps in result.steps)
+        + ".",
+        "Times are CPU-seconds, on a core of a machine whose other cores are idle.",
+    ]
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def told(file: Path, result: Calibrated) -> str:
+    """What was found, for the terminal."""
+    rows = []
+    for rank, steps in enumerate(result.steps):
+        line = f"{1e6 * steps.line.slope:.4g} µs a sample + {1e3 * steps.line.constant:.4g} ms"
+        kept = "the table" if steps.takes_table else "the line"
+        rows.append(
+            f"  node {rank}: {line}, error {100 * steps.error_of_line:.1f} %; table {100 * steps.error_of_table:.1f} %: {kept} is taken; "
+            f"noise {100 * steps.noise:.1f} %"
+        )
+    for name, host in result.config["hosts"].items():
+        rows.append(f"  {name}: {host['cores']} cores, speeds while busy {host.get('busy_speeds', 'not measured')}")
+    network: dict[str, Any] = result.config["network"]
+    rows.append(f"  messages: {1e6 * network['latency_seconds']:.4g} µs + {1e9 / network['bytes_per_second']:.4g} ns a byte")
+    return "\n".join([*rows, f"{os.path.relpath(file)}: gradients at sizes that were held out, {100 * result.error:.1f} % mean error"])
+
+
+def tell(message: str) -> None:
+    """Print a line on standard error."""
+    print(f"hetsim-calibrate: {checks.one_line(message)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""What a rank's process runs on, in numbers that ranks can tell each other."""
+
+from __future__ import annotations
+
+import os
+
+from hetsim.dist.cgroups import own_cgroup
+from hetsim.dist.clocks import clock_id
+
+
+def facts() -> list[float]:
+    """A number for this process's machine, the cores that it may use, and the share and the period in seconds of its cgroup's quota.
+
+    Share and period are 0 where there is no quota.
+    """
+    try:
+        share, period = own_cgroup().share or (0.0, 0.0)
+    except OSError:
+        share = period = 0.0
+    return [clock_id(), float(len(os.sched_getaffinity(0))), share, period]

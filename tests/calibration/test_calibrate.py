@@ -1,0 +1,67 @@
+"""The command hetsim-calibrate, on this machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from worlds import exit_status
+
+import hetsim
+from hetsim.cli.calibrate import main
+
+NODES = "cluster.nodes=[{count: 2, seconds_per_sample: 1, overhead_seconds: 1}]"
+
+
+@pytest.mark.slow
+def test_a_calibrated_cluster_is_read_by_both_backends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It has what was measured, says so, and predicts a time of the right order."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "cluster" / "lab.yaml"
+    file.parent.mkdir()
+
+    assert exit_status(monkeypatch, "hetsim-calibrate", main, file, "workload=digits", "batch_size=64", NODES, "--seconds", "0.2") == 0
+
+    said = capfd.readouterr().out
+    assert re.search(r"2 workers, about \d+\.\d minutes", said)
+    assert re.search(r"cluster/lab\.yaml: gradients at sizes that were held out, \d+\.\d % mean error", said)
+    text = file.read_text()
+    assert text.startswith("# Measured by hetsim-calibrate on 20")
+    assert "4 to 64 samples a gradient" in text
+    cluster = yaml.safe_load(text)
+    assert [row["host"] for row in cluster["nodes"]] == ["host0", "host0"]
+    assert [size for size, _ in cluster["network"]["all_reduce_table"]] == sorted(
+        size for size, _ in cluster["network"]["all_reduce_table"]
+    )
+    words = ("cluster=lab", "workload=digits", "batch_size=64", "budget.epochs=null", "budget.updates=60", "pictures=false", "method=asgd")
+    simulated = hetsim.run(*words, config_dir=tmp_path, folder=tmp_path / "sim")
+    real = hetsim.run(*words, "backend=dist", "backend.emulate=none", config_dir=tmp_path, folder=tmp_path / "dist")
+    assert 0.05 < simulated.summary["updates_per_second"] / real.summary["updates_per_second"] < 20
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lab.yml"], "lab.yml must be called NAME.yaml, in a folder that there is"),
+        (["gone/lab.yaml"], "gone/lab.yaml must be called NAME.yaml, in a folder that there is"),
+        (["lab.yaml", "workload=phantom"], "workload=phantom computes nothing that could be measured"),
+        (["lab.yaml", "--seconds", "0"], "--seconds must be from 0.1 to 3600, not 0"),
+        (["lab.yaml", "workload=digit"], "workload=digit"),
+        (["lab.yaml", "backend=sim"], "backend is not dist, and real processes are what is measured: leave it out"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert exit_status(monkeypatch, "hetsim-calibrate", main, *words) == 1
+
+    said = capsys.readouterr().err
+    assert message in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,158 @@
+"""From readings to the cluster that they were made of."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import worlds
+
+from hetsim.calibration.cluster import calibrated
+from hetsim.calibration.fit import Line, Steps, busy_speeds
+from hetsim.calibration.measured import Measured, Reading
+from hetsim.cluster.parse.cluster import parse_cluster
+
+SIZES = [8, 16, 32, 64, 128]
+HELD_OUT = [22, 45, 90]
+
+
+def readings(seconds: Any, *, deviation: float = 0.0, repeats: int = 40, seed: int = 0) -> list[Reading]:
+    """Of gradients that take these CPU-seconds, times a factor with this deviation; the wall's clock says three times as much."""
+    chance = random.Random(seed)
+    found = []
+    for _ in range(repeats):
+        for size in (*SIZES, *HELD_OUT):
+            cpu = seconds(size) * (chance.gammavariate(1 / deviation**2, deviation**2) if deviation else 1.0)
+            found.append(Reading("alone", size, 3 * cpu, cpu))
+    return found
+
+
+def test_a_line_is_found() -> None:
+    steps = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4), SIZES)
+
+    assert (steps.line.constant, steps.line.slope) == pytest.approx((2e-3, 1e-4), rel=1e-9)
+    assert steps.error == pytest.approx(0.0, abs=1e-12)
+    assert not steps.takes_table
+    assert steps.noise == pytest.approx(0.0, abs=1e-12)
+    assert steps.as_row() == {"seconds_per_sample": 1e-4, "overhead_seconds": 2e-3}
+
+
+def test_noise_is_found() -> None:
+    """A gamma law with the deviation that was measured; its mean is 1."""
+    steps = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4, deviation=0.2, repeats=2000), SIZES)
+    noise = steps.as_row()["noise"]
+
+    assert noise["a"] * noise["scale"] == pytest.approx(1.0, rel=1e-3)
+    assert noise["scale"] == pytest.approx(0.04, rel=0.05)
+    assert (steps.line.constant, steps.line.slope) == pytest.approx((2e-3, 1e-4), rel=0.02)
+
+
+def test_a_table_is_taken_where_a_line_is_worse() -> None:
+    """A cache that is full from 40 samples on."""
+    steps = Steps.fitted(readings(lambda size: 1e-4 * size if size < 40 else 4e-4 * size - 12e-3), SIZES)
+
+    assert steps.takes_table
+    assert steps.error < steps.error_of_line / 3
+    assert steps.as_row()["table"] == [[size, pytest.approx(1e-4 * size if size < 40 else 4e-4 * size - 12e-3)] for size in SIZES]
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ({10: 1.0, 20: 1.0}, (1.0, 0.0)),
+        ({10: 2.0, 20: 1.0}, (1.2, 0.0)),  # Σ 1/y over Σ 1/y²
+        ({10: 1.0, 20: 4.0}, (0.0, 0.12)),  # Σ x/y over Σ (x/y)²
+        ({10: 3.0}, (0.0, 0.3)),
+    ],
+)
+def test_a_line_never_falls_nor_begins_below_zero(points: dict[int, float], expected: tuple[float, float]) -> None:
+    """Relative errors have the least squares."""
+    line = Line.fitted(points)
+
+    assert (line.constant, line.slope) == pytest.approx(expected)
+
+
+def test_speeds_of_busy_cores() -> None:
+    """One over how much longer the same work takes; linear between two numbers, never rising; more gradients than cores are all cores."""
+    assert busy_speeds(2, {2: 1.25, 3: 1.6}) == [1.0, 0.8]
+    assert busy_speeds(2, {3: 1.25}) == [1.0, 0.8]
+    assert busy_speeds(4, {4: 2.0}) == pytest.approx([1.0, 5 / 6, 2 / 3, 0.5], rel=1e-3)
+    assert busy_speeds(2, {2: 0.9}) == [1.0, 1.0]
+
+
+def measured(*, quota: float = 0.0) -> tuple[Measured, Measured]:
+    """Two workers and a server on one machine of two cores whose cores are 0.8 as fast when both are busy, and two on one each."""
+    facts = [[7.0, 2.0, quota, 0.1 if quota else 0.0]] * 3
+    among = [readings(lambda size, rank=rank: (1 + rank) * (1e-3 + size * 1e-5)) for rank in range(2)]
+    for rank, found in enumerate(among):
+        found += [Reading("beside 2", 32, 9.0, 1.25 * (1 + rank) * (1e-3 + 32e-5))] * 5
+        found += [Reading("update", 0, 9.0, 5e-4)] * 5
+        found += [Reading("all_reduce", size, 2e-3 + size * 4e-9, 1e-4 + size * 1e-9) for size in (4_000, 1_000_000)]
+    around = [[Reading("message", size, 3e-4 + size * 2e-9, 5e-5 + size * 5e-10) for size in (4_000, 1_000_000)] for _ in range(3)]
+    around[2] += [Reading("update", 0, 9.0, 2e-3)] * 5
+    return Measured(among, facts[:2]), Measured(around, facts)
+
+
+def test_a_whole_cluster_is_found() -> None:
+    """What was measured, what was given of links and memory, and nothing of the given times; both backends read it."""
+    among, around = measured()
+    given = parse_cluster(
+        worlds.cluster(worlds.node(9.0, max_samples=500), worlds.node(9.0, uplink_bytes_per_second=1e8), seconds_per_update=9.0)
+    )
+    result = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False)
+    cluster = parse_cluster(result.config)
+
+    assert [(node.overhead_seconds, node.seconds_per_sample, node.seconds_per_update) for node in cluster.nodes] == [
+        (pytest.approx(1e-3), pytest.approx(1e-5), 5e-4), (pytest.approx(2e-3), pytest.approx(2e-5), 5e-4)
+    ]  # fmt: skip
+    assert [(node.max_samples, node.uplink_bytes_per_second, node.host) for node in cluster.nodes] == [
+        (500, None, "host0"),
+        (None, 1e8, "host0"),
+    ]
+    assert (cluster.hosts["host0"].cores, cluster.hosts["host0"].busy_speeds) == (2, (1.0, 0.8))
+    assert cluster.server.seconds_per_update == 2e-3
+    assert cluster.network.latency_seconds == pytest.approx(2.5e-4)
+    assert cluster.network.bytes_per_second == pytest.approx(5e8)
+    cpu = cluster.network.cpu
+    assert cpu is not None
+    assert (cpu.send(1e6), cpu.receive(1e6), cpu.collective(1e6)) == pytest.approx((5.5e-4, 5.5e-4, 1.1e-3))
+    assert cluster.network.all_reduce_table == ((4_000, pytest.approx(2.016e-3)), (1_000_000, pytest.approx(6e-3)))
+    assert result.error == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_quota_that_the_system_imposes_covers_messages() -> None:
+    """One of a container, which hetsim has not set; one that hetsim emulates is the given one."""
+    among, around = measured(quota=0.4)
+    given = parse_cluster(worlds.cluster(worlds.node(9.0, cpu_quota=0.2), worlds.node(9.0)))
+
+    found, emulated = (
+        parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=by_hetsim).config)
+        for by_hetsim in (False, True)
+    )
+    of_system = [(node.cpu_quota, node.cpu_quota_period_seconds, node.cpu_quota_covers_messages) for node in (*found.nodes, found.server)]
+    assert of_system == [(0.4, 0.1, True)] * 3
+    of_hetsim = [
+        (node.cpu_quota, node.cpu_quota_period_seconds, node.cpu_quota_covers_messages) for node in (*emulated.nodes, emulated.server)
+    ]
+    assert of_hetsim == [(0.2, 0.005, False), (None, None, False), (None, None, False)]
+
+
+def test_workers_on_machines_of_their_own_share_nothing() -> None:
+    among, _ = measured()
+    apart = Measured(among.readings, [[1.0, 2.0, 0.0, 0.0], [2.0, 4.0, 0.0, 0.0]])
+    given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
+    config = calibrated(given, "lab", [SIZES, SIZES], among=apart, around=None, capped_by_hetsim=False).config
+
+    assert [row["host"] for row in config["nodes"]] == ["host0", "host1"]
+    assert config["hosts"] == {"host0": {"cores": 2}, "host1": {"cores": 4}}
+    assert config["network"]["latency_seconds"] == pytest.approx(1e-3, rel=0.01)
+    parse_cluster(config)
+
+
+def test_readings_survive_their_file() -> None:
+    among, _ = measured()
+
+    assert Measured.of_json(among.as_json()) == among
+    for reading in among.readings[0]:
+        assert Reading.of_numbers(reading.as_numbers()) == reading
