@@ -21,6 +21,7 @@ from hetsim.cli.build import build_experiment
 from hetsim.cli.compose import composed
 from hetsim.cli.errors import USERS, sentence
 from hetsim.cli.yaml_text import as_yaml
+from hetsim.cluster.model import Node, Server
 from hetsim.coordination.plan import Plan
 from hetsim.dist.backend import Processes
 from hetsim.dist.facts import facts
@@ -98,7 +99,7 @@ def measure(
     """What the processes of one kind of run find; None in a process that does not lead it."""
     folder.mkdir()
     output = folder / "measured.json"
-    ends = (*experiment.cluster.nodes, experiment.cluster.server)
+    ends: list[Node | Server] = [*experiment.cluster.nodes, experiment.cluster.server]
     coordination = kind(
         admission=experiment.coordination.admission, output=output, seconds=seconds, facts=facts,
         by_wall=[experiment.threads > 1 or (end.device or experiment.device) != "cpu" for end in ends],
