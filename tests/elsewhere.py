@@ -5,13 +5,15 @@ As with a real one, an operation on a tensor that is there and one that is not f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from hetsim.dist.sums import Sums
+from hetsim.dist.transport import Transport
 from hetsim.workloads.device import Device
 
 COPIES = ("aten.copy_.default", "aten._to_copy.default")
@@ -31,21 +33,29 @@ class Elsewhere(Device, TorchDispatchMode):
     def synchronise(self) -> None:
         return None
 
+    def own_queue(self) -> None:
+        """The rules hold in the calling thread, too."""
+        self.__enter__()
+
     def place(self, value: Any) -> Any:
         if isinstance(value, torch.nn.Module):
             for tensor in (*value.parameters(), *value.buffers()):
                 self._take(tensor)
         return self._take(value.clone()) if isinstance(value, torch.Tensor) else value
 
-    def fetch(self, value: Any) -> Any:
+    def begin_fetch(self, value: Any) -> Callable[[], Any]:
+        """The copy holds nothing of the tensor until somebody waits for it: what is sent earlier, or changed meanwhile, arrives wrong."""
         if not isinstance(value, torch.Tensor):
-            return value
+            return lambda: value
         assert self.has(value), "what is fetched must be on the device"
-        self.__exit__(None, None, None)
-        try:
-            return value.clone()
-        finally:
-            self.__enter__()
+        with _disable_current_modes():
+            copy = torch.full_like(value, float("nan") if value.is_floating_point() else 77)
+
+        def fetched() -> torch.Tensor:
+            with _disable_current_modes():
+                return copy.copy_(value)
+
+        return fetched
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor is on the device."""
@@ -69,6 +79,33 @@ class Elsewhere(Device, TorchDispatchMode):
             for tensor in _tensors(found):
                 self._take(tensor)
         return found
+
+
+class SumsElsewhere(Sums):
+    """What NCCL is to a GPU: sums of vectors on this device, which takes no others. Tensors really go by another transport."""
+
+    def __init__(self, transport: Transport, device: Elsewhere) -> None:
+        self.size = transport.size
+        self._transport = transport
+        self._device = device
+
+    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
+        assert self._device.has(parts)
+        assert self._device.has(mine)
+        with _disable_current_modes():
+            self._transport.all_to_all(parts, mine)
+
+    def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
+        assert self._device.has(everything)
+        assert self._device.has(mine)
+        with _disable_current_modes():
+            self._transport.all_gather(everything, mine)
+
+    def sum(self, flat: torch.Tensor) -> torch.Tensor:
+        assert self._device.has(flat)
+        with _disable_current_modes():
+            total = self._transport.sum(flat)
+        return self._device.place(total)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
