@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from multiprocessing import get_context
 from threading import Event, Thread
 from typing import Any
+from weakref import ReferenceType, ref
 
 import pytest
 import torch
@@ -112,6 +113,33 @@ def test_a_sender_goes_on_while_its_payload_comes_from_the_device() -> None:
 
     assert message.header == {"version": 3}
     assert torch.equal(message.payload, torch.arange(4.0))
+
+
+class Copies(CPU):
+    """Copies what is fetched, and knows which copies live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[ReferenceType[torch.Tensor]] = []
+
+    def begin_fetch(self, value: Any) -> Any:
+        copy = value.clone()
+        self.copies.append(ref(copy))
+        return lambda: copy
+
+
+def test_a_copy_is_given_up_once_it_is_sent() -> None:
+    """Its pinned memory is for the next one then, and not before."""
+    network, device = FakeNetwork(2), Copies()
+    sender = Mailbox(network.transport(0), [1], lambda *_: 0.0, Pace("none"), began=clock(), device=device)
+    receiver = Mailbox(network.transport(1), [0], lambda *_: 0.0, Pace("none"), began=clock())
+
+    for _ in range(3):
+        sender.send(1, {}, torch.ones(4), at=clock())
+        receiver.receive(0)
+
+    wait_for(lambda: not any(copy() is not None for copy in device.copies), 5)
+    assert len(device.copies) == 3
 
 
 def test_a_rank_that_is_lost_is_reported_once_by_the_next() -> None:
