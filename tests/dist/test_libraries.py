@@ -6,9 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from threading import Event, Thread
-from typing import Any
+from typing import Any, ClassVar
 from weakref import ReferenceType, ref
 
 import pytest
@@ -19,6 +20,9 @@ from running import wait_for
 from threads import run_in_threads
 from worlds import cluster, experiment, node, simulate
 
+from hetsim.coordination.base import Coordination
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
 from hetsim.dist import launch, reduction
 from hetsim.dist.fake import FakeNetwork
 from hetsim.dist.messages import Mailbox
@@ -28,11 +32,13 @@ from hetsim.dist.placement import reducing_library, shared_gpu_warnings
 from hetsim.dist.rank import RankRun
 from hetsim.dist.reduction import connected
 from hetsim.dist.transport import GlooTransport
-from hetsim.effects import PeerLost
+from hetsim.effects import AllReduce, Commit, Node, PeerLost, Program, Start, Wait
 from hetsim.errors import RunFailed
 from hetsim.workloads.device import CPU, num_cuda_devices
 
 QUICK = cluster(*(node(seconds) for seconds in (4e-5, 1e-5, 2e-5)), network={"latency_seconds": 1e-5, "bytes_per_second": 1e9})
+
+AXES = ("allocation", "weighting", "discount", "compensation", "admission", "compression")
 
 
 @pytest.mark.parametrize(
@@ -76,6 +82,34 @@ def test_sums_on_devices_have_the_bits_of_sums_through_the_cpu(method: str, orde
     assert all(torch.equal(other, weights[0]) for other in weights)
     if order == "ordered":
         assert torch.equal(weights[0], simulate(described).weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandsOver(Coordination):
+    """After a reduction of its own, starts some of what it has just computed, and computes with the sums at once."""
+
+    needs_server: ClassVar[bool] = False
+    regroups: ClassVar[bool] = False
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[State]:
+        state = state.evolve(weights=(yield from AllReduce(state.weights)) / 3)
+        for version in range(1, 4):
+            pending = yield from Start(AllReduce(state.weights * (node.rank + 1)))
+            state = state.evolve(version=version, weights=(yield from Wait(pending)) / 6 + 1)
+            yield from Commit(version, state)
+        return state
+
+
+@pytest.mark.parametrize("on_devices", [True, False])
+def test_threads_of_a_rank_hand_each_other_what_is_done(on_devices: bool) -> None:
+    """Each has its own queue on the device, and its own group. With padding, nothing else synchronises between two effects."""
+    made = experiment("method=ssgd", "workload=quadratic", cluster=QUICK, budget={"updates": 3})
+    described = replace(made, coordination=HandsOver(**{axis: getattr(made.coordination, axis) for axis in AXES}))
+
+    ends = run_in_threads(described, pad=True, devices=[Elsewhere() for _ in range(3)], sums_on_devices=on_devices)
+
+    assert all(isinstance(end, RankRun) for end in ends), ends
+    assert all(torch.allclose(end.last.weights, described.load()[0].initial() + 3) for end in ends)  # type: ignore[union-attr]
 
 
 class Slow(CPU):
