@@ -32,6 +32,7 @@ from hetsim.cli.build import build_experiment
 from hetsim.dist import launch
 from hetsim.dist.pace import Pace, clock
 from hetsim.dist.rank import RankRun
+from hetsim.dist.reduction import Reduction
 from hetsim.dist.transport import GlooTransport
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
@@ -128,7 +129,7 @@ class Contenders:
         with trace:
             run = RankRun(
                 made, self.task, self.optimizers, trace, rank=self.rank, transport=self.transport, pace=Pace("none"),
-                reduction=reduction, keep=self.mark,
+                reduction=Reduction.by_gloo(self.transport, self.task.device, reduction), keep=self.mark,
             )  # fmt: skip
             run.run()
         return run.last.weights  # type: ignore[no-any-return]

@@ -1,17 +1,21 @@
 """A device for tests that is none: tensors in the CPU's memory, of which it is known whether they were placed on the device.
 
-As with a real one, an operation on a tensor that is there and one that is not fails, copies excepted. Scalars may be anywhere.
+As with a real one, an operation on a tensor that is there and one that is not fails, copies excepted. Scalars may be anywhere. Each thread
+has a queue, as with streams: what one has computed is wrong for another until the first has synchronised, so that fails, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from hetsim.dist.sums import Sums
+from hetsim.dist.transport import Transport
 from hetsim.workloads.device import Device
 
 COPIES = ("aten.copy_.default", "aten._to_copy.default")
@@ -25,11 +29,19 @@ class Elsewhere(Device, TorchDispatchMode):
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)
         self._storages: dict[int, StorageWeakRef] = {}
+        self._unfinished: dict[int, int] = {}
+        """The thread that has computed a storage, by the storage, until that thread synchronises."""
         self.num_checked = 0
         """Operations on tensors of the device."""
 
     def synchronise(self) -> None:
-        return None
+        for storage, thread in list(self._unfinished.items()):
+            if thread == get_ident():
+                self._unfinished.pop(storage, None)
+
+    def own_queue(self) -> None:
+        """The rules hold in the calling thread, too."""
+        self.__enter__()
 
     def place(self, value: Any) -> Any:
         if isinstance(value, torch.nn.Module):
@@ -37,15 +49,20 @@ class Elsewhere(Device, TorchDispatchMode):
                 self._take(tensor)
         return self._take(value.clone()) if isinstance(value, torch.Tensor) else value
 
-    def fetch(self, value: Any) -> Any:
+    def begin_fetch(self, value: Any) -> Callable[[], Any]:
+        """The copy holds nothing of the tensor until somebody waits for it: what is sent earlier, or changed meanwhile, arrives wrong."""
         if not isinstance(value, torch.Tensor):
-            return value
+            return lambda: value
         assert self.has(value), "what is fetched must be on the device"
-        self.__exit__(None, None, None)
-        try:
-            return value.clone()
-        finally:
-            self.__enter__()
+        self._check_finished(value)
+        with _disable_current_modes():
+            copy = torch.full_like(value, float("nan") if value.is_floating_point() else 77)
+
+        def fetched() -> torch.Tensor:
+            with _disable_current_modes():
+                return copy.copy_(value)
+
+        return fetched
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor is on the device."""
@@ -55,7 +72,12 @@ class Elsewhere(Device, TorchDispatchMode):
     def _take(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         self._storages[storage._cdata] = StorageWeakRef(storage)
+        self._unfinished[storage._cdata] = get_ident()
         return tensor
+
+    def _check_finished(self, tensor: torch.Tensor) -> None:
+        if self._unfinished.get(tensor.untyped_storage()._cdata, get_ident()) != get_ident():
+            raise RuntimeError("what another thread has queued may not be computed yet")
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         options = options or {}
@@ -63,12 +85,45 @@ class Elsewhere(Device, TorchDispatchMode):
         here = [self.has(tensor) for tensor in given if tensor.ndim]
         if any(here) and not all(here) and str(function) not in COPIES:
             raise RuntimeError(f"Expected all tensors to be on the same device, in {function}")
+        for tensor in filter(self.has, given):
+            self._check_finished(tensor)
         found = function(*arguments, **options)
         if any(map(self.has, given)):
             self.num_checked += 1
             for tensor in _tensors(found):
                 self._take(tensor)
         return found
+
+
+class SumsElsewhere(Sums):
+    """What NCCL is to a GPU: sums of vectors on this device, and no others, for one thread. Tensors really go by another transport."""
+
+    def __init__(self, transport: Transport, device: Elsewhere) -> None:
+        self.size = transport.size
+        self._transport = transport
+        self._device = device
+        self._thread: int | None = None
+
+    def _check(self, *tensors: torch.Tensor) -> None:
+        self._thread = self._thread or get_ident()
+        assert self._thread == get_ident(), "two threads use one group"
+        assert all(map(self._device.has, tensors))
+
+    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
+        self._check(parts, mine)
+        with _disable_current_modes():
+            self._transport.all_to_all(parts, mine)
+
+    def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
+        self._check(everything, mine)
+        with _disable_current_modes():
+            self._transport.all_gather(everything, mine)
+
+    def sum(self, flat: torch.Tensor) -> torch.Tensor:
+        self._check(flat)
+        with _disable_current_modes():
+            total = self._transport.sum(flat)
+        return self._device.place(total)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

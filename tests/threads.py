@@ -8,12 +8,13 @@ from threading import Lock, Thread
 from typing import Any
 
 import torch
-from elsewhere import Elsewhere
+from elsewhere import Elsewhere, SumsElsewhere
 
 from hetsim.dist.clocks import Clocks
 from hetsim.dist.fake import FakeNetwork
 from hetsim.dist.pace import Pace, clock
 from hetsim.dist.rank import RankRun
+from hetsim.dist.reduction import Reduction
 from hetsim.dist.transport import Transport
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
@@ -64,11 +65,18 @@ def _refuse_from(device: Elsewhere, transport: Transport) -> None:
     transport.send = sending  # type: ignore[method-assign]
 
 
+def _on_device(transport: Transport, device: Device, order: str) -> Reduction:
+    """By sums on the device, of each thread."""
+    assert isinstance(device, Elsewhere)
+    return Reduction.on_device(SumsElsewhere(transport, device), SumsElsewhere(transport.background, device), device, order)
+
+
 def run_in_threads(
     experiment: Experiment,
     *,
     pad: bool = False,
     reduction: str = "ordered",
+    sums_on_devices: bool = False,
     watch: bool = False,
     finish: Callable[[RankRun], object] | None = None,
     detail: str = "full",
@@ -79,6 +87,7 @@ def run_in_threads(
     """Every rank's run, in rank order, or the exception that ended it; a report of a standstill is the leader's.
 
     `devices` has each rank's device; without it, all compute on the CPU.
+    With `sums_on_devices`, vectors are added up there, as NCCL does; all have to be Elsewhere then.
     `finish` is called by each rank after its run. A rank that fails is lost for the others.
     `hosts` has the clock of each rank's host.
     """
@@ -112,7 +121,7 @@ def run_in_threads(
                     rank=rank,
                     transport=transport,
                     pace=pace,
-                    reduction=reduction,
+                    reduction=(_on_device if sums_on_devices else Reduction.by_gloo)(transport, task.device, reduction),
                     clocks=clocks,
                 )
                 run.run(board if watch else None, report)

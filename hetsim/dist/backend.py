@@ -25,7 +25,8 @@ class Processes(Backend):
     With `emulate` pad, every result is held until the cluster's description says that it is due. With quota, each worker (and the server)
     that has a `cpu_quota` gets that share of a core, and the hardware determines all times; with none, it does so without quotas. None
     is pad, but none under a launcher. With `reduction` ordered, an all-reduce adds up in rank order, so that its sum equals the
-    simulator's to the last bit; with native it is gloo's own, which adds up in another order.
+    simulator's to the last bit; with native it is the library's own, which adds up in another order. The
+    library is NCCL where each rank has a GPU of its own, otherwise gloo.
     """
 
     emulate: Emulation | None = None

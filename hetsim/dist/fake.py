@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from queue import SimpleQueue
 from threading import Condition
 
@@ -9,6 +10,9 @@ import torch
 
 from hetsim.dist.transport import Transport
 from hetsim.effects import PeerLost
+
+LANES = 3
+"""The program's messages and collectives, those of its second thread, and those for control."""
 
 
 class FakeNetwork:
@@ -18,7 +22,7 @@ class FakeNetwork:
         self.size = size
         self.lost: set[int] = set()
         self.changed = Condition()
-        self._queues: dict[tuple[int, int], SimpleQueue[torch.Tensor | None]] = {}
+        self._queues: dict[tuple[int, int, int], SimpleQueue[torch.Tensor | None]] = {}
         self._entered: dict[tuple[int, int], dict[int, torch.Tensor]] = {}
 
     def transport(self, rank: int) -> FakeTransport:
@@ -32,13 +36,13 @@ class FakeNetwork:
         with self.changed:
             self.lost.add(rank)
             self.changed.notify_all()
-        for receiver in range(self.size):
-            self.queue(rank, receiver).put(None)
+        for lane, receiver in product(range(LANES), range(self.size)):
+            self.queue(lane, rank, receiver).put(None)
 
-    def queue(self, sender: int, receiver: int) -> SimpleQueue[torch.Tensor | None]:
+    def queue(self, lane: int, sender: int, receiver: int) -> SimpleQueue[torch.Tensor | None]:
         """The queue of messages from one rank to another."""
         with self.changed:
-            return self._queues.setdefault((sender, receiver), SimpleQueue())
+            return self._queues.setdefault((lane, sender, receiver), SimpleQueue())
 
     def exchange(self, lane: int, serial: int, rank: int, tensor: torch.Tensor) -> list[torch.Tensor]:
         """The tensors of all ranks in the collective with this number, in rank order; waits until all have entered."""
@@ -68,10 +72,10 @@ class FakeTransport(Transport):
     def send(self, tensor: torch.Tensor, to: int) -> None:
         if to in self.network.lost:
             raise PeerLost(f"rank {to} is gone")
-        self.network.queue(self.rank, to).put(tensor.clone())
+        self.network.queue(self._lane, self.rank, to).put(tensor.clone())
 
     def receive(self, tensor: torch.Tensor, source: int) -> None:
-        message = self.network.queue(source, self.rank).get()
+        message = self.network.queue(self._lane, source, self.rank).get()
         if message is None:
             raise PeerLost(f"rank {source} is gone")
         tensor.copy_(message)

@@ -28,11 +28,15 @@ from hetsim.dist.transport import Transport, as_tensor
 from hetsim.effects import Batch, Message, PeerLost
 from hetsim.errors import RunFailed
 from hetsim.vector import Phantom, nbytes
+from hetsim.workloads.device import CPU, Device
 
 HEADER_BYTES = 512
 """Size of every encoded header."""
 GOODBYE, LEFT_AT = "program ended", "left links at"
 """What mailboxes tell each other, in words that no program's header has for a name."""
+
+Outgoing = tuple[torch.Tensor, Callable[[], Any]]
+"""An encoded header, and what waits until the payload is in the CPU's memory and returns it."""
 
 
 class Arrival(Message):
@@ -63,14 +67,16 @@ class Held:
 class Mailbox:
     """Sends and receives this rank's messages. `seconds(peer, nbytes)` is the described time of a message from this peer.
 
-    If messages are to share `links`, the mailbox of the server emulates that; `serves` says whether this is that one.
+    If messages are to share `links`, the mailbox of the server emulates that; `serves` says whether this is that one. Payloads are sent
+    from `device`, and those received are in the CPU's memory.
     """
 
     def __init__(
         self, transport: Transport, peers: Iterable[int], seconds: Callable[[int, int], float], pace: Pace, *, began: float,
-        links: SharedLinks | None = None, serves: bool = False,
+        links: SharedLinks | None = None, serves: bool = False, device: Device | None = None,
     ) -> None:  # fmt: skip
         self._transport = transport
+        self._device = device or CPU()
         self._seconds = seconds
         self._began = began
         self._broken: Exception | None = None
@@ -81,7 +87,7 @@ class Mailbox:
         self._lost: set[int] = set()
         self._ended: set[int] = set()
         self._serial = itertools.count()
-        self._outbox: dict[int, SimpleQueue[tuple[torch.Tensor, Any] | None]] = {peer: SimpleQueue() for peer in peers}
+        self._outbox: dict[int, SimpleQueue[Outgoing | None]] = {peer: SimpleQueue() for peer in peers}
         self._held = {peer: Held() for peer in self._outbox if links is not None and links.carries(peer, transport.rank)}
         self._emulator = LinkEmulator(links, pace, self.fail) if links is not None and serves else None
         self.num_sent = dict.fromkeys(self._outbox, 0)
@@ -95,8 +101,8 @@ class Mailbox:
                 thread.start()
 
     def send(self, to: int, header: dict[str, Any], payload: Any, *, at: float) -> None:
-        """Send a message without waiting; `at` counts as the moment at which it was sent."""
-        self._outbox[to].put((encoded({**header, "sent_at": at - self._began}, payload), payload))
+        """Send a message without waiting, also for the device; `at` counts as the moment at which it was sent."""
+        self._outbox[to].put((encoded({**header, "sent_at": at - self._began}, payload), self._device.begin_fetch(payload)))
         self.num_sent[to] += 1
         if self._emulator is not None and self._emulator.carries(self._transport.rank, to):
             self._emulator.begin(self._transport.rank, to, nbytes(payload), at, partial(self._tell_end, to))
@@ -155,16 +161,23 @@ class Mailbox:
 
     def _deliver(self, peer: int) -> None:
         try:
-            while (item := self._outbox[peer].get()) is not None:
-                header, payload = item
-                self._transport.send(header, peer)
-                if payload is not None:
-                    self._transport.send(as_tensor(payload), peer)
+            while self._deliver_next(peer):
+                pass
             self._transport.send(encoded({GOODBYE: 1}, None), peer)
         except PeerLost:
             self.lose(peer)
         except Exception as error:
             self.fail(error)
+
+    def _deliver_next(self, peer: int) -> bool:
+        """Send the next message, if one more comes. A function of its own, so that no payload is kept while the queue is empty."""
+        if (item := self._outbox[peer].get()) is None:
+            return False
+        header, fetched = item
+        self._transport.send(header, peer)
+        if (payload := fetched()) is not None:
+            self._transport.send(as_tensor(payload), peer)
+        return True
 
     def _listen(self, peer: int) -> None:
         reduce_timer_slack()
@@ -172,7 +185,7 @@ class Mailbox:
         try:
             while True:
                 self._transport.receive(packed, peer)
-                header, payload = decoded(packed)
+                header, payload = decoded(packed, self._device.empty)
                 if GOODBYE in header:
                     self._end(peer)
                     return
@@ -214,7 +227,7 @@ class Mailbox:
             self._put(source, header, payload, now, end + self._seconds(source, 0))
 
     def _tell_end(self, to: int, end: float) -> None:
-        self._outbox[to].put((encoded({LEFT_AT: end - self._began}, None), None))
+        self._outbox[to].put((encoded({LEFT_AT: end - self._began}, None), lambda: None))
 
     def _put(self, source: int, header: dict[str, Any], payload: Any, now: float, due: float) -> None:
         """Put a message that is here now into the inbox, with the time at which it is due."""
@@ -258,11 +271,11 @@ def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(text.ljust(HEADER_BYTES)), dtype=torch.uint8)
 
 
-def decoded(packed: torch.Tensor) -> tuple[dict[str, Any], Any]:
-    """The header, and an empty tensor or a phantom for the payload that follows it."""
+def decoded(packed: torch.Tensor, empty: Callable[..., torch.Tensor] = torch.empty) -> tuple[dict[str, Any], Any]:
+    """The header, and a tensor that `empty` makes, or a phantom, for the payload that follows it."""
     fields = json.loads(packed.numpy().tobytes())
     kind, size = fields.pop("payload", [None, 0])
     header = {name: Batch(*value) if isinstance(value, list) else value for name, value in fields.items()}
     if kind is None:
         return header, None
-    return header, Phantom(size) if kind == "phantom" else torch.empty(size, dtype=getattr(torch, kind))
+    return header, Phantom(size) if kind == "phantom" else empty(size, dtype=getattr(torch, kind))

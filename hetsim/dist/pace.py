@@ -102,11 +102,11 @@ def realtime_threads() -> Iterator[None]:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def emulation(settings: Settings, kinds: dict[str, Lateness], *, shared_links: bool) -> dict[str, Any]:
-    """What was emulated, how sums were made, and the lateness of results by kind, for the summary."""
+def emulation(settings: Settings, kinds: dict[str, Lateness], *, library: str, shared_links: bool) -> dict[str, Any]:
+    """What was emulated, how sums were made and by which library, and the lateness of results by kind, for the summary."""
     late = {kind: vars(lateness) for kind, lateness in sorted(kinds.items())}
     links = {"shared_links": True} if shared_links else {}
-    return {"emulate": settings.emulate, "reduction": settings.reduction, **links, **late}
+    return {"emulate": settings.emulate, "reduction": settings.reduction, "library": library, **links, **late}
 
 
 def late_warnings(kinds: dict[str, Lateness], seconds: float) -> list[str]:

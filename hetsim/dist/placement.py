@@ -1,8 +1,9 @@
-"""Which device each rank of this host has."""
+"""Which device each rank of this host has, and what follows from those of all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from hetsim.dist.launched import launched
 from hetsim.runtime.experiment import Experiment
@@ -27,6 +28,24 @@ def device_of(experiment: Experiment, rank: int, here: Sequence[int]) -> str:
         return name
     on_cuda = [other for other in here if experiment.device_of(other) == "cuda"]
     return f"cuda:{on_cuda.index(rank) % max(1, num_cuda_devices())}"
+
+
+def reducing_library(gpus: Sequence[float]) -> Literal["gloo", "nccl"]:
+    """What adds up the vectors of these ranks, whose GPUs are `gpus` (0: none): NCCL where each has one of its own, otherwise gloo.
+
+    NCCL takes no tensor of the CPU's, and no two ranks on one GPU.
+    """
+    return "nccl" if all(gpus) and len(set(gpus)) == len(gpus) else "gloo"
+
+
+def shared_gpu_warnings(gpus: Sequence[float]) -> list[str]:
+    """One sentence for each GPU that several ranks share."""
+    ranks = {gpu: [str(rank) for rank, other in enumerate(gpus) if other == gpu] for gpu in gpus if gpu}
+    return [
+        f"ranks {', '.join(sharing[:-1])} and {sharing[-1]} share a GPU: the steps of one take longer while another computes"
+        for sharing in ranks.values()
+        if len(sharing) > 1
+    ]
 
 
 def check_devices(experiment: Experiment) -> None:

@@ -11,7 +11,6 @@ import socket
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -23,12 +22,13 @@ from hetsim.dist.clocks import Clocks, clock_id
 from hetsim.dist.launched import Launched
 from hetsim.dist.orphan import leading, leave_with_parent
 from hetsim.dist.pace import Lateness, Pace, clock, emulation, late_warnings, reduce_timer_slack
-from hetsim.dist.placement import device_of, local_ranks
+from hetsim.dist.placement import device_of, local_ranks, reducing_library, shared_gpu_warnings
 from hetsim.dist.quota import Uncapped, cap_of, quota_warnings
 from hetsim.dist.rank import RankRun
+from hetsim.dist.reduction import Library, Report, connected
 from hetsim.dist.rendezvous import RENDEZVOUS_TIMEOUT, check_interfaces, launchers_store
 from hetsim.dist.settings import NEEDS_ONE_CLOCK, Settings
-from hetsim.dist.torchrun import leave_reason
+from hetsim.dist.torchrun import CONSEQUENCE, leave_reason
 from hetsim.dist.transport import GlooTransport, Transport
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
@@ -39,10 +39,9 @@ from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.files import keep_names
 from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.trace import Trace, TracePart, append_received
+from hetsim.workloads.device import Device
 
 _runs = itertools.count()
-
-Report = Callable[[RunFailed], None]
 
 
 def join(experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched) -> dict[str, Any] | None:
@@ -52,11 +51,12 @@ def join(experiment: Experiment, folder: Path, config: str, settings: Settings, 
         check_interfaces(store, here, settings.interface)
     cap = cap_of(experiment, settings, here.rank)
 
-    def report(error: RunFailed) -> None:
-        if not leave_reason(str(error)):
+    def report(error: RunFailed | PeerLost) -> None:
+        if not leave_reason(str(error), order=CONSEQUENCE if isinstance(error, PeerLost) else 1):
             print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
-        keep_names()
-        abandon(folder)
+        if here.rank == experiment.leader:
+            keep_names()
+            abandon(folder)
         cap.remove()
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; the launcher ends the other processes
 
@@ -79,8 +79,8 @@ def child(
     cap = cap_of(experiment, settings, rank)
     Thread(target=leave_with_parent, args=(folder if rank == experiment.leader else None, cap), daemon=True).start()
 
-    def report(error: RunFailed) -> None:
-        sender.send((1, error))
+    def report(error: RunFailed | PeerLost) -> None:
+        sender.send((3, RunFailed(str(error))) if isinstance(error, PeerLost) else (1, error))
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; the parent ends the other processes
 
     try:
@@ -130,9 +130,14 @@ def take_part(
             trace = whole = traces.enter_context(Trace(folder, experiment.trace) if leads else TracePart(experiment.trace))
             if leads and clocks.several:
                 trace = traces.enter_context(TracePart(experiment.trace))
-            with cap:
+            gpus = gpus_of(transport, task.device)
+            library: Library = (
+                "gloo" if experiment.coordination.needs_server else reducing_library(gpus)
+            )  # a server adds up what it receives
+            adding = connected(library, transport, task.device, settings.reduction, interface=settings.interface, report=report)
+            with adding as reduction, cap:
                 run = RankRun(
-                    experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, reduction=settings.reduction,
+                    experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, reduction=reduction,
                     clocks=clocks, uncapped=cap.lifted,
                 )  # fmt: skip
                 run.run(store, report)
@@ -141,19 +146,25 @@ def take_part(
                 return None
             results = collect_results(run, whole, cap)
         close(run, whole)
-        emulated = emulation(settings, results.lateness, shared_links=run.links is not None)
+        emulated = emulation(settings, results.lateness, library=library, shared_links=run.links is not None)
         warnings = late_warnings(results.lateness, run.metrics.applied.seconds)
         if settings.emulate == "quota":
             server = results.caps.pop(experiment.num_workers, None)
             emulated["workers"] = [{"rank": rank, **done} for rank, done in sorted(results.caps.items()) if done is not None]
             emulated |= {} if server is None else {"server": server}
             warnings = quota_warnings(experiment, emulated["workers"])
+        warnings += shared_gpu_warnings(gpus)
         if clocks.several:
             emulated["clocks"] = clocks.as_numbers()
         return write_summary(
             folder, run.outcome, backend="dist", wall_seconds=clock() - begun, devices=results.devices,
             emulation=emulated, warnings=warnings,
         )  # fmt: skip
+
+
+def gpus_of(transport: Transport, device: Device) -> list[float]:
+    """The GPU of each rank, 0 for a rank that has none; a collective."""
+    return [gpu for (gpu,) in transport.control.gather_numbers(device.gpu)]
 
 
 def clocks_of(transport: Transport, settings: Settings, *, leader: int) -> Clocks:

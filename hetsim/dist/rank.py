@@ -17,6 +17,7 @@ from hetsim.coordination.state import State
 from hetsim.dist.clocks import Clocks
 from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Pace
+from hetsim.dist.reduction import Reduction
 from hetsim.dist.shared_links import SharedLinks
 from hetsim.dist.standstill import StandstillWatch, Store
 from hetsim.dist.transport import Transport
@@ -42,7 +43,8 @@ SAME_LOSS = 1e-3
 class RankRun:
     """One rank's part of a run. After `run`, its results are in `metrics`, and the leader's in `history` and `curve`, too.
 
-    Threads that only move messages are started in a block `uncapped()`.
+    Threads that only move messages are started in a block `uncapped()`. Without a `reduction`, all-reduces go by the transport, in the
+    order of ranks.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class RankRun:
         rank: int,
         transport: Transport,
         pace: Pace,
-        reduction: str = "ordered",
+        reduction: Reduction | None = None,
         clocks: Clocks | None = None,
         checkpoint: Checkpoint | None = None,
         keep: Callable[[RankState], None] | None = None,
@@ -103,7 +105,7 @@ class RankRun:
             with self._uncapped():
                 mailbox = Mailbox(
                     transport, peers, described_seconds(experiment, rank), self.pace, began=began,
-                    links=self.links, serves=rank == num_workers,
+                    links=self.links, serves=rank == num_workers, device=self.prepared.task.device,
                 )  # fmt: skip
         state = self.prepared.rank_state(rank)
         world = ProcessWorld(

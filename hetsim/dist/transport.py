@@ -1,12 +1,13 @@
 """The transport between the processes of a run: point-to-point messages and collectives, over gloo.
 
-Another transport, such as NCCL, is one more class here. `hetsim.dist.fake` has one between threads, for tests.
+Another transport is one more class here. `hetsim.dist.fake` has one between threads, for tests. NCCL is none: it has no receive from
+anyone, and its sends wait for a matching receive. It only adds up vectors (`hetsim.dist.reduction`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -15,14 +16,14 @@ import torch
 import torch.distributed as dist
 
 from hetsim.dist.pace import realtime_threads
-from hetsim.effects import PeerLost
+from hetsim.dist.sums import GroupSums, Sums, peer_errors
 from hetsim.vector import Phantom
 
 TIMEOUT = timedelta(days=7)
 """Of gloo's operations. It is long, as a slow step is no failure, and gloo notices a dead peer at once."""
 
 
-class Transport(ABC):
+class Transport(Sums):
     """Blocking operations of one rank with the others, on flat CPU tensors. They raise PeerLost if a peer is lost.
 
     All ranks have to enter the same collectives in the same order. One thread uses a transport's collectives, and a second one
@@ -30,8 +31,6 @@ class Transport(ABC):
     """
 
     rank: int
-    size: int
-    """The number of ranks."""
     background: Transport
     """The same ranks, for the collectives of a second thread."""
     control: Transport
@@ -46,18 +45,6 @@ class Transport(ABC):
         """Fill the tensor with the next message from `source`, which has the same size and type."""
 
     @abstractmethod
-    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
-        """Send the k-th of `size` equal parts of `mine` to rank k, and put what rank k sends at the k-th place of `parts`."""
-
-    @abstractmethod
-    def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
-        """Put the tensor of rank k at the k-th of `size` equal places of `everything`."""
-
-    @abstractmethod
-    def sum(self, flat: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks, as the library adds it up: in an order of its own, with the same bits on all ranks."""
-
-    @abstractmethod
     def maximum(self, number: float) -> float:
         """The largest number of all ranks."""
 
@@ -68,23 +55,6 @@ class Transport(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Wait until all ranks have entered."""
-
-    def sum_in_rank_order(self, flat: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks, added up in rank order, so that it equals the simulator's to the last bit.
-
-        Each rank adds up one part, and all ranks gather the parts. Each sends 2(N−1)/N of the vector, as in a ring all-reduce.
-        """
-        size = -(-len(flat) // self.size)
-        missing = size * self.size - len(flat)
-        mine = torch.nn.functional.pad(flat, (0, missing)) if missing else flat.contiguous()
-        parts = torch.empty_like(mine)
-        self.all_to_all(parts, mine)
-        first, *others = parts.view(self.size, size)
-        for other in others:
-            first += other
-        total = torch.empty_like(mine)
-        self.all_gather(total, first)
-        return total[: len(flat)]
 
     def gather_numbers(self, *numbers: float) -> list[list[float]]:
         """These numbers of each rank, in rank order."""
@@ -114,13 +84,12 @@ class Transport(ABC):
             yield piece.numpy().tobytes()
 
 
-class GlooTransport(Transport):
+class GlooTransport(GroupSums, Transport):
     """torch.distributed's gloo, on a group of all ranks."""
 
     def __init__(self, rank: int, size: int, group: Any = None) -> None:
+        super().__init__(size, group, peer_errors)
         self.rank = rank
-        self.size = size
-        self._group = group
         self.background = self.control = self
 
     @classmethod
@@ -146,21 +115,6 @@ class GlooTransport(Transport):
         with peer_errors(source):
             dist.recv(tensor, source, group=self._group)
 
-    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
-        with peer_errors():
-            dist.all_to_all_single(parts, mine, group=self._group)
-
-    def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
-        with peer_errors():
-            dist.all_gather_into_tensor(everything, mine, group=self._group)
-
-    def sum(self, flat: torch.Tensor) -> torch.Tensor:
-        """Gloo's ring: each piece is added up along the ring once, and all ranks get a copy of it."""
-        total = flat.clone()
-        with peer_errors():
-            dist.all_reduce(total, group=self._group)
-        return total
-
     def maximum(self, number: float) -> float:
         largest = torch.tensor([number], dtype=torch.float64)
         with peer_errors():
@@ -176,16 +130,6 @@ class GlooTransport(Transport):
     def barrier(self) -> None:
         with peer_errors():
             dist.barrier(group=self._group)
-
-
-@contextlib.contextmanager
-def peer_errors(rank: int | None = None) -> Iterator[None]:
-    """Raise PeerLost for gloo's errors: RuntimeError if a peer is lost, ValueError if this process is leaving the group."""
-    try:
-        yield
-    except (RuntimeError, ValueError) as error:
-        who = "a rank" if rank is None else f"rank {rank}"
-        raise PeerLost(f"{who} is gone: its process ended or its connection broke") from error
 
 
 def as_tensor(payload: Any) -> torch.Tensor:

@@ -11,8 +11,9 @@ from hetsim.cluster.collectives import Collectives
 from hetsim.coordination.state import State
 from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Pace
+from hetsim.dist.reduction import Reduction
 from hetsim.dist.standstill import Waiting
-from hetsim.dist.transport import Transport, as_tensor
+from hetsim.dist.transport import Transport
 from hetsim.runtime.history import History
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
@@ -67,7 +68,7 @@ class ProcessWorld:
         transport: Transport,
         mailbox: Mailbox | None,
         pace: Pace,
-        reduction: str = "ordered",
+        reduction: Reduction | None = None,
         recorders: list[Recorder],
         history: History | None = None,
         keep: Callable[[RankState], None] | None = None,
@@ -83,7 +84,7 @@ class ProcessWorld:
         self.transport = transport
         self.mailbox = mailbox
         self.pace = pace
-        self.reduction = reduction
+        self.reduction = reduction or Reduction.by_gloo(transport, self.task.device, "ordered")
         self.history = history
         """On the leader; None on other ranks."""
         self.began = began
@@ -94,7 +95,9 @@ class ProcessWorld:
         self.collectives = Collectives(experiment.cluster)
         kinds = (GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER)
         self._record = {kind: interval_recorder(recorders, kind) or ignore for kind in kinds}
-        self._second = ThreadPoolExecutor(max_workers=1)
+        self._second = ThreadPoolExecutor(max_workers=1, initializer=self.task.device.own_queue)
+        self._answers: list[Any] = []
+        """Of started effects, which what is queued on the device may still read."""
         self._asked: list[fx.Effect[Any] | None] = [None, None]
         self._num_asked = 0
         self._num_collectives = [0, 0]
@@ -183,9 +186,9 @@ class ProcessWorld:
         return end
 
     def send(self, state: RankState, effect: fx.Send, turn: Turn) -> Answered:
-        """Queued for the thread that sends to this peer."""
+        """Queued for the thread that sends to this peer, and that waits until the payload has come from the device."""
         assert self.mailbox is not None
-        self.mailbox.send(effect.to, effect.header, self.task.device.fetch(effect.payload), at=turn.at)
+        self.mailbox.send(effect.to, effect.header, effect.payload, at=turn.at)
         return None, turn.at
 
     def receive(self, state: RankState, effect: fx.Receive, turn: Turn) -> Answered:
@@ -202,8 +205,8 @@ class ProcessWorld:
         """Really sent and added up; held from the last entry on, which a further scalar reduction determines."""
         self._num_collectives[turn.thread] += 1
         value = effect.value
-        sums = {"ordered": turn.transport.sum_in_rank_order, "native": turn.transport.sum}
-        total = self.task.device.place(sums[self.reduction](as_tensor(self.task.device.fetch(value))))
+        total = (self.reduction.main if turn.thread == MAIN else self.reduction.second)(value)
+        self.task.device.synchronise()
         last = turn.transport.maximum(turn.at) if self.pace.pad else turn.at
         size = nbytes(value)
         end = self._held("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size), size)
@@ -224,13 +227,21 @@ class ProcessWorld:
 
     def start(self, state: RankState, effect: fx.Start[Any], turn: Turn) -> Answered:
         """Submitted to the second thread, which runs started effects one after another."""
+        self.task.device.synchronise()  # the second thread's queue does not wait for this one's
+        self._answers.clear()
         started = Turn(turn.at, self.transport.background, turn.version, SECOND)
-        return Started(self._second.submit(self.answer_effect, effect.effect, started)), turn.at
+        return Started(self._second.submit(self._answer_started, effect.effect, started)), turn.at
+
+    def _answer_started(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
+        answered = self.answer_effect(effect, turn)
+        self.task.device.synchronise()
+        return answered
 
     def wait(self, state: RankState, effect: fx.Wait[Any], turn: Turn) -> Answered:
         """Waits until the second thread has the answer."""
         assert isinstance(effect.pending, Started)
         answer, end = effect.pending.future.result()
+        self._answers.append(answer)
         return answer, max(turn.at, end)
 
     def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:

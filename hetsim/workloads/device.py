@@ -1,14 +1,16 @@
 """Where a task computes: the CPU, or one of the CUDA devices of this machine.
 
 A rank's vectors are on its device: weights, gradients, and the optimizer's memory. A program does not know it. What ranks send each other
-goes by the CPU's memory: `fetch` before, `place` after.
+goes by the CPU's memory: `begin_fetch` before, `place` after.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -25,6 +27,8 @@ class Device(ABC):
 
     name: str
     """As torch names it."""
+    gpu: float = 0.0
+    """A whole number for the GPU, the same in all processes that use it and no other's on any host; 0 if the device is none."""
     autocast: str | None = None
     """The type in which a model's matrix products are computed, whatever the type of its weights; None: that of its weights."""
 
@@ -38,15 +42,34 @@ class Device(ABC):
 
     @abstractmethod
     def synchronise(self) -> None:
-        """Wait until everything queued on the device is done, so that a clock read afterwards includes it."""
+        """Wait until everything that this thread has queued on the device is done, so that a clock read afterwards includes it."""
+
+    def own_queue(self) -> None:  # noqa: B027
+        """Let what this thread queues from now on run beside what the others queue: it waits for nothing of theirs.
+
+        What one thread has made is given to another once it is done, and kept until the other has synchronised in its turn.
+        """
 
     @abstractmethod
     def place(self, value: T) -> T:
         """The same tensor on this device; a module is moved there, and what is neither is returned as it is."""
 
     @abstractmethod
+    def begin_fetch(self, value: T) -> Callable[[], T]:
+        """Begin to copy a tensor to the CPU's memory. The function that is returned waits for it, in any thread, and returns the copy.
+
+        The copy is the caller's: its memory is used again once nobody refers to it. What is no tensor is returned as it is.
+        """
+
     def fetch(self, value: T) -> T:
         """The same tensor in the CPU's memory; what is no tensor is returned as it is."""
+        return self.begin_fetch(value)()
+
+    def empty(self, size: int, *, dtype: Any) -> Any:
+        """A tensor in the CPU's memory for what is received, from which it gets to the device quickly."""
+        import torch
+
+        return torch.empty(size, dtype=dtype)
 
     def has_room_for(self, nbytes: int) -> bool:
         """Whether data of this size can stay on the device."""
@@ -74,12 +97,16 @@ class CPU(Device):
     def place(self, value: T) -> T:
         return value
 
-    def fetch(self, value: T) -> T:
-        return value
+    def begin_fetch(self, value: T) -> Callable[[], T]:
+        return lambda: value
 
 
 class CUDA(Device):
-    """The CUDA device of this number. Several ranks may share one."""
+    """The CUDA device of this number. Several ranks may share one.
+
+    Copies to the CPU's memory run on a stream of their own, into pinned memory of PyTorch's pool: that knows which blocks nobody refers to,
+    and which a copy still reads, so a block is used again once it was sent, or has come to the device.
+    """
 
     def __init__(self, index: int, autocast: str | None = None) -> None:
         import torch
@@ -89,17 +116,41 @@ class CUDA(Device):
         self._torch = torch
         self._device = torch.device("cuda", index)
         torch.cuda.set_device(self._device)
+        self._copies = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        uuid = str(torch.cuda.get_device_properties(self._device).uuid)
+        self.gpu = float(int.from_bytes(hashlib.sha256(uuid.encode()).digest()[:6]))
 
     def synchronise(self) -> None:
-        self._torch.cuda.synchronize(self._device)
+        self._torch.cuda.current_stream(self._device).synchronize()
+
+    def own_queue(self) -> None:
+        self._torch.cuda.set_stream(self._torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
 
     def place(self, value: Any) -> Any:
         if isinstance(value, self._torch.nn.Module):
             return value.to(self._device)
         return value.to(self._device, non_blocking=value.is_pinned()) if isinstance(value, self._torch.Tensor) else value
 
-    def fetch(self, value: Any) -> Any:
-        return value.cpu() if isinstance(value, self._torch.Tensor) else value
+    def begin_fetch(self, value: Any) -> Callable[[], Any]:
+        torch = self._torch
+        if not (isinstance(value, torch.Tensor) and value.is_cuda):
+            return lambda: value
+        copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+        done = torch.cuda.Event(blocking=True)  # the thread that waits sleeps: a mailbox's has real-time priority
+        self._copies.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._copies):
+            copy.copy_(value, non_blocking=True)
+            done.record(self._copies)
+        value.record_stream(self._copies)
+
+        def fetched() -> Any:
+            done.synchronize()
+            return copy
+
+        return fetched
+
+    def empty(self, size: int, *, dtype: Any) -> Any:
+        return self._torch.empty(size, dtype=dtype, pin_memory=True)
 
     def has_room_for(self, nbytes: int) -> bool:
         free, _ = self._torch.cuda.mem_get_info(self._device)

@@ -133,7 +133,7 @@ def test_processes_with_these_variables_are_a_run(launcher: str, tmp_path: Path)
     assert [status for status, _ in ended] == [0, 0], ended
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["num_updates"] == 16
-    assert summary["emulation"] == {"emulate": "none", "reduction": "ordered"}
+    assert summary["emulation"] == {"emulate": "none", "reduction": "ordered", "library": "gloo"}
 
 
 @pytest.mark.slow

@@ -375,7 +375,7 @@ def test_torchrun_starts_a_run(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["num_updates"] == 16
-    assert summary["emulation"] == {"emulate": "none", "reduction": "ordered"}
+    assert summary["emulation"] == {"emulate": "none", "reduction": "ordered", "library": "gloo"}
 
 
 def test_a_lost_run_says_so() -> None:

@@ -272,7 +272,7 @@ def test_workers_with_quotas_are_throttled_and_leave_nothing(method: str, tmp_pa
     assert summary is not None
     emulation = summary["emulation"]
     assert emulation["emulate"] == "quota"
-    assert set(emulation) - {"profile"} == {"emulate", "reduction", "gradient", "update", "workers"}
+    assert set(emulation) - {"profile"} == {"emulate", "reduction", "library", "gradient", "update", "workers"}
     assert emulation["gradient"]["late"] == emulation["gradient"]["count"] >= 12
     assert [(worker["rank"], worker["cpu_quota"]) for worker in emulation["workers"]] == [(0, 0.2), (1, 0.1)]
     for worker in emulation["workers"]:

@@ -121,7 +121,7 @@ def test_real_processes_add_up_as_the_config_says(tmp_path: Path) -> None:
         summary = backend.run(described, tmp_path / name, "")
 
         assert summary is not None
-        assert summary["emulation"] == (None if name == "simulated" else {"emulate": "none", "reduction": name})
+        assert summary["emulation"] == (None if name == "simulated" else {"emulate": "none", "reduction": name, "library": "gloo"})
         losses[name] = [float(line.split(",")[3]) for line in (tmp_path / name / "curve.csv").read_text().splitlines()[1:]]
     assert len(losses["native"]) == 11
     assert losses["ordered"] == losses["simulated"]

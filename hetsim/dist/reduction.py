@@ -1,0 +1,109 @@
+"""How the vectors of an all-reduce are added up: by gloo in the CPU's memory, or by NCCL where they are.
+
+NCCL only has these collectives. Everything else goes by gloo: NCCL has no receive from anyone, its sends block without a matching
+receive, and it does not notice that a rank is killed (`hetsim.dist.peers`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from threading import Thread
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from hetsim.dist.pace import clock
+from hetsim.dist.peers import PeerWatch
+from hetsim.dist.sums import GroupSums, Sums, nccl_errors
+from hetsim.dist.transport import TIMEOUT, Transport, as_tensor
+from hetsim.effects import PeerLost
+from hetsim.errors import RunFailed
+from hetsim.workloads.device import Device
+
+Add = Callable[[Any], torch.Tensor]
+"""The sum over all ranks of a vector on each rank's device, on this rank's device."""
+Report = Callable[[RunFailed | PeerLost], None]
+Library = Literal["gloo", "nccl"]
+ABORT_SECONDS = 2.0
+"""In which NCCL's groups have to be aborted."""
+
+
+class Reduction(NamedTuple):
+    """How all ranks add up, and by which library; the threads of a rank have a group of processes each."""
+
+    library: Library
+    main: Add
+    second: Add
+
+    @classmethod
+    def by_gloo(cls, transport: Transport, device: Device, order: str) -> Reduction:
+        """Through the CPU's memory."""
+
+        def through_cpu(sums: Sums) -> Add:
+            add = in_order(sums, order)
+            return lambda value: device.place(add(as_tensor(device.fetch(value))))
+
+        return cls("gloo", through_cpu(transport), through_cpu(transport.background))
+
+    @classmethod
+    def on_device(cls, sums: Sums, background: Sums, device: Device, order: str) -> Reduction:
+        """By a library that adds up what is on the devices."""
+
+        def there(sums: Sums) -> Add:
+            add = in_order(sums, order)
+            return lambda value: add(device.place(as_tensor(value)))
+
+        return cls("nccl", there(sums), there(background))
+
+
+def in_order(sums: Sums, order: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The sum that the key `backend.reduction` names."""
+    return {"ordered": sums.sum_in_rank_order, "native": sums.sum}[order]
+
+
+@contextlib.contextmanager
+def connected(library: Library, transport: Transport, device: Device, order: str, *, interface: str, report: Report) -> Iterator[Reduction]:
+    """Within the block, the ranks can add up by this library, the same on all of them; NCCL's groups are made and left here, and only here.
+
+    NCCL's own timeout is as long as gloo's, as a slow step is no failure: a watch calls `report(error)` if a rank is lost. NCCL connects
+    in a first sum, which may take seconds. If the block fails, its groups are aborted, so that nothing waits for the other ranks; if even
+    that does not end, `report(error)` has to end the process.
+    """
+    if library == "gloo":
+        yield Reduction.by_gloo(transport, device, order)
+        return
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    groups: list[Any] = []
+    watch = PeerWatch(transport.background, report)
+    try:
+        with watch:
+            with nccl_errors():
+                for _ in range(2):
+                    groups.append(dist.new_group(backend="nccl", timeout=TIMEOUT))
+            sums, background = (GroupSums(transport.size, group, nccl_errors) for group in groups)
+            reduction = Reduction.on_device(sums, background, device, order)
+            for add in (reduction.main, reduction.second):
+                add(torch.zeros(transport.size))
+                device.synchronise()
+            yield reduction
+        for group in groups:
+            dist.destroy_process_group(group)
+    except BaseException as error:
+        watch.cancel()
+        if not aborted(groups):
+            report(error if isinstance(error, RunFailed | PeerLost) else RunFailed(f"rank {transport.rank}: {error}"))
+        raise
+
+
+def aborted(groups: Sequence[Any]) -> bool:
+    """Abort these groups at the same time, as one of NCCL's may wait for another. Whether all have ended in time."""
+    threads = [Thread(target=group.abort, daemon=True) for group in groups]
+    for thread in threads:
+        thread.start()
+    deadline = clock() + ABORT_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - clock()))
+    return not any(thread.is_alive() for thread in threads)

@@ -1,0 +1,100 @@
+"""The sum of one vector of each rank: in rank order, or as the library adds it up.
+
+The tensors are where the library takes them: in the CPU's memory for gloo, on the ranks' GPUs for NCCL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hetsim.effects import PeerLost
+
+
+class Sums(ABC):
+    """Collectives on flat tensors of equal size and type, which all ranks enter in the same order. They raise PeerLost if one is lost."""
+
+    size: int
+    """The number of ranks."""
+
+    @abstractmethod
+    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
+        """Send the k-th of `size` equal parts of `mine` to rank k, and put what rank k sends at the k-th place of `parts`."""
+
+    @abstractmethod
+    def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
+        """Put the tensor of rank k at the k-th of `size` equal places of `everything`."""
+
+    @abstractmethod
+    def sum(self, flat: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, as the library adds it up: in an order of its own, with the same bits on all ranks."""
+
+    def sum_in_rank_order(self, flat: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, added up in rank order, so that it equals the simulator's to the last bit.
+
+        Each rank adds up one part, and all ranks gather the parts. Each sends 2(N−1)/N of the vector, as in a ring all-reduce.
+        """
+        size = -(-len(flat) // self.size)
+        missing = size * self.size - len(flat)
+        mine = torch.nn.functional.pad(flat, (0, missing)) if missing else flat.contiguous()
+        parts = torch.empty_like(mine)
+        self.all_to_all(parts, mine)
+        first, *others = parts.view(self.size, size)
+        for other in others:
+            first += other
+        total = torch.empty_like(mine)
+        self.all_gather(total, first)
+        return total[: len(flat)]
+
+
+class GroupSums(Sums):
+    """torch.distributed's, on a group of all ranks (None: all of gloo's first group); `errors` says what its errors mean.
+
+    NCCL's return once they are queued on the device: whoever needs the result in the CPU's memory, or reads a clock, synchronises.
+    """
+
+    def __init__(self, size: int, group: Any, errors: Callable[[], AbstractContextManager[None]]) -> None:
+        self.size = size
+        self._group = group
+        self._errors = errors
+
+    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
+        with self._errors():
+            dist.all_to_all_single(parts, mine, group=self._group)
+
+    def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
+        with self._errors():
+            dist.all_gather_into_tensor(everything, mine, group=self._group)
+
+    def sum(self, flat: torch.Tensor) -> torch.Tensor:
+        """A ring adds each piece up along the ring once, a tree at its root: all ranks get a copy of one sum."""
+        total = flat.clone()
+        with self._errors():
+            dist.all_reduce(total, group=self._group)
+        return total
+
+
+@contextlib.contextmanager
+def peer_errors(rank: int | None = None) -> Iterator[None]:
+    """Raise PeerLost for gloo's errors: RuntimeError if a peer is lost, ValueError if this process is leaving the group."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        who = "a rank" if rank is None else f"rank {rank}"
+        raise PeerLost(f"{who} is gone: its process ended or its connection broke") from error
+
+
+@contextlib.contextmanager
+def nccl_errors() -> Iterator[None]:
+    """Raise PeerLost for NCCL's errors, with NCCL's first line: it does not tell a lost peer from a broken link or driver."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PeerLost(f"NCCL cannot add up the ranks' vectors ({first}): set NCCL_DEBUG=WARN to see why") from error
