@@ -2,10 +2,10 @@
 # for what the others may have missed. Each sets up .venv first if it is missing.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := hetsim tests benchmarks
+SOURCES := hetsim tests benchmarks studies
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test long lint bench clean
+.PHONY: demo check test long lint bench studies-quick clean
 
 demo: .venv/installed
 	@echo "DBS-SGD on four workers of speeds 1:1:2:4, simulated:"
@@ -33,9 +33,12 @@ lint: .venv/installed
 bench: .venv/installed
 	$(BIN)/python benchmarks/agreement.py
 
+studies-quick: .venv/installed
+	@for study in studies/[0-9]*; do PYTHON="$(CURDIR)/$(BIN)/python" $$study/run.sh --quick || exit; done
+
 clean:
-	rm -rf .venv build dist runs/demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find hetsim tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf .venv build dist runs/demo runs/studies .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find $(SOURCES) -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("hetsim needs Python 3.11 or newer, not " + sys.version.split()[0] + ": set PYTHON=python3.12, say") if sys.version_info < (3, 11) else None'

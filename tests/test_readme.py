@@ -56,7 +56,7 @@ def test_the_readme_shows_every_command() -> None:
 def test_every_make_target_exists() -> None:
     """A target that the README or the CHANGELOG names is in the Makefile."""
     makefile = (ROOT / "Makefile").read_text()
-    named = {target for text in (README, (ROOT / "CHANGELOG.md").read_text()) for target in re.findall(r"make (\w+)", text)}
+    named = {target for text in (README, (ROOT / "CHANGELOG.md").read_text()) for target in re.findall(r"make (\w[\w-]*)", text)}
 
     assert named >= {"demo", "test", "bench"}
     for target in named:
@@ -64,7 +64,9 @@ def test_every_make_target_exists() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name
+    "page",
+    sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "studies").rglob("*.md")]),
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_every_link_leads_somewhere(page: Path) -> None:
     """Relative links name files that exist."""

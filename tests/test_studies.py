@@ -1,0 +1,143 @@
+"""Every study has what a reader looks for, says what its files say, and its code still runs; `make studies-quick` runs more of each."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STUDIES = Path(__file__).parents[1] / "studies"
+FOLDERS = sorted(STUDIES.glob("[0-9]*"))
+every_study = pytest.mark.parametrize("study", FOLDERS, ids=lambda study: study.name)
+Load = Callable[[Path, str], Any]
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """A module of a study, which may import its neighbours; studies have modules of the same names."""
+    before = set(sys.modules)
+
+    def loaded(study: Path, name: str) -> Any:
+        monkeypatch.syspath_prepend(study)
+        return importlib.import_module(name)
+
+    yield loaded
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "").is_relative_to(STUDIES):
+            del sys.modules[name]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """Those of a CSV file, without its comments."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def test_the_index_and_the_log_name_every_study() -> None:
+    """By links, and by its number under a date."""
+    index, log = ((STUDIES / name).read_text(encoding="utf-8") for name in ("README.md", "LOG.md"))
+
+    assert FOLDERS
+    for study in FOLDERS:
+        assert f"]({study.name}/README.md)" in index
+        assert f"`{study.name[:2]}`" in log
+    assert re.findall(r"^## .*", log, flags=re.MULTILINE) == re.findall(r"^## \d{4}-\d\d-\d\d$", log, flags=re.MULTILINE)
+
+
+@every_study
+def test_a_study_has_all_parts(study: Path) -> None:
+    """Question and answer first, then the method, a figure, a table, and what is not predicted well; every run in results.csv."""
+    text = (study / "README.md").read_text(encoding="utf-8")
+    script = (study / "run.sh").read_text(encoding="utf-8")
+    first = text.split("\n\n")[1]
+
+    assert first.startswith("**Question.** ")
+    assert re.search(r"\*\*Answer\.\*\* .*\d", first, flags=re.DOTALL)
+    assert {"Method", "What is not predicted well, and why"} <= set(re.findall(r"^## (.*)", text, flags=re.MULTILINE))
+    assert "\n|---|" in text
+    for picture in re.findall(r"!\[.+\]\((.*\.png)\)", text):
+        assert 10_000 < (study / picture).stat().st_size < 200_000
+    assert "![" in text
+    assert (study / "plot.py").exists()
+    assert len(rows(study / "results.csv")) >= 10
+    assert os.access(study / "run.sh", os.X_OK)
+    assert re.search(r"^# .*(minutes|hours)", script, flags=re.MULTILINE)
+    assert "--quick" in script
+
+
+@every_study
+def test_a_studys_tables_are_those_of_its_runs(study: Path) -> None:
+    """tables.md was computed, and the README shows all of it."""
+    text = (study / "README.md").read_text(encoding="utf-8")
+
+    for table in (study / "tables.md").read_text(encoding="utf-8").strip().split("\n\n"):
+        assert table in text
+
+
+@every_study
+def test_a_studys_figure_can_be_drawn_again(study: Path, load: Load, tmp_path: Path) -> None:
+    """From the files in its folder."""
+    for path in study.glob("*.csv"):
+        shutil.copy(path, tmp_path)
+
+    load(study, "plot").main(["--folder", str(tmp_path)])
+
+    assert list(tmp_path.glob("*.png"))
+
+
+@every_study
+def test_a_study_has_a_smoke_test(study: Path) -> None:
+    """Of at most five seconds, in this file."""
+    assert f"test_study_{study.name[:2]}_" in Path(__file__).read_text(encoding="utf-8")
+
+
+PUBLISHED = STUDIES / "07-published-measurements"
+
+
+def test_study_07_calibrates_and_predicts(load: Load) -> None:
+    """A short simulation has the measured rates at both ends, to the noise of so few steps."""
+    predict = load(PUBLISHED, "predict")
+    ends = next(series.ends for series in predict.measured() if (series.ends.gpu, series.ends.model) == ("P100", "resnet32"))
+
+    loop = predict.calibrated(ends, predict.OWN.variations(ends), num_updates=500)
+
+    assert loop.throughput(1, num_updates=500) == pytest.approx(ends.rates[0], rel=0.02)
+    assert loop.throughput(8, num_updates=500) == pytest.approx(ends.rates[1], rel=0.002)
+    assert loop.throughput(8, num_updates=500, servers=predict.HALVES) == pytest.approx(2 * ends.rates[1], rel=0.05)
+
+
+def test_study_07_sees_only_the_ends_of_what_it_predicts(load: Load) -> None:
+    """With other measurements in between, the prediction of that series is the same, and some other series' is not."""
+    evaluate = load(PUBLISHED, "evaluate")
+    series, simulated = evaluate.measured(), evaluate.Simulated(PUBLISHED)
+    rules = [evaluate.Rule("min", evaluate.least), *simulated.rules([evaluate.OWN, *evaluate.SHARED])]
+    before = evaluate.leave_one_out(series, rules)
+
+    for at, one in enumerate(series):
+        absurd = replace(one, rates=(one.rates[0], *(0.1 * rate for rate in one.rates[1:-1]), one.rates[-1]))
+        after = evaluate.leave_one_out([*series[:at], absurd, *series[at + 1 :]], rules)
+        same = {ends for ends in before if after[ends].rule == before[ends].rule and after[ends].factor == before[ends].factor}
+        assert one.ends in same
+        assert len(same) < len(series)
+
+
+def test_study_07_reports_what_its_runs_say(load: Load, tmp_path: Path) -> None:
+    """Tables and predictions follow from results.csv; the predictions for a second server are as they were committed."""
+    evaluate = load(PUBLISHED, "evaluate")
+    for name in ("results.csv", "second_server.csv"):
+        shutil.copy(PUBLISHED / name, tmp_path)
+
+    evaluate.main(["--folder", str(tmp_path)])
+
+    for name in ("predictions.csv", "tables.md", "second_server.csv"):
+        assert (tmp_path / name).read_text(encoding="utf-8") == (PUBLISHED / name).read_text(encoding="utf-8")
+    assert len(rows(PUBLISHED / "predictions.csv")) == 48
