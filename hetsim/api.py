@@ -24,12 +24,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from hetsim.errors import RunFailed
 from hetsim.libraries import keep_processes_out
-from hetsim.results.compare import comparison, differences, ordered
+from hetsim.results.comparison.findings import compare as compared
 from hetsim.results.describe import DESCRIBED
 from hetsim.results.finished import check_has, read_summary
 from hetsim.results.finished_runs import finished_run, read_runs
-from hetsim.results.identity import environment_hashes
-from hetsim.results.keys import VARY_IN_A_COMPARISON
 from hetsim.results.returned import Comparison, Run, Search, Table, printable_errors
 from hetsim.results.tables.metrics import Target
 from hetsim.results.tables.question import Question
@@ -148,12 +146,15 @@ def load(folder: str | Path) -> Run:
 
 
 @printable_errors
-def compare(first: Run | str | Path, second: Run | str | Path) -> Comparison:
-    """Two runs, or their folders, side by side."""
-    folders, summaries, names = ordered([one.folder if isinstance(one, Run) else Path(one) for one in (first, second)])
-    one, other = (Run(folder, summary) for folder, summary in zip(folders, summaries, strict=True))
-    configs = [run.config | environment_hashes(run.folder, without=VARY_IN_A_COMPARISON) for run in (one, other)]
-    return Comparison((one, other), names, comparison(*summaries), differences(*configs))
+def compare(first: Run | str | Path | Sequence[Run | str | Path], second: Run | str | Path | Sequence[Run | str | Path]) -> Comparison:
+    """Two sides beside each other, each a run, several repeats of one config, or their folders, as `hetsim-compare` has them.
+
+    A folder that holds no run itself stands for the runs below it. ValueError with one sentence if the runs of a side are no repeats.
+    """
+    sides = [[one] if isinstance(one, Run | str | Path) else list(one) for one in (first, second)]
+    if not all(sides):
+        raise ValueError("one side has no runs: give at least one for each")
+    return Comparison(compared(*([one.folder if isinstance(one, Run) else Path(one) for one in side] for side in sides)))
 
 
 @printable_errors

@@ -340,6 +340,10 @@ TRACES: dict[str, tuple[pa.Table, str]] = {
     "one long kind, again and again": (with_kinds(["x" * 10**6], [0] * 5000), " cannot be read as a trace (its kind 'xxx"),
     "many long kinds": (with_kinds([f"{place}{'x' * 2000}" for place in range(5000)], list(range(5000))), " would take 10"),
     "more columns": (TRACE.append_column("more", [[1, 2, 3]]), " has a column 'more', as no trace has"),
+    "no version": (TRACE.drop_columns(["version"]), " lacks version"),
+    "a staleness below zero": (changed("staleness", pa.array([0, -2, 0])), " has a row whose staleness is -2, as none of a run is"),
+    "no size": (changed("nbytes", pa.array([0, None, 0], pa.int64())), " has a row whose nbytes is None, as none of a run is"),
+    "no kind": (changed("kind", pa.array(["gradient", None, "update"])), " has a row whose kind is None, as none of a run is"),
     "no rank": (changed("rank", pa.array([0, None, 2], pa.int32())), " has rank None, but its run has 2 workers"),
 }
 

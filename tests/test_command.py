@@ -21,7 +21,7 @@ from hetsim.cli.arguments import options_first
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
 from hetsim.dist import Processes
-from hetsim.results.compare import relative_error
+from hetsim.results.comparison.numbers import relative_error
 from hetsim.shipped import configs
 
 pytestmark = pytest.mark.slow

@@ -33,6 +33,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLE = DOCS / "example"
 PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
 OWN = (DOCS / "own-method.md").read_text(encoding="utf-8")
+COMPARISON = (DOCS / "comparison.md").read_text(encoding="utf-8")
 OWN_WORKLOAD = (DOCS / "own-workload.md").read_text(encoding="utf-8")
 CLUSTER = (DOCS / "cluster.md").read_text(encoding="utf-8")
 EXPERIMENTS = sorted(path.stem for path in (configs() / "experiment").glob("*.yaml"))
@@ -279,6 +280,32 @@ def test_own_workloads_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "| seconds to loss 0.45 | gain over `method=ssgd` |" in table
     assert "reached by" not in table
     assert sum("backend=dist" in typed for typed in commands) == 2
+
+
+@pytest.mark.slow
+def test_the_page_of_comparisons_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its commands run, and print the lines that it shows, with the numbers of this machine."""
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```sh\n(.*?)```", COMPARISON, flags=re.DOTALL)
+    for typed in map(shlex.split, block.splitlines()):
+        monkeypatch.setattr(sys, "argv", typed)
+        monkeypatch.setattr(job, "failures", [])
+        capsys.readouterr()
+        if typed[0] == "hetsim-compare":
+            compare_main()
+        else:
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert not ended.value.code, typed
+
+    (shown,) = re.findall(r"printed\n\n```\n(.*?)```", COMPARISON, flags=re.DOTALL)
+    told, names = capsys.readouterr().out, re.compile(r"^[a-z%:]+(?: [a-z/']+)*", flags=re.MULTILINE)
+    assert {*names.findall(shown)} <= {*names.findall(told)}
+    assert len({*names.findall(shown)}) > 20
+    assert {*json.loads(Path("compared.json").read_text())} >= set(re.findall(r"`(\w+)`", COMPARISON[COMPARISON.index("`--json`") :])) - {
+        "trace"
+    }
+    assert Path("runs/pictures/timeline.png").is_file()
 
 
 def test_own_methods_code_is_the_example() -> None:

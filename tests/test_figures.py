@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from worlds import experiment
 
-from hetsim.results.compare import drawing
+from hetsim.results.comparison.pictures import drawing
+from hetsim.results.comparison.sides import sides
 from hetsim.results.figures import BELOW, DRAWN, curves, timeline
 from hetsim.results.finished import read_points, read_summary
 from hetsim.results.intervals import after_last_entry, read_intervals
@@ -21,7 +22,7 @@ MANY = {"name": "many", "nodes": [{"count": 31, "seconds_per_sample": 1e-3, "ove
 
 def ran(folder: Path, *choices: str, **keys: Any) -> Path:
     """The folder of a timing-only run."""
-    Simulator().run(experiment(*choices, "workload=phantom", budget={"updates": 60}, **{**SMALL, **keys}), folder, "")
+    Simulator().run(experiment(*choices, "workload=phantom", budget={"updates": 60}, **{**SMALL, **keys}), folder, "{}\n")
     return folder
 
 
@@ -106,11 +107,11 @@ def test_a_timing_only_run_has_no_curve(tmp_path: Path) -> None:
     """Nor do two that are compared: an empty picture says nothing."""
     one, other = ran(tmp_path / "one", "method=ssgd"), ran(tmp_path / "other", "method=asgd")
 
-    drawing([one, other], [read_summary(one), read_summary(other)], ("first", "second"))(tmp_path / "pictures")
+    drawing(sides([one], [other]))(tmp_path / "pictures")
 
     assert sorted(path.name for path in one.glob("*.png")) == ["timeline.png"]
     assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["timeline.png"]
-    assert curves([("a run", read_points(one))], title="nothing") is None
+    assert curves([("a run", [read_points(one)])], title="nothing") is None
 
 
 @pytest.mark.parametrize(
@@ -122,11 +123,11 @@ def test_a_timing_only_run_has_no_curve(tmp_path: Path) -> None:
     ],
 )
 def test_curves_have_a_panel_for_each_number_that_a_run_has(rows: list[tuple[float | None, float | None]], labels: list[str]) -> None:
-    """One or two runs, without a warning."""
+    """Of a run, or of one and of repeats, without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         points = [(float(second), {"train_loss": loss, "test_accuracy": accuracy}) for second, (loss, accuracy) in enumerate(rows)]
-        for runs in ([("one", points)], [("one", points), ("other", points)]):
+        for runs in ([("one", [points])], [("one", [points]), ("other", [points, points])]):
             figure = curves(runs, title="curves")
             figure.canvas.draw()
 

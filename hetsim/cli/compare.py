@@ -1,4 +1,4 @@
-"""The command `hetsim-compare RUN RUN`."""
+"""The command `hetsim-compare RUNS RUNS`."""
 
 from __future__ import annotations
 
@@ -9,46 +9,49 @@ import sys
 from pathlib import Path
 
 from hetsim.checks import one_line
-from hetsim.results.compare import comparison, differences, drawing, ordered, render
-from hetsim.results.config_file import read_config
-from hetsim.results.identity import environment_hashes
-from hetsim.results.keys import VARY_IN_A_COMPARISON
+from hetsim.results.comparison.findings import compare, document
+from hetsim.results.comparison.pictures import drawing
+from hetsim.results.comparison.text import render
 from hetsim.runtime.files import write_text
 
 
 def main() -> None:
-    """Print the comparison; exit status 1 with one sentence if there are no two runs to compare."""
-    parser = argparse.ArgumentParser(prog="hetsim-compare", description="Compare two runs, simulated or measured, number by number.")
-    parser.add_argument("runs", nargs=2, metavar="RUN", type=Path, help="the folder of a finished run")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to this file, as JSON")
-    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw both timelines and both curves in this folder")
+    """Print the comparison; exit status 1 with one sentence if there are no runs to compare."""
+    parser = argparse.ArgumentParser(
+        prog="hetsim-compare",
+        usage="hetsim-compare [-h] [--json FILE] [--pictures FOLDER] RUNS RUNS | RUNS... --with RUNS...",
+        description="Compare two runs, or repeats of two, simulated or measured: number by number, and where their time went.",
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="a folder of a run, or of several repeats of one")
+    parser.add_argument("--with", nargs="+", default=[], metavar="RUNS", type=Path, dest="second", help="the second side")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write what is found to this file, as JSON")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw both timelines and all curves in this folder")
     arguments = parser.parse_args()
+    first, second = (arguments.runs, arguments.second) if arguments.second else (arguments.runs[:1], arguments.runs[1:])
+    if len(second) != 1 and not arguments.second:
+        parser.error(f"{len(arguments.runs)} folders are no two sides: give two, or those of the second side after --with")
     try:
-        runs, summaries, names = ordered(arguments.runs)
-        rows = comparison(*summaries)
-        different = differences(*(read_config(run) | environment_hashes(run, without=VARY_IN_A_COMPARISON) for run in runs))
-        draw = None if arguments.pictures is None else drawing(runs, summaries, names)
-        print(render(rows, names))
-        for key, (one, other) in different.items():
+        found = compare(first, second)
+        draw = None if arguments.pictures is None else drawing(found.sides)
+        print(render(found))
+        for key, (one, other) in found.sides.different.items():
             tell(f"the runs differ in {key}: {one} and {other}")
-        for name, summary in zip(names, summaries, strict=True):
-            for warning in summary.get("warnings", []):
-                tell(f"{name}: {warning}")
+        for remark in found.remarks:
+            tell(remark)
+        for side in found.sides.both:
+            for folder, summary in zip(side.folders, side.summaries, strict=True):
+                for warning in summary.get("warnings", []):
+                    tell(f"{side.name if side.num_runs == 1 else folder}: {warning}")
         if arguments.json is not None:
-            numbers = {
-                row["key"]: {names[0]: row["first"], names[1]: row["second"], "relative_error": row["relative_error"]} for row in rows
-            }
-            document = {
-                "runs": {name: str(run) for name, run in zip(names, runs, strict=True)},
-                "different": list(different),
-                "numbers": numbers,
-            }
-            write_text(arguments.json, json.dumps(document, indent=2, allow_nan=False) + "\n")
+            write_text(arguments.json, json.dumps(document(found), indent=2, allow_nan=False) + "\n")
         if draw is not None:
             draw(arguments.pictures)
             print(f"pictures in {os.path.relpath(arguments.pictures)}")
     except OSError as error:
         tell(f"error: {error.filename} cannot be read or written ({error.strerror}): give another folder")
+        sys.exit(1)
+    except RecursionError:
+        tell("error: a folder has others nested hundreds deep: give the folders of the runs themselves")
         sys.exit(1)
     except ValueError as error:
         tell(f"error: {error}")

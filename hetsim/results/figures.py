@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hetsim.results.describe import in_words
+from hetsim.results.finished import Curve
 from hetsim.results.intervals import COLUMNS, MAX_RANKS, WORK, Interval, Span, after_last_entry, first_intervals
 from hetsim.runtime.curve import Point
 from hetsim.runtime.files import begun
@@ -41,7 +42,7 @@ def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary:
             steps = first_intervals(parquet.read_table(trace, columns=COLUMNS))
             figures["timeline.png"] = timeline([(title, steps)], num_workers=summary["num_workers"])
         rows = [(point.seconds, point.evaluation.named()) for point in points]
-        figures["curve.png"] = curves([(summary["backend"], rows)], title=title)
+        figures["curve.png"] = curves([(summary["backend"], [rows])], title=title)
         drawn = {name: figure for name, figure in figures.items() if figure is not None}
         for name, figure in drawn.items():
             with begun(folder / name) as file:
@@ -103,15 +104,16 @@ def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int
     return figure
 
 
-def curves(runs: Sequence[tuple[str, Sequence[tuple[float, Mapping[str, float | None]]]]], *, title: str) -> Any:
-    """A figure of the training loss and of each number of the test set over the run's own clock, one line for each run.
+def curves(sides: Sequence[tuple[str, Sequence[Curve]]], *, title: str) -> Any:
+    """A figure of the training loss and of each number of the test set over the run's own clock, a line for the run of each side.
 
-    It has no panel for what no run has, and is None if that is all, as of runs that only count time.
+    Of repeats there is a thin line for each and a thick one for their mean. It has no panel for what no run has, and is None if that is
+    all, as of runs that only count time.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    judged = [evaluation for _, rows in runs for _, evaluation in rows]
+    judged = [evaluation for _, runs in sides for rows in runs for _, evaluation in rows]
     known = [
         name for name in dict.fromkeys(("train_loss", *itertools.chain(*judged))) if any(each.get(name) is not None for each in judged)
     ]
@@ -124,11 +126,15 @@ def curves(runs: Sequence[tuple[str, Sequence[tuple[float, Mapping[str, float | 
     panels = figure.subplots(height, min(2, len(shown)), squeeze=False).ravel()
     for axes in panels[len(shown) :]:
         axes.remove()
-    for (label, rows), colour, line in zip(runs, (COMPUTE, STEP), ("-", "--"), strict=False):
+    for (label, runs), colour, line in zip(sides, (COMPUTE, STEP), ("-", "--"), strict=False):
         for axes, name in zip(panels, shown, strict=False):
-            points = [(seconds, each[name]) for seconds, each in rows if each.get(name) is not None]
-            if points:
-                axes.plot(*zip(*points, strict=True), line, color=colour, label=label, linewidth=1.8, marker="o", markersize=3)
+            lines = [points for rows in runs if (points := [(at, value) for at, each in rows if (value := each.get(name)) is not None])]
+            if len(lines) > 1:
+                for points in lines:
+                    axes.plot(*zip(*points, strict=True), line, color=colour, linewidth=0.6, alpha=0.5)
+                axes.plot(*mean_line(lines), line, color=colour, label=label, linewidth=2.4)
+            elif lines:
+                axes.plot(*zip(*lines[0], strict=True), line, color=colour, label=label, linewidth=1.8, marker="o", markersize=3)
     for axes, name in zip(panels, shown, strict=False):
         axes.set_xlabel("seconds of the run's own clock", fontsize=9, color=INK)
         axes.set_ylabel("training loss" if name == "train_loss" else in_words(name), fontsize=9, color=INK, parse_math=False)
@@ -140,9 +146,21 @@ def curves(runs: Sequence[tuple[str, Sequence[tuple[float, Mapping[str, float | 
         panels[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0)))
         panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         panels[0].yaxis.set_minor_formatter(NullFormatter())
-    if len(runs) > 1:
+    if len(sides) > 1:
         panels[len(shown) - 1].legend(frameon=False, fontsize=9)
     return figure
+
+
+def mean_line(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[list[float], list[float]]:
+    """The moments at which some of these lines has a point and all have begun and none has ended, and the mean of all lines there."""
+    import numpy as np
+
+    columns = [np.array(sorted(points)).T for points in lines]
+    begin, end = max(moments[0] for moments, _ in columns), min(moments[-1] for moments, _ in columns)
+    moments = np.unique(np.concatenate([moments for moments, _ in columns]))
+    moments = moments[(begin <= moments) & (moments <= end)]
+    with np.errstate(invalid="ignore"):  # a loss may be infinite
+        return moments.tolist(), np.mean([np.interp(moments, *points) for points in columns], axis=0).tolist()
 
 
 Lanes = Mapping[tuple[int, str], Sequence[Span]]

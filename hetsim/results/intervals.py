@@ -29,22 +29,27 @@ BYTES_OF_A_ROW = 100
 
 def read_trace(trace: Path) -> Any:
     """The whole trace of a run, as an Arrow table; ValueError with one sentence if it is none."""
-    return _read(trace, None, lambda table: table.replace_schema_metadata())  # which pandas would read
+    return read_columns(trace, None, lambda table: table.replace_schema_metadata())  # which pandas would read
 
 
 def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:
     """The first intervals of a trace; ValueError with one sentence if it is none of a run of so many workers."""
-    found: list[Interval] = _read(trace, COLUMNS, first_intervals)
+    found: list[Interval] = read_columns(trace, COLUMNS, first_intervals)
     for start, end, rank, _ in found:
-        if any(seconds is None or not math.isfinite(seconds) or abs(seconds) > MAX_NUMBER for seconds in (start, end)):
-            raise ValueError(f"{trace} has an interval from {start} to {end}, which are no times of a run: {REMEDY}")
-        if rank is None or not 0 <= rank <= num_workers:
-            raise ValueError(f"{trace} has rank {rank}, but its run has {num_workers} workers: {REMEDY}")
+        check_interval(trace, start, end, rank, num_workers=num_workers)
     return found
 
 
-def _read(trace: Path, columns: list[str] | None, use: Callable[[Any], Any]) -> Any:
-    """What `use` makes of these columns of a trace, or of all."""
+def check_interval(trace: Path, start: float | None, end: float | None, rank: int | None, *, num_workers: int) -> None:
+    """ValueError with one sentence for an interval that is none of a run of so many workers."""
+    if any(seconds is None or not math.isfinite(seconds) or abs(seconds) > MAX_NUMBER for seconds in (start, end)):
+        raise ValueError(f"{trace} has an interval from {start} to {end}, which are no times of a run: {REMEDY}")
+    if rank is None or not 0 <= rank <= num_workers:
+        raise ValueError(f"{trace} has rank {rank}, but its run has {num_workers} workers: {REMEDY}")
+
+
+def read_columns(trace: Path, columns: list[str] | None, use: Callable[[Any], Any]) -> Any:
+    """What `use` makes of these columns of a trace, or of all; ValueError with one sentence if it is none, or `use` says what is wrong."""
     from pyarrow import ArrowException, parquet
 
     check_is_no_link(trace)
@@ -55,7 +60,7 @@ def _read(trace: Path, columns: list[str] | None, use: Callable[[Any], Any]) -> 
         there = file.schema_arrow.names
     except (ArrowException, OSError, ValueError) as error:
         raise ValueError(f"{trace} is no Parquet file ({brief(error)}): {REMEDY}") from None
-    if missing := [name for name in COLUMNS if there.count(name) != 1]:
+    if missing := [name for name in columns or COLUMNS if there.count(name) != 1]:
         raise ValueError(f"{trace} lacks {', '.join(missing)}: {REMEDY}")
     if others := [name for name in there if name not in TRACE_COLUMNS]:
         raise ValueError(f"{trace} has a column {shown(others[0])}, as no trace has: {REMEDY}")

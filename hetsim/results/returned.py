@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from hetsim.checks import printable
-from hetsim.results.compare import render
+from hetsim.results.comparison.findings import Findings
+from hetsim.results.comparison.pictures import drawing
+from hetsim.results.comparison.staleness import Staleness
+from hetsim.results.comparison.text import render
 from hetsim.results.config_file import read_config
 from hetsim.results.describe import describe
 from hetsim.results.figures import own_style, timeline
@@ -80,18 +83,65 @@ class Run:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Two runs, number by number: the simulated one first if the other is measured."""
+    """Two sides, each a run or repeats of one, number by number: the simulated side first if the other is measured."""
 
-    runs: tuple[Run, Run]
-    names: tuple[str, str]
-    rows: list[dict[str, Any]]
-    """Of each number its name, its key, both values, and (first − second) / |second|, which is None where it has no meaning."""
-    different: dict[str, tuple[Any, Any]]
-    """The keys in which the configs differ, except those that may differ in a comparison."""
+    found: Findings
+    """All that was found, as `hetsim.results.comparison` has it."""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What the sides are called."""
+        return self.found.sides.names
+
+    @property
+    def sides(self) -> tuple[list[Run], list[Run]]:
+        """The runs of both sides."""
+        first, second = (list(map(Run, side.folders, side.summaries)) for side in self.found.sides.both)
+        return first, second
+
+    @property
+    def runs(self) -> tuple[Run, Run]:
+        """The first run of each side."""
+        first, second = self.sides
+        return first[0], second[0]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Of each number its name, its key, both means, and (first − second) / |second|, which is None where it has no meaning.
+
+        `first_estimate` and `second_estimate` have the 95 % intervals (`low`, `high`); `spread` is how far the second side's own numbers
+        are apart, relative to their mean, and `within_spread` whether the error is no larger; None without repeats.
+        """
+        return self.found.numbers
+
+    @property
+    def components(self) -> list[dict[str, Any]]:
+        """The same of each component's share of the workers' time, with the difference, and the spread, in `percentage_points`."""
+        return self.found.components
+
+    @property
+    def staleness(self) -> Staleness | None:
+        """Both distributions of staleness, their means and their Wasserstein distance; None without traces, or contributions."""
+        return self.found.staleness
+
+    @property
+    def intervals(self) -> list[dict[str, Any]]:
+        """Of each kind of interval how many there are per update and how long they are, in seconds, with the differences."""
+        return self.found.intervals
+
+    @property
+    def different(self) -> dict[str, tuple[Any, Any]]:
+        """The keys in which the configs differ, except those that may differ in a comparison."""
+        return self.found.sides.different
+
+    @printable_errors
+    def draw(self, folder: str | Path) -> None:
+        """Draw the curves of all runs, and a timeline of each side, in this folder."""
+        drawing(self.found.sides)(Path(folder))
 
     def __repr__(self) -> str:
-        remarks = [printable(f"the runs differ in {key}: {one} and {other}") for key, (one, other) in self.different.items()]
-        return "\n".join([render(self.rows, self.names), *remarks])
+        remarks = [*(f"the runs differ in {key}: {one} and {other}" for key, (one, other) in self.different.items()), *self.found.remarks]
+        return "\n".join([render(self.found), *map(printable, remarks)])
 
 
 @dataclass(frozen=True, repr=False)

@@ -21,6 +21,11 @@ class Estimate:
     num_known: int
     num_runs: int
 
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The interval; None if there is none, as of a single run."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
     def __str__(self) -> str:
         if self.mean is None:
             return "–" if not self.num_known else f"in {self.num_known} of {self.num_runs}"

@@ -1,0 +1,39 @@
+"""The pictures of a comparison: both sides' curves in one frame, and a timeline of each below the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hetsim.results.comparison.sides import Sides
+from hetsim.results.figures import curves, own_style, save, timeline
+from hetsim.results.finished import check_has, read_points
+from hetsim.results.intervals import read_intervals
+from hetsim.results.run_files import check_is_no_link
+from hetsim.runtime.files import written_whole
+
+
+def drawing(sides: Sides) -> Callable[[Path], None]:
+    """What draws the timelines of both first runs on one axis and the curves of all runs, as files in a folder. All is read before."""
+    for side in sides.both:
+        for run, summary in zip(side.folders, side.summaries, strict=True):
+            check_has(run, summary, "method", "cluster", "workload", "num_workers")
+    titles = [f"{side.name}: {side.title}" for side in sides.both]
+    points = [(side.name, [read_points(run) for run in side.folders]) for side in sides.both]
+    traces = [side.folders[0] / "trace.parquet" for side in sides.both]
+    sizes = [side.summaries[0]["num_workers"] for side in sides.both]
+    steps = [read_intervals(trace, num_workers=size) for trace, size in zip(traces, sizes, strict=True) if trace.exists()]
+
+    def draw(folder: Path) -> None:
+        check_is_no_link(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with own_style():
+            figures = {"curve.png": curves(points, title=" and ".join(dict.fromkeys(side.title for side in sides.both)))}
+            if len(steps) == len(traces):
+                figures["timeline.png"] = timeline(list(zip(titles, steps, strict=True)), num_workers=max(sizes))
+            for name, figure in figures.items():
+                if figure is not None:
+                    with written_whole(folder / name) as file:
+                        save(figure, file)
+
+    return draw

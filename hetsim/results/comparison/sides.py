@@ -1,0 +1,149 @@
+"""The two sides of a comparison: which runs each has, and whether they are repeats of one config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hetsim.results.config_file import flattened, read_config
+from hetsim.results.finished import read_summary
+from hetsim.results.identity import environment_hashes
+from hetsim.results.index import search
+from hetsim.results.keys import VARY_IN_A_COMPARISON, VARY_IN_A_ROW
+from hetsim.results.run_files import shown
+
+NAMES = {"sim": "simulated", "dist": "measured"}
+"""What the sides are called if one is of each backend."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """The runs of one side, which differ in nothing but what the runs of a row of `hetsim-table` may differ in."""
+
+    name: str
+    folders: tuple[Path, ...]
+    summaries: tuple[dict[str, Any], ...]
+    config: Mapping[str, Any]
+    """Of the first run, with hashes of what it took from the environment."""
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs there are."""
+        return len(self.folders)
+
+    @property
+    def backend(self) -> Any:
+        """Of all its runs; None if they do not say it."""
+        return self.summaries[0].get("backend")
+
+    @property
+    def seeds(self) -> list[Any]:
+        """Of all its runs, in order, each once; of runs that do not say theirs, that of the first one's config."""
+        said = {summary["seed"] for summary in self.summaries if "seed" in summary}
+        return sorted(said) if said else [self.config.get("seed")]
+
+    @property
+    def title(self) -> str:
+        """What a picture says of its runs."""
+        summary = self.summaries[0]
+        return f"{summary['method']} on {summary['cluster']}, {summary['workload']}"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both sides, the simulated one first if the other is measured; what is to be known of them, a sentence each."""
+
+    first: Side
+    second: Side
+    remarks: tuple[str, ...]
+
+    @property
+    def both(self) -> tuple[Side, Side]:
+        """In order."""
+        return self.first, self.second
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What they are called."""
+        return self.first.name, self.second.name
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a side has more than one run."""
+        return max(side.num_runs for side in self.both) > 1
+
+    @property
+    def different(self) -> dict[str, tuple[Any, Any]]:
+        """The dotted keys in which the sides' configs differ, with both values, except those that may differ in a comparison."""
+        found = differences(self.first.config, self.second.config)
+        if self.repeats:
+            found.pop("seed", None)
+            one, other = (", ".join(map(str, side.seeds)) for side in self.both)
+            if one != other:
+                found["seed"] = (one, other)
+        return found
+
+
+def sides(first: Sequence[Path], second: Sequence[Path]) -> Sides:
+    """Both sides, each of the runs in these folders and below them. ValueError with one sentence if a side is not of one config."""
+    remarks: list[str] = []
+    one, other = (_side(name, folders, remarks) for name, folders in (("first", first), ("second", second)))
+    backends = [one.backend, other.backend]
+    if set(map(repr, backends)) == set(map(repr, NAMES)):
+        one, other = (replace(side, name=NAMES[side.backend]) for side in (one, other))
+        if backends[0] == "dist":
+            one, other = other, one
+    return Sides(one, other, tuple(remarks))
+
+
+def _side(name: str, given: Sequence[Path], remarks: list[str]) -> Side:
+    folders = [folder for place in given for folder in runs_of(place)]
+    summaries, configs, kept = list[dict[str, Any]](), list[dict[str, Any]](), list[Path]()
+    simulated: dict[Any, Path] = {}
+    for folder in folders:
+        summary, config = read_summary(folder), read_config(folder)
+        repeated = config | environment_hashes(folder, without=VARY_IN_A_ROW)
+        if configs and (key := _difference(configs[0], repeated)):
+            values = " and ".join(f"{shown(_value(each, key))} in {place}" for place, each in ((kept[0], configs[0]), (folder, repeated)))
+            raise ValueError(f"the runs of one side are repeats of one config, and differ in {key} ({values}): leave one out")
+        if summaries and (key := next((key for key in ("backend", "num_workers") if summaries[0].get(key) != summary.get(key)), "")):
+            raise ValueError(f"the runs of one side are repeats of one config, and {kept[0]} and {folder} differ in {key}: leave one out")
+        seed = summary.get("seed") if summary.get("backend") == "sim" and "seed" in summary else folder.resolve()
+        if (same := simulated.setdefault(seed, folder)) is not folder:
+            remarks.append(f"{folder} and {same} are the same run: one of them is counted")
+            continue
+        kept.append(folder)
+        summaries.append(summary)
+        configs.append(repeated)
+    return Side(name, tuple(kept), tuple(summaries), read_config(kept[0]) | environment_hashes(kept[0], without=VARY_IN_A_COMPARISON))
+
+
+def runs_of(folder: Path) -> list[Path]:
+    """The folder itself if it holds a run, else those below it that do; ValueError with one sentence if there is none."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder of a finished run: give one that holds a summary.json")
+    if (folder / "summary.json").exists():
+        return [folder]
+    if not (places := search(folder)[0]):
+        raise ValueError(f"{folder} holds no finished run: give the folder of one, or one with finished runs below it")
+    return [folder / place.name for place in places]
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The first dotted key in which two configs of one side differ and may not; empty if there is none."""
+    return next(iter(differences(one, other, without=VARY_IN_A_ROW)), "")
+
+
+def _value(config: Mapping[str, Any], key: str) -> Any:
+    return dict(flattened(config)).get(key)
+
+
+def differences(
+    first: Mapping[str, Any], second: Mapping[str, Any], *, without: Sequence[str] = VARY_IN_A_COMPARISON
+) -> dict[str, tuple[Any, Any]]:
+    """The dotted keys in which two configs differ, with both values, except these keys."""
+    one, other = dict(flattened(first)), dict(flattened(second))
+    keys = sorted(key for key in {*one, *other} if key.split(".")[0] not in without)
+    return {key: (one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)}

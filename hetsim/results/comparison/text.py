@@ -1,0 +1,125 @@
+"""The findings of a comparison as text: one table below the other, and a sentence at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hetsim.checks import printable
+from hetsim.results.comparison.findings import Findings
+from hetsim.results.comparison.staleness import Staleness
+from hetsim.results.comparison.where import WITHIN, Unit, signed
+from hetsim.results.describe import formatted
+from hetsim.results.tables.estimates import Estimate
+from hetsim.runtime.metrics import percentile
+
+MAX_VALUES = 8
+"""The values of staleness that are listed one by one; of more there are percentiles."""
+PERCENTILES = (5, 25, 50, 75, 95, 100)
+SPREAD = ("spread",)
+"""The head of one more column, where there are repeats."""
+Line = Sequence[str]
+
+
+def render(found: Findings) -> str:
+    """Numbers, components, staleness and intervals; of runs without a trace the numbers alone."""
+    tables = [_numbers(found)]
+    if found.components:
+        tables.append(_components(found))
+    if found.staleness is not None:
+        tables.append(_staleness(found, found.staleness))
+    if found.intervals:
+        tables.append(_intervals(found))
+    return "\n".join([*_about(found), *tables, found.where]).rstrip("\n")
+
+
+def _about(found: Findings) -> Iterator[str]:
+    """How many runs there are, where there are several, and what a mark says."""
+    if found.sides.repeats:
+        for side in found.sides.both:
+            runs = f"{side.num_runs} runs, means with 95 % intervals" if side.num_runs > 1 else "1 run"
+            yield printable(f"{side.name}: {runs}; seed {', '.join(map(str, side.seeds))}")  # a config's may be anything
+        second = found.sides.second
+        if second.num_runs > 1:
+            yield f"spread: how far the {second.name} runs are apart; an error that is no larger is (within) it, and not claimed"
+        yield ""
+
+
+def _numbers(found: Findings) -> str:
+    names, repeats = found.sides.names, found.sides.repeats
+    title = "relative error" if names[1] == "measured" else "first vs. second"
+    lines = []
+    for row in found.numbers:
+        error, spread = (_percent(row[key], sign) for key, sign in (("relative_error", "+"), ("spread", "")))
+        sides = [formatted(row[name]) for name in ("first", "second")]
+        line = [row["name"], *(map(str, _estimates(row)) if repeats else sides), error + _mark(row), spread]
+        lines.append(line if repeats else line[:-1])
+    return _table(("", *names, title, *SPREAD[:repeats]), lines, least=(16, 14, 14, 18, 10))
+
+
+def _components(found: Findings) -> str:
+    repeats = found.sides.repeats
+    lines = []
+    for row in found.components:
+        if row["name"] != "absent" or row["first"] or row["second"]:
+            spread = "–" if row["spread"] is None else f"{row['spread']:.2f} pp"
+            sides = [str(_in_percent(share)) for share in _estimates(row)]
+            line = [row["name"], *sides, f"{signed(row['percentage_points'])} pp{_mark(row)}", spread]
+            lines.append(line if repeats else line[:-1])
+    return _table(("% of the time", *found.sides.names, "difference", *SPREAD[:repeats]), lines, least=(16, 14, 14, 18, 10))
+
+
+def _estimates(row: dict[str, Any]) -> tuple[Estimate, Estimate]:
+    return row["first_estimate"], row["second_estimate"]
+
+
+def _in_percent(share: Estimate) -> Estimate:
+    mean, low, high = (None if value is None else 100 * value for value in (share.mean, share.low, share.high))
+    return replace(share, mean=mean, low=low, high=high)
+
+
+def _staleness(found: Findings, told: Staleness) -> str:
+    sides = told.first, told.second
+    values = sorted({*told.first, *told.second})
+    if len(values) <= MAX_VALUES:
+        shares = [[f"{100 * its.get(value, 0) / sum(its.values()):.2f} %" for its in sides] for value in values]
+        lines = [(f"of staleness {value}", *share) for value, share in zip(values, shares, strict=True)]
+    else:
+        lines = [(f"p{percent}", *(str(percentile(its, percent)) for its in sides)) for percent in PERCENTILES]
+    lines.append(("mean", *map(formatted, told.means)))
+    relative = told.relative_distance
+    distance = f"Wasserstein distance of the distributions: {formatted(told.distance)} versions"
+    distance += "" if relative is None else f", {100 * relative:.2f} % of the {found.sides.second.name} mean"
+    if told.spread is not None:
+        distance += f"; between {found.sides.second.name} runs up to {formatted(told.spread)}{WITHIN if told.within_spread else ''}"
+    return _table(("contributions", *found.sides.names), lines, least=(16, 14, 14)) + distance + "\n"
+
+
+def _intervals(found: Findings) -> str:
+    unit = Unit(max(abs(row[part]) for row in found.intervals for part in ("by_length", "by_number")))
+    lines = []
+    for row in found.intervals:
+        sides = row["first"], row["second"]
+        counts = [formatted(side["per_update"]) for side in sides]
+        means = [Unit(side["mean_seconds"]).said(side["mean_seconds"]) if side["per_update"] else "–" for side in sides]
+        lines.append((row["name"], *counts, *means, unit.fixed(row["by_length"]), unit.fixed(row["by_number"])))
+    heads = ("intervals", "per update:", "", "of length:", "", "difference", "per update:")
+    below = ("", *found.sides.names, *found.sides.names, "by length", "by number")
+    return _table(heads, [below, *lines], least=(16, 14, 14, 14, 14, 14, 14))
+
+
+def _percent(share: float | None, sign: str = "") -> str:
+    return "–" if share is None else f"{100 * share:{sign}.2f} %"
+
+
+def _mark(row: dict[str, Any]) -> str:
+    return WITHIN if row["within_spread"] else ""
+
+
+def _table(heads: Line, lines: Sequence[Line], *, least: Sequence[int]) -> str:
+    """Columns of at least these widths, the first one to the left and the others to the right."""
+    rows = [heads, *lines]
+    widths = [max(width, *(len(row[place]) + 2 for row in rows)) for place, width in enumerate(least[: len(heads)])]
+    said = (row[0].ljust(widths[0]) + "".join(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)) for row in rows)
+    return "\n".join(map(str.rstrip, said)) + "\n"
