@@ -56,6 +56,14 @@ class Device(ABC):
         """The same tensor in memory of the CPU's from which it gets to the device more quickly."""
         return value
 
+    def ahead(self) -> contextlib.AbstractContextManager[Any]:
+        """Within this, in a thread of its own, what is placed goes to the device beside what is computed there."""
+        return contextlib.nullcontext()
+
+    def arrived(self, value: T) -> T:
+        """The same tensor, which may have been placed `ahead`: what this thread computes with it from now on waits until it is there."""
+        return value
+
     def seed(self, number: int) -> None:  # noqa: B027
         """Seed the device's own generator, by which dropout draws."""
 
@@ -89,6 +97,8 @@ class CUDA(Device):
         self._torch = torch
         self._device = torch.device("cuda", index)
         torch.cuda.set_device(self._device)
+        self._copies: Any = None
+        """The stream of what is placed ahead, if anything was."""
 
     def synchronise(self) -> None:
         self._torch.cuda.synchronize(self._device)
@@ -107,6 +117,19 @@ class CUDA(Device):
 
     def pin(self, value: Any) -> Any:
         return value.pin_memory()
+
+    def ahead(self) -> contextlib.AbstractContextManager[Any]:
+        if self._copies is None:
+            self._copies = self._torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        within: contextlib.AbstractContextManager[Any] = self._torch.cuda.stream(self._copies)
+        return within
+
+    def arrived(self, value: Any) -> Any:
+        if self._copies is not None and isinstance(value, self._torch.Tensor) and value.is_cuda:
+            computing = self._torch.cuda.current_stream(self._device)
+            computing.wait_stream(self._copies)
+            value.record_stream(computing)  # its memory is not given to the next copy before this stream is done with it
+        return value
 
     def seed(self, number: int) -> None:
         with self._torch.cuda.device(self._device):

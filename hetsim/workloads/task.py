@@ -98,6 +98,9 @@ class Task(ABC):
     def optimizer(self, recipe: OptimizerRecipe) -> Optimizer:
         """The optimizer for this task's vectors."""
 
+    def close(self) -> None:  # noqa: B027
+        """End the threads and the processes that load data, after the last gradient and the last evaluation."""
+
 
 class Workload(ABC):
     """A description from a config: frozen, and checked before torch is imported."""
