@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from elsewhere import Elsewhere
+from own_modules import EVERY_KIND, own, written
 from worlds import experiment
 
 from hetsim.effects import Batch
 from hetsim.workloads import device as devices
 from hetsim.workloads.classification import Classification
 from hetsim.workloads.device import CPU
+from hetsim.workloads.own.task import OwnTask
 from hetsim.workloads.prefetch import Prefetch
 from hetsim.workloads.rows import Rows
 from hetsim.workloads.task import Task
@@ -139,6 +142,26 @@ def test_data_on_the_device_need_no_thread() -> None:
     gradients(task, range(0, 160, 16))
 
     assert not any(thread.name.startswith("prefetch") for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("kind", ["regression", "float labels", "dictionary"])
+@pytest.mark.parametrize("device", [Elsewhere, Small])
+def test_data_of_the_users_own_are_on_the_device(
+    kind: str, device: type[Elsewhere], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors stay there if they fit, or come ahead; samples that are read one by one come a batch at a time."""
+    made = own(written(tmp_path, EVERY_KIND[kind], monkeypatch))
+    expected = gradients(made.load()[0], range(0, 160, 16))
+    with (there := device()):
+        task = made.workload.load(seed=made.seed, dtype=made.dtype, device=there)
+        assert isinstance(task, OwnTask)
+        found = gradients(task, range(0, 160, 16))
+        task.close()
+
+    assert there.num_checked
+    assert task._train.may_be_read_ahead == (kind == "regression" and device is Small)
+    assert [loss for _, loss in found] == [loss for _, loss in expected]
+    assert all(torch.equal(mine, its) for (mine, _), (its, _) in zip(found, expected, strict=True))
 
 
 @pytest.mark.gpu
