@@ -113,6 +113,8 @@ class Workload(ABC):
     """Whether its gradients are those of a torch.nn.Module, which `autocast` is for."""
     takes_trust: ClassVar[bool] = False
     """Whether it has a field `trust`, for the modules that the user trusts; a config cannot set it."""
+    smaller: ClassVar[str] = "lower workload.num_samples or workload.num_parameters"
+    """What to do if it does not fit into memory."""
 
     @abstractmethod
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -21,9 +22,11 @@ from own_modules import IMPORTS, REGRESSION, own, written
 from worlds import UNEVEN, exit_status, simulate
 
 import hetsim
+from hetsim import memory
 from hetsim.cli.main import main
 from hetsim.effects import Batch
 from hetsim.results.identity import identity_of
+from hetsim.sim.backend import Simulator
 from hetsim.workloads.own.loader_workers import LoaderWorkers
 from hetsim.workloads.own.packing import packed
 from hetsim.workloads.own.task import OwnTask
@@ -305,6 +308,15 @@ def test_workers_with_nothing_to_do_are_refused(module: Callable[[str], str]) ->
         own(module(REGRESSION), loader_workers=2).load()
 
 
+def test_workers_that_do_not_fit_into_memory_are_refused(module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any is started."""
+    made = own(module(DRAWING), loader_workers=64)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+
+    with pytest.raises(ValueError, match=r"would take 9.6 GB of memory, and 1.0 GB are available: lower workload.loader_workers$"):
+        Simulator().check(made)
+
+
 def test_a_run_without_workers_is_the_run_that_it_was() -> None:
     """By its identity."""
     workload = {"_target_": "hetsim.workloads.own.Own", "module": "mymodel:build"}
@@ -331,8 +343,6 @@ TENSORS = {
 @pytest.mark.parametrize("kind", TENSORS)
 def test_a_tensor_is_handed_on_as_it_is(kind: str) -> None:
     """Its numbers, its type, and the order of its axes in memory, by which convolutions choose how they add up."""
-    import pickle
-
     tensor = TENSORS[kind]
     found = pickle.loads(packed([tensor]))[0]
 

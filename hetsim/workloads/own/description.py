@@ -16,6 +16,8 @@ from hetsim.workloads.task import Task, Workload
 
 KEY = "workload.module"
 MAX_LOADER_WORKERS = 64
+LOADER_WORKER_BYTES = 150_000_000
+"""Of memory, at least, that a Python with PyTorch shares with no other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,7 @@ class Own(Workload):
     takes_trust: ClassVar[bool] = True
     has_model: ClassVar[bool] = True
     imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.own.task",)
+    smaller: ClassVar[str] = "lower workload.loader_workers"
 
     def __post_init__(self) -> None:
         checks.mapping("workload.options", self.options, optional=None)
@@ -47,6 +50,9 @@ class Own(Workload):
 
     def check(self) -> None:
         check_function(self.module, key=KEY, trust=self.trust)
+
+    def peak_bytes(self, dtype: str) -> int:
+        return self.loader_workers * LOADER_WORKER_BYTES
 
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:
         from hetsim.workloads.own.loader_workers import LoaderWorkers
