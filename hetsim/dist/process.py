@@ -124,7 +124,7 @@ def take_part(
     task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
     leads = rank == experiment.leader
     pace = Pace(settings.emulate)
-    with run_folder(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
+    with contextlib.closing(task), run_folder(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
             clocks = clocks_of(transport, settings, leader=experiment.leader)
             trace = whole = traces.enter_context(Trace(folder, experiment.trace) if leads else TracePart(experiment.trace))

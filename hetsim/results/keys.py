@@ -27,6 +27,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "hetsim.policies.allocation.OptPerf": {"repetitions": 0, "recheck_steps": 100, "dead_band": 0.05},
     "hetsim.policies.allocation.ProportionalController": {"repetitions": 0},
     "hetsim.policies.allocation.SpeedProportional": {"repetitions": 0},
+    "hetsim.workloads.own.Own": {"loader_workers": 0},
 }
 """Keys that configs of hetsim 0.1 lack, each with the value that does what it did: those of the config, and those of a class by its name.
 

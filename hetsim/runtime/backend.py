@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 from hetsim.memory import check_fits
 from hetsim.runtime.experiment import Experiment
 
-SMALLER = "lower workload.num_samples or workload.num_parameters"
-
 
 class Backend(ABC):
     """Runs an experiment in a world of its kind."""
@@ -19,9 +17,8 @@ class Backend(ABC):
 
     def check(self, experiment: Experiment) -> None:
         """Raise ValueError, with one sentence, if this backend cannot run the experiment."""
-        check_fits(
-            f"workload={experiment.workload.name}", self.num_copies(experiment) * experiment.workload.peak_bytes(experiment.dtype), SMALLER
-        )
+        workload = experiment.workload
+        check_fits(f"workload={workload.name}", self.num_copies(experiment) * workload.peak_bytes(experiment.dtype), workload.smaller)
 
     def num_copies(self, experiment: Experiment) -> int:
         """How many processes of this machine load the workload, each for itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -111,6 +112,13 @@ class Experiment:
         task = self.workload.load(seed=self.seed, dtype=self.dtype, device=device.device(on or self.device, self.autocast))
         if "torch" in sys.modules:  # a phantom never imports it
             sys.modules["torch"].set_num_threads(self.threads)
+        with contextlib.ExitStack() as refused:
+            refused.callback(task.close)
+            optimizers = self._optimizers(task)
+            refused.pop_all()
+        return task, optimizers
+
+    def _optimizers(self, task: Task) -> Optimizers:
         optimizer = task.optimizer(self.optimizer)
         local = None if self.local_optimizer is None else task.optimizer(self.local_optimizer)
         if self.budget.epochs is not None and self.budget.updates is None and self.budget.seconds is None:
@@ -122,7 +130,7 @@ class Experiment:
                 f"optimizer._target_={self.optimizer.optimizer.target} does not depend on a gradient's scale, so weighting or discounting "
                 "single gradients would do nothing: use torch.optim.SGD, or weighting=per_worker discount=none"
             )
-        return task, Optimizers(optimizer, local)
+        return Optimizers(optimizer, local)
 
     def _check_autocast(self) -> None:
         """Raise ValueError for an autocast that would have no effect."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -36,13 +37,11 @@ class Simulator(Backend):
 
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         begun = perf_counter()
-        loaded = experiment.load()
-        with run_folder(folder, config), Trace(folder, experiment.trace) as trace:
-            world = world_of(experiment, *loaded, [trace])
+        task, optimizers = experiment.load()
+        with closing(task), run_folder(folder, config), Trace(folder, experiment.trace) as trace:
+            world = world_of(experiment, task, optimizers, [trace])
             world.run()
-            return write_summary(
-                folder, world.outcome, backend=self.name, wall_seconds=perf_counter() - begun, devices=[loaded[0].device.name]
-            )
+            return write_summary(folder, world.outcome, backend=self.name, wall_seconds=perf_counter() - begun, devices=[task.device.name])
 
 
 def world_of(experiment: Experiment, task: Task, optimizers: Optimizers, recorders: Sequence[Recorder]) -> EventWorld | LockstepWorld:
@@ -67,6 +66,7 @@ class Simulation:
         begun = perf_counter()
         Simulator().check(self.experiment)
         task, optimizers = self.experiment.load()
-        world = world_of(self.experiment, task, optimizers, self.recorders)
-        world.run()
-        return summary_of(world.outcome, backend=Simulator.name, wall_seconds=perf_counter() - begun, devices=[task.device.name])
+        with closing(task):
+            world = world_of(self.experiment, task, optimizers, self.recorders)
+            world.run()
+            return summary_of(world.outcome, backend=Simulator.name, wall_seconds=perf_counter() - begun, devices=[task.device.name])

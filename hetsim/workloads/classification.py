@@ -15,6 +15,7 @@ from hetsim.workloads.device import Device
 from hetsim.workloads.flat_model import FlatModel, FlatTask
 from hetsim.workloads.images import CHUNK_SAMPLES, augmented, check_images, resized
 from hetsim.workloads.models.registry import build_model, logits
+from hetsim.workloads.prefetch import Prefetch
 from hetsim.workloads.rows import Rows
 from hetsim.workloads.sequence import Indices, Sequence, evaluated
 from hetsim.workloads.task import Evaluation
@@ -44,6 +45,8 @@ class Classification(FlatTask):
         check_images(arrays, resize, augmentation)
         self._x_train, self._x_test = self._inputs(arrays, resize)
         self._y_train, self._y_test = (Rows(torch.from_numpy(labels), device) for labels in (arrays.y_train, arrays.y_test))
+        self._prefetch = Prefetch(self._take, device)
+        self._inputs_of = self._take if self._x_train.on_device else self._prefetch.take
         num_classes = int(max(arrays.y_train.max(), arrays.y_test.max())) + 1
         shape = self._x_train.shape
         self.model = build_model(model, model_options, shape=shape, num_classes=num_classes, seed=seed)
@@ -53,8 +56,8 @@ class Classification(FlatTask):
         self.num_parameters: int = self.flat.num_parameters
 
     def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
-        indices = self.sequence.indices(batch)
-        inputs, labels = self._prepare(self._x_train, indices), self._y_train.take(indices)
+        labels = self._y_train.take(self.sequence.indices(batch))
+        inputs = self._standardised(self.device.arrived(self._inputs_of(batch)))
         if self.augmentation:
             inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=np.arange(batch.start, batch.stop), device=self.device)
         try:
@@ -63,6 +66,9 @@ class Classification(FlatTask):
             raise ValueError(
                 f"workload.model: a share of {batch.samples} samples is too small for it ({error}): raise batch_size"
             ) from None
+
+    def close(self) -> None:
+        self._prefetch.close()
 
     def evaluate(self, at: torch.Tensor) -> Evaluation:
         self.flat.place(at, training=False)
@@ -78,7 +84,7 @@ class Classification(FlatTask):
                 some = indices[start : start + CHUNK_SAMPLES]
                 labels = y.take(some)
                 with self.device.forward():
-                    outputs = logits(self.model(self._prepare(x, some)))
+                    outputs = logits(self.model(self._standardised(x.take(some))))
                     loss += functional.cross_entropy(outputs, labels, reduction="sum").item()
                 right += (outputs.argmax(1) == labels).sum().item()
         return loss / len(indices), right / len(indices)
@@ -102,5 +108,9 @@ class Classification(FlatTask):
         self._mean, self._scale = self.device.place(self._mean), self.device.place(self._scale)
         return Rows(train, self.device), Rows(test, self.device)
 
-    def _prepare(self, x: Rows, indices: Indices) -> torch.Tensor:
-        return x.take(indices).to(self.dtype).sub_(self._mean).mul_(self._scale)
+    def _take(self, batch: Batch) -> torch.Tensor:
+        """The inputs of a batch, as they are stored."""
+        return self._x_train.take(self.sequence.indices(batch))
+
+    def _standardised(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.to(self.dtype).sub_(self._mean).mul_(self._scale)

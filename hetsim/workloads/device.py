@@ -79,6 +79,14 @@ class Device(ABC):
         """The same tensor in memory of the CPU's from which it gets to the device more quickly."""
         return value
 
+    def ahead(self) -> contextlib.AbstractContextManager[Any]:
+        """Within this, in a thread of its own, what is placed goes to the device beside what is computed there."""
+        return contextlib.nullcontext()
+
+    def arrived(self, value: T) -> T:
+        """The same tensor, which may have been placed `ahead`: what this thread computes with it from now on waits until it is there."""
+        return value
+
     def seed(self, number: int) -> None:  # noqa: B027
         """Seed the device's own generator, by which dropout draws."""
 
@@ -119,6 +127,8 @@ class CUDA(Device):
         self._copies = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         uuid = str(torch.cuda.get_device_properties(self._device).uuid)
         self.gpu = float(int.from_bytes(hashlib.sha256(uuid.encode()).digest()[:6]))
+        self._ahead: Any = None
+        """The stream of what is placed ahead, if anything was."""
 
     def synchronise(self) -> None:
         self._torch.cuda.current_stream(self._device).synchronize()
@@ -158,6 +168,19 @@ class CUDA(Device):
 
     def pin(self, value: Any) -> Any:
         return value.pin_memory()
+
+    def ahead(self) -> contextlib.AbstractContextManager[Any]:
+        if self._ahead is None:
+            self._ahead = self._torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        within: contextlib.AbstractContextManager[Any] = self._torch.cuda.stream(self._ahead)
+        return within
+
+    def arrived(self, value: Any) -> Any:
+        if self._ahead is not None and isinstance(value, self._torch.Tensor) and value.is_cuda:
+            computing = self._torch.cuda.current_stream(self._device)
+            computing.wait_stream(self._ahead)
+            value.record_stream(computing)  # its memory is not given to the next copy before this stream is done with it
+        return value
 
     def seed(self, number: int) -> None:
         with self._torch.cuda.device(self._device):

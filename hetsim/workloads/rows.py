@@ -15,8 +15,9 @@ class Rows:
     def __init__(self, data: torch.Tensor, device: Device) -> None:
         self.device = device
         self.shape = tuple(data.shape[1:])
-        self._there = device.has_room_for(data.nbytes)
-        self.data = device.place(data) if self._there else device.pin(data)
+        self.on_device = device.has_room_for(data.numel() * data.element_size())
+        """Whether all of them are there."""
+        self.data = device.place(data) if self.on_device else device.pin(data)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -24,6 +25,6 @@ class Rows:
     def take(self, indices: Indices) -> torch.Tensor:
         """These samples, on the device."""
         rows = torch.from_numpy(indices)
-        if self._there:
+        if self.on_device:
             return self.data.index_select(0, self.device.place(rows))
         return self.device.place(self.device.pin(self.data.index_select(0, rows)))

@@ -98,6 +98,9 @@ class Task(ABC):
     def optimizer(self, recipe: OptimizerRecipe) -> Optimizer:
         """The optimizer for this task's vectors."""
 
+    def close(self) -> None:  # noqa: B027
+        """End the threads and the processes that load data, after the last gradient and the last evaluation."""
+
 
 class Workload(ABC):
     """A description from a config: frozen, and checked before torch is imported."""
@@ -110,6 +113,8 @@ class Workload(ABC):
     """Whether its gradients are those of a torch.nn.Module, which `autocast` is for."""
     takes_trust: ClassVar[bool] = False
     """Whether it has a field `trust`, for the modules that the user trusts; a config cannot set it."""
+    smaller: ClassVar[str] = "lower workload.num_samples or workload.num_parameters"
+    """What to do if it does not fit into memory."""
 
     @abstractmethod
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:

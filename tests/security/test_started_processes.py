@@ -125,6 +125,34 @@ def test_the_command_of_a_job_says_it_by_itself(launcher: Any, safe: str, option
     assert submitit.AutoExecutor is AutoExecutor
 
 
+OF_MY_OWN = """
+import torch, hetsim
+
+@hetsim.workload
+def build():
+    samples = [(torch.ones(1), torch.ones(1))] * 8
+    return hetsim.Training(model=torch.nn.Linear(1, 1), train=samples, loss=torch.nn.functional.mse_loss)
+"""
+
+
+@pytest.mark.parametrize("backend", ["sim", "dist"])
+def test_loader_workers_import_what_their_rank_imports(
+    backend: str, elsewhere: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's module from where Python found it, and nothing from the current folder."""
+    mine = tmp_path_factory.mktemp("mine")
+    (mine / "my_loaded.py").write_text(OF_MY_OWN)
+    monkeypatch.syspath_prepend(mine)
+    for name in ("json", "pickle", "random", "numpy", "hetsim", "sitecustomize"):
+        (elsewhere / f"{name}.py").write_text("open('mark', 'w').close()\n")
+    words = ("workload=own", "workload.module=my_loaded:build", "workload.loader_workers=2", "batch_size=8", f"backend={backend}")
+
+    ended = hetsim.run(*words, *QUICK[1:], folder="one", trust=["my_loaded"])
+
+    assert ended.summary["num_updates"] == 2
+    assert not (elsewhere / "mark").exists()
+
+
 def test_python_writes_through_no_link_either() -> None:
     """As the command does not."""
     Path("mine").mkdir()

@@ -116,8 +116,11 @@ def written(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def own(module: str, *choices: str, options: dict[str, Any] | None = None, num_samples: int | None = None, **keys: Any) -> Experiment:
+def own(
+    module: str, *choices: str, options: dict[str, Any] | None = None, num_samples: int | None = None, loader_workers: int = 0, **keys: Any
+) -> Experiment:
     """The experiment with this module's `build`, in float64 on one node unless the keys say otherwise."""
     workload = {"module": f"{module}:build", "options": options or {}, **({"num_samples": num_samples} if num_samples else {})}
+    workload["loader_workers"] = loader_workers
     usual = {"cluster": cluster(node(1e-3)), "batch_size": 8, "dtype": "float64", "budget": {"updates": 5}, "optimizer": {"lr": 0.1}}
     return experiment(*(choices or ("method=ssgd",)), "workload=own", workload=workload, trust=[module], **{**usual, **keys})

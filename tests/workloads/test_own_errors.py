@@ -146,7 +146,10 @@ def test_targets_that_fail_are_one_sentence(tmp_path: Path, monkeypatch: pytest.
         (("workload.options=3",), "workload.options must be a mapping, not 3"),
         (("+workload.num_samples=41",), "workload.num_samples=41 is more than the 40 samples of the training set: lower it"),
         (("+workload.options.hidden={_target_: os.system}",), "workload.options.hidden._target_ is not allowed"),
-        (("+workload.trust=[os]",), "workload.trust is no key of hetsim.workloads.own.Own (module, options, num_samples, name)"),
+        (
+            ("+workload.trust=[os]",),
+            "workload.trust is no key of hetsim.workloads.own.Own (module, options, num_samples, loader_workers, name)",
+        ),
         (("workload.module=???",), "workload.module is missing: give it a value"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,3 +29,16 @@ def seeded(seed: int) -> Iterator[None]:
         finally:
             np.random.set_state(numpys)
             random.setstate(pythons)
+
+
+def states() -> Any:
+    """The states of the generators, for `restore`."""
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def restore(kept: Any) -> None:
+    """Let the generators go on from these states, which may be another process's."""
+    torchs, numpys, pythons = kept
+    torch.set_rng_state(torchs)
+    np.random.set_state(numpys)
+    random.setstate(pythons)

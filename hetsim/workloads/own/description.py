@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from hetsim import checks
@@ -14,6 +15,9 @@ from hetsim.workloads.own.users_code import users_code
 from hetsim.workloads.task import Task, Workload
 
 KEY = "workload.module"
+MAX_LOADER_WORKERS = 64
+LOADER_WORKER_BYTES = 150_000_000
+"""Of memory, at least, that a Python with PyTorch shares with no other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,8 @@ class Own(Workload):
     options: Mapping[str, Any] = field(default_factory=dict)
     num_samples: int | None = None
     """Train on so many samples only: a part that is the same in every run."""
+    loader_workers: int = 0
+    """Processes that read samples for each rank; with none, a rank reads its own."""
     name: str = "own"
     trust: tuple[str, ...] = ()
     """The modules whose code may run."""
@@ -34,18 +40,39 @@ class Own(Workload):
     takes_trust: ClassVar[bool] = True
     has_model: ClassVar[bool] = True
     imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.own.task",)
+    smaller: ClassVar[str] = "lower workload.loader_workers"
 
     def __post_init__(self) -> None:
         checks.mapping("workload.options", self.options, optional=None)
         if self.num_samples is not None:
             checks.whole("workload.num_samples", self.num_samples)
+        checks.whole("workload.loader_workers", self.loader_workers, least=0, most=MAX_LOADER_WORKERS)
 
     def check(self) -> None:
         check_function(self.module, key=KEY, trust=self.trust)
 
+    def peak_bytes(self, dtype: str) -> int:
+        return self.loader_workers * LOADER_WORKER_BYTES
+
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:
-        from hetsim.workloads.own.chance import seeded
+        from hetsim.workloads.own.loader_workers import LoaderWorkers
         from hetsim.workloads.own.task import OwnTask
+
+        workers = None
+        if self.loader_workers:
+            workers = LoaderWorkers(partial(self.make, seed), function=self.module, count=self.loader_workers)
+        try:
+            return OwnTask(
+                self.make(seed), function=self.module, num_samples=self.num_samples, seed=seed, dtype=dtype, device=device, workers=workers
+            )
+        except BaseException:
+            if workers is not None:
+                workers.close()
+            raise
+
+    def make(self, seed: int) -> Training:
+        """What the function returns, with all generators seeded: the same in each process of a run."""
+        from hetsim.workloads.own.chance import seeded
 
         function = resolve_function(self.module, key=KEY, trust=self.trust)
         known = argument_names(function)
@@ -62,4 +89,4 @@ class Own(Workload):
             made = function(**self.options)
         if not isinstance(made, Training):
             raise ValueError(f"{KEY}={self.module} returns {checks.shown(made)}: return a hetsim.Training")
-        return OwnTask(made, function=self.module, num_samples=self.num_samples, seed=seed, dtype=dtype, device=device)
+        return made

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Subset, TensorDataset, default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from hetsim.memory import out_of_memory
 from hetsim.workloads.device import Device
-from hetsim.workloads.own.chance import seed_everything
+from hetsim.workloads.own.chance import restore
+from hetsim.workloads.own.items import indices_of, read, takes_lists, underlying
+from hetsim.workloads.own.loader_workers import LoaderWorkers
 from hetsim.workloads.own.training import Training
 from hetsim.workloads.own.users_code import UsersError, reason, users_code
-from hetsim.workloads.sequence import Indices, words
+from hetsim.workloads.rows import Rows
+from hetsim.workloads.sequence import Indices, Words, words
 
 
 class Samples:
@@ -26,27 +29,29 @@ class Samples:
     """
 
     def __init__(
-        self, dataset: Any, what: str, made: Training, *, function: str, seed: int, stream: int, dtype: torch.dtype, device: Device
-    ) -> None:
+        self, dataset: Any, what: str, made: Training, *, function: str, seed: int, stream: int, dtype: torch.dtype, device: Device,
+        workers: LoaderWorkers | None = None,
+    ) -> None:  # fmt: skip
         self.what = what
         self.function = function
         self.seed = seed
         self.stream = stream
         self.dtype = dtype
         self.device = device
+        self._collate = made.collate
         if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
             kind = type(dataset).__name__
             raise UsersError.of(function, f"{what} must be a map-style Dataset, with __len__ and __getitem__, not {kind}")
         with users_code(function, f"the length of {what}"):
-            self._chosen = np.arange(len(dataset), dtype=np.int64)
-        if not len(self._chosen):
+            empty = not len(dataset)
+        if empty:
             raise UsersError.of(function, f"{what} has no samples: give it at least one")
         with users_code(function, f"the indices of {what}"):
-            while type(dataset) is Subset:
-                self._chosen, dataset = np.asarray(dataset.indices, dtype=np.int64)[self._chosen], dataset.dataset
-        self.dataset = dataset
-        self._collate = made.collate
-        self._tensors = _whole_tensors(dataset) if made.collate is None else None
+            self._chosen = indices_of(dataset)
+        self.dataset = underlying(dataset)
+        tensors = _whole_tensors(self.dataset) if made.collate is None else None
+        self._rows = None if tensors is None else self._rows_of(tensors)
+        self._workers = workers if tensors is None else None
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -66,45 +71,87 @@ class Samples:
         at_hand = labels.dtype.kind in "ui" and labels.shape == (len(self.dataset),)
         return labels[self._chosen].astype(np.int64) if at_hand else None
 
+    @property
+    def in_processes(self) -> bool:
+        """Whether loader workers read them."""
+        return self._workers is not None
+
+    @property
+    def may_be_read_ahead(self) -> bool:
+        """Whether a thread can `begin` a batch beside the program's, and that takes time: the program draws from the same generators
+        as samples that it reads by itself."""
+        return self.in_processes or (self._rows is not None and not all(rows.on_device for rows in self._rows))
+
     def batch(self, indices: Indices, positions: Indices) -> Any:
         """The samples with these indices, which stand at these positions."""
+        return self.begin(indices, positions)()
+
+    def begin(self, indices: Indices, positions: Indices) -> Callable[[], Any]:
+        """Read these samples. What it returns makes a batch of them, in the program's thread."""
         chosen = self._chosen[indices]
-        if self._tensors is not None:
-            rows = torch.from_numpy(chosen)
+        if self._rows is not None:
             with users_code(self.function, f"{self.what}[…]"):
-                return [self._cast(tensor.index_select(0, rows)) for tensor in self._tensors]
+                taken = [rows.take(chosen) for rows in self._rows]
+            return lambda: [self._placed(self.device.arrived(part)) for part in taken]
+        samples, generators = self._read(chosen, words(self.seed, positions, stream=self.stream))
+        finish = self._collated(samples)
+
+        def batch() -> Any:
+            if generators is not None:
+                restore(generators)
+            return finish()
+
+        return batch
+
+    def _read(self, chosen: Indices, drawn: Words) -> tuple[list[Any], Any]:
+        """The samples, and the states in which the generators are to be, if another process has drawn from its own."""
         with users_code(self.function, f"{self.what}[…]"):
-            samples = self._samples(chosen, words(self.seed, positions, stream=self.stream))
+            if self._workers is not None:
+                return self._workers.read(self.what, chosen, drawn, together=takes_lists(self.dataset))
+            return read(self.dataset, chosen, drawn), None
+
+    def _collated(self, samples: list[Any]) -> Callable[[], Any]:
+        """What makes a batch of the samples: a user's own function may draw numbers, so it is called in the program's thread."""
         if self._collate is not None:
-            with users_code(self.function, "collate"):
-                return self._cast(self._collate(samples))
+            return lambda: self._placed(self._own_batch(samples))
         try:
-            return self._cast(default_collate(samples))
+            batch = self._placed(default_collate(samples))
         except (TypeError, KeyError, IndexError, RuntimeError) as error:
             if out_of_memory(error) is not None:
                 raise
             remedy = "let them be tensors of one shape, numbers, or tuples or dictionaries of these, or give collate="
             raise UsersError.of(self.function, f"the samples of {self.what} make no batch ({reason(error)}): {remedy}") from None
+        return lambda: mapped(self.device.arrived, batch)
 
-    def _samples(self, chosen: Indices, drawn: Any) -> list[Any]:
-        if hasattr(self.dataset, "__getitems__"):
-            seed_everything(int(drawn[0]) >> 32)
-            return list(self.dataset.__getitems__(chosen.tolist()))
-        samples = []
-        for index, word in zip(chosen.tolist(), drawn.tolist(), strict=True):
-            seed_everything(word >> 32)
-            samples.append(self.dataset[index])
-        return samples
+    def _own_batch(self, samples: list[Any]) -> Any:
+        assert self._collate is not None
+        with users_code(self.function, "collate"):
+            return self._collate(samples)
 
-    def _cast(self, batch: Any) -> Any:
-        """Tensors on the device; floating-point numbers have the run's precision, whatever they are stored in."""
-        if isinstance(batch, torch.Tensor):
-            return self.device.place(batch.to(self.dtype) if batch.is_floating_point() else batch)
-        if isinstance(batch, Mapping):
-            return {name: self._cast(value) for name, value in batch.items()}
-        if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-            return type(batch)(*map(self._cast, batch))
-        return type(batch)(map(self._cast, batch)) if isinstance(batch, list | tuple) else batch
+    def _rows_of(self, tensors: tuple[torch.Tensor, ...]) -> list[Rows]:
+        with users_code(self.function, f"{self.what}[…]"):
+            for tensor in tensors:
+                if self._chosen.min() < 0 or self._chosen.max() >= len(tensor):
+                    raise IndexError(f"it has no sample {max(self._chosen, key=abs)}, but {len(tensor)}")
+        return [Rows(tensor, self.device) for tensor in tensors]
+
+    def _placed(self, batch: Any) -> Any:
+        """On the device; floating-point numbers have the run's precision, whatever they are stored in."""
+        return mapped(self._cast, batch)
+
+    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.device.place(tensor.to(self.dtype) if tensor.is_floating_point() else tensor)
+
+
+def mapped(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
+    """A batch with the function's value in the place of each of its tensors."""
+    if isinstance(batch, torch.Tensor):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        return {name: mapped(function, value) for name, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(mapped(function, value) for value in batch))
+    return type(batch)(mapped(function, value) for value in batch) if isinstance(batch, list | tuple) else batch
 
 
 def _whole_tensors(dataset: Any) -> tuple[torch.Tensor, ...] | None:

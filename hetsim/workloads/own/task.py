@@ -16,9 +16,11 @@ from hetsim.workloads.data.part import part_of
 from hetsim.workloads.device import Device
 from hetsim.workloads.flat_model import FlatModel, FlatTask
 from hetsim.workloads.own.chance import seeded
+from hetsim.workloads.own.loader_workers import LoaderWorkers
 from hetsim.workloads.own.samples import Samples, arguments_and_target
 from hetsim.workloads.own.training import Training
 from hetsim.workloads.own.users_code import UsersError, users_code
+from hetsim.workloads.prefetch import Prefetch
 from hetsim.workloads.sequence import Indices, Sequence, evaluated
 from hetsim.workloads.task import Evaluation
 
@@ -38,30 +40,45 @@ Judge = Callable[[Any, Any], Any]
 class OwnTask(FlatTask):
     """Mean loss of the user's model on the user's data."""
 
-    def __init__(self, made: Training, *, function: str, num_samples: int | None, seed: int, dtype: str, device: Device) -> None:
+    def __init__(
+        self, made: Training, *, function: str, num_samples: int | None, seed: int, dtype: str, device: Device,
+        workers: LoaderWorkers | None = None,
+    ) -> None:  # fmt: skip
         self.device = device
         self.function = function
         self.seed = seed
         self.loss = made.loss
         kind: torch.dtype = getattr(torch, dtype)
         _check(made, function)
-        self._train = Samples(made.train, "train", made, function=function, seed=seed, stream=3, dtype=kind, device=device)
-        self._test = None
-        if made.test is not None:
-            self._test = Samples(made.test, "test", made, function=function, seed=seed, stream=4, dtype=kind, device=device)
+        usual: dict[str, Any] = {"function": function, "seed": seed, "dtype": kind, "device": device, "workers": workers}
+        self._train = Samples(made.train, "train", made, stream=3, **usual)
+        self._test = None if made.test is None else Samples(made.test, "test", made, stream=4, **usual)
+        self._workers = workers
+        if workers is not None and not any(data.in_processes for data in (self._train, self._test) if data is not None):
+            raise self._error("workload.loader_workers would do nothing, as all data are tensors, which are read by index: leave it out")
         if num_samples is not None:
             self._train.take(part_of(len(self._train), num_samples, self._train.labels()))
         self.num_samples = len(self._train)
         self.sequence = Sequence(self.num_samples, seed=seed)
+        self._prefetch = Prefetch(self._begin, device)
+        self._begun = self._prefetch.take if self._train.may_be_read_ahead else self._begin
         self.metrics = {"test_loss": made.loss, **made.metrics}
         self.model: nn.Module = device.place(made.model.to(kind))
         self.flat = FlatModel(self.model, self._try(), seed=seed, device=device)
         self.num_parameters: int = self.flat.num_parameters
 
     def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
-        data = self._train.batch(self.sequence.indices(batch), np.arange(batch.start, batch.stop))
+        data = self._begun(batch)()
         with users_code(self.function, f"the gradient of {batch.samples} samples"):
             return self.flat.gradient(at, batch, lambda: self._mean_loss(data))
+
+    def _begin(self, batch: Batch) -> Callable[[], Any]:
+        return self._train.begin(self.sequence.indices(batch), np.arange(batch.start, batch.stop))
+
+    def close(self) -> None:
+        if self._workers is not None:
+            self._workers.close()
+        self._prefetch.close()
 
     def evaluate(self, at: torch.Tensor) -> Evaluation:
         self.flat.place(at, training=False)

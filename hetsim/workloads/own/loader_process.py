@@ -1,0 +1,119 @@
+"""One loader worker: reads samples of a user's own data for the process that started it, and ends with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from threading import Thread
+from typing import Any
+
+import torch
+
+from hetsim.memory import out_of_memory
+from hetsim.workloads.own.chance import states
+from hetsim.workloads.own.items import read, underlying
+from hetsim.workloads.own.packing import packed
+from hetsim.workloads.own.training import Training
+from hetsim.workloads.own.users_code import UsersError, reason, users_code
+from hetsim.workloads.sequence import Indices, Words
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Samples that a loader worker is to read."""
+
+    what: str
+    """Of which data: train or test."""
+    chosen: Indices
+    drawn: Words
+    threads: int
+    """Of PyTorch."""
+    last: bool
+    """Whether they are the last ones of a batch."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """Samples, and of a batch's last ones the states of the generators afterwards."""
+
+    samples: list[Any]
+    generators: Any = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What failed instead, as a sentence."""
+
+    sentence: str
+    notes: tuple[str, ...] = ()
+    memory: bool = False
+    """Whether for lack of memory."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Failed:
+        """As it is raised again in the process of the rank."""
+        return cls(str(error), tuple(getattr(error, "__notes__", ())), memory=out_of_memory(error) is not None)
+
+    def again(self) -> Exception:
+        """The error."""
+        error: Exception = MemoryError(self.sentence) if self.memory else UsersError(self.sentence)
+        for note in self.notes:
+            error.add_note(note)
+        return error
+
+
+def main(pipe: int) -> None:
+    """Answer what is asked by this pipe, a file's number, until the standard input ends: whoever started this process holds it open."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_leave, daemon=True).start()
+    asking = Connection(pipe)
+    sys.argv, function, make = asking.recv()
+    found = _made(make)
+    while True:
+        asking.send_bytes(_answer(found, asking.recv(), function))
+
+
+def _leave() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(0)
+
+
+def _made(make: Callable[[], Training]) -> Training | Failed:
+    try:
+        return make()
+    except Exception as error:
+        if isinstance(error, ValueError) or out_of_memory(error) is not None:
+            return Failed.of(error)
+        raise
+
+
+def _answer(made: Training | Failed, wanted: Wanted, function: str) -> bytes:
+    """What is wanted, or what failed, as bytes."""
+    if isinstance(made, Failed):
+        return packed(made)
+    if torch.get_num_threads() != wanted.threads:
+        torch.set_num_threads(wanted.threads)
+    try:
+        with users_code(function, f"{wanted.what}[…]"):
+            samples = read(underlying(getattr(made, wanted.what)), wanted.chosen, wanted.drawn)
+        return _packed(Read(samples, states() if wanted.last else None), wanted.what, function)
+    except Exception as error:
+        if isinstance(error, UsersError) or out_of_memory(error) is not None:
+            return packed(Failed.of(error))
+        raise
+
+
+def _packed(found: Read, what: str, function: str) -> bytes:
+    try:
+        return packed(found)
+    except Exception as error:
+        if out_of_memory(error) is not None:
+            raise
+        remedy = "let them be tensors, arrays, numbers, or tuples or dictionaries of these, or take workload.loader_workers=0"
+        sentence = f"the samples of {what} cannot be handed from one process to another ({reason(error)}): {remedy}"
+        raise UsersError.of(function, sentence) from None

@@ -1,0 +1,115 @@
+"""Processes that read the samples of a user's own data for a rank.
+
+A rank's process may not fork: threads of PyTorch and gloo may hold locks. So each of them is a fresh interpreter that calls the
+user's function again, as every rank does, with the same seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import ORIGINAL_DIR  # type: ignore[attr-defined]
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from hetsim.workloads.own.loader_process import Failed, Read, Wanted
+from hetsim.workloads.own.training import Training
+from hetsim.workloads.own.users_code import UsersError
+from hetsim.workloads.sequence import Indices, Words
+
+CODE = "import sys; sys.path[:] = sys.argv[2:]; from hetsim.workloads.own.loader_process import main; main(int(sys.argv[1]))"
+GRACE_SECONDS = 3.0
+"""That a process has to end once its pipe is closed."""
+
+
+class _Worker(NamedTuple):
+    process: subprocess.Popen[bytes]
+    """It ends when its standard input does: with this process, however that ends."""
+    pipe: Connection
+
+    @classmethod
+    def started(cls, function: str, make: Callable[[], Training]) -> _Worker:
+        """A new one, which imports from where this process does, and from nowhere else."""
+        pipe, its = multiprocessing.Pipe()
+        options = ["-P", *["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
+        places = [place or ORIGINAL_DIR for place in sys.path]
+        with its:
+            process = subprocess.Popen(
+                [sys.executable, *options, "-c", CODE, str(its.fileno()), *places],
+                stdin=subprocess.PIPE, pass_fds=[its.fileno()], process_group=0,
+            )  # fmt: skip
+        pipe.send((sys.argv, function, make))
+        return cls(process, pipe)
+
+
+class LoaderWorkers:
+    """So many of them. Samples are those that this process would have read, whatever their number.
+
+    `make` calls the user's function, which `function` names. Several threads may ask, one after another.
+    """
+
+    def __init__(self, make: Callable[[], Training], *, function: str, count: int) -> None:
+        self.function = function
+        self._lock = Lock()
+        workers: list[_Worker] = []
+        self.close = weakref.finalize(self, _end, workers)
+        """End them: what a thread waits for is an error from then on."""
+        for _ in range(count):
+            workers.append(_Worker.started(function, make))
+        self._workers = workers
+
+    @property
+    def processes(self) -> list[int]:
+        """Their ids."""
+        return [worker.process.pid for worker in self._workers]
+
+    def read(self, what: str, chosen: Indices, drawn: Words, *, together: bool) -> tuple[list[Any], Any]:
+        """Samples of these data ("train", "test"), and the states of the generators after the last one.
+
+        Each worker reads a part of them, or one of them all `together`. Raises what the first sample raises that fails.
+        """
+        count = 1 if together else min(len(self._workers), len(chosen))
+        threads = torch.get_num_threads()
+        with self._lock:
+            asked = self._workers[:count]
+            parts = zip(asked, np.array_split(chosen, count), np.array_split(drawn, count), strict=True)
+            for worker, indices, words in parts:
+                with contextlib.suppress(OSError):  # of a worker that has ended: no answer comes
+                    worker.pipe.send(Wanted(what, indices, words, threads, last=worker is asked[-1]))
+            answers = [self._answer(worker) for worker in asked]
+        samples: list[Any] = []
+        for answer in answers:
+            if isinstance(answer, Failed):
+                raise answer.again()
+            samples += answer.samples
+        return samples, answers[-1].generators  # type: ignore[union-attr]
+
+    def _answer(self, worker: _Worker) -> Read | Failed:
+        try:
+            answer: Read | Failed = pickle.loads(worker.pipe.recv_bytes())
+        except (EOFError, OSError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(GRACE_SECONDS)
+            said = f"a loader worker ended by itself (exit status {worker.process.returncode})"
+            raise UsersError.of(
+                self.function, f"{said}: lower workload.loader_workers if memory is short, or take 0 to see what happens"
+            ) from None
+        return answer
+
+
+def _end(workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+        worker.process.kill()
+    for worker in workers:
+        worker.process.wait()
+        assert worker.process.stdin is not None
+        worker.process.stdin.close()
