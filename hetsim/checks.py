@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 MIN_SECONDS, MAX_SECONDS = 1e-15, 1e12
@@ -88,6 +90,19 @@ def one_line(text: str) -> str:
 def printable(text: str) -> str:
     """A text for a terminal: control characters, which could steer it, are written out."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def entries_below(folder: Path) -> Iterator[Path]:
+    """All files and folders below a folder, links among them; none of what is no folder. ValueError if one cannot be looked into.
+
+    pathlib's `rglob` passes over a folder that it may not list, in which a name that is known may be opened.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise ValueError(f"{error.filename} cannot be looked into ({error.strerror}): change its permissions, or take another folder")
+
+    for place, folders, files in os.walk(folder, onerror=refuse) if folder.is_dir() else ():
+        yield from (Path(place, name) for name in (*folders, *files))
 
 
 def flag(key: str, value: Any) -> bool:

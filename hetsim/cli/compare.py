@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from hetsim.checks import one_line
+from hetsim.checks import one_line, printable
 from hetsim.results.comparison.findings import compare, document
 from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.text import render
@@ -46,7 +46,7 @@ def main() -> None:
             write_text(arguments.json, json.dumps(document(found), indent=2, allow_nan=False) + "\n")
         if draw is not None:
             draw(arguments.pictures)
-            print(f"pictures in {os.path.relpath(arguments.pictures)}")
+            print(f"pictures in {printable(os.path.relpath(arguments.pictures))}")
     except OSError as error:
         tell(f"error: {error.filename} cannot be read or written ({error.strerror}): give another folder")
         sys.exit(1)

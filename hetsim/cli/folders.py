@@ -29,8 +29,10 @@ SAID = r"(run\.dir|sweep\.(dir|subdir)|job\.override_dirname)$|(help|hydra_help|
 """The keys of Hydra's that `let_values_be_names` cares for, and those in which it says what was typed."""
 OWN = re.compile(r"now:.*|hydra[:.](runtime\.\w+|(job|sweep|run)\.(?!override_dirname)\w+|(mode|verbose))|oc\.env:.*")
 """What is Hydra's own, in Hydra's part of a config, but for the words of a run, of which a file may vary some."""
-OF_A_SCRIPT = ("hydra.sweep.dir", "hydra.job.name")
-"""What the settings of a launcher that writes a script may refer to. The current folder's name, for one, may be a stranger's."""
+OF_A_SCRIPT = {"launcher.submitit_folder": "hydra.sweep.dir", "launcher.name": "hydra.job.name"}
+"""What the settings of a launcher that writes a script refer to, as its plugin has them. The name of a folder may be a stranger's."""
+PLAIN_PATH = r"[\w.+@:/-]*"
+"""A path that no script and no list of Slurm's takes apart."""
 KEY = re.compile(r"(hydra:)?([\w.\[\]]+)")
 
 
@@ -60,8 +62,15 @@ def check_own_references(config: DictConfig) -> None:
 def check_script(config: DictConfig) -> None:
     """ValueError with one sentence if a launcher's settings, which become lines of a script, may have the name of a folder in them."""
     for key, reference in _references(config.hydra):
-        if key == "job.name" or (key.startswith("launcher.") and reference not in OF_A_SCRIPT):
+        if key == "job.name" or (key.startswith("launcher.") and OF_A_SCRIPT.get(key) != reference):
             raise ValueError(f"hydra.{key} has ${{{reference}}}, which a job's script may take for more: write the value out")
+    odd = [str(path) for path in (Path.cwd(), Path(config.hydra.sweep.dir).absolute()) if not re.fullmatch(PLAIN_PATH, str(path))]
+    for key, value in flattened(OmegaConf.to_container(config.hydra.launcher, resolve=False)):
+        for name in odd:
+            if any(name in text for text in _texts(value)):
+                raise ValueError(
+                    f"hydra.launcher.{key} has {name}, which a job's script may take for more: work in a folder of a plain name"
+                )
 
 
 def _references(config: DictConfig) -> Iterator[tuple[str, str]]:
@@ -84,7 +93,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def check_no_links(folder: Path) -> None:
     """ValueError with one sentence if Hydra would write its own files of a run, or a log, through a link or a pipe in this folder."""
-    for path in (folder, *(folder.rglob("*") if folder.is_dir() else ())):
+    for path in (folder, *checks.entries_below(folder)):
         if path.is_symlink() or (path.exists() and not (path.is_file() or path.is_dir())):
             raise ValueError(f"{path} is a link or a pipe, and would be written through: remove it")
 

@@ -15,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from hetsim import checks
 from hetsim.cli.arguments import verbose
 from hetsim.cli.entries import entries_of, identity, name_of_folder
 from hetsim.cli.environment import hidden
@@ -73,7 +74,7 @@ def _single_run(config: DictConfig, folder: Path) -> None:
         print(describe(summary))
         for warning in summary["warnings"]:
             print(f"hetsim: warning: {warning}", file=sys.stderr)
-        print(f"  files in {os.path.relpath(folder)}", flush=True)
+        print(f"  files in {checks.printable(os.path.relpath(folder))}", flush=True)
 
 
 def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:

@@ -147,7 +147,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
         return config
 
     def checked_file(loader: ConfigLoaderImpl, default: Any, repo: Any) -> ConfigResult:
-        if re.match(r"/?hydra(/|$)", str(default.config_path)) and not re.match(r"hydra(\.|$)", str(default.package)):
+        if re.match(r"/?hydra(/|\Z)", str(default.config_path)) and not re.match(r"hydra(\.|\Z)", str(default.package)):
             raise ValueError(f"{default.package} is a config of Hydra's own, {default.config_path}, by a defaults list: leave it out there")
         found = load_file(loader, default, repo)
         check_file(found, default.config_path)

@@ -58,7 +58,7 @@ def read_columns(trace: Path, columns: list[str] | None, use: Callable[[Any], An
     try:
         file = parquet.ParquetFile(trace, read_dictionary=["kind"])  # a text that is repeated takes memory once
         there = file.schema_arrow.names
-    except (ArrowException, OSError, ValueError) as error:
+    except (ArrowException, OSError, ValueError, KeyError) as error:
         raise ValueError(f"{trace} is no Parquet file ({brief(error)}): {REMEDY}") from None
     if missing := [name for name in columns or COLUMNS if there.count(name) != 1]:
         raise ValueError(f"{trace} lacks {', '.join(missing)}: {REMEDY}")

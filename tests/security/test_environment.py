@@ -160,6 +160,20 @@ def test_an_unexpected_error_does_not_tell_a_value(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_search_does_not_show_a_value_in_an_unexpected_error(processes: int, broken: tuple[str, ...], tmp_path: Path) -> None:
+    """Of any of its trials."""
+    searched = ("learning_rate=interval(0.01,0.1)", "seed=0")
+    with pytest.raises(RunFailed, match=r"does not answer|no trial") as failed:
+        hetsim.search(
+            *broken, *searched, objective="seconds", folder=tmp_path / "search", trials=2, processes=processes, trust=["brokenown"]
+        )
+
+    assert SECRET not in "".join(traceback.format_exception(failed.value))
+    assert SECRET not in texts(tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sim", "dist"])
 def test_a_notebook_does_not_show_a_value_in_an_unexpected_error(backend: str, broken: tuple[str, ...], tmp_path: Path) -> None:
     """Of the user's own module, or of hetsim."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -281,7 +282,7 @@ def test_help_is_shown_beside_a_folder_of_configs(
             f"+hydra.launcher.setup=['cd ${{{reference}}}']"
             for reference in (
                 *("hydra.runtime.cwd", " hydra.runtime.cwd ", "hydra[runtime].cwd", "hydra: runtime.cwd", "hydra:runtime.cwd"),
-                *("oc.select:hydra.runtime.cwd", "...runtime.cwd", "oc.env:PWD", "hydra.run.dir"),
+                *("oc.select:hydra.runtime.cwd", "...runtime.cwd", "oc.env:PWD", "hydra.run.dir", "hydra.sweep.dir"),
             )
         ),
         "hydra.job.name=${hydra:runtime.cwd}",
@@ -304,9 +305,59 @@ def test_a_jobs_script_has_no_name_of_the_current_folder(
     assert status == 0 or not [path for path in (theirs.parent / "out").rglob("*") if path.is_file()]
 
 
+@pytest.mark.parametrize(("name", "refused"), [("study PYTHONPATH=evil", True), ("study,PYTHONPATH=evil", True), ("study-1.2", False)])
+@pytest.mark.parametrize("where", ["sweep.dir", "current"])
+def test_what_is_typed_for_a_script_has_no_odd_name_of_a_folder(
+    name: str, refused: bool, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a shell writes it out for `"cd $PWD"`: the script's shell, or Slurm's list of variables, would take it apart."""
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.chdir(folder if where == "current" else tmp_path)
+    sweep = folder if where == "sweep.dir" else tmp_path / "sw"
+    launcher = {"setup": [f"export RESULTS={folder}"], "timeout_min": 3}
+    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(sweep)}, "launcher": launcher}})
+
+    if not refused:
+        check_script(config)
+        return
+    with pytest.raises(ValueError, match="which a job's script may take for more: work in a folder of a plain name"):
+        check_script(config)
+
+
+@pytest.mark.parametrize("typed", [(), ("-m",)])
+def test_a_folder_that_cannot_be_listed_hides_no_link(
+    typed: tuple[str, ...], theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of mode 0300, whose names may be opened by who knows them. Root may list it, so here the system is made to refuse."""
+    mine = theirs.parent / "mine"
+    mine.mkdir()
+    run = theirs / "run"
+    run.mkdir()
+    (run / ".hydra").symlink_to(mine)
+    scandir = os.scandir
+
+    def refusing(path: Any = ".") -> Any:
+        if isinstance(path, str | os.PathLike) and Path(path).absolute() == run:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    where = ("hydra.sweep.subdir=run", f"hydra.sweep.dir={theirs}") if typed else (f"hydra.run.dir={run}",)
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed, *QUICK, "method=ssgd", *where, "hydra.output_subdir=.hydra") == 1
+    assert "cannot be looked into (Permission denied): change its permissions, or take another folder" in capsys.readouterr().err
+    assert not list(mine.iterdir())
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("setup", ["cd ${hydra.${hydra.job.config_name}}"]), ("comment", "${hydra:runtime.cwd}"), ("x", "${hydra: runtime.cwd}")],
+    [
+        ("setup", ["cd ${hydra.${hydra.job.config_name}}"]),
+        ("comment", "${hydra:runtime.cwd}"),
+        ("x", "${hydra: runtime.cwd}"),
+        ("setup", ["cd ${hydra.sweep.dir}"]),
+    ],
 )
 def test_a_jobs_script_has_no_reference_but_the_two_of_its_plugin(key: str, value: object) -> None:
     with pytest.raises(ValueError, match="which a job's script may take for more: write the value out"):

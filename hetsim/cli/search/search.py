@@ -214,6 +214,8 @@ def opened(question: Question, folder: Path) -> Iterator[Search]:
         stack.callback(remove_if_empty, folder)
         stack.enter_context(only_run_in(folder))
         check_is_no_link(folder / JOURNAL)
+        if (folder / JOURNAL).exists() and not (folder / JOURNAL).is_file():
+            raise ValueError(f"{folder / JOURNAL} is no file: give another --folder")
         study = _study(question, folder)
         search = Search(question, folder, space, study)
         check_trials(study, space, folder / JOURNAL)

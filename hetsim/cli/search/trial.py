@@ -57,5 +57,9 @@ def run(words: Sequence[str], place: Place, watch: Watch) -> float | None:
     except USERS as error:
         kind = ValueError if isinstance(error, ValueError) else RunFailed
         raise kind(hidden(sentence(error), config)) from None
+    except Pruned:
+        raise
+    except Exception as error:  # of a module of the user's own, which may quote the value of a variable
+        raise RunFailed(hidden(f"{type(error).__name__}: {sentence(error)}", config)) from None
     finally:
         remove_if_empty(folder)

@@ -98,7 +98,7 @@ class TorchvisionImages(Supervised):
 def _refuse_links(*folders: Path) -> None:
     """ValueError with one sentence if a download would write through a link, which somebody else may have put there."""
     for folder in folders:
-        for path in (folder, folder.with_name(CIFAR_ARCHIVE), *(folder.rglob("*") if folder.is_dir() else ())):
+        for path in (folder, folder.with_name(CIFAR_ARCHIVE), *checks.entries_below(folder)):
             if path.is_symlink():
                 raise ValueError(f"{path} is a link, which a download would write through: remove it, or leave download=true out")
 
