@@ -32,9 +32,16 @@ class Calibrated:
 
 
 def calibrated(
-    given: Cluster, name: str, fitted: Sequence[Sequence[int]], *, among: Measured | None, around: Measured | None, capped_by_hetsim: bool
+    given: Cluster,
+    name: str,
+    fitted: Sequence[Sequence[int]],
+    *,
+    among: Measured | None,
+    around: Measured | None,
+    uncapped: Measured | None = None,
+    capped_by_hetsim: bool,
 ) -> Calibrated:
-    """The cluster of these readings: those among workers, around a server, or both.
+    """The cluster of these readings: those among workers, around a server, or both; and, where there are, those without hetsim's caps.
 
     `fitted` are the batch sizes of each worker that its times are fitted to; `capped_by_hetsim` says that the given quotas were emulated.
     """
@@ -43,7 +50,7 @@ def calibrated(
     alone = [[reading for measured in found for reading in measured.of(rank, "alone")] for rank in range(num_workers)]
     steps = [Steps.fitted(readings, fitted[rank]) for rank, readings in enumerate(alone)]
     processes = found[-1].processes
-    hosts = _hosts(processes, found[0], steps, given, capped_by_hetsim=capped_by_hetsim)
+    hosts = _hosts(processes, uncapped or found[0], steps, given, capped_by_hetsim=capped_by_hetsim and uncapped is None)
     names = {machine: f"host{place}" for place, machine in enumerate(dict.fromkeys(process.machine for process in processes))}
     nodes = []
     for rank, node in enumerate(given.nodes):

@@ -161,6 +161,20 @@ class AmongWorkers(Measurement):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Uncapped(Measurement):
+    """Without the caps that hetsim sets, gradients of one size, alone and at the same time: capped ones are seldom beside each other."""
+
+    needs_server: ClassVar[bool] = False
+
+    def phases(self, node: Node, plan: Plan, weights: Vector, readings: list[Reading]) -> Iterator[Program[None]]:
+        sizes = sizes_of(plan, node.rank, (1.0,))
+        for rank in range(node.num_workers):
+            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
+        for busy in at_the_same_time(node.num_workers):
+            yield self.steps(node, weights, sizes, readings, f"beside {busy}") if node.rank < busy else nothing()
+
+
+@dataclass(frozen=True, kw_only=True)
 class AroundServer(Measurement):
     """With a server: messages to it and back, from one worker alone and from all, and its steps of the optimizer."""
 

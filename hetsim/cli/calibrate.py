@@ -13,19 +13,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from hetsim import checks
 from hetsim.calibration.cluster import Calibrated, calibrated
 from hetsim.calibration.measured import Measured
-from hetsim.calibration.program import FITTED, AmongWorkers, AroundServer, Measurement, sizes_of
+from hetsim.calibration.program import FITTED, AmongWorkers, AroundServer, Measurement, Uncapped, sizes_of
 from hetsim.cli.build import build_experiment
 from hetsim.cli.compose import composed
+from hetsim.cli.entries import entries_of
+from hetsim.cli.environment import check_shown, hidden
 from hetsim.cli.errors import USERS, sentence
+from hetsim.cli.start import check_download
 from hetsim.cli.yaml_text import as_yaml
 from hetsim.cluster.model import Node, Server
 from hetsim.coordination.plan import Plan
 from hetsim.dist.backend import Processes
 from hetsim.dist.facts import facts
 from hetsim.dist.launched import is_launched
+from hetsim.errors import RunFailed
 from hetsim.libraries import keep_processes_out
 from hetsim.results.run_files import check_is_no_link
 from hetsim.runtime.budget import Budget
@@ -65,8 +71,23 @@ def calibrate(file: Path, words: Sequence[str], *, seconds: float, config_dir: P
         raise ValueError(f"{file} must be called NAME.yaml, in a folder that there is: the cluster is written to it")
     check_is_no_link(file)
     checks.name("FILE", file.stem)
-    config, _, _ = composed(["backend=dist", *words, "pictures=false", "trace=none"], config_dir=config_dir)
+    config, _, typed = composed(["backend=dist", *words, "pictures=false", "trace=none"], config_dir=config_dir)
+    try:
+        _calibrate(config, typed, file, seconds)
+    except Exception as error:
+        kind = ValueError if isinstance(error, ValueError) else RunFailed
+        said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
+        raise kind(hidden(said, config)) from None
+
+
+def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: float) -> None:
     experiment, backend = build_experiment(config)
+    check_download(experiment, typed)
+    _, environment = entries_of(config)
+    check_shown(environment)
+    for key in environment:
+        if key.split(".")[0] == "cluster":
+            raise ValueError(f"{key} must not come from an environment variable, as the calibrated cluster would show it: write it out")
     if isinstance(experiment.workload, PhantomWorkload):
         raise ValueError("workload=phantom computes nothing that could be measured: take the workload that you train")
     if not isinstance(backend, Processes):
@@ -75,11 +96,14 @@ def calibrate(file: Path, words: Sequence[str], *, seconds: float, config_dir: P
     kinds: list[type[Measurement]] = [AmongWorkers, AroundServer]
     if is_launched():
         kinds = [AroundServer if experiment.coordination.needs_server else AmongWorkers]
+    elif backend.emulates == "quota":
+        kinds.append(Uncapped)
     said = duration(experiment.num_workers, seconds, kinds)
     found: dict[type[Measurement], Measured] = {}
     with tempfile.TemporaryDirectory(prefix="hetsim-calibrate-") as place:
         for kind in kinds:
-            measured = measure(experiment, backend, kind, Path(place) / kind.__name__, seconds, said if kind is kinds[0] else None)
+            capped = backend if kind is not Uncapped else replace(backend, emulate="none")
+            measured = measure(experiment, capped, kind, Path(place) / kind.__name__, seconds, said if kind is kinds[0] else None)
             if measured is not None:
                 found[kind] = measured
     if not found:
@@ -87,7 +111,7 @@ def calibrate(file: Path, words: Sequence[str], *, seconds: float, config_dir: P
     plan_sizes = [sizes(experiment, rank) for rank in range(experiment.num_workers)]
     result = calibrated(
         experiment.cluster, file.stem, plan_sizes, among=found.get(AmongWorkers), around=found.get(AroundServer),
-        capped_by_hetsim=backend.emulates == "quota",
+        uncapped=found.get(Uncapped), capped_by_hetsim=backend.emulates == "quota",
     )  # fmt: skip
     write_text(file, remarks(experiment, result) + as_yaml(result.config))
     print(told(file, result), flush=True)
@@ -124,7 +148,7 @@ def sizes(experiment: Experiment, rank: int) -> list[int]:
 def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]]) -> str:
     """How long it will take, in a sentence."""
     gradients = num_workers + num_workers.bit_length()
-    phases = {AmongWorkers: gradients + 1, AroundServer: gradients + 2}
+    phases = {AmongWorkers: gradients + 1, AroundServer: gradients + 2, Uncapped: gradients}
     total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)
     return f"hetsim-calibrate: {num_workers} workers, about {total / 60:.1f} minutes, or more where a batch takes seconds"
 

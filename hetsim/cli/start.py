@@ -18,6 +18,7 @@ from hetsim.cli.environment import check_shown
 from hetsim.cli.yaml_text import as_yaml
 from hetsim.results.identity import config_header
 from hetsim.runtime.curve import Point
+from hetsim.runtime.experiment import Experiment
 
 DOWNLOAD = re.compile(r"[+]*(workload\.)?download=(?i:true)")
 """A word that says whether data may be fetched. A file cannot vary it in a sweep."""
@@ -33,10 +34,15 @@ def start(
     """
     refuse_unread_rates(config, typed)
     made, backend = build_experiment(config)
-    if getattr(made.workload, "download", False) and not any(DOWNLOAD.fullmatch(word) for word in typed):
-        raise ValueError("download is set by a config file, and is taken from the command line alone: type download=true")
+    check_download(made, typed)
     written, environment = entries_of(config)
     check_shown(environment)
     text = config_header(identity(written, environment), typed, environment) + as_yaml(resolved(written))
     with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
         return backend.run(made if watch is None else dataclasses.replace(made, watch=watch), folder, text)
+
+
+def check_download(made: Experiment, typed: Sequence[str]) -> None:
+    """ValueError with one sentence if a config file, and nobody who typed it, says that data are to be fetched."""
+    if getattr(made.workload, "download", False) and not any(DOWNLOAD.fullmatch(word) for word in typed):
+        raise ValueError("download is set by a config file, and is taken from the command line alone: type download=true")

@@ -43,6 +43,31 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
     assert 0.05 < simulated.summary["updates_per_second"] / real.summary["updates_per_second"] < 20
 
 
+def test_a_strangers_config_downloads_nothing_and_shows_no_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with `hetsim`: what is written down is a reference, and what fetches data is typed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HETSIM_TEST_SECRET", "correct-horse-battery")
+    theirs = tmp_path / "theirs" / "experiment"
+    theirs.mkdir(parents=True)
+    head = "# @package _global_\ndefaults:\n  - override /workload: {}\n"
+    (theirs / "loads.yaml").write_text(head.format("mnist") + "workload: {download: true}\n")
+    nodes = "cluster: {nodes: [{count: 1, seconds_per_sample: 1, overhead_seconds: 1, rack: '${oc.env:HETSIM_TEST_SECRET}'}]}\n"
+    (theirs / "shows.yaml").write_text(head.format("digits") + nodes)
+    (theirs / "fails.yaml").write_text(head.format("mnist") + "data_root: '${oc.env:HETSIM_TEST_SECRET}'\n")
+
+    for experiment, message in (
+        ("loads", "download is set by a config file, and is taken from the command line alone"),
+        ("shows", "is in rack '${oc.env:HETSIM_TEST_SECRET}'"),
+        ("fails", "workload=mnist needs ${oc.env:HETSIM_TEST_SECRET}"),
+    ):
+        assert exit_status(monkeypatch, "hetsim-calibrate", main, "lab.yaml", f"experiment={experiment}", "--config-dir", "theirs") == 1
+        assert message in (said := capsys.readouterr().err)
+        assert "correct-horse" not in said
+    assert not (tmp_path / "lab.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -138,6 +138,17 @@ def test_a_quota_that_the_system_imposes_covers_messages() -> None:
     assert of_hetsim == [(0.2, 0.005, False), (None, None, False), (None, None, False)]
 
 
+def test_speeds_of_busy_cores_are_measured_without_hetsims_caps() -> None:
+    """What capped workers take beside others says little, as they are seldom at work at the same time."""
+    among, around = measured()
+    free = Measured([[Reading("alone", 32, 9.0, 0.01), Reading("beside 2", 32, 9.0, 0.016)]] * 2, among.facts)
+    given = parse_cluster(worlds.cluster(worlds.node(9.0, cpu_quota=0.2), worlds.node(9.0, cpu_quota=0.4)))
+    config = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, uncapped=free, capped_by_hetsim=True).config
+
+    assert config["hosts"] == {"host0": {"cores": 2, "busy_speeds": [1.0, 0.625]}}
+    assert [row["cpu_quota"] for row in config["nodes"]] == [0.2, 0.4]
+
+
 def test_workers_on_machines_of_their_own_share_nothing() -> None:
     among, _ = measured()
     apart = Measured(among.readings, [[1.0, 2.0, 0.0, 0.0], [2.0, 4.0, 0.0, 0.0]])
