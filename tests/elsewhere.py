@@ -64,6 +64,12 @@ class Elsewhere(Device, TorchDispatchMode):
 
         return fetched
 
+    def arrived(self, value: Any) -> Any:
+        """What another thread has placed ahead: this thread's queue waits for it."""
+        if isinstance(value, torch.Tensor) and self.has(value):
+            self._unfinished[value.untyped_storage()._cdata] = get_ident()
+        return value
+
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor is on the device."""
         found = self._storages.get(tensor.untyped_storage()._cdata)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,9 +73,9 @@ class Measurement(Coordination):
             self.output.write_text(found.as_json())
             yield from Commit(1, state.evolve(version=1))
 
+    @abstractmethod
     def phases(self, node: Node, plan: Plan, weights: Vector, readings: list[Reading]) -> Iterator[Program[None]]:
         """The phases of a rank, as many on each."""
-        raise NotImplementedError
 
     def work(self, rank: int, took: Meter) -> float:
         """The CPU-seconds of what a rank's program computed."""
