@@ -98,7 +98,7 @@ def _quota(end: Node | Server, process: Process, *, by_hetsim: bool) -> dict[str
 
 def _hosts(
     processes: Sequence[Process], measured: Measured, steps: Sequence[Steps], given: Cluster, *, capped_by_hetsim: bool
-) -> dict[float, dict[str, Any]]:  # fmt: skip
+) -> dict[float, dict[str, Any]]:
     """Each machine's cores, and how fast they are while several are busy, where workers of one machine were measured at the same time."""
     hosts: dict[float, dict[str, Any]] = {}
     for machine in dict.fromkeys(process.machine for process in processes):

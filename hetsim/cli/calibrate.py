@@ -167,7 +167,7 @@ def remarks(experiment: Experiment, result: Calibrated) -> str:
         + ".",
         "Times are CPU-seconds, on a core of a machine whose other cores are idle.",
     ]
-    return "".join(f"# {line}\n" for line in lines)
+    return "".join(f"# {checks.one_line(line)}\n" for line in lines)
 
 
 def told(file: Path, result: Calibrated) -> str:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from worlds import exit_status
+from worlds import exit_status, experiment
 
 import hetsim
-from hetsim.cli.calibrate import main
+from hetsim.calibration.cluster import Calibrated
+from hetsim.calibration.fit import Line, Steps
+from hetsim.cli.calibrate import main, remarks
 
 NODES = "cluster.nodes=[{count: 2, seconds_per_sample: 1, overhead_seconds: 1}]"
 
@@ -43,6 +45,18 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
     assert 0.05 < simulated.summary["updates_per_second"] / real.summary["updates_per_second"] < 20
 
 
+def test_a_workloads_name_stays_in_its_comment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line break in it would begin a key of the cluster."""
+    made = experiment("workload=digits")
+    monkeypatch.setitem(vars(made.workload), "name", "mine\nfaults: {}")
+    steps = Steps(line=Line(1.0, 1.0), table=((8, 1.0),), error_of_line=0.0, error_of_table=0.0, noise=0.0, sizes=(8, 16))
+
+    said = remarks(made, Calibrated({}, [steps]))
+
+    assert "mine" in said
+    assert all(line.startswith("# ") for line in said.splitlines())
+
+
 def test_a_strangers_config_downloads_nothing_and_shows_no_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,12 +71,12 @@ def test_a_strangers_config_downloads_nothing_and_shows_no_variable(
     (theirs / "shows.yaml").write_text(head.format("digits") + nodes)
     (theirs / "fails.yaml").write_text(head.format("mnist") + "data_root: '${oc.env:HETSIM_TEST_SECRET}'\n")
 
-    for experiment, message in (
+    for chosen, message in (
         ("loads", "download is set by a config file, and is taken from the command line alone"),
         ("shows", "is in rack '${oc.env:HETSIM_TEST_SECRET}'"),
         ("fails", "workload=mnist needs ${oc.env:HETSIM_TEST_SECRET}"),
     ):
-        assert exit_status(monkeypatch, "hetsim-calibrate", main, "lab.yaml", f"experiment={experiment}", "--config-dir", "theirs") == 1
+        assert exit_status(monkeypatch, "hetsim-calibrate", main, "lab.yaml", f"experiment={chosen}", "--config-dir", "theirs") == 1
         assert message in (said := capsys.readouterr().err)
         assert "correct-horse" not in said
     assert not (tmp_path / "lab.yaml").exists()
