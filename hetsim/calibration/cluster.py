@@ -138,7 +138,7 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None) ->
             for size, seconds in means(around.of(rank, "message"), "cpu_seconds").items():
                 ends[size].append(seconds)
         work = Line.fitted({size: fmean(seconds) for size, seconds in ends.items()})
-        wall = Line.fitted(_mean_of([means(around.of(rank, "message"), "seconds") for rank in ranks]))
+        wall = _wall([means(around.of(rank, "message"), "seconds") for rank in ranks], given)
         network["latency_seconds"] = shown(max(0.0, wall.constant - work.constant))
         if wall.slope * FASTEST > 1:
             network["bytes_per_second"] = shown(1 / wall.slope)
@@ -160,6 +160,14 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None) ->
         for name, rack in given.network.racks.items()
     }
     return network | ({"racks": racks} if racks else {}) | {"cpu": cpu}
+
+
+def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:
+    """The seconds of a message of so many bytes; where links are given, but for those, so the fastest way says what one message gets."""
+    if not given.shares_links:
+        return Line.fitted(_mean_of(by_rank))
+    lines = [Line.fitted(seconds) for seconds in by_rank]
+    return Line(fmean(line.constant for line in lines), min(line.slope for line in lines))
 
 
 def _mean_of(by_rank: Sequence[Mapping[int, float]]) -> dict[int, float]:

@@ -121,6 +121,20 @@ def test_a_whole_cluster_is_found() -> None:
     assert result.error == pytest.approx(0.0, abs=1e-9)
 
 
+def test_a_given_link_is_not_measured_again() -> None:
+    """Messages to the slower of two nodes take what its link is given with; what one message gets at most is that of the faster one."""
+    among, around = measured()
+    slopes = 1 / 1e7, 1 / 2e7
+    for rank, slope in enumerate(slopes):
+        around.readings[rank] = [Reading("message", size, 3e-4 + size * slope, 5e-5 + size * 5e-10) for size in (4_000, 1_000_000)]
+    given = parse_cluster(worlds.cluster(worlds.node(9.0, uplink_bytes_per_second=1e7), worlds.node(9.0)))
+    cluster = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config)
+
+    assert cluster.network.latency_seconds == pytest.approx(2.5e-4)
+    assert cluster.network.bytes_per_second == pytest.approx(2e7)
+    assert [cluster.message_seconds(rank, 2, 1e6) for rank in range(2)] == pytest.approx([0.10025, 0.05025])
+
+
 def test_a_quota_that_the_system_imposes_covers_messages() -> None:
     """One of a container, which hetsim has not set; one that hetsim emulates is the given one."""
     among, around = measured(quota=0.4)

@@ -1,0 +1,125 @@
+"""What is predicted and measured: six clusters of three kinds, ten methods, the words of each run, and what a run leaves in a table."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hetsim.results.comparison.components import COMPONENTS
+from hetsim.results.comparison.time_use import time_use
+from hetsim.results.finished import read_summary
+
+HERE = Path(__file__).parent
+SECONDS = 6.0
+"""How long a run trains."""
+REPEATS = 5
+METHODS = {
+    # whether it has a server
+    "ssgd": False,
+    "dbs_sgd": True,
+    "hetgrad": False,
+    "local_sgd": False,
+    "abs_sgd": False,
+    "od_sgd": True,
+    "asgd": True,
+    "ssp": True,
+    "softsync": True,
+    "dc_asgd": True,
+}
+LENET = ("workload=digits", "workload.model=lenet", "workload.resize=28")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One of the six: of which kind, its name in `conf`, and the words of its runs."""
+
+    name: str
+    kind: str
+    words: tuple[str, ...]
+    mbits: tuple[int, ...] = ()
+    """The rates of the hosts' links in Mbit/s, the server's last."""
+
+    @property
+    def held_out(self) -> bool:
+        """Whether nothing of hetsim was developed with it in view."""
+        return self.name.endswith("held_out")
+
+    def described(self, method: str) -> tuple[Path, str]:
+        """The folder of configs and the name of the cluster that predict this method: as it was given, or as it was calibrated."""
+        if self.kind == "padded":
+            return HERE / "conf", self.name
+        side = ("_server" if METHODS[method] else "_workers") if self.kind == "links" else ""
+        return HERE / "calibrated", self.name + side
+
+
+CLUSTERS = (
+    Cluster("padded", "padded", ("workload=digits", "batch_size=256")),
+    Cluster("padded_held_out", "padded", ("workload=digits", "batch_size=320")),
+    Cluster("quotas", "quotas", (*LENET, "batch_size=96")),
+    Cluster("quotas_held_out", "quotas", (*LENET, "batch_size=160")),
+    Cluster("links", "links", (*LENET, "batch_size=192"), (200, 100, 50, 200)),
+    Cluster("links_held_out", "links", (*LENET, "batch_size=96"), (120, 120, 30, 80)),
+)
+COLUMNS = (
+    "cluster", "method", "repeat", "updates_per_second", *COMPONENTS, "mean_staleness", "contributions_by_staleness", "num_updates", "seconds"
+)  # fmt: skip
+Row = Mapping[str, str]
+
+
+def run_words(cluster: Cluster, method: str, repeat: int, seconds: float) -> list[str]:
+    """The words that a prediction and its measurement share."""
+    return [
+        f"method={method}", *cluster.words, f"seed={repeat}", "budget.epochs=null", f"budget.seconds={seconds}",
+        "evaluate_every_epochs=1e9", "stop_when_diverged=false", "pictures=false", "trace=full",
+    ]  # fmt: skip
+
+
+def row_of(folder: Path, cluster: Cluster, method: str, repeat: int) -> dict[str, Any]:
+    """What a finished run says, as a row of a table: rates, shares of the workers' time from 0 to 1, and staleness."""
+    summary = read_summary(folder)
+    use = time_use(folder, summary)
+    assert use is not None
+    counts = use.staleness
+    mean = sum(value * count for value, count in counts.items()) / max(1, sum(counts.values()))
+    numbers = [summary["updates_per_second"], *use.shares, mean]
+    by_staleness = " ".join(f"{value}:{count}" for value, count in sorted(counts.items()))
+    values = [cluster.name, method, repeat, *(f"{number:.5g}" for number in numbers), by_staleness, use.num_updates, f"{use.seconds:.4f}"]
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file; none if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """One more row at the end of a file, which begins with the columns' names."""
+    new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def missing(path: Path, clusters: Iterable[Cluster], methods: Sequence[str], repeats: int) -> list[tuple[Cluster, str, int]]:
+    """The runs that a file has not yet: a repeat of all methods on a cluster after the other, so that slow changes of a machine touch all."""
+    done = {(row["cluster"], row["method"], row["repeat"]) for row in read_rows(path)}
+    return [
+        (cluster, method, repeat)
+        for cluster in clusters
+        for repeat in range(repeats)
+        for method in methods
+        if (cluster.name, method, str(repeat)) not in done
+    ]
+
+
+def chosen(names: Sequence[str]) -> list[Cluster]:
+    """The clusters of these names; all if there are none."""
+    return [cluster for cluster in CLUSTERS if not names or cluster.name in names]

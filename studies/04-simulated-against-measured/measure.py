@@ -1,0 +1,60 @@
+"""Measure every method on every cluster in real processes: python measure.py [--clusters NAME …] [--folder FOLDER] [--limit N] …
+
+It appends what results.csv has not yet, a run a row. Nothing else should run on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from cases import HERE, METHODS, REPEATS, SECONDS, Cluster, append_row, chosen, missing, row_of, run_words
+from hosts import run_on
+
+
+def measure(cluster: Cluster, method: str, words: Sequence[str], folder: Path) -> None:
+    """Train in real processes, and leave the files of the run in the folder."""
+    words = [f"cluster={cluster.name}", *words, "backend=dist", f"hydra.run.dir={folder}", "--config-dir", str(HERE / "conf")]
+    if cluster.kind == "links":
+        run_on(cluster.mbits[: 4 if METHODS[method] else 3], "hetsim", words)
+        return
+    emulate = {"padded": "pad", "quotas": "quota"}[cluster.kind]
+    done = subprocess.run((sys.executable, "-m", "hetsim", *words, f"backend.emulate={emulate}"), capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+
+
+def parsed(about: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options that predictions and measurements share."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=HERE, help="of the tables")
+    parser.add_argument("--clusters", nargs="*", default=[], help="all if none is given")
+    parser.add_argument("--methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long each run trains")
+    parser.add_argument("--limit", type=int, help="end after so many runs")
+    given = parser.parse_args(arguments)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    return given
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what the file lacks."""
+    given = parsed(__doc__, arguments)
+    path = given.folder / "results.csv"
+    lacking = missing(path, chosen(given.clusters), given.methods, given.repeats)
+    for cluster, method, repeat in lacking[: given.limit]:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place) / "run"
+            measure(cluster, method, run_words(cluster, method, repeat, given.seconds), folder)
+            row = row_of(folder, cluster, method, repeat)
+            append_row(path, row)
+            print(f"{cluster.name} {method} {repeat}: {row['updates_per_second']} updates/s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
