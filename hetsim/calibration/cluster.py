@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from hetsim.calibration.fit import Line, Steps, alone_of, busy_speeds, means, noise_of, shown
+from hetsim.calibration.fit import Line, Steps, alone_of, busy_speeds, cold_of, means, noise_of, shown
 from hetsim.calibration.measured import Measured, Process
 from hetsim.cluster.model import Cluster, Node, Server
 
@@ -54,7 +54,8 @@ def calibrated(
     names = {machine: f"host{place}" for place, machine in enumerate(dict.fromkeys(process.machine for process in processes))}
     nodes = []
     for rank, node in enumerate(given.nodes):
-        row = {"count": 1, **steps[rank].as_row()}
+        cold = cold_of([reading for measured in found for reading in measured.of(rank, "cold")])
+        row = {"count": 1, **steps[rank].as_row(), **cold}
         if among is not None:
             row["seconds_per_update"] = shown(fmean(reading.cpu_seconds for reading in among.of(rank, "update")))
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **_kept(node)}
@@ -134,8 +135,9 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None) ->
     if around is not None:
         ranks = range(given.num_workers)
         ends = defaultdict(list)
-        for rank in (*ranks, given.num_workers):
-            for size, seconds in means(around.of(rank, "message"), "cpu_seconds").items():
+        for rank in ranks:
+            both = (rank, given.num_workers)
+            for size, seconds in work_of_ends(around, "message", both).items():
                 ends[size].append(seconds)
         work = Line.fitted({size: fmean(seconds) for size, seconds in ends.items()})
         wall = _wall([means(around.of(rank, "message"), "seconds") for rank in ranks], given)
@@ -147,7 +149,7 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None) ->
     if among is not None and given.num_workers > 1:
         readings = [among.of(rank, "all_reduce") for rank in range(given.num_workers)]
         wall_of = _mean_of([means(each, "seconds") for each in readings])
-        work = Line.fitted(_mean_of([means(each, "cpu_seconds") for each in readings]))
+        work = Line.fitted(work_of_ends(among, "all_reduce", range(given.num_workers)))
         cpu |= {"collective_seconds": shown(work.constant), "collective_seconds_per_byte": shown(work.slope)}
         table: list[list[float]] = []
         for size, seconds in wall_of.items():
@@ -160,6 +162,20 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None) ->
         for name, rack in given.network.racks.items()
     }
     return network | ({"racks": racks} if racks else {}) | {"cpu": cpu}
+
+
+def work_of_ends(measured: Measured, kind: str, ranks: Sequence[int]) -> dict[int, float]:
+    """The mean CPU-seconds of one of these ranks, by size: its process's, and its part of what else its machine did meanwhile."""
+    of_ranks = [means(measured.of(rank, kind), "cpu_seconds") for rank in ranks]
+    of_machine = [means(measured.of(rank, kind), "machine_seconds") for rank in ranks]
+    machines = [measured.processes[rank].machine for rank in ranks]
+    found = dict.fromkeys(of_ranks[0], 0.0)
+    for machine in dict.fromkeys(machines):
+        places = [place for place, its in enumerate(machines) if its == machine]
+        for size in found:
+            processes = sum(of_ranks[place][size] for place in places)
+            found[size] += max(processes, fmean(of_machine[place][size] for place in places)) / len(ranks)
+    return found
 
 
 def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:

@@ -19,6 +19,8 @@ AS_GOOD = 0.005
 LEAST_NOISE = 0.005
 """Of the standard deviation over the mean: less is none."""
 LEAST_SECONDS = 1e-9
+LEAST_COLD = 0.02
+"""Of what a gradient takes: less is no coldness."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,26 @@ def noise_of(deviation: float) -> dict[str, Any]:
     if deviation < LEAST_NOISE:
         return {}
     return {"noise": {"distribution": "gamma", "a": shown(1 / deviation**2), "scale": shown(deviation**2)}}
+
+
+def cold_of(readings: Iterable[Reading]) -> dict[str, float]:
+    """The keys `cold_seconds` and `cooling_seconds`: what gradients take longer after pauses, by least squares; none if they do not."""
+    from scipy.optimize import curve_fit
+
+    seconds = means(readings, "cpu_seconds")
+    pauses = [pause for pause in seconds if pause]
+    if len(pauses) < 2:
+        return {}
+    hot = seconds[0]
+    longer = [seconds[pause] - hot for pause in pauses]
+    if max(longer) < LEAST_COLD * hot:
+        return {}
+    x, y = np.array(pauses) / 1e6, np.array(longer) / max(longer)
+    (most, cooling), _ = curve_fit(
+        lambda pause, most, cooling: most * -np.expm1(-pause / cooling), x, y, p0=(1.0, x[len(x) // 2]),
+        bounds=((0.0, x[0] / 10), (np.inf, 10 * x[-1])),
+    )  # fmt: skip
+    return {"cold_seconds": shown(most * max(longer)), "cooling_seconds": shown(cooling)}
 
 
 def means(readings: Iterable[Reading], column: str) -> dict[int, float]:

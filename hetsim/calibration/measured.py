@@ -7,32 +7,35 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-KINDS = ("alone", "update", "all_reduce", "message", "message beside others")
+KINDS = ("alone", "update", "all_reduce", "message", "message beside others", "cold")
 """What is read; beside these, "beside K": a gradient of each of the first K workers at the same time."""
 
 
 class Reading(NamedTuple):
     """One measurement: of which kind, of how many samples or bytes, its seconds, and its CPU-seconds.
 
-    Those of a gradient and an update are of the thread that computes, those of messages and all-reduces of the whole process.
+    Those of a gradient and an update are of the thread that computes, those of messages and all-reduces of the whole process. "cold" is a
+    gradient after a pause, whose microseconds are in the place of the samples.
     """
 
     kind: str
     size: int
     seconds: float
     cpu_seconds: float
+    machine_seconds: float = 0.0
+    """CPU-seconds of the whole machine, its kernel's work for the network included, beyond what it does anyway; 0: not known."""
 
-    def as_numbers(self) -> tuple[float, float, float, float]:
+    def as_numbers(self) -> tuple[float, ...]:
         """As ranks send it to each other."""
         kind = KINDS.index(self.kind) if self.kind in KINDS else len(KINDS) + int(self.kind.split()[1])
-        return float(kind), float(self.size), self.seconds, self.cpu_seconds
+        return float(kind), float(self.size), *self[2:]
 
     @classmethod
     def of_numbers(cls, numbers: Sequence[float]) -> Reading:
         """The reading that these numbers were made of."""
         kind = int(numbers[0])
         name = KINDS[kind] if kind < len(KINDS) else f"beside {kind - len(KINDS)}"
-        return cls(name, int(numbers[1]), numbers[2], numbers[3])
+        return cls(name, int(numbers[1]), *numbers[2:])
 
 
 class Process(NamedTuple):

@@ -10,10 +10,11 @@ import random
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from hetsim.calibration.machine import machine_seconds
 from hetsim.calibration.measured import Measured, Reading
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
@@ -29,19 +30,22 @@ PARTS_OF_MODEL = (256, 16, 4, 1)
 """Sizes of messages: one over so many of the weights."""
 MIN_ROUNDS = 4
 NUM_UPDATES = 50
+PAUSES = (0.003, 0.01, 0.03, 0.1)
+"""Seconds, after which caches are colder and colder."""
 
 
 class Meter(NamedTuple):
-    """Three clocks, read at once."""
+    """Clocks, read at once: seconds, and CPU-seconds of this thread, this process and the machine."""
 
     wall: float
     thread: float
     process: float
+    machine: float
 
     @classmethod
     def read(cls) -> Meter:
         """Now."""
-        return cls(time.perf_counter(), time.thread_time(), time.process_time())
+        return cls(time.perf_counter(), time.thread_time(), time.process_time(), machine_seconds())
 
     def since(self, before: Meter) -> Meter:
         """What has passed on each of them."""
@@ -58,12 +62,19 @@ class Measurement(Coordination):
     output: Path
     seconds: float
     facts: Callable[[], Sequence[float]]
+    background: list[float] = field(default_factory=list)
+    """The cores that are busy on this rank's machine while nothing is measured; found first."""
     by_wall: Sequence[bool]
     """Of each rank, whether its gradients and updates are computed by more than one thread of the CPU: then the wall's clock counts."""
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """Measure, share what was found, and commit once, as every run does."""
         readings: list[Reading] = []
+        yield from Gather(0.0)
+        before = Meter.read()
+        time.sleep(min(1.0, self.seconds))
+        took = Meter.read().since(before)
+        self.background.append(took.machine / took.wall)
         for phase in self.phases(node, plan, state.weights, readings):
             yield from Gather(0.0)
             yield from phase
@@ -93,6 +104,28 @@ class Measurement(Coordination):
                 readings.append(Reading(kind, samples, took.wall, self.work(node.rank, took)))
                 position += samples
             rounds += 1
+
+    def cold(self, node: Node, weights: Vector, samples: int, readings: list[Reading]) -> Program[None]:
+        """A gradient right after another one, and after each of the pauses, in another order each time."""
+        chance, position, rounds = random.Random(0), 0, 0
+        began = time.perf_counter()
+        while rounds < MIN_ROUNDS or time.perf_counter() - began < self.seconds:
+            for pause in chance.sample((0.0, *PAUSES), 1 + len(PAUSES)):
+                if pause:
+                    time.sleep(pause)
+                else:
+                    yield from Gradient(weights, Batch(position, samples), 0)
+                before = Meter.read()
+                yield from Gradient(weights, Batch(position, samples), 0)
+                took = Meter.read().since(before)
+                readings.append(Reading("cold", round(1e6 * pause), took.wall, self.work(node.rank, took)))
+                position += samples
+            rounds += 1
+
+    def moved(self, kind: str, size: int, took: Meter, count: int) -> Reading:
+        """What each of so many messages or all-reduces took."""
+        of_machine = max(0.0, took.machine - self.background[-1] * took.wall)
+        return Reading(kind, size, took.wall / count, took.process / count, of_machine / count)
 
     def updates(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
         """Steps of the optimizer."""
@@ -138,6 +171,8 @@ class AmongWorkers(Measurement):
         sizes = sizes_of(plan, node.rank, (*FITTED, *HELD_OUT))
         for rank in range(node.num_workers):
             yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
+        for rank in range(node.num_workers):
+            yield self.cold(node, weights, sizes_of(plan, rank, (1.0,))[0], readings) if rank == node.rank else nothing()
         for busy in at_the_same_time(node.num_workers):
             yield (
                 self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
@@ -155,7 +190,7 @@ class AmongWorkers(Measurement):
                 yield from AllReduce(value)
             took = Meter.read().since(before)
             if kind:
-                readings.append(Reading(kind, value.nbytes, took.wall / count, took.process / count))
+                readings.append(self.moved(kind, value.nbytes, took, count))
             else:
                 longest = max((yield from Gather(took.wall))) / count
                 count = max(5, min(1000, int(self.seconds / len(PARTS_OF_MODEL) / longest)))
@@ -185,6 +220,8 @@ class AroundServer(Measurement):
         sizes = [] if node.rank == node.server else sizes_of(plan, node.rank, (*FITTED, *HELD_OUT))
         for rank in range(node.num_workers):
             yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
+        for rank in range(node.num_workers):
+            yield self.cold(node, weights, sizes_of(plan, rank, (1.0,))[0], readings) if rank == node.rank else nothing()
         for busy in at_the_same_time(node.num_workers):
             yield (
                 self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
@@ -208,7 +245,7 @@ class AroundServer(Measurement):
             yield from Receive(node.server)
             count += 1
         took = Meter.read().since(before)
-        readings.append(Reading(kind, payload.nbytes, took.wall / count / 2, took.process / count / 2))
+        readings.append(self.moved(kind, payload.nbytes, took, 2 * count))
         yield from Send(node.server)
 
     def echoes(self, num_asking: int, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:
@@ -222,7 +259,7 @@ class AroundServer(Measurement):
                 yield from Send(message.source, message.payload)
                 count += 1
         took = Meter.read().since(before)
-        readings.append(Reading(kind, payload.nbytes, took.wall / count / 2, took.process / count / 2))
+        readings.append(self.moved(kind, payload.nbytes, took, 2 * count))
 
 
 def at_the_same_time(num_workers: int) -> list[int]:

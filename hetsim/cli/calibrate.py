@@ -148,7 +148,7 @@ def sizes(experiment: Experiment, rank: int) -> list[int]:
 def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]]) -> str:
     """How long it will take, in a sentence."""
     gradients = num_workers + num_workers.bit_length()
-    phases = {AmongWorkers: gradients + 1, AroundServer: gradients + 2, Uncapped: gradients}
+    phases = {AmongWorkers: gradients + num_workers + 1, AroundServer: gradients + num_workers + 2, Uncapped: gradients}
     total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)
     return f"hetsim-calibrate: {num_workers} workers, about {total / 60:.1f} minutes, or more where a batch takes seconds"
 

@@ -50,6 +50,10 @@ class Node:
     """Whether moving its messages uses up its share, too."""
     host: str | None = None
     """The machine whose cores it shares with others; None: one of its own."""
+    cold_seconds: float = 0.0
+    """What a gradient takes longer, at most, where the node has not computed one just before: caches are cold then."""
+    cooling_seconds: float = math.inf
+    """How long that takes: after a pause of p seconds it is cold_seconds · (1 − exp(−p / cooling_seconds))."""
     max_samples: int | None = None
     """How many samples fit into its memory at once; None: no bound."""
     latency_seconds: float = 0.0
@@ -58,6 +62,10 @@ class Node:
     rack: str | None = None
     device: str | None = None
     """Where its process computes in a real run: cpu, cuda or cuda:K; None: where the config's `device` says."""
+
+    def cold(self, pause: float) -> float:
+        """What a gradient takes longer that begins so many seconds after the last one has ended."""
+        return self.cold_seconds * -math.expm1(-pause / self.cooling_seconds) if self.cold_seconds else 0.0
 
     @cached_property
     def on_its_share(self) -> Node:

@@ -1,7 +1,7 @@
 """Calibrate the clusters that are not padded, each once: python calibrate.py [--clusters NAME …] [--seconds S]
 
-It writes calibrated/cluster/NAME.yaml; a cluster that was calibrated is not calibrated again. Links are calibrated twice, among the workers and
-around a server, as hosts under a launcher are. Nothing else should run on the machine.
+It writes calibrated/cluster/NAME.yaml; a cluster that was calibrated is not calibrated again. Links are calibrated twice, among the
+workers and around a server, as hosts under a launcher are. Nothing else should run on the machine.
 """
 
 from __future__ import annotations

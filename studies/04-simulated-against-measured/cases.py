@@ -48,7 +48,7 @@ class Cluster:
         return self.name.endswith("held_out")
 
     def described(self, method: str) -> tuple[Path, str]:
-        """The folder of configs and the name of the cluster that predict this method: as it was given, or as it was calibrated."""
+        """The folder of configs and the name of the cluster that predict a method: as it was given, or as it was calibrated."""
         if self.kind == "padded":
             return HERE / "conf", self.name
         side = ("_server" if METHODS[method] else "_workers") if self.kind == "links" else ""
@@ -109,7 +109,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def missing(path: Path, clusters: Iterable[Cluster], methods: Sequence[str], repeats: int) -> list[tuple[Cluster, str, int]]:
-    """The runs that a file has not yet: a repeat of all methods on a cluster after the other, so that slow changes of a machine touch all."""
+    """The runs that a file has not yet: a repeat of all methods after the other, so that slow changes touch all."""
     done = {(row["cluster"], row["method"], row["repeat"]) for row in read_rows(path)}
     return [
         (cluster, method, repeat)

@@ -6,8 +6,6 @@ It appends what results.csv has not yet, a run a row. Nothing else should run on
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,17 +13,19 @@ from pathlib import Path
 from cases import HERE, METHODS, REPEATS, SECONDS, Cluster, append_row, chosen, missing, row_of, run_words
 from hosts import run_on
 
+import hetsim
+
 
 def measure(cluster: Cluster, method: str, words: Sequence[str], folder: Path) -> None:
     """Train in real processes, and leave the files of the run in the folder."""
-    words = [f"cluster={cluster.name}", *words, "backend=dist", f"hydra.run.dir={folder}", "--config-dir", str(HERE / "conf")]
+    words = [f"cluster={cluster.name}", *words, "backend=dist"]
     if cluster.kind == "links":
-        run_on(cluster.mbits[: 4 if METHODS[method] else 3], "hetsim", words)
-        return
-    emulate = {"padded": "pad", "quotas": "quota"}[cluster.kind]
-    done = subprocess.run((sys.executable, "-m", "hetsim", *words, f"backend.emulate={emulate}"), capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
+        run_on(
+            cluster.mbits[: 4 if METHODS[method] else 3], "hetsim", [*words, f"hydra.run.dir={folder}", "--config-dir", str(HERE / "conf")]
+        )
+    else:
+        emulate = {"padded": "pad", "quotas": "quota"}[cluster.kind]
+        hetsim.run(*words, f"backend.emulate={emulate}", config_dir=HERE / "conf", folder=folder)
 
 
 def parsed(about: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import hetsim
 from cases import append_row, chosen, missing, row_of, run_words
 from measure import parsed
+
+import hetsim
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from typing import Any
 
 import pytest
 import worlds
 
-from hetsim.calibration.cluster import calibrated
-from hetsim.calibration.fit import Line, Steps, busy_speeds
+from hetsim.calibration.cluster import calibrated, work_of_ends
+from hetsim.calibration.fit import Line, Steps, busy_speeds, cold_of
+from hetsim.calibration.machine import machine_seconds
 from hetsim.calibration.measured import Measured, Reading
 from hetsim.cluster.parse.cluster import parse_cluster
 
@@ -181,3 +184,46 @@ def test_readings_survive_their_file() -> None:
     assert Measured.of_json(among.as_json()) == among
     for reading in among.readings[0]:
         assert Reading.of_numbers(reading.as_numbers()) == reading
+
+
+def test_what_a_pause_costs_is_found() -> None:
+    """A part of the most, by the length of the pause; nothing that is within two percent of a gradient."""
+    pauses = (0.0, 0.003, 0.01, 0.03, 0.1)
+    cold = [Reading("cold", round(1e6 * pause), 9.0, 0.01 + 0.002 * (1 - math.exp(-pause / 0.02))) for pause in pauses for _ in range(3)]
+
+    assert cold_of(cold) == pytest.approx({"cold_seconds": 0.002, "cooling_seconds": 0.02}, rel=1e-3)
+    assert cold_of([Reading("cold", round(1e6 * pause), 9.0, 0.01 + 0.001 * pause) for pause in pauses]) == {}
+    assert cold_of([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("machines", "expected"),
+    [
+        ((7.0, 7.0), 1.2 / 2),  # of both processes 0.6 s, of their machine 1.2 s
+        ((7.0, 8.0), (1.2 + 1.2) / 2),  # two machines with 1.2 s each
+    ],
+)
+def test_what_the_kernel_does_counts(machines: tuple[float, float], expected: float) -> None:
+    """Where the machine has worked more than the processes on it, they share that."""
+    found = [[Reading("message", 100, 9.0, cpu, 1.2)] for cpu in (0.2, 0.4)]
+
+    assert work_of_ends(Measured(found, [[machine, 2.0, 0.0, 0.0] for machine in machines]), "message", (0, 1)) == {
+        100: pytest.approx(expected)
+    }
+
+
+def test_without_a_reading_of_the_machine_processes_count() -> None:
+    found = Measured([[Reading("message", 100, 9.0, 0.2)], [Reading("message", 100, 9.0, 0.4)]], [[7.0, 2.0, 0.0, 0.0]] * 2)
+
+    assert work_of_ends(found, "message", (0, 1)) == {100: pytest.approx(0.3)}
+
+
+def test_the_machines_work_is_counted() -> None:
+    """At least what this process does; the clock has steps of 10 ms."""
+    before, began = machine_seconds(), time.process_time()
+    if before == 0.0:
+        pytest.skip("this system has no /proc/stat")
+    while time.process_time() < began + 0.2:
+        sum(range(1000))
+
+    assert machine_seconds() - before >= 0.15

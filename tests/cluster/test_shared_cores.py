@@ -66,6 +66,11 @@ def test_urgent_work_takes_the_core() -> None:
     assert ends((0.0, 2.0, {}), (0.0, 2.0, {}), (1.0, 0.5, {"urgent": True}), host=Host(cores=2)) == pytest.approx([2.25, 2.25, 1.5])
 
 
+def test_urgent_work_takes_any_core() -> None:
+    """It falls on each of four cores as likely, so a thread beside it is a quarter slower meanwhile, though two cores are idle."""
+    assert ends((0.0, 2.0, {}), (1.0, 0.8, {"urgent": True}), host=Host(cores=4)) == pytest.approx([2.2, 1.8], rel=1e-15)
+
+
 def test_several_threads_take_several_cores() -> None:
     """Two threads and one on two cores: each gets 2/3 of a core, until the work of one is done."""
     done = ends((0.0, 1.0, {"width": 2}), (0.0, 1.0, {}), host=Host(cores=2))
@@ -137,7 +142,7 @@ def _in_small_steps(works: list[tuple[float, float, dict[str, Any]]], host: Host
         urgent = [place for place in able if works[place][2]["urgent"]]
         first = min(1.0, host.cores / len(urgent)) if urgent else 0.0
         others = len(able) - len(urgent)
-        rest = min(1.0, (host.cores - first * len(urgent)) / others) if others else 0.0
+        rest = min(1.0, host.cores / others) * (1 - first * len(urgent) / host.cores) if others else 0.0
         speed = host.speed(min(host.cores, len(able))) if able else 0.0
         for place in able:
             share = first if place in urgent else rest
@@ -161,6 +166,37 @@ def test_a_barrier_frees_the_cores_for_the_slower_ones() -> None:
     run = timed("ssgd", workers=world(on("lab", 1.0, count=2), on("lab", 4.0), hosts=LAB), updates=2)
 
     assert run.seconds == pytest.approx([4.5, 9.0], rel=1e-9)
+
+
+def test_a_gradient_after_a_pause_takes_longer() -> None:
+    """With one worker the pause is a round trip and an update; the first gradient follows none, and is as cold as can be."""
+    row = on("lab", 0.1, cold_seconds=0.05, cooling_seconds=0.2)
+    network = {"latency_seconds": 0.03, "bytes_per_second": 1e15}
+    run = timed("asgd", workers=world(row, network=network, server={"seconds_per_update": 0.04}, hosts=LAB), updates=3)
+
+    cycle = 0.03 + 0.04 + 0.03 + 0.1 + 0.05 * (1 - math.exp(-0.1 / 0.2))
+    first = (0.03 + 0.03) + 0.1 + 0.05 + 0.03 + 0.04  # the worker asks for the weights
+    assert run.seconds == pytest.approx([first, first + cycle, first + 2 * cycle], rel=1e-9)
+
+
+def test_gradients_without_a_pause_are_not_cold() -> None:
+    """The second of two that were started together begins when the first one ends."""
+
+    def asks(its: Node, _: Any) -> Generator[Any, Any, Any]:
+        if its.rank < its.server:
+            started = []
+            for place in range(2):
+                started.append((yield from Start(Gradient(at=Phantom(8), batch=Batch(place, 1), version=0))))
+            seconds = []
+            for each in started:
+                seconds.append((yield from Wait(each)).seconds)
+            assert seconds == pytest.approx([2.5, 2.0])
+            yield from Send(its.server, None)
+        else:
+            yield from Receive()
+
+    run = play(asks, world(on("lab", 2.0, cold_seconds=0.5, cooling_seconds=0.1), hosts=ONE))
+    assert run.seconds[-1] == pytest.approx(4.5, rel=1e-9)
 
 
 def test_hosts_of_their_own_are_as_no_hosts() -> None:
@@ -290,6 +326,9 @@ def test_what_is_measured_before_a_run_shares_the_cores() -> None:
         ({"hosts": LAB}, "cluster.hosts.lab has nothing on it: give rows of cluster.nodes host: lab, or leave it out"),
         ({"hosts": {"lab": {"cores": 0}}}, "cluster.hosts.lab.cores must be"),
         ({"hosts": {"lab": {"cores": 2, "busy_speeds": [1.0]}}}, "busy_speeds must have the speed of a core with 1, 2 … 2 of them busy"),
+        ({"rows": {"cold_seconds": 0.1, "cooling_seconds": 0.1}}, "has cold_seconds and no host, on which alone pauses count"),
+        ({"rows": {"host": "lab", "cold_seconds": 0.1}, "hosts": LAB}, "has cold_seconds and lacks cooling_seconds: give both, or neither"),
+        ({"rows": {"host": "lab", "cold_seconds": 0.1, "cooling_seconds": 0}, "hosts": LAB}, "cooling_seconds must be above zero"),
         ({"rows": {"cpu_quota_period_seconds": 0.1}}, "has cpu_quota_period_seconds and no cpu_quota"),
         ({"rows": {"cpu_quota": 0.1, "cpu_quota_period_seconds": 0.001}}, "cpu_quota_period_seconds must be at most 1 and"),
         ({"rows": {"cpu_quota": 0.1, "cpu_quota_covers_messages": 1}}, "cpu_quota_covers_messages must be true or false"),

@@ -11,6 +11,8 @@ from hetsim.cluster.hosts import MIN_BUDGET_SECONDS, CommunicationWork, Host, de
 from hetsim.cluster.model import Node, Server
 from hetsim.cluster.parse.values import _list, _number
 
+COLD = ("cold_seconds", "cooling_seconds")
+"""The keys of a row of nodes about gradients that follow a pause."""
 CPU = ("cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "host")
 """The keys of a row of nodes, and of the server, about the cores that it gets."""
 MIN_QUOTA = 1e-3
@@ -74,6 +76,21 @@ def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
             f"{MIN_BUDGET_SECONDS / share:g}, not {period:g}"
         )
     return {"cpu_quota": float(share), "cpu_quota_period_seconds": period, "cpu_quota_covers_messages": bool(covers), "host": host}
+
+
+def _cold(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a node about gradients that follow a pause: both or neither, on a host."""
+    given = [name for name in COLD if entry.get(name) is not None]
+    if not given:
+        return {}
+    if len(given) < len(COLD):
+        raise ValueError(f"{key} has {given[0]} and lacks {next(name for name in COLD if name not in given)}: give both, or neither")
+    if entry.get("host") is None:
+        raise ValueError(f"{key} has cold_seconds and no host, on which alone pauses count: give it a host, or leave both keys out")
+    found = {name: _number(key, entry, name) for name in COLD}
+    if not found["cooling_seconds"] > 0:
+        raise ValueError(f"{key}.cooling_seconds must be above zero, not {found['cooling_seconds']:g}")
+    return found
 
 
 def _communication(config: Any) -> CommunicationWork | None:

@@ -12,7 +12,7 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.model import Node, SlowSpells
-from hetsim.cluster.parse.hosts import CPU, _cpu
+from hetsim.cluster.parse.hosts import COLD, CPU, _cold, _cpu
 from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _number, _table
 
 DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
@@ -29,7 +29,7 @@ ROW = 10  # number of the random stream of drawn nodes; those of a run are in ou
 
 def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     """The nodes of one row: `count` equal ones, except for the numbers that are drawn for each."""
-    more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", *CPU, "max_samples", "rack", "device")
+    more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", *CPU, *COLD, "max_samples", "rack", "device")
     if isinstance(config, Mapping) and config.get("table") is not None:
         for name in DRAWN[:2]:
             if config.get(name) is not None:
@@ -58,6 +58,7 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
         slow_spells=_spells(f"{key}.slow_spells", entry.get("slow_spells")),
         slowdown=_slowdown(f"{key}.slowdown", entry.get("slowdown")),
         **_cpu(key, entry),
+        **_cold(key, entry),
         max_samples=None if entry.get("max_samples") is None else checks.whole(f"{key}.max_samples", entry["max_samples"]),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device(f"{key}.device", entry["device"]),

@@ -1,7 +1,8 @@
 """The cores of one host in virtual time: who runs, how fast, and when each piece of work is done.
 
-Threads that move messages come first, as in real runs, where they have a higher priority; the others share what is left of the cores
-evenly, and no thread gets more than one core. Between two events all rates are constant, so times are exact.
+Threads that move messages come first, as in real runs, where they have a higher priority: on any core, also where another thread computes
+while one is idle. The others share the rest of the cores evenly, and none gets more than one. Between two events all rates are constant,
+so times are exact.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Cores:
         others = sum(work.width for work in running) - urgent
         cores = self.host.cores
         first = min(1.0, cores / urgent) if urgent else 0.0
-        rest = min(1.0, max(0.0, cores - first * urgent) / others) if others else 0.0
+        rest = min(1.0, cores / others) * max(0.0, 1.0 - first * urgent / cores) if others else 0.0
         speed = self.host.speed(min(cores, urgent + others)) if running else 0.0
         for work in self._all:
             work.share = work.rate = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection
 from functools import cached_property
@@ -35,6 +36,11 @@ class HostWorld(EventWorld):
         """The gradient that each rank computes, and after it those that it will."""
         return [deque() for _ in self.experiment.cluster.nodes]
 
+    @cached_property
+    def _ended(self) -> list[float]:
+        """When each rank's last gradient has ended."""
+        return [-math.inf for _ in self.experiment.cluster.nodes]
+
     def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback) -> Any:
         """Takes the time of the node's model on the cores that it gets; one at a time, if more than one was started."""
         process.state.version = effect.version
@@ -46,12 +52,14 @@ class HostWorld(EventWorld):
 
     def _begin_gradient(self, rank: int) -> None:
         _, effect, _ = self._waiting[rank][0]
-        seconds = self._times[rank].seconds(effect.batch.samples, self.env.now)
-        self.processors.compute(rank, seconds, self._end_gradient_of, (rank, self.env.now))
+        now = self.env.now
+        seconds = self._times[rank].seconds(effect.batch.samples, now) + self.experiment.cluster.nodes[rank].cold(now - self._ended[rank])
+        self.processors.compute(rank, seconds, self._end_gradient_of, (rank, now))
 
     def _end_gradient_of(self, began: tuple[int, float]) -> None:
         rank, start = began
         _, effect, callback = self._waiting[rank].popleft()
+        self._ended[rank] = self.env.now
         if self._waiting[rank]:
             self._begin_gradient(rank)
         now = self.env.now
