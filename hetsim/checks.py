@@ -14,6 +14,8 @@ from typing import Any
 MIN_SECONDS, MAX_SECONDS = 1e-15, 1e12
 """The bounds of a described time: a femtosecond, and 30,000 years. Sums and quotients of such times are far from the ends of a float."""
 MAX_SHOWN = 200
+MAX_SUGGESTED, MAX_OPTIONS = 100, 1000
+"""Letters of a name that is looked for among others, and how many others."""
 """Letters of a wrong value that a sentence shows."""
 DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
 MOST = 10**15
@@ -128,7 +130,9 @@ def device(key: str, value: Any) -> str:
 
 def suggestion(value: Any, options: Collection[str]) -> str:
     """'; did you mean …?' with the closest option, or an empty string if none is close."""
-    close = get_close_matches(str(value), options, n=1)
+    if len(str(value)) > MAX_SUGGESTED:
+        return ""
+    close = get_close_matches(str(value), [option for option in options if len(option) <= MAX_SUGGESTED][:MAX_OPTIONS], n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

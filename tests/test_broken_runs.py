@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -497,3 +499,30 @@ def test_a_file_that_is_a_link_is_not_followed(command: str, file: str, sweep: P
     (sweep / "run" / file).symlink_to(sweep / "mine")
 
     assert told(command).startswith(f"{sweep / 'run' / file} is a link, and is not followed: ")
+
+
+ANY_BYTE = """
+import sys
+from pathlib import Path
+
+from hetsim.results.intervals import read_trace
+
+trace = Path(sys.argv[1])
+packed = trace.read_bytes()
+begin = len(packed) - 8 - int.from_bytes(packed[-8:-4], "little")
+for place in range(begin, len(packed) - 8):
+    for value in (0, 6, 0x7F, 0x80):
+        trace.write_bytes(packed[:place] + bytes([value]) + packed[place + 1 :])
+        try:
+            read_trace(trace)
+        except ValueError:
+            pass
+"""
+
+
+@pytest.mark.slow
+def test_no_byte_of_a_traces_footer_ends_the_process(sweep: Path) -> None:
+    """Some of Arrow's getters do not translate the errors of broken metadata, such as statistics of sizes that do not fit."""
+    done = subprocess.run((sys.executable, "-c", ANY_BYTE, sweep / "run" / "trace.parquet"), capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -141,3 +142,42 @@ def test_study_07_reports_what_its_runs_say(load: Load, tmp_path: Path) -> None:
     for name in ("predictions.csv", "tables.md", "second_server.csv"):
         assert (tmp_path / name).read_text(encoding="utf-8") == (PUBLISHED / name).read_text(encoding="utf-8")
     assert len(rows(PUBLISHED / "predictions.csv")) == 48
+
+
+COMPARED = STUDIES / "04-simulated-against-measured"
+
+
+def test_study_04_predicts_what_it_has_committed(load: Load, tmp_path: Path) -> None:
+    """The same row for a padded cluster, which this machine does not change."""
+    load(COMPARED, "predict").main(["--folder", str(tmp_path), "--clusters", "padded", "--methods", "ssgd", "ssp", "--repeats", "1"])
+
+    found, committed = rows(tmp_path / "predictions.csv"), rows(COMPARED / "predictions.csv")
+    assert [row["method"] for row in found] == ["ssgd", "ssp"]
+    assert all(row in committed for row in found)
+
+
+def test_study_04_reports_what_its_runs_say(load: Load, tmp_path: Path) -> None:
+    """Its tables follow from the predictions and the runs: five of each of ten methods on each of six clusters, half of them held out."""
+    for name in ("predictions.csv", "results.csv"):
+        shutil.copy(COMPARED / name, tmp_path)
+
+    load(COMPARED, "evaluate").main(["--folder", str(tmp_path)])
+
+    assert (tmp_path / "tables.md").read_text(encoding="utf-8") == (COMPARED / "tables.md").read_text(encoding="utf-8")
+    for name in ("predictions.csv", "results.csv"):
+        runs = Counter((row["cluster"], row["method"]) for row in rows(COMPARED / name))
+        assert len(runs) == 60
+        assert set(runs.values()) == {5}
+    assert len({cluster for cluster, _ in runs if cluster.endswith("held_out")}) == 3
+
+
+@pytest.mark.slow
+def test_study_04_measures(load: Load, tmp_path: Path) -> None:
+    """Real processes leave a row; a second call goes on, and finds nothing left to do."""
+    few = ["--folder", str(tmp_path), "--clusters", "padded", "--methods", "asgd", "--repeats", "1", "--seconds", "0.3"]
+    for _ in range(2):
+        load(COMPARED, "measure").main(few)
+
+    (row,) = rows(tmp_path / "results.csv")
+    assert sum(float(row[name]) for name in ("compute", "communication", "server", "waiting", "absent")) == pytest.approx(1, abs=1e-3)
+    assert float(row["updates_per_second"]) > 10

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from hetsim.calibration.fit import Line, Steps, alone_of, busy_speeds, cold_of, means, noise_of, shown
-from hetsim.calibration.measured import Measured, Process
+from hetsim.calibration.fit import LEAST_SECONDS, Cold, Line, Steps, alone_of, busy_speeds, means, noise_of, shown
+from hetsim.calibration.measured import Measured, Process, Reading
 from hetsim.cluster.model import Cluster, Node, Server
 
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
+LEAST_FACTOR = 0.5
+"""Gradients in training take at least so much of what they take alone: less would be an error of the measurement."""
 FASTEST = 1e12
 """Bytes per second, where a larger message takes no longer than its work at both ends."""
 
@@ -49,20 +51,21 @@ def calibrated(
     num_workers = given.num_workers
     alone = [[reading for measured in found for reading in measured.of(rank, "alone")] for rank in range(num_workers)]
     steps = [Steps.fitted(readings, fitted[rank]) for rank, readings in enumerate(alone)]
+    colds = [Cold.fitted([reading for measured in found for reading in measured.of(rank, "cold")]) for rank in range(num_workers)]
+    steps = [its.scaled(_in_training(found, rank, its, colds[rank])) for rank, its in enumerate(steps)]
     processes = found[-1].processes
     hosts = _hosts(processes, uncapped or found[0], steps, given, capped_by_hetsim=capped_by_hetsim and uncapped is None)
     names = {machine: f"host{place}" for place, machine in enumerate(dict.fromkeys(process.machine for process in processes))}
     nodes = []
     for rank, node in enumerate(given.nodes):
-        cold = cold_of([reading for measured in found for reading in measured.of(rank, "cold")])
-        row = {"count": 1, **steps[rank].as_row(), **cold}
+        row = {"count": 1, **steps[rank].as_row(), **colds[rank].as_row()}
         if among is not None:
-            row["seconds_per_update"] = shown(fmean(reading.cpu_seconds for reading in among.of(rank, "update")))
+            row["seconds_per_update"] = shown(fmean(_updates(among, rank)))
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **_kept(node)}
         nodes.append(row)
     server: dict[str, Any] = {"seconds_per_update": shown(given.server.seconds_per_update)}
     if around is not None:
-        updates = [reading.cpu_seconds for reading in around.of(num_workers, "update")]
+        updates = _updates(around, num_workers)
         mean = fmean(updates)
         deviation = fmean((seconds / mean - 1) ** 2 for seconds in updates) ** 0.5
         server = {"seconds_per_update": shown(mean), **noise_of(deviation), "host": names[processes[num_workers].machine]}
@@ -71,11 +74,26 @@ def calibrated(
     config = {
         "name": name,
         "nodes": nodes,
-        "network": _network(given, among, around),
+        "network": _network(given, among if among is None else uncapped or among, around, capped=among),
         "server": server,
         "hosts": {names[machine]: host for machine, host in hosts.items()},
     }
     return Calibrated(config, steps)
+
+
+def _in_training(found: Sequence[Measured], rank: int, steps: Steps, cold: Cold) -> float:
+    """What a worker's gradients take while all compute and exchange weights, relative to alone and after such a pause."""
+    ratios = []
+    for measured in found:
+        for size, seconds in means(measured.of(rank, "in training"), "cpu_seconds").items():
+            pause = fmean(reading.seconds for reading in measured.of(rank, "pause in training"))
+            ratios.append((seconds - cold(pause)) / steps.seconds(size))
+    return max(LEAST_FACTOR, fmean(ratios)) if ratios else 1.0
+
+
+def _updates(measured: Measured, rank: int) -> list[float]:
+    """CPU-seconds of steps of the optimizer, those in training if there are any."""
+    return [reading.cpu_seconds for reading in measured.of(rank, "update in training") or measured.of(rank, "update")]
 
 
 def _kept(end: Node | Server) -> dict[str, Any]:
@@ -122,14 +140,19 @@ def _hosts(
                 alone = means(measured.of(rank, "alone"), "cpu_seconds").get(size, steps[rank].seconds(size))
                 ratios.append(alone_of(seconds / alone, 1.0 - idle))
             inflation[len(together)] = fmean(ratios)
-        hosts[machine] = {"cores": cores}
+        hosts[machine] = {"cores": cores, **_tick(processes, machine)}
         if inflation:
             hosts[machine]["busy_speeds"] = busy_speeds(cores, inflation)
     return hosts
 
 
-def _network(given: Cluster, among: Measured | None, around: Measured | None) -> dict[str, Any]:
-    """Latency, rate and CPU work of messages and all-reduces; links and racks as they were given."""
+def _tick(processes: Sequence[Process], machine: float) -> dict[str, float]:
+    tick = next(process.tick_seconds for process in processes if process.machine == machine)
+    return {"tick_seconds": shown(tick)} if tick else {}
+
+
+def _network(given: Cluster, among: Measured | None, around: Measured | None, *, capped: Measured | None = None) -> dict[str, Any]:
+    """Latency, rate and CPU work of messages, and of all-reduces among workers that hetsim does not cap; links and racks as given."""
     network: dict[str, Any] = {"latency_seconds": 0.0, "bytes_per_second": FASTEST}
     cpu: dict[str, float] = {}
     if around is not None:
@@ -146,11 +169,15 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None) ->
             network["bytes_per_second"] = shown(1 / wall.slope)
         for end in ("send", "receive"):
             cpu |= {f"{end}_seconds": shown(work.constant), f"{end}_seconds_per_byte": shown(work.slope)}
+        if pauses := [reading.cpu_seconds for rank in ranks for reading in around.of(rank, "pause in training")]:
+            cpu["thread_seconds"] = shown(fmean(pauses) / 2)
     if among is not None and given.num_workers > 1:
         readings = [among.of(rank, "all_reduce") for rank in range(given.num_workers)]
         wall_of = _mean_of([means(each, "seconds") for each in readings])
         work = Line.fitted(work_of_ends(among, "all_reduce", range(given.num_workers)))
-        cpu |= {"collective_seconds": shown(work.constant), "collective_seconds_per_byte": shown(work.slope)}
+        thread, more = thread_work(readings, among if capped is None else capped)
+        cpu |= {"collective_seconds": shown(work.constant + more), "collective_seconds_per_byte": shown(work.slope)}
+        cpu["collective_thread_share"] = shown(min(1.0, thread / max(LEAST_SECONDS, more + work(readings[0][-1].size))))
         table: list[list[float]] = []
         for size, seconds in wall_of.items():
             table.append([size, shown(max(seconds, table[-1][1] if table else 0.0))])
@@ -176,6 +203,18 @@ def work_of_ends(measured: Measured, kind: str, ranks: Sequence[int]) -> dict[in
             processes = sum(of_ranks[place][size] for place in places)
             found[size] += max(processes, fmean(of_machine[place][size] for place in places)) / len(ranks)
     return found
+
+
+def thread_work(by_rank: Sequence[Sequence[Reading]], in_training: Measured) -> tuple[float, float]:
+    """CPU-seconds of the thread that computes in an all-reduce of the largest size: in training, and what of it is more than alone."""
+    alone = fmean(max(readings, key=lambda reading: reading.size).thread_seconds for readings in by_rank)
+    found = []
+    for rank in range(len(by_rank)):
+        pauses, updates = (in_training.of(rank, kind) for kind in ("pause in training", "update in training"))
+        if pauses and updates:
+            found.append(fmean(reading.cpu_seconds for reading in pauses) - fmean(reading.cpu_seconds for reading in updates))
+    thread = max(alone, fmean(found)) if found else alone
+    return thread, thread - alone
 
 
 def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -72,6 +72,11 @@ class Steps:
         """Of a gradient of so many samples."""
         return interpolated(self.table, samples) if self.takes_table else self.line(samples)
 
+    def scaled(self, factor: float) -> Steps:
+        """Each gradient takes so many times as long."""
+        line = Line(factor * self.line.constant, factor * self.line.slope)
+        return replace(self, line=line, table=tuple((size, factor * seconds) for size, seconds in self.table))
+
     @classmethod
     def fitted(cls, readings: Iterable[Reading], fitted: Sequence[int]) -> Steps:
         """To the readings of these sizes; the others are held out."""
@@ -102,31 +107,46 @@ class Steps:
         return row | noise_of(self.noise)
 
 
+@dataclass(frozen=True)
+class Cold:
+    """What gradients take longer after a pause: `most`, but for what is still warm."""
+
+    most: float = 0.0
+    cooling: float = 1.0
+
+    def __call__(self, pause: float) -> float:
+        """In seconds, after so many seconds."""
+        return self.most * -math.expm1(-pause / self.cooling)
+
+    @classmethod
+    def fitted(cls, readings: Iterable[Reading]) -> Cold:
+        """By least squares; nothing if gradients are hardly longer."""
+        from scipy.optimize import curve_fit
+
+        seconds = means(readings, "cpu_seconds")
+        pauses = [pause for pause in seconds if pause]
+        if len(pauses) < 2:
+            return cls()
+        longer = [seconds[pause] - seconds[0] for pause in pauses]
+        if max(longer) < LEAST_COLD * seconds[0]:
+            return cls()
+        x, y = np.array(pauses) / 1e6, np.array(longer) / max(longer)
+        (most, cooling), _ = curve_fit(
+            lambda pause, most, cooling: most * -np.expm1(-pause / cooling), x, y, p0=(1.0, x[len(x) // 2]),
+            bounds=((0.0, x[0] / 10), (np.inf, x[-1] / 3)),
+        )  # fmt: skip
+        return cls(float(most) * max(longer), float(cooling))
+
+    def as_row(self) -> dict[str, float]:
+        """The keys of a row of `cluster.nodes`."""
+        return {"cold_seconds": shown(self.most), "cooling_seconds": shown(self.cooling)} if self.most else {}
+
+
 def noise_of(deviation: float) -> dict[str, Any]:
     """The key `noise` of a factor with mean 1 and this standard deviation."""
     if deviation < LEAST_NOISE:
         return {}
     return {"noise": {"distribution": "gamma", "a": shown(1 / deviation**2), "scale": shown(deviation**2)}}
-
-
-def cold_of(readings: Iterable[Reading]) -> dict[str, float]:
-    """The keys `cold_seconds` and `cooling_seconds`: what gradients take longer after pauses, by least squares; none if they do not."""
-    from scipy.optimize import curve_fit
-
-    seconds = means(readings, "cpu_seconds")
-    pauses = [pause for pause in seconds if pause]
-    if len(pauses) < 2:
-        return {}
-    hot = seconds[0]
-    longer = [seconds[pause] - hot for pause in pauses]
-    if max(longer) < LEAST_COLD * hot:
-        return {}
-    x, y = np.array(pauses) / 1e6, np.array(longer) / max(longer)
-    (most, cooling), _ = curve_fit(
-        lambda pause, most, cooling: most * -np.expm1(-pause / cooling), x, y, p0=(1.0, x[len(x) // 2]),
-        bounds=((0.0, x[0] / 10), (np.inf, 10 * x[-1])),
-    )  # fmt: skip
-    return {"cold_seconds": shown(most * max(longer)), "cooling_seconds": shown(cooling)}
 
 
 def means(readings: Iterable[Reading], column: str) -> dict[int, float]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-KINDS = ("alone", "update", "all_reduce", "message", "message beside others", "cold")
+KINDS = (
+    "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "pause in training", "update in training"
+)  # fmt: skip
 """What is read; beside these, "beside K": a gradient of each of the first K workers at the same time."""
 
 
@@ -24,6 +26,8 @@ class Reading(NamedTuple):
     cpu_seconds: float
     machine_seconds: float = 0.0
     """CPU-seconds of the whole machine, its kernel's work for the network included, beyond what it does anyway; 0: not known."""
+    thread_seconds: float = 0.0
+    """Those of an all-reduce that are of the thread that computes."""
 
     def as_numbers(self) -> tuple[float, ...]:
         """As ranks send it to each other."""
@@ -46,6 +50,8 @@ class Process(NamedTuple):
     cpu_quota: float
     """A share of one core; 0: none."""
     period_seconds: float
+    tick_seconds: float = 0.0
+    """How often the system looks whether a quota is used up; 0: not known."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Measured:
         """The facts, by name."""
         return [Process(*facts) for facts in self.facts]
 
-    def of(self, rank: int, *kinds: str) -> Iterable[Reading]:
+    def of(self, rank: int, *kinds: str) -> list[Reading]:
         """A rank's readings of these kinds."""
         return [reading for reading in self.readings[rank] if reading.kind in kinds]
 

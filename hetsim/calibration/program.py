@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from hetsim.calibration.machine import machine_seconds
 from hetsim.calibration.measured import Measured, Reading
@@ -125,7 +125,46 @@ class Measurement(Coordination):
     def moved(self, kind: str, size: int, took: Meter, count: int) -> Reading:
         """What each of so many messages or all-reduces took."""
         of_machine = max(0.0, took.machine - self.background[-1] * took.wall)
-        return Reading(kind, size, took.wall / count, took.process / count, of_machine / count)
+        return Reading(kind, size, took.wall / count, took.process / count, of_machine / count, took.thread / count)
+
+    def all_reduces(self, value: Vector, readings: list[Reading]) -> Program[None]:
+        """As many as all ranks find time for by the first ones, one right after the other."""
+        count = 5
+        for kind in ("", "all_reduce"):
+            before = Meter.read()
+            for _ in range(count):
+                yield from AllReduce(value)
+            took = Meter.read().since(before)
+            if kind:
+                readings.append(self.moved(kind, value.nbytes, took, count))
+            else:
+                longest = max((yield from Gather(took.wall))) / count
+                count = max(5, min(1000, int(self.seconds / len(PARTS_OF_MODEL) / longest)))
+
+    def in_training(
+        self, node: Node, weights: Vector, samples: int, exchange: Callable[[], Program[Any]], rounds: int | None, readings: list[Reading]
+    ) -> Program[None]:
+        """Gradients of all workers, with an exchange of the weights after each, as methods have it; as many as `rounds`, if given."""
+        position, done = 0, 0
+        began = time.perf_counter()
+        while done < (rounds or MIN_ROUNDS) or (rounds is None and time.perf_counter() - began < self.seconds):
+            before = Meter.read()
+            yield from Gradient(weights, Batch(position, samples), 0)
+            took = Meter.read().since(before)
+            readings.append(Reading("in training", samples, took.wall, self.work(node.rank, took)))
+            before = Meter.read()
+            yield from exchange()
+            took = Meter.read().since(before)
+            readings.append(Reading("pause in training", samples, took.wall, took.thread))
+            position, done = position + samples, done + 1
+
+    def update_in_training(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
+        """One step of the optimizer."""
+        gradient = weights * 1e-6
+        before = Meter.read()
+        yield from Update(weights, gradient)
+        took = Meter.read().since(before)
+        readings.append(Reading("update in training", 0, took.wall, self.work(node.rank, took)))
 
     def updates(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
         """Steps of the optimizer."""
@@ -178,27 +217,27 @@ class AmongWorkers(Measurement):
                 self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
             )
         yield self.updates(node, weights, readings)
+        yield self.all_in_training(node, weights, sizes_of(plan, node.rank, (1.0,))[0], readings)
         for part in PARTS_OF_MODEL:
             yield self.all_reduces(weights[: max(1, len(weights) // part)], readings)
 
-    def all_reduces(self, value: Vector, readings: list[Reading]) -> Program[None]:
-        """As many as all ranks find time for by the first ones, one right after the other."""
-        count = 5
-        for kind in ("", "all_reduce"):
-            before = Meter.read()
-            for _ in range(count):
-                yield from AllReduce(value)
-            took = Meter.read().since(before)
-            if kind:
-                readings.append(self.moved(kind, value.nbytes, took, count))
-            else:
-                longest = max((yield from Gather(took.wall))) / count
-                count = max(5, min(1000, int(self.seconds / len(PARTS_OF_MODEL) / longest)))
+    def all_in_training(self, node: Node, weights: Vector, samples: int, readings: list[Reading]) -> Program[None]:
+        """As many rounds on each rank as the slowest one finds time for."""
+
+        def exchange() -> Program[None]:
+            yield from AllReduce(weights * 1.0)
+            yield from self.update_in_training(node, weights, readings)
+
+        began = time.perf_counter()
+        yield from self.in_training(node, weights, samples, exchange, MIN_ROUNDS, [])
+        longest = max((yield from Gather(time.perf_counter() - began))) / MIN_ROUNDS
+        yield from self.in_training(node, weights, samples, exchange, max(10, int(self.seconds / longest)), readings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uncapped(Measurement):
-    """Without the caps that hetsim sets, gradients of one size, alone and at the same time: capped ones are seldom beside each other."""
+    """Without hetsim's caps: gradients of one size, alone and at the same time, as capped ones are seldom beside each other, and
+    all-reduces, of which the caps cover a part."""
 
     needs_server: ClassVar[bool] = False
 
@@ -208,6 +247,8 @@ class Uncapped(Measurement):
             yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
         for busy in at_the_same_time(node.num_workers):
             yield self.steps(node, weights, sizes, readings, f"beside {busy}") if node.rank < busy else nothing()
+        for part in PARTS_OF_MODEL:
+            yield self.all_reduces(weights[: max(1, len(weights) // part)], readings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +268,10 @@ class AroundServer(Measurement):
                 self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
             )
         yield self.updates(node, weights, readings) if node.rank == node.server else nothing()
+        if node.rank == node.server:
+            yield self.serves_in_training(node, weights, readings)
+        else:
+            yield self.served_in_training(node, weights, sizes_of(plan, node.rank, (1.0,))[0], readings)
         for part in PARTS_OF_MODEL:
             payload = weights[: max(1, len(weights) // part)]
             for asking in (*((rank,) for rank in range(node.num_workers)), tuple(range(node.num_workers))):
@@ -235,6 +280,27 @@ class AroundServer(Measurement):
                     yield self.echoes(len(asking), payload, readings, kind)
                 else:
                     yield self.round_trips(node, payload, readings, kind) if node.rank in asking else nothing()
+
+    def served_in_training(self, node: Node, weights: Vector, samples: int, readings: list[Reading]) -> Program[None]:
+        """Each worker at its own pace."""
+
+        def exchange() -> Program[None]:
+            yield from Send(node.server, weights)
+            yield from Receive(node.server)
+
+        yield from self.in_training(node, weights, samples, exchange, None, readings)
+        yield from Send(node.server)
+
+    def serves_in_training(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
+        """What `served_in_training` asks: an update for each push."""
+        num_asking = node.num_workers
+        while num_asking:
+            message = yield from Receive()
+            if message.payload is None:
+                num_asking -= 1
+            else:
+                yield from self.update_in_training(node, weights, readings)
+                yield from Send(message.source, message.payload)
 
     def round_trips(self, node: Node, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:
         """Messages to the server that it sends back, one after the other; half the time of both counts as one."""

@@ -34,12 +34,12 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def without_control_characters(arguments: Sequence[str]) -> Iterator[None]:
-    """While this lasts, what `--info` and `--cfg` print of a stranger's names and texts steers no terminal.
+    """While this lasts, what `--info`, `--cfg` and `--help` print of a stranger's names and texts steers no terminal.
 
     It tells no value of a variable, unless `--resolve` asks for the values.
     """
     parsed, _ = get_args_parser().parse_known_args([*arguments])
-    if not (parsed.info or parsed.cfg):
+    if not (parsed.info or parsed.cfg or parsed.help):
         yield
         return
     told = io.StringIO()

@@ -82,8 +82,8 @@ def calibrate(file: Path, words: Sequence[str], *, seconds: float, config_dir: P
 
 def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: float) -> None:
     experiment, backend = build_experiment(config)
-    check_download(experiment, typed)
     _, environment = entries_of(config)
+    check_download(experiment, typed, environment)
     check_shown(environment)
     for key in environment:
         if key.split(".")[0] == "cluster":
@@ -148,7 +148,7 @@ def sizes(experiment: Experiment, rank: int) -> list[int]:
 def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]]) -> str:
     """How long it will take, in a sentence."""
     gradients = num_workers + num_workers.bit_length()
-    phases = {AmongWorkers: gradients + num_workers + 1, AroundServer: gradients + num_workers + 2, Uncapped: gradients}
+    phases = {AmongWorkers: gradients + num_workers + 2, AroundServer: gradients + num_workers + 3, Uncapped: gradients + 1}
     total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)
     return f"hetsim-calibrate: {num_workers} workers, about {total / 60:.1f} minutes, or more where a batch takes seconds"
 

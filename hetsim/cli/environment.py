@@ -22,6 +22,8 @@ SHORT = 4
 """Values of fewer letters are not looked for in the text of an error: they would be found everywhere."""
 PART = 12
 """A part of a value of so many letters, or of half of it, is not shown in the text of an error."""
+LONGEST = 20_000
+"""Letters of a text that are looked through, and shown; a value that is cut off there is looked for too."""
 COMPONENT = 8
 """What stands between two signs of a value and has so many letters, or a digit, is looked for by itself."""
 
@@ -69,6 +71,7 @@ def hidden(text: str, config: DictConfig) -> str:
                 part = config[key]
                 if OmegaConf.is_config(part):
                     OmegaConf.to_container(part, resolve=True)
+    text = f"{text[:LONGEST]} …" if len(text) > LONGEST else text
     parts = [(name, part) for name, value in values.items() for part in {value, " ".join(value.split()), *_words(value), repr(value)[1:-1]}]
     for name, part in sorted(parts, key=lambda item: -len(item[1])):
         text = _masked(text, part, f"${{oc.env:{name}}}") if len(part) >= SHORT else text
@@ -95,16 +98,18 @@ def _masked(text: str, value: str, reference: str) -> str:
         begun = next((size for size in range(min(len(value), cut), 0, -1) if text[:cut].endswith(value[:size])), 0)
         text = text[: cut - begun] + reference * (begun > 0) + text[cut:]
     length = max(SHORT, min(PART, len(value) // 2))
-    masked, at = "", 0
+    masked, at = list[str](), 0
     while at < len(text):
         end = at + length
         if text[at:end] not in value or end > len(text):
-            masked, at = masked + text[at], at + 1
+            masked.append(text[at])
+            at += 1
             continue
         while end < len(text) and text[at : end + 1] in value:
             end += 1
-        masked, at = masked + reference, end
-    return masked
+        masked.append(reference)
+        at = end
+    return "".join(masked)
 
 
 @contextlib.contextmanager

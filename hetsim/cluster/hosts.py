@@ -24,6 +24,8 @@ class Host:
     cores: int
     busy_speeds: tuple[float, ...] = ()
     """One for each core, the first 1; empty: all are 1."""
+    tick_seconds: float = 0.0
+    """How often its system looks whether a process has used up its quota; 0: at any moment."""
 
     def speed(self, busy: int) -> float:
         """Of each busy core while so many are busy."""
@@ -38,8 +40,12 @@ class CommunicationWork:
     send_seconds_per_byte: float = 0.0
     receive_seconds: float = 0.0
     receive_seconds_per_byte: float = 0.0
+    thread_seconds: float = 0.0
+    """Beside these, of the thread that computes, for each message that it sends or receives."""
     collective_seconds: float = 0.0
     collective_seconds_per_byte: float = 0.0
+    collective_thread_share: float = 0.0
+    """The part of a collective's work that the thread does which computes, from 0 to 1; the rest is that of threads that move messages."""
 
     def send(self, nbytes: float) -> float:
         """At the sender of a message."""

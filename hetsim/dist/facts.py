@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import time
 
 from hetsim.dist.cgroups import own_cgroup
 from hetsim.dist.clocks import clock_id
 
 
 def facts() -> list[float]:
-    """A number for this process's machine, the cores that it may use, and the share and the period in seconds of its cgroup's quota.
+    """A number for this process's machine, the cores that it may use, share and period in seconds of its cgroup's quota, seconds of a tick.
 
-    Share and period are 0 where there is no quota.
+    Share and period are 0 where there is no quota, and the tick where it is not known.
     """
     try:
         share, period = own_cgroup().share or (0.0, 0.0)
     except OSError:
         share = period = 0.0
-    return [clock_id(), float(len(os.sched_getaffinity(0))), share, period]
+    coarse = getattr(time, "CLOCK_MONOTONIC_COARSE", 6)  # Linux's number; its steps are the system's ticks
+    try:
+        tick = time.clock_getres(coarse)
+    except OSError:
+        tick = 0.0
+    return [clock_id(), float(len(os.sched_getaffinity(0))), share, period, tick]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hetsim.memory import check_fits
 from hetsim.results.run_files import MAX_NUMBER, REMEDY, brief, check_is_no_link, shown
@@ -66,11 +67,9 @@ def read_columns(trace: Path, columns: list[str] | None, use: Callable[[Any], An
         raise ValueError(f"{trace} has a column {shown(others[0])}, as no trace has: {REMEDY}")
     groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
     num_rows = sum(group.num_rows for group in groups)
-    if num_rows != file.metadata.num_rows or any(
-        group.column(index).num_values != group.num_rows for group in groups for index in range(group.num_columns)
-    ):
+    if num_rows != file.metadata.num_rows:
         raise ValueError(f"{trace} does not hold as many rows as it says: {REMEDY}")
-    unpacked = sum(group.column(index).total_uncompressed_size for group in groups for index in range(group.num_columns))
+    unpacked = sum(group.total_byte_size for group in groups)  # a broken column's own size would end the process in Arrow
     if unpacked > BYTES_OF_A_ROW * num_rows + 10**6:
         raise ValueError(f"{trace} would take {unpacked} bytes for {num_rows} rows, as no trace does: {REMEDY}")
     check_fits(f"{trace}, of {num_rows} rows,", BYTES_OF_A_ROW * num_rows, REMEDY)
@@ -117,17 +116,22 @@ def after_last_entry(entered: Mapping[int, Sequence[Span]], until: float) -> dic
     `entered` has each rank's intervals, from its own entry to the end, as a trace has them. Of another rank the one that ends at the
     same time is the same collective; a process may wake up a little later than another one, long before the next collective ends.
     """
-    by_end = {rank: sorted(spans, key=lambda span: span[1]) for rank, spans in entered.items()}
-    ends = {rank: [end for _, end in spans] for rank, spans in by_end.items()}
-
-    def entry(rank: int, start: float, end: float) -> float:
-        """When this rank entered the collective that another one was in from `start` to `end`; no later than `start` if it was not."""
-        place = bisect_left(ends[rank], end)
-        near = [by_end[rank][at] for at in (place - 1, place) if 0 <= at < len(ends[rank])]
-        since, left = min(near, key=lambda span: abs(span[1] - end))
-        return since if since < end and left > start else start
-
-    return {
-        rank: [(max(entry(other, start, end) for other in entered), end) for start, end in spans if start < until]
-        for rank, spans in by_end.items()
-    }
+    by_end = {rank: np.array(sorted(spans, key=lambda span: span[1]), np.float64).reshape(-1, 2) for rank, spans in entered.items()}
+    starts, ends = np.concatenate([*by_end.values(), np.empty((0, 2))]).T
+    entry = starts.copy()
+    for its in by_end.values():
+        if not len(its):
+            continue
+        place = np.searchsorted(its[:, 1], ends)
+        before, after = its[np.maximum(place - 1, 0)], its[np.minimum(place, len(its) - 1)]
+        nearest = np.where((np.abs(before[:, 1] - ends) <= np.abs(after[:, 1] - ends))[:, None], before, after)
+        shared = (nearest[:, 0] < ends) & (nearest[:, 1] > starts)  # otherwise that rank was not in it
+        entry = np.maximum(entry, np.where(shared, nearest[:, 0], starts))
+    found: dict[int, list[Span]] = {}
+    at = 0
+    for rank, its in by_end.items():
+        here = slice(at, at + len(its))
+        kept = starts[here] < until
+        found[rank] = list(zip(entry[here][kept].tolist(), ends[here][kept].tolist(), strict=True))
+        at += len(its)
+    return found

@@ -51,6 +51,7 @@ class Run:
     summary: dict[str, Any]
 
     @property
+    @printable_errors
     def config(self) -> dict[str, Any]:
         """The resolved config, with references in the place of values of environment variables."""
         return read_config(self.folder)

@@ -11,7 +11,7 @@ import pytest
 import worlds
 
 from hetsim.calibration.cluster import calibrated, work_of_ends
-from hetsim.calibration.fit import Line, Steps, busy_speeds, cold_of
+from hetsim.calibration.fit import Cold, Line, Steps, busy_speeds
 from hetsim.calibration.machine import machine_seconds
 from hetsim.calibration.measured import Measured, Reading
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -158,12 +158,17 @@ def test_a_quota_that_the_system_imposes_covers_messages() -> None:
 def test_speeds_of_busy_cores_are_measured_without_hetsims_caps() -> None:
     """What capped workers take beside others says little, as they are seldom at work at the same time."""
     among, around = measured()
-    free = Measured([[Reading("alone", 32, 9.0, 0.01), Reading("beside 2", 32, 9.0, 0.016)]] * 2, among.facts)
+    alone = [Reading("alone", 32, 9.0, 0.01), Reading("beside 2", 32, 9.0, 0.016)]
+    all_reduces = [Reading("all_reduce", size, 3e-3, 1e-3 + size * 1e-9, 0.0, 4e-4 + size * 4e-10) for size in (4_000, 1_000_000)]
+    free = Measured([[*alone, *all_reduces]] * 2, among.facts)
     given = parse_cluster(worlds.cluster(worlds.node(9.0, cpu_quota=0.2), worlds.node(9.0, cpu_quota=0.4)))
     config = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, uncapped=free, capped_by_hetsim=True).config
 
     assert config["hosts"] == {"host0": {"cores": 2, "busy_speeds": [1.0, 0.625]}}
     assert [row["cpu_quota"] for row in config["nodes"]] == [0.2, 0.4]
+    assert config["network"]["all_reduce_table"] == [[4_000, 3e-3], [1_000_000, 3e-3]]
+    assert config["network"]["cpu"]["collective_seconds"] == pytest.approx(1e-3)
+    assert config["network"]["cpu"]["collective_thread_share"] == pytest.approx(0.4)
 
 
 def test_workers_on_machines_of_their_own_share_nothing() -> None:
@@ -191,9 +196,25 @@ def test_what_a_pause_costs_is_found() -> None:
     pauses = (0.0, 0.003, 0.01, 0.03, 0.1)
     cold = [Reading("cold", round(1e6 * pause), 9.0, 0.01 + 0.002 * (1 - math.exp(-pause / 0.02))) for pause in pauses for _ in range(3)]
 
-    assert cold_of(cold) == pytest.approx({"cold_seconds": 0.002, "cooling_seconds": 0.02}, rel=1e-3)
-    assert cold_of([Reading("cold", round(1e6 * pause), 9.0, 0.01 + 0.001 * pause) for pause in pauses]) == {}
-    assert cold_of([]) == {}
+    assert Cold.fitted(cold).as_row() == pytest.approx({"cold_seconds": 0.002, "cooling_seconds": 0.02}, rel=1e-3)
+    assert Cold.fitted([Reading("cold", round(1e6 * pause), 9.0, 0.01 + 0.001 * pause) for pause in pauses]).as_row() == {}
+    assert Cold.fitted([]).as_row() == {}
+
+
+def test_gradients_are_as_they_are_in_training() -> None:
+    """1.5 times as long as alone, but for what the pauses of 20 ms between them cost, whatever their sizes."""
+    among, _ = measured()
+    cold = Cold(0.002, 0.02)
+    for rank in range(2):
+        among.readings[rank] += [Reading("cold", round(1e6 * pause), 9.0, 0.01 + cold(pause)) for pause in (0.0, 0.003, 0.01, 0.03, 0.1)]
+        for _ in range(5):
+            alone = (1 + rank) * (1e-3 + 32e-5)
+            among.readings[rank] += [Reading("in training", 32, 9.0, 1.5 * alone + cold(0.02)), Reading("pause in training", 32, 0.02, 0.0)]
+    given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
+    nodes = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).nodes
+
+    assert [node.overhead_seconds for node in nodes] == pytest.approx([1.5e-3, 3e-3], rel=1e-3)
+    assert [node.cold_seconds for node in nodes] == pytest.approx([0.002] * 2, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,31 @@ def test_what_is_not_used_of_a_budget_is_lost() -> None:
     assert ends((0.0, 0.03, {"budget": shared}), (0.0, 0.03, {"budget": shared}), host=Host(cores=2)) == pytest.approx([0.11, 0.11])
 
 
+def test_a_tick_late_is_paid_later() -> None:
+    """0.04 s in each 0.1 s, looked at every 0.03 s: 0.06 s in the first period, so the second has 0.02 s, and again 0.02 s too much."""
+    budget = Budget(0.4, 0.1, tick=0.03)
+    done = ends((0.0, 0.1, {"budget": budget}), (0.2, 0.06, {"budget": budget}), host=Host(cores=1))
+
+    assert done == pytest.approx([0.14, 0.32], rel=1e-9)  # until 0.24 s, and after 0.3 s
+
+
+def test_over_many_periods_a_tick_changes_no_rate() -> None:
+    for tick in (0.004, 0.01, 0.03):
+        done = ends((0.0, 40.0, {"budget": Budget(0.4, 0.1, tick=tick)}), host=Host(cores=1))[0]
+
+        assert done == pytest.approx(100.0, abs=0.2)
+
+
+def test_with_a_tick_a_millisecond_is_kept() -> None:
+    """After a pause there is the quota, and 1 ms of what was not used before; not more, however long the pause was."""
+    for pause in (1.0, 7.0):
+        budget = Budget(0.4, 0.1, tick=1e-5)
+        done = ends((0.0, 0.01, {"budget": budget}), (pause, 0.0415, {"budget": budget}), host=Host(cores=1))[1]
+
+        assert done == pytest.approx(pause + 0.1 + 0.0005, abs=3e-5)
+        assert ends((0.0, 0.041, {"budget": Budget(0.4, 0.1, -1.0, tick=1e-5)}), host=Host(cores=1)) == pytest.approx([0.041])
+
+
 def test_any_work_ends_when_small_steps_say_so() -> None:
     """Against a simulation in steps of 20 µs, in which a budget's last step may put the end off by a period."""
     chance = random.Random(1)
@@ -271,6 +296,29 @@ def test_a_quota_may_cover_messages(covers: bool) -> None:
     assert run.seconds[-1] == pytest.approx(begins + periods + 1.5 - first - periods * 0.2 if covers else 1.5, rel=1e-9)
 
 
+def test_a_quota_covers_what_the_thread_that_computes_does_for_messages() -> None:
+    """0.5 s at each end, of which the sender's budget allows 0.2 s in each second; the rest of the work needs none."""
+    row = on("lab", 1.0, cpu_quota=0.2, cpu_quota_period_seconds=1.0)
+    cpu = {"send_seconds": 0.1, "receive_seconds": 0.1, "thread_seconds": 0.5}
+    run = play(push, world(row, network={**NO_NETWORK, "cpu": cpu}, server={"host": "lab"}, hosts={"lab": {"cores": 8}}))
+
+    begins = float(np.random.default_rng((0, 0, PERIODS)).random())
+    first = min(begins, 0.2)
+    periods = math.ceil((0.5 - first) / 0.2) - 1
+    assert run.seconds[-1] == pytest.approx(
+        begins + periods + 0.5 - first - periods * 0.2, rel=0.03
+    )  # urgent work takes an eighth for 0.1 s
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_part_of_a_collective_is_not_urgent(share: float) -> None:
+    """1 s on each of two ranks, on as many cores as they like: what the thread and the others do goes on at the same time."""
+    network = {"latency_seconds": 0.0, "bytes_per_second": 1e12, "cpu": {"collective_seconds": 1.0, "collective_thread_share": share}}
+    run = timed("ssgd", workers=world(on("lab", 0.0, count=2), network=network, hosts={"lab": {"cores": 4096}}), updates=2)
+
+    assert [b - a for a, b in pairwise([0.0, *run.seconds])] == pytest.approx([max(share, 1 - share)] * 2, rel=2e-3)
+
+
 @pytest.mark.parametrize(("latency", "expected"), [(0.0, 1.5), (0.5, 4 * 0.5)])
 def test_each_rank_of_a_collective_has_work(latency: float, expected: float) -> None:
     """1 s of work on each of three ranks on two cores, beside a ring of 2(N−1) steps."""
@@ -341,6 +389,11 @@ def test_what_is_measured_before_a_run_shares_the_cores() -> None:
             "faults does not go with cluster.hosts",
         ),
         ({"network": {**NO_NETWORK, "cpu": {"send": 1}}}, "cluster.network.cpu"),
+        ({"network": {**NO_NETWORK, "cpu": {"collective_thread_share": 1.5}}}, "collective_thread_share must be from 0 to 1, not 1.5"),
+        (
+            {"rows": {"host": "lab"}, "hosts": {"lab": {"cores": 2, "tick_seconds": 4}}},
+            "cluster.hosts.lab.tick_seconds must be at most 0.1",
+        ),
         ({"network": {**NO_NETWORK, "all_reduce_table": [[8, 1.0], [4, 2.0]]}}, "must rise in bytes, but 4 comes after 8"),
     ],
 )

@@ -15,7 +15,7 @@ from worlds import exit_status
 
 import hetsim
 from hetsim.cli.compare import main as compare_main
-from hetsim.cli.environment import hidden, without_values, without_variables
+from hetsim.cli.environment import LONGEST, hidden, without_values, without_variables
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
 from hetsim.errors import RunFailed
@@ -225,6 +225,32 @@ def test_a_sentence_shows_no_large_part_of_a_value(value: str, said: str, monkey
 
     assert "${oc.env:HETSIM_TEST_SECRET}" in told
     assert not any(part in told for part in ("correct-horse", "horse@host", "battery", "alice"))
+
+
+def test_a_sentence_that_quotes_megabytes_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a value is looked for in takes a time that grows with both; a value across the cut is found, too."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", "correct-horse-battery")
+    config = OmegaConf.create({"data_root": "${oc.env:HETSIM_TEST_SECRET}"})
+
+    for said in ("x" * 4_000_000, "correct-horse-battery" * 200_000, "x" * (LONGEST - 8) + "correct-horse-battery"):
+        told = hidden(said, config)
+        assert len(told) < 3 * LONGEST
+        assert "correct" not in told
+
+
+def test_no_folder_of_a_download_has_a_value_for_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless one types where it goes."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", SECRET)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "nice.yaml").write_text("# @package _global_\ndata_root: shared-${oc.env:HETSIM_TEST_SECRET}\n")
+
+    words = ("workload=mnist", "download=true", "--config-dir", tmp_path, "experiment=nice", "hydra.run.dir=run")
+    assert exit_status(monkeypatch, "hetsim", main, *words) == 1
+    assert "data_root comes from an environment variable by a config file, and download=true would show it" in capsys.readouterr().err
+    assert not [path for path in tmp_path.iterdir() if SECRET in path.name]
 
 
 @pytest.mark.slow

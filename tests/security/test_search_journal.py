@@ -83,6 +83,9 @@ JOURNALS: dict[str, Callable[[Path], object]] = {
     "a list for a number": edited("12.75", "[1, 2]"),
     "a number that no float can hold": edited("12.75", "1" + "0" * 400),
     "an infinite number": edited("12.75", "Infinity"),
+    "notes of another sampler": lambda folder: held(folder, ASKED, create_trial(
+        value=1.0, params={"batch_size": 64, "method": "ssgd"}, distributions=SPACE, system_attrs={"constraints": ["x"]},
+    )),
 }  # fmt: skip
 
 
@@ -104,6 +107,18 @@ def test_a_journal_adds_no_word_to_a_run(
     assert told.err.count("\n") == 1
     assert "give another --folder" in told.err
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_a_link_to_nothing_in_the_place_of_optunas_lock_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna waits for it for ever; a search that was killed leaves one, too."""
+    folder = tmp_path / "search"
+    held(folder)
+    (folder / "search.log.lock").symlink_to("gone")
+
+    assert (
+        exit_status(monkeypatch, "hetsim-search", main, *WORDS, "--objective", "samples_per_second", "--trials", 1, "--folder", folder) == 0
+    )
+    assert not (folder / "search.log.lock").is_symlink()
 
 
 @pytest.mark.parametrize("asked", [{}, {**ASKED, "more": 1}, {**ASKED, "words": "\x1b]0;x\a"}])

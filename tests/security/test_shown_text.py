@@ -137,6 +137,7 @@ def test_the_name_of_a_folder_steers_no_terminal_from_python(tmp_path: Path) -> 
         lambda: hetsim.load(folder / "none"),
         lambda: hetsim.table(folder / "none"),
         run.trace,
+        lambda: run.config,
         lambda: hetsim.compare(folder, folder / "x"),
     ):
         with pytest.raises(ValueError, match="title") as failed:
@@ -174,6 +175,20 @@ def test_the_name_of_a_config_steers_no_terminal(
     assert "title" in told.out + told.err
     assert "\x1b" not in told.out + told.err
     assert "\a" not in told.out + told.err
+
+
+def test_the_help_of_a_config_steers_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It shows the whole config."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "nice.yaml").write_text('# @package _global_\nmethod: "x\\u202eDENWP\\u2066"\n', encoding="utf-8")
+
+    exit_status(monkeypatch, "hetsim", main, "--config-dir", tmp_path, "experiment=nice", "--help")
+
+    told = capsys.readouterr().out
+    assert "DENWP" in told
+    assert not {"\u202e", "\u2066"} & {*told}
 
 
 @pytest.mark.parametrize("key", ["method", "data_root", "cluster"])

@@ -9,6 +9,9 @@ from typing import Any
 from hetsim.cli.search.space import Space
 from hetsim.results.run_files import is_number
 
+LEFT_BY_OPTUNA = "tpe:relative_params:"
+"""With what the notes begin that its sampler keeps in a trial."""
+
 
 def check_trials(study: Any, space: Space, journal: Path) -> None:
     """ValueError with one sentence for a trial that a search of this space does not leave.
@@ -25,6 +28,7 @@ def check_trials(study: Any, space: Space, journal: Path) -> None:
             or (whole and len(one.params) != len(space.searched))
             or not all(_is_of(space.searched, key, value) for key, value in one.params.items())
             or (done and len(values) != 1)
+            or not all(key.startswith(LEFT_BY_OPTUNA) and isinstance(value, str) for key, value in one.system_attrs.items())
             or not all(map(is_number, (*values, *one.intermediate_values.values())))
         ):
             raise ValueError(f"{journal} has trial {one.number}, which is none of this search: give another --folder")

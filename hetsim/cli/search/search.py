@@ -216,6 +216,7 @@ def opened(question: Question, folder: Path) -> Iterator[Search]:
         check_is_no_link(folder / JOURNAL)
         if (folder / JOURNAL).exists() and not (folder / JOURNAL).is_file():
             raise ValueError(f"{folder / JOURNAL} is no file: give another --folder")
+        (folder / f"{JOURNAL}.lock").unlink(missing_ok=True)  # Optuna's, of a search that was killed: no other one runs here
         study = _study(question, folder)
         search = Search(question, folder, space, study)
         check_trials(study, space, folder / JOURNAL)

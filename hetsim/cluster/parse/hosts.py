@@ -19,6 +19,7 @@ MIN_QUOTA = 1e-3
 """Of one core. Linux grants at least a millisecond in a period of at most a second."""
 MAX_CORES = 4096
 MIN_SPEED = 1e-3
+MAX_TICK = 0.1
 
 
 def _hosts(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Host]:
@@ -38,19 +39,22 @@ def _hosts(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Host
 
 
 def _host(key: str, config: Any) -> Host:
-    entry = checks.mapping(key, config, required=("cores",), optional=("busy_speeds",))
+    entry = checks.mapping(key, config, required=("cores",), optional=("busy_speeds", "tick_seconds"))
     cores = checks.whole(f"{key}.cores", entry["cores"])
     if cores > MAX_CORES:
         raise ValueError(f"{key}.cores must be at most {MAX_CORES}, not {cores}")
+    tick = _number(key, entry, "tick_seconds")
+    if tick > MAX_TICK:
+        raise ValueError(f"{key}.tick_seconds must be at most {MAX_TICK:g}, not {tick:g}: 0.004 is usual, 0.001 on many desktops")
     if entry.get("busy_speeds") is None:
-        return Host(cores=cores)
+        return Host(cores=cores, tick_seconds=tick)
     speeds = tuple(checks.number(f"{key}.busy_speeds", speed) for speed in _list(f"{key}.busy_speeds", entry["busy_speeds"], "speeds"))
     if len(speeds) != cores or speeds[0] != 1 or not all(MIN_SPEED <= speed <= 1 for speed in speeds):
         raise ValueError(
             f"{key}.busy_speeds must have the speed of a core with 1, 2 … {cores} of them busy, first 1 and each between {MIN_SPEED:g} "
             f"and 1, not {list(speeds)}"
         )
-    return Host(cores=cores, busy_speeds=speeds)
+    return Host(cores=cores, busy_speeds=speeds, tick_seconds=tick)
 
 
 def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,4 +103,7 @@ def _communication(config: Any) -> CommunicationWork | None:
         return None
     names = [field.name for field in fields(CommunicationWork)]
     entry = checks.mapping("cluster.network.cpu", config, optional=names)
-    return CommunicationWork(**{name: _number("cluster.network.cpu", entry, name) for name in names})
+    work = CommunicationWork(**{name: _number("cluster.network.cpu", entry, name) for name in names})
+    if work.collective_thread_share > 1:
+        raise ValueError(f"cluster.network.cpu.collective_thread_share must be from 0 to 1, not {work.collective_thread_share:g}")
+    return work

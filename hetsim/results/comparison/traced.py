@@ -59,7 +59,7 @@ class Rows:
         """
         found = np.full(len(self.rank), -1)
         messages = np.flatnonzero(self.of(MESSAGE) & ~self.of_workers & (self.nbytes > 0))
-        gradients = np.flatnonzero(self.of(GRADIENT))
+        gradients = np.flatnonzero(self.of(GRADIENT) & self.of_workers)
         messages = messages[np.lexsort((self.end[messages], self.version[messages]))]
         gradients = gradients[np.lexsort((self.start[gradients], self.version[gradients]))]
         began = list(zip(self.version[gradients].tolist(), self.start[gradients].tolist(), strict=True))

@@ -58,7 +58,7 @@ class HostMessaging(Messaging):
 
     def _move(self, envelope: Envelope) -> None:
         channel, size, env = envelope.channel, envelope.size, self.env
-        parts = Parts(3, self._moved, envelope)
+        parts = Parts(5, self._moved, envelope)
         self._processors.send(envelope.source, size, parts.over)
         receiver = channel.receiver.rank
         env.after(channel.latency, lambda _: self._processors.receive(receiver, size, parts.over))
@@ -87,7 +87,7 @@ class HostCollectives(PendingCollectives):
         if kind == REGROUP or len(ranks) == 1:
             super()._when_over(seconds, kind, size, ranks, release, answer)
             return
-        parts = Parts(1 + len(ranks), release, answer)
+        parts = Parts(1 + 2 * len(ranks), release, answer)
         self.env.after(seconds, parts.over)
         for rank in ranks:
             self._processors.collective(rank, size, parts.over)

@@ -15,41 +15,62 @@ from typing import Any
 from hetsim.cluster.hosts import Host
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 
+KEPT_SECONDS = 1e-3
+"""Linux leaves so much of a quota with the core on which it was not used (since 5.4)."""
+
 
 class Budget:
-    """What a capped process may use: `share` of a core as CPU-seconds in each period, for all its threads; what it does not use is lost.
+    """What a capped process may use: `share` of a core as CPU-seconds in each period, for all its threads.
 
-    Linux's CFS bandwidth control. Periods begin at `phase` plus multiples of their length, whatever the process does.
+    Linux's CFS bandwidth control. Periods begin at `phase` plus multiples of their length, whatever the process does. With a `tick` of 0
+    the process stops at the moment at which its share is used up, and what it does not use is lost. Otherwise that is noticed at multiples
+    of the tick, or when it begins to work again, so it may be overdrawn, which the next periods pay; and of what it does not use, up to
+    `KEPT_SECONDS` stay with it.
     """
 
-    __slots__ = ("left", "period", "phase", "quota", "turn")
+    __slots__ = ("left", "period", "phase", "quota", "stopped", "tick", "turn")
 
-    def __init__(self, share: float, period: float, phase: float = 0.0) -> None:
+    def __init__(self, share: float, period: float, phase: float = 0.0, *, tick: float = 0.0) -> None:
         self.quota = share * period
         self.period = period
         self.phase = phase
+        self.tick = tick
         self.turn = -1
         """The number of the period to which `left` belongs."""
         self.left = self.quota
+        self.stopped = False
+        """Whether it waits for the next period."""
 
     def catch_up(self, now: float) -> None:
-        """Give it the quota of the present period, if it was idle since the last one."""
+        """Begin the periods that have begun since it was idle."""
         turn = floor((now - self.phase) / self.period)
-        if turn > self.turn:
-            self.turn, self.left = turn, self.quota
+        while self.turn < turn:
+            before = self.left
+            self.next_period()
+            if self.left == before:
+                self.turn = turn
 
     @property
     def ends(self) -> float:
         """When the present period ends."""
         return self.phase + (self.turn + 1) * self.period
 
-    def exhaust(self) -> None:
-        """It has been used up, but for rounding."""
-        self.left = 0.0
+    def stops_at(self, now: float, use: float) -> float:
+        """When it stops, if it uses so many CPU-seconds in a second."""
+        moment = now + max(0.0, self.left) / use
+        return (floor(moment / self.tick) + 1) * self.tick if self.tick else moment
+
+    def stop(self) -> None:
+        """It has been used up, but for rounding where there is no tick."""
+        self.stopped = True
+        if not self.tick:
+            self.left = 0.0
 
     def next_period(self) -> None:
         """The present period is over."""
-        self.turn, self.left = self.turn + 1, self.quota
+        kept = KEPT_SECONDS if self.tick else 0.0
+        self.turn, self.left = self.turn + 1, self.quota + min(self.left, kept)
+        self.stopped = self.left <= 0
 
 
 class Work:
@@ -87,6 +108,9 @@ class Cores:
         if seconds <= 0:
             return self.env.after(0.0, callback, answer)
         self._advance()
+        if budget is not None and not any(work.budget is budget for work in self._all):
+            budget.catch_up(self.env.now)
+            budget.stopped = budget.left <= 0
         self._all.append(Work(seconds, callback, answer, budget, urgent=urgent, width=width))
         self._plan()
         return SUSPENDED
@@ -107,9 +131,8 @@ class Cores:
         budgets: dict[Budget, float] = {}
         for work in self._all:
             if work.budget is not None and work.budget not in budgets:
-                work.budget.catch_up(now)
                 budgets[work.budget] = 0.0
-        running = [work for work in self._all if work.budget is None or work.budget.left > 0]
+        running = [work for work in self._all if work.budget is None or not work.budget.stopped]
         urgent = sum(work.width for work in running if work.urgent)
         others = sum(work.width for work in running) - urgent
         cores = self.host.cores
@@ -128,8 +151,8 @@ class Cores:
             if work.rate and now + max(0.0, work.left) / work.rate < moment:
                 moment, then = now + max(0.0, work.left) / work.rate, partial(self._end, work)
         for budget, use in budgets.items():
-            if use and now + budget.left / use < moment:
-                moment, then = now + budget.left / use, budget.exhaust
+            if use and (stops := budget.stops_at(now, use)) < moment:
+                moment, then = stops, budget.stop
             if budget.ends <= moment:
                 moment, then = budget.ends, budget.next_period
         self._version += 1

@@ -23,7 +23,8 @@ class Processors:
         shared = {name: Cores(env, host) for name, host in cluster.hosts.items()}
         ends: list[Node | Server] = [*cluster.nodes, cluster.server]
         self._cores = [Cores(env, OWN_HOST) if end.host is None else shared[end.host] for end in ends]
-        self._budgets = [_budget(end, seed, rank) for rank, end in enumerate(ends)]
+        ticks = [0.0 if end.host is None else cluster.hosts[end.host].tick_seconds for end in ends]
+        self._budgets = [_budget(end, seed, rank, tick) for rank, (end, tick) in enumerate(zip(ends, ticks, strict=True))]
         self._of_messages = [budget if end.cpu_quota_covers_messages else None for end, budget in zip(ends, self._budgets, strict=True)]
         self._cpu = cluster.network.cpu or CommunicationWork()
         self._threads = threads
@@ -33,16 +34,27 @@ class Processors:
         return self._cores[rank].run(seconds, callback, answer, budget=self._budgets[rank], width=self._threads)
 
     def send(self, rank: int, nbytes: int, callback: Callback) -> None:
-        """What sending a message takes at this rank."""
+        """What sending a message takes at this rank; `callback` is called twice, as a part of it is done by the thread that computes."""
         self._move(rank, self._cpu.send(nbytes), callback)
+        self._in_thread(rank, self._cpu.thread_seconds, callback)
 
     def receive(self, rank: int, nbytes: int, callback: Callback) -> None:
-        """What receiving one takes."""
+        """What receiving one takes; `callback` is called twice."""
         self._move(rank, self._cpu.receive(nbytes), callback)
+        self._in_thread(rank, self._cpu.thread_seconds, callback)
 
     def collective(self, rank: int, nbytes: int, callback: Callback) -> None:
-        """What taking part in a collective takes."""
-        self._move(rank, self._cpu.collective(nbytes), callback)
+        """What taking part in a collective takes; `callback` is called twice."""
+        seconds, share = self._cpu.collective(nbytes), self._cpu.collective_thread_share
+        self._move(rank, seconds * (1 - share), callback)
+        self._in_thread(rank, seconds * share, callback)
+
+    def _in_thread(self, rank: int, seconds: float, callback: Callback) -> None:
+        """Work of the thread that computes."""
+        if seconds:
+            self._cores[rank].run(seconds, callback, budget=self._budgets[rank])
+        else:
+            callback(None)
 
     def _move(self, rank: int, seconds: float, callback: Callback) -> None:
         if seconds:
@@ -51,9 +63,9 @@ class Processors:
             callback(None)
 
 
-def _budget(end: Node | Server, seed: int, stream: int) -> Budget | None:
+def _budget(end: Node | Server, seed: int, stream: int, tick: float) -> Budget | None:
     """Of a process that gets its share by periods, which begin at any moment."""
     if end.cpu_quota is None or end.cpu_quota_period_seconds is None:
         return None
     phase = float(np.random.default_rng((seed, stream, PERIODS)).random()) * end.cpu_quota_period_seconds
-    return Budget(end.cpu_quota, end.cpu_quota_period_seconds, phase - end.cpu_quota_period_seconds)
+    return Budget(end.cpu_quota, end.cpu_quota_period_seconds, phase - end.cpu_quota_period_seconds, tick=tick)
