@@ -22,7 +22,7 @@ from hetsim.cli.table import main as table_main
 from hetsim.results.identity import config_header, finished_summary
 from hetsim.results.intervals import read_trace
 from hetsim.results.run_files import REMEDY
-from hetsim.runtime.recorder import GRADIENT, UPDATE
+from hetsim.runtime.recorder import GRADIENT, MESSAGE, UPDATE
 from hetsim.runtime.trace import as_table
 
 SUMMARY: dict[str, Any] = {
@@ -359,6 +359,15 @@ def test_a_trace_of_another_kind_is_one_sentence(table: pa.Table, sentence: str,
     said = told("hetsim-compare")
     assert said.startswith(f"{path}{sentence}")
     assert said.endswith(f": {REMEDY}")
+
+
+def test_a_gradient_of_the_server_received_no_message(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run has one; a message went to none of its workers then."""
+    server = 2
+    rows = [*ROWS, (0.5, 0.75, server, MESSAGE, 0, 0, 0, 8), (1.0, 2.0, server, GRADIENT, 0, 4, 0, 0)]
+    parquet.write_table(as_table([number for row in rows for number in row]), sweep / "run" / "trace.parquet")
+
+    assert asked("hetsim-compare", sweep, monkeypatch) == 0
 
 
 def test_a_trace_has_no_words_for_pandas(sweep: Path) -> None:

@@ -52,9 +52,10 @@ def calibrated(
     alone = [[reading for measured in found for reading in measured.of(rank, "alone")] for rank in range(num_workers)]
     steps = [Steps.fitted(readings, fitted[rank]) for rank, readings in enumerate(alone)]
     colds = [Cold.fitted([reading for measured in found for reading in measured.of(rank, "cold")]) for rank in range(num_workers)]
-    steps = [its.scaled(_in_training(found, rank, its, colds[rank])) for rank, its in enumerate(steps)]
     processes = found[-1].processes
     hosts = _hosts(processes, uncapped or found[0], steps, given, capped_by_hetsim=capped_by_hetsim and uncapped is None)
+    speeds = [hosts[process.machine].get("busy_speeds", [1.0]) for process in processes]
+    steps = [its.scaled(_in_training(found, rank, its, colds[rank], speeds[rank])) for rank, its in enumerate(steps)]
     names = {machine: f"host{place}" for place, machine in enumerate(dict.fromkeys(process.machine for process in processes))}
     nodes = []
     for rank, node in enumerate(given.nodes):
@@ -81,14 +82,28 @@ def calibrated(
     return Calibrated(config, steps)
 
 
-def _in_training(found: Sequence[Measured], rank: int, steps: Steps, cold: Cold) -> float:
-    """What a worker's gradients take while all compute and exchange weights, relative to alone and after such a pause."""
+def _in_training(found: Sequence[Measured], rank: int, steps: Steps, cold: Cold, speeds: Sequence[float]) -> float:
+    """What a worker's gradients take while all compute and exchange weights, relative to alone, after such a pause and beside as many."""
     ratios = []
     for measured in found:
         for size, seconds in means(measured.of(rank, "in training"), "cpu_seconds").items():
+            idle = 1.0
+            for other, process in enumerate(measured.processes):
+                if other != rank and process.machine == measured.processes[rank].machine:
+                    idle *= 1.0 - _busy(measured, other)
+            slower = 1.0 + (1.0 / speeds[min(2, len(speeds)) - 1] - 1.0) * (1.0 - idle)
             pause = fmean(reading.seconds for reading in measured.of(rank, "pause in training"))
-            ratios.append((seconds - cold(pause)) / steps.seconds(size))
+            ratios.append((seconds / slower - cold(pause)) / steps.seconds(size))
     return max(LEAST_FACTOR, fmean(ratios)) if ratios else 1.0
+
+
+def _busy(measured: Measured, rank: int) -> float:
+    """The part of the time in training in which a rank's gradients have a core; 0 for a server."""
+    gradients, pauses = measured.of(rank, "in training"), measured.of(rank, "pause in training")
+    if not gradients or not pauses:
+        return 0.0
+    cycle = fmean(reading.seconds for reading in gradients) + fmean(reading.seconds for reading in pauses)
+    return min(1.0, fmean(reading.cpu_seconds for reading in gradients) / cycle)
 
 
 def _updates(measured: Measured, rank: int) -> list[float]:

@@ -201,6 +201,19 @@ def test_what_a_pause_costs_is_found() -> None:
     assert Cold.fitted([]).as_row() == {}
 
 
+def test_what_is_slower_beside_others_is_not_counted_twice() -> None:
+    """Two workers compute half of the time each, on cores of which two busy ones have 0.8 of the speed: 1.125 times as long on average."""
+    among, _ = measured()
+    for rank in range(2):
+        cpu = 1.125 * (1 + rank) * (1e-3 + 32e-5)
+        among.readings[rank] += [Reading("in training", 32, cpu, cpu), Reading("pause in training", 32, cpu, 0.0)] * 3
+    given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
+    cluster = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config)
+
+    assert cluster.hosts["host0"].busy_speeds == (1.0, 0.8)
+    assert [node.overhead_seconds for node in cluster.nodes] == pytest.approx([1e-3, 2e-3])
+
+
 def test_gradients_are_as_they_are_in_training() -> None:
     """1.5 times as long as alone, but for what the pauses of 20 ms between them cost, whatever their sizes."""
     among, _ = measured()
