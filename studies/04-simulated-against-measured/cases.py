@@ -64,7 +64,8 @@ CLUSTERS = (
     Cluster("links_held_out", "links", (*LENET, "batch_size=96"), (120, 120, 30, 80)),
 )
 COLUMNS = (
-    "cluster", "method", "repeat", "updates_per_second", *COMPONENTS, "mean_staleness", "contributions_by_staleness", "num_updates", "seconds"
+    "cluster", "method", "repeat", "updates_per_second", *COMPONENTS, "mean_staleness", "contributions_by_staleness", "num_updates",
+    "seconds",
 )  # fmt: skip
 Row = Mapping[str, str]
 

@@ -72,7 +72,8 @@ def run_on(mbits: Sequence[int], module: str, words: Sequence[str]) -> None:
         processes = []
         for rank, name in enumerate(names):
             variables = {
-                "RANK": rank, "WORLD_SIZE": len(names), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "10.78.0.1", "MASTER_PORT": 29500,
+                "RANK": rank, "WORLD_SIZE": len(names), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1,
+                "MASTER_ADDR": "10.78.0.1", "MASTER_PORT": 29500,
             }  # fmt: skip
             processes.append(
                 subprocess.Popen(
