@@ -14,8 +14,9 @@ from hetsim.effects import Contribution
 
 
 def proportional(weights: Sequence[float], total: int, *, least: int = 1, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Split `total` in proportion to `weights` by largest remainder, at least `least` each; ties go to the lower rank.
+    """Split `total` in proportion to `weights` by largest remainder, at least `least` each.
 
+    Ties go to the lower rank; remainders that agree to nine digits are one, as equal speeds may differ by a rounding.
     No worker gets more than its `max_samples`; the excess goes to the others in the same proportion. ValueError if there is no such split.
     """
     shares = _by_remainder(weights, total, least)
