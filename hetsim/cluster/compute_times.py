@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from hetsim.cluster.distributions import GRADIENTS, JITTER, MIN_FACTOR, SERVICE, SPELLS
+from hetsim.cluster.distributions import GRADIENTS, JITTER, MIN_FACTOR, SERVICE, SHARING, SPELLS, Distribution
 from hetsim.cluster.model import Cluster, Node, SlowSpells
 from hetsim.errors import RunFailed
 from hetsim.vector import Vector, nbytes
@@ -17,6 +17,8 @@ MAX_SPEED_CHANGES = 100_000
 
 
 TOO_MANY = f"over {MAX_SPEED_CHANGES} slow spells: make slow_spells' seconds_between and seconds_lasting longer, or the other times shorter"
+SHARING_WEIGHTS = (1e-3, 1e3)
+"""The least and the largest one: sums and quotients of them are exact to many digits."""
 PROBED = ((1, 0.0), (7, 0.5), (1000, 30.0), (10**6, 1e5))
 """(samples, second of the start) for which step times are tried, to see whether they are affine."""
 
@@ -88,14 +90,13 @@ class ServiceTimes:
         return seconds if self._factors is None else seconds * next(self._factors)
 
 
-class Jitter:
-    """The seconds added to the latency of each message from one rank to another, in order."""
+class OfMessages:
+    """Numbers drawn for the messages from one rank to another: one for each, in order."""
 
-    def __init__(self, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
-        distribution = cluster.network.jitter_seconds
-        assert distribution is not None
+    def __init__(self, law: Distribution | None, stream: int, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
+        assert law is not None
         one, other = ((end + 1) % (cluster.num_workers + 1) for end in (sender, receiver))  # the server is 0 with any number of workers
-        self._draws = distribution.draws(seed, one, JITTER, other)
+        self._draws = law.draws(seed, one, stream, other)
         self.num_drawn = 0
 
     def skip(self, num_messages: int) -> None:
@@ -107,6 +108,25 @@ class Jitter:
         """Of the next message."""
         self.num_drawn += 1
         return next(self._draws)
+
+
+class Jitter(OfMessages):
+    """The seconds added to the latency of each message."""
+
+    def __init__(self, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
+        super().__init__(cluster.network.jitter_seconds, JITTER, cluster, sender, receiver, seed=seed)
+
+
+class SharingWeights(OfMessages):
+    """The weight with which each message shares links: what is drawn, within `SHARING_WEIGHTS`."""
+
+    def __init__(self, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
+        super().__init__(cluster.network.sharing_noise, SHARING, cluster, sender, receiver, seed=seed)
+
+    def next(self) -> float:
+        """Of the next message."""
+        least, most = SHARING_WEIGHTS
+        return min(max(super().next(), least), most)
 
 
 def interpolated(table: tuple[tuple[int, float], ...], samples: int) -> float:

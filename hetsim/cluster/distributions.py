@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hetsim import checks
 
-GRADIENTS, PROFILING, SPELLS, SERVICE, JITTER, OUTAGES, PERIODS = 1, 4, 6, 7, 8, 9, 10
+GRADIENTS, PROFILING, SPELLS, SERVICE, JITTER, OUTAGES, PERIODS, SHARING = 1, 4, 6, 7, 8, 9, 10, 11
 """Keep the streams of random numbers of a run apart; 2, 3 and 5 are those of other draws from the same seed."""
 BLOCK = 64  # numbers drawn at a time
 MIN_FACTOR, MAX_DRAWN = 1e-100, 1e12

@@ -1,4 +1,7 @@
-"""Max-min fair rates by progressive filling: D. Bertsekas and R. Gallager, *Data Networks*, 2nd ed. (1992), section 6.5.2."""
+"""Max-min fair rates by progressive filling: D. Bertsekas and R. Gallager, *Data Networks*, 2nd ed. (1992), section 6.5.2.
+
+With weights a flow counts as so many: where a link stops several, their rates are in proportion to their weights.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 
 class Link(Protocol):
-    """A link for `groups` of flows; `max_min_fair` writes `left`, the capacity not given yet, and `open`, the flows without a rate."""
+    """A link for `groups` of flows; `max_min_fair` writes `left`, the capacity not given yet, `open`, the weight of the flows without a
+    rate, and `waiting`, the number of their groups."""
 
     bytes_per_second: float
     left: float
-    open: int
+    open: float
+    waiting: int
 
     @property
     def groups(self) -> dict[Any, None]:
@@ -20,10 +25,13 @@ class Link(Protocol):
 
 
 class Group(Protocol):
-    """`num_flows` flows that cross the same links, each under the same cap, in bytes per second."""
+    """Flows that cross the same links, of this total weight, each under the same cap."""
 
-    cap: float
-    num_flows: int
+    weight: float
+
+    @property
+    def cap(self) -> float:
+        """The most that a flow gets, in bytes per second and unit of weight."""
 
     @property
     def links(self) -> tuple[Any, ...]:
@@ -50,23 +58,25 @@ def connected(group: G) -> tuple[list[G], list[Any]]:
 
 
 def max_min_fair(groups: list[G], links: list[L]) -> dict[G, float]:
-    """Each group's rate, in bytes per second and flow, by progressive filling.
+    """Each group's rate, in bytes per second and unit of weight, by progressive filling.
 
     The rates of all flows rise together. When a flow reaches its cap or a link is full, the flows that this stops keep
     their rates; the others rise further with the remaining capacity.
     """
     for link in links:
         link.left = link.bytes_per_second
-        link.open = 0
+        link.open = 0.0
+        link.waiting = 0
     for group in groups:
         for link in group.links:
-            link.open += group.num_flows
+            link.open += group.weight
+            link.waiting += 1
     rates: dict[G, float] = {}
     by_cap = sorted(groups, key=attrgetter("cap"), reverse=True)
     while len(rates) < len(groups):
         level, full = inf, links[0]
         for link in links:
-            if link.open and link.left < level * link.open:
+            if link.waiting and link.left < level * link.open:
                 level, full = link.left / link.open, link
         stopped = []
         while by_cap and by_cap[-1].cap <= level:
@@ -75,6 +85,7 @@ def max_min_fair(groups: list[G], links: list[L]) -> dict[G, float]:
             if group not in rates:
                 rates[group] = rate = min(group.cap, level)
                 for link in group.links:
-                    link.left -= rate * group.num_flows
-                    link.open -= group.num_flows
+                    link.left -= rate * group.weight
+                    link.open -= group.weight
+                    link.waiting -= 1
     return rates

@@ -101,7 +101,7 @@ class Rack:
 class Network:
     """Connects any two ranks: a message of n bytes takes latency_seconds + n / bytes_per_second if no link on its way is slower.
 
-    The messages that cross a described link of a node, a rack or the server at the same time share it max-min fairly.
+    The messages that cross a described link of a node, a rack or the server at the same time share it max-min fairly, by their weights.
     """
 
     latency_seconds: float
@@ -109,6 +109,8 @@ class Network:
     """The most that one message gets."""
     jitter_seconds: Distribution | None = None
     """Added to each message's latency, not to that of collectives."""
+    sharing_noise: Distribution | None = None
+    """Of each message's weight in sharing links; None: all are equal."""
     all_reduce: str = "ring"
     """ring, halving_doubling or two_level."""
     racks: Mapping[str, Rack] = field(default_factory=dict)

@@ -72,7 +72,7 @@ class RankRun:
         self.clocks = clocks or Clocks.shared(experiment.num_ranks, leader=experiment.leader)
         self.trace = trace
         emulates_links = pace.pad and experiment.coordination.needs_server and experiment.cluster.shares_links
-        self.links = SharedLinks(experiment.cluster) if emulates_links else None
+        self.links = SharedLinks(experiment.cluster, seed=experiment.seed) if emulates_links else None
         """The links that messages are to share; the server's are emulated."""
         self._keep = keep
         self._uncapped = uncapped

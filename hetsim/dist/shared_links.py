@@ -13,6 +13,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any
 
+from hetsim.cluster.compute_times import SharingWeights
 from hetsim.cluster.fairness import max_min_fair
 from hetsim.cluster.model import Cluster
 
@@ -29,6 +30,8 @@ class Transfer:
     about: Any = None
     """Whatever whoever begins it wants to know at its end."""
     ends: float = inf
+    weight: float = 1.0
+    """Where it shares a link, its rate is in proportion to it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -37,7 +40,8 @@ class Link:
 
     bytes_per_second: float
     left: float = 0.0
-    open: int = 0
+    open: float = 0.0
+    waiting: int = 0
     groups: dict[Any, None] = field(default_factory=dict)
 
 
@@ -46,8 +50,13 @@ class Connection:
     """From one rank to another: it transfers one message after another, and its first one is a flow for `max_min_fair`."""
 
     links: tuple[Link, ...]
-    cap: float
-    num_flows: int = 1
+    bytes_per_second: float
+    weight: float = 1.0
+
+    @property
+    def cap(self) -> float:
+        """The most that it gets, per unit of weight."""
+        return self.bytes_per_second / self.weight
 
 
 Queues = dict[Connection, deque[tuple[float, Transfer]]]
@@ -55,10 +64,15 @@ Queues = dict[Connection, deque[tuple[float, Transfer]]]
 
 
 class SharedLinks:
-    """All transfers over a cluster's described links. Moments are in seconds of the host's clock, and may be told out of order."""
+    """All transfers over a cluster's described links. Moments are in seconds of the host's clock, and may be told out of order.
 
-    def __init__(self, cluster: Cluster) -> None:
+    Their weights are the simulator's of this seed, in the order in which each connection's transfers are begun.
+    """
+
+    def __init__(self, cluster: Cluster, *, seed: int) -> None:
         self.cluster = cluster
+        self._seed = seed
+        self._weights: dict[tuple[int, int], SharingWeights] = {}
         self._links: dict[tuple[str, int | str], Link] = {}
         self._connections: dict[tuple[int, int], Connection] = {}
         self._queues: Queues = {}
@@ -73,6 +87,11 @@ class SharedLinks:
     def begin(self, sender: int, receiver: int, transfer: Transfer, *, now: float) -> None:
         """This transfer has begun, after those that were begun between these ranks before; it may change when the others end."""
         self._moment = advance(self._queues, self._moment, now - HORIZON)
+        if self.cluster.network.sharing_noise is not None:
+            ends = sender, receiver
+            if ends not in self._weights:
+                self._weights[ends] = SharingWeights(self.cluster, *ends, seed=self._seed)
+            transfer.weight = self._weights[ends].next()
         self._queues.setdefault(self._connection(sender, receiver), deque()).append((transfer.nbytes, transfer))
         self._under_way.append(transfer)
         self._stale = True
@@ -108,6 +127,8 @@ def advance(queues: Queues, moment: float, until: float) -> float:
     while moment < until and any(queues.values()):
         heads = {connection: queue[0] for connection, queue in queues.items() if queue}
         flowing = {connection: left for connection, (left, transfer) in heads.items() if transfer.begins <= moment}
+        for connection in flowing:
+            connection.weight = heads[connection][1].weight
         rates = fair_rates(list(flowing))
         ends = {connection: moment + left / rates[connection] for connection, left in flowing.items()}
         begin = (transfer.begins for connection, (_, transfer) in heads.items() if connection not in flowing)
@@ -130,4 +151,5 @@ def fair_rates(flowing: list[Connection]) -> dict[Connection, float]:
     for connection in flowing:
         for link in connection.links:
             link.groups[connection] = None
-    return max_min_fair(flowing, list(links)) if flowing else {}
+    rates = max_min_fair(flowing, list(links)) if flowing else {}
+    return {connection: rate * connection.weight for connection, rate in rates.items()}

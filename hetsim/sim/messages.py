@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hetsim import effects as fx
-from hetsim.cluster.compute_times import Jitter
+from hetsim.cluster.compute_times import Jitter, SharingWeights
 from hetsim.cluster.model import Cluster
 from hetsim.runtime.recorder import MESSAGE, Recorder, interval_recorder
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
@@ -23,14 +23,18 @@ class Channel:
     channel is one connection: it transfers one message after another. It ends when either rank is lost.
     """
 
-    __slots__ = ("arrival", "bytes_per_second", "closed", "flow", "jitter", "latency", "queue", "receiver", "route")
+    __slots__ = ("arrival", "bytes_per_second", "closed", "flow", "jitter", "latency", "queue", "receiver", "route", "weights")
 
-    def __init__(self, receiver: RankProcess, latency: float, bytes_per_second: float, route: Route | None, jitter: Jitter | None) -> None:
+    def __init__(
+        self, receiver: RankProcess, latency: float, bytes_per_second: float, route: Route | None,
+        jitter: Jitter | None, weights: SharingWeights | None,
+    ) -> None:  # fmt: skip
         self.receiver = receiver
         self.latency = latency
         self.bytes_per_second = bytes_per_second
         self.route = route
         self.jitter = jitter
+        self.weights = weights
         self.flow: Flow | None = None
         """The present transfer."""
         self.queue: deque[Envelope] | None = None
@@ -75,6 +79,7 @@ class Messaging:
         self._flows = Flows(env)
         self._links: dict[tuple[str, int | str], Link] = {}
         self._jitters: dict[tuple[int, int], Jitter] = {}
+        self._weights: dict[tuple[int, int], SharingWeights] = {}
         self._end_transfer = self._transferred  # bound once: binding a method for every message is costly
         self._end_delivery = self._deliver
 
@@ -97,11 +102,15 @@ class Messaging:
         if channel.route is None:
             self._arrive(envelope, channel, envelope.start + (channel.latency + size / channel.bytes_per_second))
         elif channel.flow is None:
-            channel.flow = self._flows.start(channel.route, size, self._end_transfer, envelope)
+            self._transfer(envelope, channel, channel.route)
         else:
             if channel.queue is None:
                 channel.queue = deque()
             channel.queue.append(envelope)
+
+    def _transfer(self, envelope: Envelope, channel: Channel, route: Route) -> None:
+        weight = 1.0 if channel.weights is None else channel.weights.next()
+        channel.flow = self._flows.start(route, envelope.size, self._end_transfer, envelope, weight)
 
     def receive(self, process: RankProcess, effect: fx.Receive, callback: Callback) -> Any:
         """The first delivered message, of all or of those from `source`."""
@@ -118,14 +127,17 @@ class Messaging:
         return SUSPENDED
 
     def skip(self, sender: int, num_messages: Mapping[int, int]) -> None:
-        """Set the jitter streams of a sender's messages to the positions after so many messages to each receiver."""
-        if self.cluster.network.jitter_seconds is not None:
-            for receiver, count in num_messages.items():
+        """Set the streams of a sender's messages to the positions after so many messages to each receiver."""
+        for receiver, count in num_messages.items():
+            if self.cluster.network.jitter_seconds is not None:
                 self._jitter(sender, receiver).skip(count)
+            if self.cluster.network.sharing_noise is not None:
+                self._sharing(sender, receiver).skip(count)
 
     def num_messages(self, sender: int) -> dict[int, int]:
-        """The messages of a sender that have drawn a jitter so far, by receiver."""
-        return {receiver: jitter.num_drawn for (rank, receiver), jitter in self._jitters.items() if rank == sender}
+        """The messages of a sender that have drawn a jitter so far, or without any a weight, by receiver."""
+        streams = self._jitters or self._weights
+        return {receiver: stream.num_drawn for (rank, receiver), stream in streams.items() if rank == sender}
 
     def lose(self, rank: int) -> None:
         """Drop all messages to and from this rank that are not delivered."""
@@ -154,8 +166,7 @@ class Messaging:
         channel.flow = None
         if channel.queue:
             assert channel.route is not None
-            following = channel.queue.popleft()
-            channel.flow = self._flows.start(channel.route, following.size, self._end_transfer, following)
+            self._transfer(channel.queue.popleft(), channel, channel.route)
         self._arrive(envelope, channel, self.env.now + channel.latency)
 
     def _arrive(self, envelope: Envelope, channel: Channel, arrival: float) -> None:
@@ -198,13 +209,20 @@ class Messaging:
             node_links = tuple(self._link(link) for link in path.links if isinstance(link[1], int))
             route = Route(shared=rack_links, own=node_links, limit=path.bytes_per_second)
         jitter = self._jitter(sender, receiver) if self.cluster.network.jitter_seconds is not None else None
-        return Channel(self.processes[receiver], path.latency_seconds, path.bytes_per_second, route, jitter)
+        weights = self._sharing(sender, receiver) if route is not None and self.cluster.network.sharing_noise is not None else None
+        return Channel(self.processes[receiver], path.latency_seconds, path.bytes_per_second, route, jitter, weights)
 
     def _jitter(self, sender: int, receiver: int) -> Jitter:
         jitter = self._jitters.get((sender, receiver))
         if jitter is None:
             jitter = self._jitters[sender, receiver] = Jitter(self.cluster, sender, receiver, seed=self.seed)
         return jitter
+
+    def _sharing(self, sender: int, receiver: int) -> SharingWeights:
+        weights = self._weights.get((sender, receiver))
+        if weights is None:
+            weights = self._weights[sender, receiver] = SharingWeights(self.cluster, sender, receiver, seed=self.seed)
+        return weights
 
     def _link(self, link: tuple[str, int | str]) -> Link:
         if link not in self._links:

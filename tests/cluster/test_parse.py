@@ -170,6 +170,12 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
         {},
         "cluster.nodes[0].noise must be null or a mapping such as {distribution: lognorm, s: 0.1}, not 0.1",
     ),
+    "unequal shares of nothing": (
+        [node(1.0)],
+        {"network": {**WIRE, "sharing_noise": {"distribution": "lognorm", "s": 0.3}}},
+        "cluster.network.sharing_noise would do nothing, as no link is described that messages share: "
+        "give uplink_bytes_per_second and downlink_bytes_per_second, or leave it out",
+    ),
     "jitter": (
         [node(1.0)],
         {"network": {**WIRE, "jitter_seconds": {"distribution": "norm"}}},

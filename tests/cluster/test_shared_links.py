@@ -38,6 +38,8 @@ def described(chance: random.Random) -> dict[str, Any]:
     racks = {name: {**ends(), "downlink_bytes_per_second": 1500.0} for name in "ab"}
     nodes = [node(1e-3, **ends(), **({} if rack == "-" else {"rack": rack})) for rack in ("a", "b", *chance.choices("ab-", k=WORKERS - 2))]
     network = {"latency_seconds": 0.0, "bytes_per_second": 2000.0, "racks": racks}
+    if chance.random() < 0.5:
+        network["sharing_noise"] = {"distribution": "lognorm", "s": 0.5}
     return world(*nodes, network=network, server={**ends(), "uplink_bytes_per_second": 2500.0, "downlink_bytes_per_second": 2500.0})
 
 
@@ -69,7 +71,7 @@ def test_transfers_end_when_the_simulator_s_do(seed: int) -> None:
     chance = random.Random(seed)
     workers = described(chance)
     sent, arrived = simulated(workers, chance)
-    links = SharedLinks(parse_cluster(workers))
+    links = SharedLinks(parse_cluster(workers), seed=0)
     known: dict[tuple[int, int], float] = {}
     late = []
     for row in sent:
@@ -97,7 +99,7 @@ def test_transfers_end_when_the_simulator_s_do(seed: int) -> None:
 
 def test_what_becomes_known_after_the_horizon_begins_there() -> None:
     """What ended before stays as it was; 1,000 bytes at 1,000 bytes per second, shared from then on."""
-    links = SharedLinks(built(node(1.0, count=2), server={"downlink_bytes_per_second": 1000.0}))
+    links = SharedLinks(built(node(1.0, count=2), server={"downlink_bytes_per_second": 1000.0}), seed=0)
     first, second = Transfer(0.0, 1000.0), Transfer(0.0, 1000.0)
 
     links.begin(0, 2, first, now=0.0)

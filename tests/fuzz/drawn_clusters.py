@@ -161,6 +161,7 @@ PARTS: dict[str, Callable[[Random], Any]] = {
     "table": _table,
     "noise": lambda rng: rng.choice((None, distribution(rng))),
     "jitter_seconds": lambda rng: {**distribution(rng), "scale": 1e-4},
+    "sharing_noise": lambda rng: rng.choice((None, distribution(rng))),
     "slow_spells": _spells,
     "slowdown": lambda _: SLOWDOWN,
     "cpu_quota": lambda rng: rng.choice((0.25, 0.3, 1, None)),

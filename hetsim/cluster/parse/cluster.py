@@ -50,6 +50,11 @@ def parse_cluster(config: Any) -> Cluster:
 
 def _check_together(cluster: Cluster) -> None:
     """ValueError for parts that each make sense and do not go together."""
+    if cluster.network.sharing_noise is not None and not cluster.shares_links:
+        raise ValueError(
+            "cluster.network.sharing_noise would do nothing, as no link is described that messages share: "
+            f"give {LINKS[0]} and {LINKS[1]}, or leave it out"
+        )
     if cluster.faults.nodes and (cluster.shares_cores or cluster.network.all_reduce_table):
         what = "cluster.hosts" if cluster.shares_cores else "cluster.network.all_reduce_table"
         raise ValueError(f"cluster.faults does not go with {what}, whose times are those of all nodes: leave one of them out")

@@ -15,7 +15,7 @@ from hetsim.cluster.parse.values import LINKS, _distribution, _number, _rate, _t
 
 def _network(config: Any) -> Network:
     required = ("latency_seconds", "bytes_per_second")
-    optional = ("jitter_seconds", "all_reduce", "all_reduce_table", "racks", "cpu", *LINKS)
+    optional = ("jitter_seconds", "sharing_noise", "all_reduce", "all_reduce_table", "racks", "cpu", *LINKS)
     entry = checks.mapping("cluster.network", config, required=required, optional=optional)
     table = entry.get("all_reduce_table")
     algorithm = "ring" if entry.get("all_reduce") is None else entry["all_reduce"]
@@ -23,6 +23,7 @@ def _network(config: Any) -> Network:
         latency_seconds=checks.seconds("cluster.network.latency_seconds", entry["latency_seconds"], zero=True),
         bytes_per_second=_rate("cluster.network.bytes_per_second", entry["bytes_per_second"]),
         jitter_seconds=_distribution("cluster.network", entry, "jitter_seconds"),
+        sharing_noise=_distribution("cluster.network", entry, "sharing_noise"),
         all_reduce=checks.choice("cluster.network.all_reduce", algorithm, tuple(ALGORITHMS)),
         all_reduce_table=() if table is None else _table("cluster.network.all_reduce_table", table, of="bytes"),
         cpu=_communication(entry.get("cpu")),

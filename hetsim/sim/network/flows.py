@@ -1,9 +1,9 @@
 """Simultaneous transfers share links max-min fairly: no flow can get a higher rate unless one of no higher rate gets less.
 
-Flows under the same constraints have the same rate, so they are kept as one *group* with one running total: the bytes that each
-of its flows has been given since the group began (virtual time in fair queueing). A flow of nbytes that starts at total V ends
-when the total reaches its *mark* V + nbytes. So each start and end among n flows through one bottleneck costs O(log n), and
-does not compute n new finish times.
+Flows under the same constraints have the same rate by weight, so they are kept as one *group* with one running total: the bytes that each
+of its flows has been given since the group began, per unit of weight (virtual time in weighted fair queueing). A flow of nbytes that
+starts at total V ends when the total reaches its *mark* V + nbytes / weight. So each start and end among n flows through one bottleneck
+costs O(log n), and does not compute n new finish times.
 """
 
 from __future__ import annotations
@@ -40,13 +40,17 @@ class Flows:
     def __init__(self, env: Clock) -> None:
         self.env = env
         self._unshared = Group((), 1.0)
+        self._unshared.weight = 1.0
         self._groups: dict[tuple[tuple[Link, ...], float], Group] = {((), INF): self._unshared}
         self._alarm = self._alarm_due
         self._unfilled: dict[Group, None] = {}  # groups whose rates are computed before time goes on
         self._num_started = 0
 
-    def start(self, route: Route, nbytes: float, callback: Callback, answer: Any = None) -> Flow:
-        """Start a transfer of so many bytes; `callback(answer)` is called at its end, never within this call."""
+    def start(self, route: Route, nbytes: float, callback: Callback, answer: Any = None, weight: float = 1.0) -> Flow:
+        """Start a transfer of so many bytes; `callback(answer)` is called at its end, never within this call.
+
+        Where a link is shared, its rate is in proportion to its weight.
+        """
         self._num_started = serial = self._num_started + 1
         if not nbytes:
             route = EMPTY_ROUTE
@@ -55,15 +59,18 @@ class Flows:
         flow.route = route
         flow.callback = callback
         flow.answer = answer
+        flow.weight = weight
         if route.flows is not self:
-            route.group = self._group(route.shared, route.cap)
+            route.group = self._group(route.shared, route.cap, 1.0)
             route.flows = self
-        group = route.group
+        group = None
         for link in route.own:
             if link.alone is not None or link.groups:
                 group = self._contended_group(flow)
                 break
             link.alone = flow
+        if group is None:
+            group = route.group if weight == 1.0 else self._group(route.shared, route.cap, weight)
         self._join(group, flow, nbytes)
         return flow
 
@@ -76,7 +83,7 @@ class Flows:
             for link in flow.route.own:
                 if link.alone is flow:
                     link.alone = None
-            self._leave(group)
+            self._leave(group, flow)
 
     def rates(self) -> dict[Flow, float]:
         """The present rate of each flow, in bytes per second, in the order of the starts."""
@@ -87,15 +94,16 @@ class Flows:
 
     def _rate(self, flow: Flow) -> float:
         assert flow.group is not None
-        return self._constraints(flow)[1] if flow.group is self._unshared else flow.group.rate
+        return self._constraints(flow)[1] if flow.group is self._unshared else flow.group.rate * flow.weight
 
-    def _group(self, links: tuple[Link, ...], cap: float) -> Group:
-        """The group of flows that cross these links under this cap. A cap above the slowest link has no effect."""
+    def _group(self, links: tuple[Link, ...], cap: float, weight: float) -> Group:
+        """The group of flows of this weight that cross these links under this cap. A cap above the slowest link has no effect."""
         if not links or cap >= min(link.bytes_per_second for link in links):
             cap = INF
+        cap /= weight
         group = self._groups.get((links, cap))
         if group is None:
-            group = self._groups[links, cap] = Group(links, cap)
+            group = self._groups[links, cap] = Group(links, cap, passing=weight != 1.0 and cap < INF)
         return group
 
     def _constraints(self, flow: Flow) -> tuple[tuple[Link, ...], float]:
@@ -114,7 +122,7 @@ class Flows:
         for link in flow.route.own:
             if link.alone is not None and link.alone is not flow:
                 self._regroup_alone(link)
-        return self._group(*self._constraints(flow))
+        return self._group(*self._constraints(flow), flow.weight)
 
     def _regroup_alone(self, link: Link) -> None:
         """Move the only flow of this link to a group that names the link, as it will share the link."""
@@ -127,10 +135,10 @@ class Flows:
             remaining = (flow.mark - now) * self._constraints(flow)[1]
         else:
             group.settle(now)
-            remaining = flow.mark - group.given
+            remaining = (flow.mark - group.given) * flow.weight
         link.alone = flow.group = None
-        self._leave(group)
-        self._join(self._group(*self._constraints(flow)), flow, max(0.0, remaining))
+        self._leave(group, flow)
+        self._join(self._group(*self._constraints(flow), flow.weight), flow, max(0.0, remaining))
 
     def _join(self, group: Group, flow: Flow, nbytes: float) -> None:
         """Add a flow with so many remaining bytes to a group."""
@@ -140,17 +148,20 @@ class Flows:
         if group is self._unshared:
             flow.mark = mark = now + nbytes / flow.route.cap
         else:
+            nbytes /= flow.weight
             if num_flows == 1:
                 group.since = now
+                group.weight = flow.weight
                 self._occupy(group)
             else:
                 group.given += group.rate * (now - group.since)
                 group.since = now
+                group.weight += flow.weight
                 if group.given > nbytes * MAX_TOTAL_RATIO:
                     group.rebase()
             flow.mark = mark = group.given + nbytes
             if group.solitary:
-                rate = group.bytes_per_second / group.num_flows
+                rate = group.bytes_per_second / group.weight
                 group.rate = rate if rate < group.cap else group.cap
             else:
                 self._fill_soon(group)
@@ -169,9 +180,11 @@ class Flows:
                 for neighbour in (group, next(iter(link.groups))):
                     neighbour.solitary = False
 
-    def _leave(self, group: Group) -> None:
-        """Remove one flow from the group before its end. Its entry stays in the heap until the heap is rebuilt."""
+    def _leave(self, group: Group, flow: Flow) -> None:
+        """Remove a flow from the group before its end. Its entry stays in the heap until the heap is rebuilt."""
         group.num_flows -= 1
+        if group is not self._unshared:
+            group.weight -= flow.weight
         if not group.num_flows:
             self._vacate(group)
         elif group is not self._unshared:
@@ -186,6 +199,8 @@ class Flows:
         group.given = 0.0
         group.solitary = True
         self._unfilled.pop(group, None)
+        if group.passing:
+            self._groups.pop((group.links, group.cap), None)
         for link in group.links:
             del link.groups[group]
             for neighbour in link.groups:
@@ -201,7 +216,7 @@ class Flows:
         if not group.num_flows:
             self._vacate(group)
         elif group.solitary:
-            rate = group.bytes_per_second / group.num_flows
+            rate = group.bytes_per_second / group.weight
             group.rate = rate if rate < group.cap else group.cap
         else:
             self._fill_soon(group)
@@ -281,6 +296,7 @@ class Flows:
                 ended.append(flow)
                 group.num_flows -= 1
                 if group is not self._unshared:
+                    group.weight -= flow.weight
                     group.given = mark
                     group.since = now
                 for link in flow.route.own:

@@ -17,7 +17,7 @@ class Link:
     A link is in one of three states: groups in `groups` name it, or `alone` is the only flow on it, or it is idle.
     """
 
-    __slots__ = ("alone", "bytes_per_second", "groups", "left", "name", "open")
+    __slots__ = ("alone", "bytes_per_second", "groups", "left", "name", "open", "waiting")
 
     def __init__(self, bytes_per_second: float, name: str = "") -> None:
         if not 0 < bytes_per_second < INF:
@@ -27,7 +27,8 @@ class Link:
         self.alone: Flow | None = None
         self.groups: dict[Group, None] = {}  # in the order of their first flows
         self.left = 0.0  # during progressive filling: bytes per second that are not assigned yet,
-        self.open = 0  # and the flows without a rate
+        self.open = 0.0  # the weight of the flows without a rate,
+        self.waiting = 0  # and the number of their groups
 
     def __repr__(self) -> str:
         return f"Link({self.bytes_per_second!r}, {self.name!r})"
@@ -63,7 +64,7 @@ EMPTY_ROUTE: Final = Route()
 class Flow:
     """A transfer: its route, the callback for its end, and its group and mark until then."""
 
-    __slots__ = ("answer", "callback", "group", "mark", "route", "serial")
+    __slots__ = ("answer", "callback", "group", "mark", "route", "serial", "weight")
 
     answer: Any
     group: Group | None  # None when it is over
@@ -71,12 +72,14 @@ class Flow:
     route: Route
     serial: int
     callback: Callback | None  # None when it was cancelled
+    weight: float
 
 
 class Group:
-    """Flows that cross the same links under the same cap. Max-min fairness gives each of them the same rate.
+    """Flows that cross the same links under the same cap. Max-min fairness gives each of them the same rate, per unit of weight.
 
-    Each flow has got `given` bytes until the moment `since`, and `rate` bytes per second from then on. `heap` has
+    Each flow has got `given` bytes until the moment `since`, and `rate` bytes per second from then on, times its weight; the cap, too, is
+    per unit of weight. `passing` groups are forgotten with their last flow, as no other is likely to have the same cap. `heap` has
     (mark, serial, flow), also of flows that have left: those whose `group` is not this one. `alarms` are the moments of the
     scheduled alarms, in descending order: the last is no later than the end of the first flow, except for rounding.
 
@@ -84,15 +87,30 @@ class Group:
     group `given` and `since` stay 0, `cap` and `rate` 1, the total is the time, and a mark is exactly the moment of the end.
     """
 
-    __slots__ = ("alarms", "bytes_per_second", "cap", "given", "heap", "links", "num_flows", "rate", "since", "solitary")
+    __slots__ = (
+        "alarms",
+        "bytes_per_second",
+        "cap",
+        "given",
+        "heap",
+        "links",
+        "num_flows",
+        "passing",
+        "rate",
+        "since",
+        "solitary",
+        "weight",
+    )
 
-    def __init__(self, links: tuple[Link, ...], cap: float) -> None:
+    def __init__(self, links: tuple[Link, ...], cap: float, *, passing: bool = False) -> None:
         self.links = links
-        self.cap = cap  # of each flow
+        self.cap = cap
+        self.passing = passing
         self.bytes_per_second = min((link.bytes_per_second for link in links), default=INF)  # of all flows
         self.heap: list[tuple[float, int, Flow]] = []
         self.alarms = [INF]
         self.num_flows = 0
+        self.weight = 0.0
         self.solitary = True  # no other group crosses its links
         self.given = 0.0
         self.rate = 1.0

@@ -60,8 +60,8 @@ class World:
         """Do something at this moment, in the order of asking."""
         self.env.timeout(seconds).callbacks.append(lambda _: action(*arguments))
 
-    def start(self, name: Any, route: Route, nbytes: float) -> None:
-        self.under_way[name] = self.flows.start(route, nbytes, self.end, name)
+    def start(self, name: Any, route: Route, nbytes: float, weight: float = 1.0) -> None:
+        self.under_way[name] = self.flows.start(route, nbytes, self.end, name, weight)
 
     def end(self, name: Any) -> None:
         self.ended[name] = self.env.now
