@@ -60,6 +60,8 @@ class Measured:
 
     readings: list[list[Reading]]
     facts: list[list[float]]
+    num_parameters: int = 1
+    """How many numbers a gradient has."""
 
     @property
     def processes(self) -> list[Process]:
@@ -72,10 +74,10 @@ class Measured:
 
     def as_json(self) -> str:
         """As a file has it."""
-        return json.dumps({"readings": self.readings, "facts": self.facts})
+        return json.dumps({"readings": self.readings, "facts": self.facts, "num_parameters": self.num_parameters})
 
     @classmethod
     def of_json(cls, text: str) -> Measured:
         """What `as_json` has written."""
         document = json.loads(text)
-        return cls([[Reading(*row) for row in rows] for rows in document["readings"]], document["facts"])
+        return cls([[Reading(*row) for row in rows] for rows in document["readings"]], document["facts"], document["num_parameters"])

@@ -192,7 +192,7 @@ class Measurement(Coordination):
         for count in map(int, counts):
             by_rank.append(rows[at : at + count])
             at += count
-        return Measured(by_rank, [[fact[rank] for fact in facts] for rank in range(len(counts))])
+        return Measured(by_rank, [[fact[rank] for fact in facts] for rank in range(len(counts))], len(weights))
 
 
 def nothing() -> Program[None]:

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from hetsim import checks
 from hetsim.calibration.cluster import Calibrated, calibrated
+from hetsim.calibration.fit import shown
 from hetsim.calibration.measured import Measured
 from hetsim.calibration.program import FITTED, AmongWorkers, AroundServer, Measurement, Uncapped, sizes_of
 from hetsim.cli.build import build_experiment
@@ -113,7 +114,9 @@ def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: fl
         experiment.cluster, file.stem, plan_sizes, among=found.get(AmongWorkers), around=found.get(AroundServer),
         uncapped=found.get(Uncapped), capped_by_hetsim=backend.emulates == "quota",
     )  # fmt: skip
-    write_text(file, remarks(experiment, result) + as_yaml(result.config))
+    num_parameters = next(iter(found.values())).num_parameters
+    config = {"name": file.stem, "calibrated": validity(experiment, result, num_parameters), **result.config}
+    write_text(file, remarks(experiment, result) + as_yaml(config))
     print(told(file, result), flush=True)
 
 
@@ -151,6 +154,24 @@ def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]
     phases = {AmongWorkers: gradients + num_workers + 2, AroundServer: gradients + num_workers + 3, Uncapped: gradients + 1}
     total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)
     return f"hetsim-calibrate: {num_workers} workers, about {total / 60:.1f} minutes, or more where a batch takes seconds"
+
+
+def validity(experiment: Experiment, result: Calibrated, num_parameters: int) -> dict[str, Any]:
+    """What the cluster holds for, as both backends read it."""
+    import torch
+
+    return {
+        "date": datetime.date.today().isoformat(),
+        "machine": platform.machine(),
+        "workload": experiment.workload.name,
+        "num_parameters": num_parameters,
+        "samples": [min(steps.sizes[0] for steps in result.steps), max(steps.sizes[1] for steps in result.steps)],
+        "dtype": experiment.dtype,
+        "torch": str(torch.__version__),
+        "threads": experiment.threads,
+        "device": experiment.device,
+        "error": shown(result.error),
+    }
 
 
 def remarks(experiment: Experiment, result: Calibrated) -> str:

@@ -16,7 +16,7 @@ from omegaconf.resolvers import oc
 
 from hetsim.cli.resolvers import keys_alone
 
-SHOWN = ("method", "seed", "cluster.name", "workload.name")
+SHOWN = ("method", "seed", "cluster.name", "cluster.calibrated", "workload.name")
 """Keys whose values name folders, tables and pictures."""
 SHORT = 4
 """Values of fewer letters are not looked for in the text of an error: they would be found everywhere."""
@@ -59,7 +59,8 @@ def without_values(config: DictConfig, *, shown: Sequence[str] = SHOWN) -> tuple
 def check_shown(hashes: Mapping[str, str], shown: Sequence[str] = SHOWN) -> None:
     """ValueError with one sentence if one of these keys depends on the environment, by the hashes of what does."""
     for key in shown:
-        if any(f"{key}.".startswith(f"{changed}.") for changed in hashes):  # the key, or a whole group that refers to something
+        below = (f"{key}.", f"{key}[")
+        if any(f"{key}.".startswith(f"{changed}.") or changed.startswith(below) for changed in hashes):
             raise ValueError(f"{key} must not come from an environment variable, as folders and files show it: write it out")
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from hetsim.cluster.distributions import Distribution
 from hetsim.cluster.hosts import CommunicationWork, Host
+from hetsim.cluster.validity import Calibration
 
 Capacity = float | None
 """What a link carries, in bytes per second; None: it is never the bottleneck."""
@@ -189,6 +190,8 @@ class Cluster:
     server: Server
     faults: Faults = field(default_factory=Faults)
     hosts: Mapping[str, Host] = field(default_factory=dict)
+    calibrated: Calibration | None = None
+    """What its times hold for; None: nobody has measured them."""
 
     @property
     def shares_cores(self) -> bool:

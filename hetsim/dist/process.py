@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 
 from hetsim.dist.clocks import Clocks, clock_id
@@ -153,13 +154,22 @@ def take_part(
             emulated["workers"] = [{"rank": rank, **done} for rank, done in sorted(results.caps.items()) if done is not None]
             emulated |= {} if server is None else {"server": server}
             warnings = quota_warnings(experiment, emulated["workers"])
-        warnings += shared_gpu_warnings(gpus)
+        warnings += shared_gpu_warnings(gpus) + calibration_warnings(experiment)
         if clocks.several:
             emulated["clocks"] = clocks.as_numbers()
         return write_summary(
             folder, run.outcome, backend="dist", wall_seconds=clock() - begun, devices=results.devices,
             emulation=emulated, warnings=warnings,
         )  # fmt: skip
+
+
+def calibration_warnings(experiment: Experiment) -> list[str]:
+    """A sentence if the cluster was calibrated with another PyTorch, or on other threads or devices."""
+    calibrated = experiment.cluster.calibrated
+    if calibrated is None:
+        return []
+    remark = calibrated.otherwise(torch=str(torch.__version__), threads=experiment.threads, device=experiment.device)
+    return [] if remark is None else [remark]
 
 
 def gpus_of(transport: Transport, device: Device) -> list[float]:

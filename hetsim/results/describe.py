@@ -34,7 +34,18 @@ def describe(summary: Mapping[str, Any]) -> str:
         lines.append(f"  train loss {loss}{_judged(final)}{_diverged(summary)}")
     elif summary.get("diverged"):
         lines.append("  diverged")
+    if summary["backend"] == "sim" and summary.get("calibrated"):
+        lines.append(f"  {_calibrated(summary['calibrated'])}")
     return "\n".join(lines)
+
+
+def _calibrated(calibration: Mapping[str, Any]) -> str:
+    """How far what the prediction was made of is known to be off."""
+    error = f"{formatted(_percent(calibration.get('error')))} %"
+    if composed := calibration.get("composed"):
+        names = ", ".join(composed)
+        return f"the cluster is composed of {names} and was never measured as a whole; hold-out error of their gradients: {error}"
+    return f"calibrated on {calibration.get('date', 'an unknown day')}; the calibration's own hold-out error: gradients {error}"
 
 
 def one_line(summary: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ def remarks(outcome: Outcome) -> list[str]:
         _budget(outcome),
         _tables(outcome),
         _weighting(outcome),
+        _calibration(outcome),
     )
     return [remark for remark in found if remark is not None]
 
@@ -61,6 +62,19 @@ def _weighting(outcome: Outcome) -> str | None:
     return (
         f"weighting=per_worker counts the mean of {max(shares)} samples as much as that of {min(shares)}, so a version is not made from "
         "the gradient of its batch: weighting=per_sample does that"
+    )
+
+
+def _calibration(outcome: Outcome) -> str | None:
+    """What the cluster was calibrated with, if the run is of something else. A phantom stands for any workload of its size."""
+    experiment = outcome.experiment
+    if experiment.cluster.calibrated is None:
+        return None
+    return experiment.cluster.calibrated.elsewhere(
+        workload=None if outcome.is_phantom else experiment.workload.name,
+        num_parameters=outcome.num_parameters,
+        dtype=experiment.dtype,
+        shares=experiment.coordination.allocation.shares(outcome.last.allocation),
     )
 
 

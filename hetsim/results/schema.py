@@ -68,6 +68,10 @@ SUMMARY = {
     "per_worker": MAPPINGS,
     "devices": DEVICES,
     "emulation": MAPPING_OR_NULL,
+    "calibrated": MAPPING,
+    "calibrated.date": TEXT,
+    "calibrated.composed": TEXTS,
+    "calibrated.error": NUMBER,
     "warnings": TEXTS,
 }
 """By dotted key, outer keys before inner ones. A run of an earlier version may lack some of them, and others are nobody's concern."""

@@ -81,8 +81,17 @@ def summary_of(
         "wall_seconds": wall_seconds,
         "devices": list(devices),
         "emulation": None if emulation is None else dict(emulation),
+        **_calibrated(outcome),
         "warnings": [*warnings, *remarks(outcome)],
     }
+
+
+def _calibrated(outcome: Outcome) -> dict[str, Any]:
+    """Of a calibrated cluster: when it was measured, of which others it is composed, and the error of its gradients' times."""
+    calibration = outcome.experiment.cluster.calibrated
+    if calibration is None:
+        return {}
+    return {"calibrated": {"date": calibration.date, "composed": list(calibration.composed), "error": calibration.error}}
 
 
 def curve_csv(points: Sequence[Point]) -> str:

@@ -15,6 +15,7 @@ from hetsim.runtime.history import History
 from hetsim.runtime.metrics import Applied, RankActivity
 from hetsim.runtime.progress import progress_bars
 from hetsim.runtime.recorder import Recorder
+from hetsim.vector import Phantom
 from hetsim.workloads.task import Task
 
 
@@ -47,6 +48,16 @@ class Outcome:
     """Passes over the data in the samples that are applied in `last`."""
     profile_seconds: float
     """The seconds that measuring the workers took before the run."""
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the weights have, the statistics of a model's buffers among them."""
+        return int(self.last.weights.nbytes // self.last.weights.itemsize)
+
+    @property
+    def is_phantom(self) -> bool:
+        """Whether nothing was computed."""
+        return isinstance(self.last.weights, Phantom)
 
     @classmethod
     def of(cls, experiment: Experiment, history: History, metrics: Measured, curve: LearningCurve, *, profile_seconds: float) -> Outcome:

@@ -137,6 +137,12 @@ def _racks(rng: Random) -> dict[str, Any]:
     return {name: _entry(rng, "network.racks", required=()) for name in rng.sample(RACKS, rng.randint(1, 3))}
 
 
+def _calibrated(rng: Random) -> dict[str, Any]:
+    texts = {name: rng.choice(("digits", "x86_64", "2026-11-23")) for name in ("date", "machine", "workload", "dtype", "torch")}
+    samples = sorted(rng.choices(SIZES, k=2))
+    return {**texts, "num_parameters": rng.choice(SIZES), "samples": samples, "threads": 1, "device": "cpu", "error": rng.choice(TIMES)}
+
+
 def _schedule(rng: Random) -> list[dict[str, Any]]:
     rows = [_entry(rng, "faults.schedule", required=("nodes",), often=0.2) for _ in range(rng.randint(0, 2))]
     for row in rows:
@@ -157,6 +163,7 @@ PARTS: dict[str, Callable[[Random], Any]] = {
     "network": lambda rng: _entry(rng, "network", required=("latency_seconds", "bytes_per_second")),
     "server": lambda rng: _entry(rng, "server", required=("seconds_per_update",)),
     "faults": lambda rng: _entry(rng, "faults", required=(), often=0.6),
+    "calibrated": _calibrated,
     "count": lambda rng: rng.randint(1, 4),
     "table": _table,
     "noise": lambda rng: rng.choice((None, distribution(rng))),

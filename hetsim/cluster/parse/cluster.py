@@ -11,12 +11,13 @@ from hetsim.cluster.parse.faults import _faults
 from hetsim.cluster.parse.hosts import _hosts
 from hetsim.cluster.parse.network import _network, _racks, _server
 from hetsim.cluster.parse.nodes import _nodes, _with
+from hetsim.cluster.parse.validity import _calibrated
 from hetsim.cluster.parse.values import LINKS, _list, _number
 
 
 def parse_cluster(config: Any) -> Cluster:
     """The cluster that a config describes; ValueError if it describes none."""
-    required, optional = ("name", "nodes", "network", "server"), ("faults", "seed", "hosts")
+    required, optional = ("name", "nodes", "network", "server"), ("faults", "seed", "hosts", "calibrated")
     entries = checks.mapping("cluster", config, required=required, optional=optional)
     checks.name("cluster.name", entries["name"])
     rows = _list("cluster.nodes", entries["nodes"], "nodes")
@@ -43,6 +44,7 @@ def parse_cluster(config: Any) -> Cluster:
         server=server,
         faults=_faults(entries.get("faults"), len(nodes)),
         hosts=_hosts(entries.get("hosts"), nodes, server),
+        calibrated=_calibrated(entries.get("calibrated")),
     )
     _check_together(cluster)
     return cluster

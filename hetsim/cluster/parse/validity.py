@@ -1,0 +1,51 @@
+"""From `cluster.calibrated` to what a calibrated cluster holds for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetsim import checks
+from hetsim.cluster.parse.values import _list
+from hetsim.cluster.validity import Calibration
+
+KEY = "cluster.calibrated"
+TEXTS = ("date", "machine", "workload", "dtype", "torch")
+MAX_LETTERS = 1000
+"""Of a text, as warnings and summaries show it."""
+MAX_COMPOSED = 100
+MAX_ERROR = 1e6
+
+
+def _calibrated(config: Any) -> Calibration | None:
+    if config is None:
+        return None
+    entry = checks.mapping(
+        KEY, config, required=(*TEXTS, "num_parameters", "samples", "threads", "device", "error"), optional=("composed",)
+    )
+    samples = _list(f"{KEY}.samples", entry["samples"], "two sizes, such as [4, 64]")
+    sizes = [checks.whole(f"{KEY}.samples[{place}]", size) for place, size in enumerate(samples[:3])]
+    if len(sizes) != 2 or sizes[0] > sizes[1]:
+        raise ValueError(
+            f"{KEY}.samples must be the smallest and the largest batch of a gradient, such as [4, 64], not {checks.shown(samples)}"
+        )
+    error = checks.number(f"{KEY}.error", entry["error"], zero=True)
+    if error > MAX_ERROR:
+        raise ValueError(f"{KEY}.error must be a share of a gradient's time, such as 0.02, and not {error:g}")
+    composed = [] if entry.get("composed") is None else _list(f"{KEY}.composed", entry["composed"], "names of clusters")
+    if len(composed) > MAX_COMPOSED:
+        raise ValueError(f"{KEY}.composed must be at most {MAX_COMPOSED} names, not {len(composed)}")
+    return Calibration(
+        **{name: _text(name, entry[name]) for name in TEXTS},
+        num_parameters=checks.whole(f"{KEY}.num_parameters", entry["num_parameters"]),
+        samples=(sizes[0], sizes[1]),
+        threads=checks.whole(f"{KEY}.threads", entry["threads"]),
+        device=checks.device(f"{KEY}.device", entry["device"]),
+        error=error,
+        composed=tuple(_text(f"composed[{place}]", name) for place, name in enumerate(composed)),
+    )
+
+
+def _text(name: str, value: Any) -> str:
+    if len(checks.name(f"{KEY}.{name}", value)) > MAX_LETTERS:
+        raise ValueError(f"{KEY}.{name} must have at most {MAX_LETTERS} letters, not {len(value)}: shorten it")
+    return str(value)

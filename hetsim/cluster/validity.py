@@ -1,0 +1,62 @@
+"""What a calibrated cluster holds for: it was measured with one workload, and its times are those of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """With what the times of a cluster were measured, and how far they are off. No time depends on it."""
+
+    date: str
+    machine: str
+    workload: str
+    num_parameters: int
+    """How many numbers a gradient has, the statistics of a model's buffers among them."""
+    samples: tuple[int, int]
+    """The smallest and the largest batch of a gradient that was measured."""
+    dtype: str
+    torch: str
+    threads: int
+    device: str
+    error: float
+    """The mean relative error of gradients' times at batch sizes that they were not fitted to."""
+    composed: tuple[str, ...] = ()
+    """The calibrated clusters that its nodes are from; empty: it was measured as a whole."""
+
+    def elsewhere(self, *, workload: str | None, num_parameters: int, dtype: str, shares: Sequence[int]) -> str | None:
+        """A sentence if a run is of something else than what was measured; `workload` is None where it only stands for another one."""
+        return self._sentence(
+            (f"workload {self.workload}", workload in (None, self.workload), workload),
+            (f"{self.num_parameters} parameters", num_parameters == self.num_parameters, num_parameters),
+            (f"dtype {self.dtype}", dtype == self.dtype, dtype),
+            (f"{self.samples[0]} to {self.samples[1]} samples a gradient", self._covers(shares), _range(shares)),
+        )
+
+    def otherwise(self, *, torch: str, threads: int, device: str) -> str | None:
+        """A sentence if real processes compute in another way than those that were measured."""
+        return self._sentence(
+            (f"PyTorch {self.torch}", torch == self.torch, torch),
+            (f"threads={self.threads}", threads == self.threads, threads),
+            (f"device={self.device}", device.partition(":")[0] == self.device.partition(":")[0], device),
+        )
+
+    def _covers(self, shares: Sequence[int]) -> bool:
+        return self.samples[0] <= min(shares) and max(shares) <= self.samples[1]
+
+    def _sentence(self, *properties: tuple[str, bool, object]) -> str | None:
+        """Of properties: what was measured, whether the run has that, and what the run has."""
+        others = [f"{measured} (here {here})" for measured, holds, here in properties if not holds]
+        if not others:
+            return None
+        return f"the cluster was calibrated with {_and(others)}, so its times may be others here: calibrate it again with what you train"
+
+
+def _range(shares: Sequence[int]) -> str:
+    return f"{min(shares)}" if min(shares) == max(shares) else f"{min(shares)} to {max(shares)}"
+
+
+def _and(parts: Sequence[str]) -> str:
+    return " and ".join([*([", ".join(parts[:-1])] if parts[1:] else []), parts[-1]])

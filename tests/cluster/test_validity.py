@@ -1,0 +1,161 @@
+"""What a calibrated cluster holds for: no time depends on it, and a run of something else is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from worlds import cluster, composed, experiment, node
+
+import hetsim
+from hetsim.cli.environment import check_shown
+from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.dist.process import calibration_warnings
+from hetsim.results.describe import describe
+from hetsim.sim import Simulator
+
+HELD = {
+    "date": "2026-11-23", "machine": "x86_64", "workload": "digits", "num_parameters": 2410, "samples": [4, 64], "dtype": "float32",
+    "torch": str(torch.__version__), "threads": 1, "device": "cpu", "error": 0.0217,
+}  # fmt: skip
+
+
+def described(**changes: Any) -> dict[str, Any]:
+    """Two nodes that were calibrated, but for these changes."""
+    return {**cluster(node(1e-3, count=2)), "calibrated": {**HELD, **changes}}
+
+
+def summary(folder: Path, *choices: str, held: dict[str, Any] | None = HELD, batch_size: int = 64, **keys: Any) -> dict[str, Any]:
+    """Of a run of one epoch at most."""
+    what = {**cluster(node(1e-3, count=2)), **({} if held is None else {"calibrated": held})}
+    made = experiment(*choices, cluster=what, batch_size=batch_size, budget={"updates": 3}, **keys)
+    Simulator().run(made, folder, "")
+    found = json.loads((folder / "summary.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_what_was_calibrated_is_run_without_a_word(tmp_path: Path) -> None:
+    assert summary(tmp_path, "workload=digits", "method=ssgd")["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("held", "batch_size", "told"),
+    [
+        ({"workload": "mnist"}, 64, "workload mnist (here digits)"),
+        ({"num_parameters": 7}, 64, "7 parameters (here 2410)"),
+        ({"dtype": "float64"}, 64, "dtype float64 (here float32)"),
+        ({}, 6, "4 to 64 samples a gradient (here 3)"),
+        ({}, 130, "4 to 64 samples a gradient (here 65)"),
+        (
+            {"workload": "mnist", "num_parameters": 7}, 200,
+            "workload mnist (here digits), 7 parameters (here 2410) and 4 to 64 samples a gradient (here 100)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_run_of_something_else_says_so_in_one_sentence(held: dict[str, Any], batch_size: int, told: str, tmp_path: Path) -> None:
+    (warning,) = summary(tmp_path, "workload=digits", "method=ssgd", held={**HELD, **held}, batch_size=batch_size)["warnings"]
+
+    assert warning == (f"the cluster was calibrated with {told}, so its times may be others here: calibrate it again with what you train")
+
+
+def test_a_share_outside_the_range_is_told_of_an_unequal_split(tmp_path: Path) -> None:
+    (warning,) = summary(
+        tmp_path, "workload=digits", "method=ssgd", "allocation=fixed", "weighting=per_sample", allocation={"parts": [1, 31]}
+    )["warnings"]
+
+    assert "4 to 64 samples a gradient (here 2 to 62)" in warning
+
+
+def test_a_phantom_of_the_same_size_stands_for_the_workload(tmp_path: Path) -> None:
+    """As large studies take one; of another size it sends other messages."""
+    same, other = (
+        summary(tmp_path / str(size), "workload=phantom", "method=ssgd", workload={"num_parameters": size})["warnings"]
+        for size in (2410, 9)
+    )
+
+    assert same == []
+    assert "2410 parameters (here 9)" in other[0]
+
+
+def test_no_number_depends_on_it(tmp_path: Path) -> None:
+    with_it, without = (
+        summary(tmp_path / str(place), "workload=digits", "method=asgd", held=held) for place, held in enumerate((HELD, None))
+    )
+
+    assert with_it.pop("calibrated") == {"date": "2026-11-23", "composed": [], "error": 0.0217}
+    assert "calibrated" not in without
+    assert {**with_it, "wall_seconds": 0.0} == {**without, "wall_seconds": 0.0}
+
+
+def test_the_error_stands_beside_the_prediction(tmp_path: Path) -> None:
+    predicted = summary(tmp_path / "predicted", "workload=digits", "method=asgd")
+    composed_of = summary(tmp_path / "composed", "workload=digits", "method=asgd", held={**HELD, "composed": ["fast", "slow"]})
+    by_hand = summary(tmp_path / "by hand", "workload=digits", "method=asgd", held=None)
+
+    assert describe(predicted).splitlines()[-1] == ("  calibrated on 2026-11-23; the calibration's own hold-out error: gradients 2.17 %")
+    assert "composed of fast, slow and was never measured as a whole; hold-out error of their gradients: 2.17 %" in describe(composed_of)
+    assert "calibrat" not in describe(by_hand)
+    assert "calibrat" not in describe({**predicted, "backend": "dist"})  # a measurement needs no error of a prediction
+
+
+def test_real_processes_are_compared_with_those_that_were_measured() -> None:
+    def told(held: dict[str, Any], **keys: Any) -> list[str]:
+        return calibration_warnings(experiment("workload=digits", "method=ssgd", cluster=described(**held), **keys))
+
+    assert told({}) == []
+    assert "PyTorch 0.4 (here " in told({"torch": "0.4"})[0]
+    assert "threads=3 (here 1)" in told({"threads": 3})[0]
+    assert "device=cuda (here cpu)" in told({"device": "cuda"})[0]
+    assert calibration_warnings(experiment("workload=digits", "method=ssgd")) == []
+    on_gpu = parse_cluster(described(device="cuda:1")).calibrated
+    assert on_gpu is not None
+    assert on_gpu.otherwise(torch=HELD["torch"], threads=1, device="cuda") is None  # which of several is the launcher's choice
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        ("yes", "cluster.calibrated must be a mapping of keys such as date"),
+        ({**HELD, "day": 1}, "cluster.calibrated.day is unknown"),
+        ({key: value for key, value in HELD.items() if key != "error"}, "cluster.calibrated.error is missing"),
+        ({**HELD, "samples": [64, 4]}, "cluster.calibrated.samples must be the smallest and the largest batch"),
+        ({**HELD, "samples": [4]}, "cluster.calibrated.samples must be the smallest and the largest batch"),
+        ({**HELD, "samples": 4}, "cluster.calibrated.samples must be a list of two sizes"),
+        ({**HELD, "samples": [1.5, 4]}, "cluster.calibrated.samples[0] must be a whole number"),
+        ({**HELD, "error": -0.1}, "cluster.calibrated.error must be a finite number of at least zero"),
+        ({**HELD, "error": 1e9}, "cluster.calibrated.error must be a share of a gradient's time"),
+        ({**HELD, "workload": "a\nb"}, "cluster.calibrated.workload must have printable letters only"),
+        ({**HELD, "torch": 2.15}, "cluster.calibrated.torch must be a name, not 2.15"),
+        ({**HELD, "date": "d" * 2000}, "cluster.calibrated.date must have at most 1000 letters"),
+        ({**HELD, "device": "tpu"}, "cluster.calibrated.device must be cpu, cuda, cuda:K or auto"),
+        ({**HELD, "composed": "fast"}, "cluster.calibrated.composed must be a list of names of clusters"),
+        ({**HELD, "composed": [1]}, "cluster.calibrated.composed[0] must be a name"),
+        ({**HELD, "composed": ["x"] * 101}, "cluster.calibrated.composed must be at most 100 names, not 101"),
+    ],
+)
+def test_a_mistake_in_it_is_one_sentence(held: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        parse_cluster({**cluster(node(1e-3)), "calibrated": held})
+
+
+def test_no_part_of_it_comes_from_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warnings and summaries show it."""
+    monkeypatch.setenv("HETSIM_TEST_SECRET", "correct-horse-battery")
+    given = "{" + ", ".join(f"{key}: {json.dumps(value)}" for key, value in HELD.items() if key != "workload")
+    words = ("workload=digits", "budget.updates=1", f"+cluster.calibrated={given}, workload: '${{oc.env:HETSIM_TEST_SECRET}}'}}")
+
+    with pytest.raises(ValueError, match=r"^cluster.calibrated must not come from an environment variable") as refused:
+        hetsim.run(*words, folder=tmp_path / "run")
+    assert "correct-horse" not in str(refused.value)
+    check_shown({"cluster.calibrator": "", "seeds": ""})
+
+
+def test_clusters_that_were_calibrated_before_are_read() -> None:
+    assert parse_cluster(cluster(node(1e-3))).calibrated is None
+    assert parse_cluster({**cluster(node(1e-3)), "calibrated": None}).calibrated is None
+    assert "calibrated" not in composed().cluster
