@@ -25,7 +25,7 @@ class Reading(NamedTuple):
     seconds: float
     cpu_seconds: float
     machine_seconds: float = 0.0
-    """CPU-seconds of the whole machine, its kernel's work for the network included, beyond what it does anyway; 0: not known."""
+    """CPU-seconds of the whole machine, its kernel's work for the network included, less what it does anyway; 0: not known."""
     thread_seconds: float = 0.0
     """Those of an all-reduce that are of the thread that computes."""
 

@@ -30,6 +30,8 @@ PARTS_OF_MODEL = (256, 16, 4, 1)
 """Sizes of messages: one over so many of the weights."""
 MIN_ROUNDS = 4
 NUM_UPDATES = 50
+NUM_READINGS = 4
+"""Of the messages and all-reduces of one size, one after the other: how much they differ says how much a mean is worth."""
 PAUSES = (0.003, 0.01, 0.03, 0.1)
 """Seconds, after which caches are colder and colder."""
 
@@ -124,13 +126,13 @@ class Measurement(Coordination):
 
     def moved(self, kind: str, size: int, took: Meter, count: int) -> Reading:
         """What each of so many messages or all-reduces took."""
-        of_machine = max(0.0, took.machine - self.background[-1] * took.wall)
+        of_machine = took.machine - self.background[-1] * took.wall
         return Reading(kind, size, took.wall / count, took.process / count, of_machine / count, took.thread / count)
 
     def all_reduces(self, value: Vector, readings: list[Reading]) -> Program[None]:
-        """As many as all ranks find time for by the first ones, one right after the other."""
+        """As many as all ranks find time for by the first ones, one right after the other, in several readings."""
         count = 5
-        for kind in ("", "all_reduce"):
+        for kind in ("", *["all_reduce"] * NUM_READINGS):
             before = Meter.read()
             for _ in range(count):
                 yield from AllReduce(value)
@@ -139,7 +141,7 @@ class Measurement(Coordination):
                 readings.append(self.moved(kind, value.nbytes, took, count))
             else:
                 longest = max((yield from Gather(took.wall))) / count
-                count = max(5, min(1000, int(self.seconds / len(PARTS_OF_MODEL) / longest)))
+                count = max(5, min(1000, int(self.seconds / len(PARTS_OF_MODEL) / longest)) // NUM_READINGS)
 
     def in_training(
         self, node: Node, weights: Vector, samples: int, exchange: Callable[[], Program[Any]], rounds: int | None, readings: list[Reading]
@@ -303,15 +305,15 @@ class AroundServer(Measurement):
                 yield from Send(message.source, message.payload)
 
     def round_trips(self, node: Node, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:
-        """Messages to the server that it sends back, one after the other; half the time of both counts as one."""
-        seconds = self.seconds / len(PARTS_OF_MODEL) / node.num_workers
-        count, began, before = 0, time.perf_counter(), Meter.read()
-        while count < 10 or time.perf_counter() - began < seconds:
-            yield from Send(node.server, payload)
-            yield from Receive(node.server)
-            count += 1
-        took = Meter.read().since(before)
-        readings.append(self.moved(kind, payload.nbytes, took, 2 * count))
+        """Messages to the server that it sends back, one after the other, in several readings; half the time of both counts as one."""
+        seconds = self.seconds / len(PARTS_OF_MODEL) / node.num_workers / NUM_READINGS
+        for _ in range(NUM_READINGS):
+            count, before = 0, Meter.read()
+            while count < 5 or time.perf_counter() - before.wall < seconds:
+                yield from Send(node.server, payload)
+                yield from Receive(node.server)
+                count += 1
+            readings.append(self.moved(kind, payload.nbytes, Meter.read().since(before), 2 * count))
         yield from Send(node.server)
 
     def echoes(self, num_asking: int, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:

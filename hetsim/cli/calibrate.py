@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
 import platform
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from hetsim import checks
 from hetsim.calibration.cluster import Calibrated, calibrated
+from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_of
+from hetsim.calibration.drift import told as table
 from hetsim.calibration.fit import shown
 from hetsim.calibration.measured import Measured
 from hetsim.calibration.program import FITTED, AmongWorkers, AroundServer, Measurement, Uncapped, sizes_of
@@ -26,19 +29,22 @@ from hetsim.cli.entries import entries_of
 from hetsim.cli.environment import check_shown, hidden
 from hetsim.cli.errors import USERS, sentence
 from hetsim.cli.start import check_download
+from hetsim.cli.yaml_size import check_size
 from hetsim.cli.yaml_text import as_yaml
-from hetsim.cluster.model import Node, Server
+from hetsim.cluster.model import Cluster, Node, Server
+from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.plan import Plan
 from hetsim.dist.backend import Processes
 from hetsim.dist.facts import facts
 from hetsim.dist.launched import is_launched
 from hetsim.errors import RunFailed
 from hetsim.libraries import keep_processes_out
+from hetsim.results.config_file import UNREADABLE
 from hetsim.results.run_files import check_is_no_link
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.files import write_text
-from hetsim.workloads.phantom import PhantomWorkload
+from hetsim.workloads.phantom import BYTES, PhantomWorkload
 
 ABOUT = """Measure the machines of a cluster: how long gradients, updates, messages and all-reduces take there, and how much of the
 processors. The words are those of hetsim, with the workload and the cluster that training has; of the cluster, the nodes, quotas and links
@@ -51,11 +57,14 @@ def main() -> None:
     parser.add_argument("file", type=Path, metavar="FILE.yaml", help="the cluster to be written")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the words of hetsim")
     parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long each node is measured in each phase (10)")
+    parser.add_argument("--against", type=Path, metavar="OLD.yaml", help="an earlier calibration: say what has drifted since")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     try:
         keep_processes_out()
-        calibrate(arguments.file, arguments.words, seconds=arguments.seconds, config_dir=arguments.config_dir)
+        calibrate(
+            arguments.file, arguments.words, seconds=arguments.seconds, against=arguments.against, config_dir=arguments.config_dir
+        )  # fmt: skip
     except KeyboardInterrupt:
         tell("interrupted")
         sys.exit(130)
@@ -64,7 +73,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def calibrate(file: Path, words: Sequence[str], *, seconds: float, config_dir: Path | None) -> None:
+def calibrate(file: Path, words: Sequence[str], *, seconds: float, against: Path | None = None, config_dir: Path | None) -> None:
     """Measure, and write the file; in a process that does not lead, measure only."""
     if not 0.1 <= seconds <= 3600:
         raise ValueError(f"--seconds must be from 0.1 to 3600, not {seconds:g}")
@@ -72,16 +81,17 @@ def calibrate(file: Path, words: Sequence[str], *, seconds: float, config_dir: P
         raise ValueError(f"{file} must be called NAME.yaml, in a folder that there is: the cluster is written to it")
     check_is_no_link(file)
     checks.name("FILE", file.stem)
+    old = None if against is None else (against, written_cluster("--against", against))
     config, _, typed = composed(["backend=dist", *words, "pictures=false", "trace=none"], config_dir=config_dir)
     try:
-        _calibrate(config, typed, file, seconds)
+        _calibrate(config, typed, file, seconds, old)
     except Exception as error:
         kind = ValueError if isinstance(error, ValueError) else RunFailed
         said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
         raise kind(hidden(said, config)) from None
 
 
-def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: float) -> None:
+def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: float, old: tuple[Path, Cluster] | None) -> None:
     experiment, backend = build_experiment(config)
     _, environment = entries_of(config)
     check_download(experiment, typed, environment)
@@ -89,6 +99,9 @@ def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: fl
     for key in environment:
         if key.split(".")[0] == "cluster":
             raise ValueError(f"{key} must not come from an environment variable, as the calibrated cluster would show it: write it out")
+    if old is not None:
+        with named(f"--against {old[0]}"):
+            check_comparable(old[1], experiment.cluster)
     if isinstance(experiment.workload, PhantomWorkload):
         raise ValueError("workload=phantom computes nothing that could be measured: take the workload that you train")
     if not isinstance(backend, Processes):
@@ -110,14 +123,43 @@ def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: fl
     if not found:
         return
     plan_sizes = [sizes(experiment, rank) for rank in range(experiment.num_workers)]
-    result = calibrated(
-        experiment.cluster, file.stem, plan_sizes, among=found.get(AmongWorkers), around=found.get(AroundServer),
-        uncapped=found.get(Uncapped), capped_by_hetsim=backend.emulates == "quota",
-    )  # fmt: skip
+
+    def fitted(of: Mapping[type[Measurement], Measured]) -> Calibrated:
+        return calibrated(
+            experiment.cluster, file.stem, plan_sizes, among=of.get(AmongWorkers), around=of.get(AroundServer),
+            uncapped=of.get(Uncapped), capped_by_hetsim=backend.emulates == "quota",
+        )  # fmt: skip
+
+    result = fitted(found)
     num_parameters = next(iter(found.values())).num_parameters
     config = {"name": file.stem, "calibrated": validity(experiment, result, num_parameters), **result.config}
     write_text(file, remarks(experiment, result) + as_yaml(config))
     print(told(file, result), flush=True)
+    if old is not None:
+        divided = {kind: parts_of(measured) for kind, measured in found.items()}
+        parts = [fitted({kind: its[part] for kind, its in divided.items()}) for part in range(NUM_PARTS)]
+        clusters = [parse_cluster(each.config) for each in (result, *parts)]
+        nbytes = BYTES[experiment.dtype] * num_parameters
+        print(f"drift since {old[0]}:\n{table(drifts(old[1], clusters[0], clusters[1:], samples=plan_sizes, nbytes=nbytes))}", flush=True)
+
+
+def written_cluster(what: str, file: Path) -> Cluster:
+    """The cluster of a file; ValueError with one sentence that begins with `what` if it holds none."""
+    with named(f"{what} {file}"):
+        try:
+            check_size(file)
+            return parse_cluster(OmegaConf.to_container(OmegaConf.load(file)))
+        except (*UNREADABLE, OSError) as error:
+            raise ValueError(error.strerror if isinstance(error, OSError) else sentence(error)) from None
+
+
+@contextlib.contextmanager
+def named(what: str) -> Iterator[None]:
+    """While this lasts, a sentence begins with this."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
 
 
 def measure(

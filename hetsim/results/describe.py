@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,7 +42,7 @@ def describe(summary: Mapping[str, Any]) -> str:
 
 def _calibrated(calibration: Mapping[str, Any]) -> str:
     """How far what the prediction was made of is known to be off."""
-    error = f"{formatted(_percent(calibration.get('error')))} %"
+    error = f"{100 * calibration.get('error', math.nan):.1f} %"
     if composed := calibration.get("composed"):
         names = ", ".join(composed)
         return f"the cluster is composed of {names} and was never measured as a whole; hold-out error of their gradients: {error}"

@@ -97,8 +97,8 @@ def test_the_error_stands_beside_the_prediction(tmp_path: Path) -> None:
     composed_of = summary(tmp_path / "composed", "workload=digits", "method=asgd", held={**HELD, "composed": ["fast", "slow"]})
     by_hand = summary(tmp_path / "by hand", "workload=digits", "method=asgd", held=None)
 
-    assert describe(predicted).splitlines()[-1] == ("  calibrated on 2026-11-23; the calibration's own hold-out error: gradients 2.17 %")
-    assert "composed of fast, slow and was never measured as a whole; hold-out error of their gradients: 2.17 %" in describe(composed_of)
+    assert describe(predicted).splitlines()[-1] == ("  calibrated on 2026-11-23; the calibration's own hold-out error: gradients 2.2 %")
+    assert "composed of fast, slow and was never measured as a whole; hold-out error of their gradients: 2.2 %" in describe(composed_of)
     assert "calibrat" not in describe(by_hand)
     assert "calibrat" not in describe({**predicted, "backend": "dist"})  # a measurement needs no error of a prediction
 

@@ -1,0 +1,131 @@
+"""What has changed since an earlier calibration, number by number, and what of that is more than a measurement varies by itself."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import stdev
+
+from hetsim.calibration.measured import Measured, Reading
+from hetsim.cluster.compute_times import interpolated
+from hetsim.cluster.model import Cluster, Node
+
+NUM_PARTS = 4
+"""Into which the readings of a measurement are divided, one after the other, to see how much a number varies."""
+BEYOND = 2.0
+"""A number has drifted that has changed by more than so many times the standard deviation of these parts."""
+
+Quantity = tuple[str, str]
+"""Of what, and which number: ("node 0", "seconds_per_update")."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A number as it was and as it is."""
+
+    of: str
+    quantity: str
+    old: float
+    new: float
+    deviation: float
+    """The standard deviation of the new number over parts of its measurement."""
+
+    @property
+    def ratio(self) -> float | None:
+        """New over old; None for what was 0."""
+        return self.new / self.old if self.old else None
+
+    @property
+    def has_drifted(self) -> bool:
+        """Whether it has changed by more than it varies."""
+        return abs(self.new - self.old) > BEYOND * self.deviation
+
+
+def drifts(old: Cluster, new: Cluster, parts: Sequence[Cluster], *, samples: Sequence[Sequence[int]], nbytes: int) -> list[Drift]:
+    """All numbers of the new cluster beside the old ones; `parts` are the new one, fitted to parts of its readings.
+
+    ValueError with one sentence if they have not as many nodes. Gradients are compared at batch sizes of each node, messages and all-reduces with vectors of so many bytes.
+    """
+    check_comparable(old, new)
+    lines = [not any(cluster.nodes[rank].table for cluster in (old, new)) for rank in range(new.num_workers)]
+    before, after, *found = (quantities(each, samples=samples, nbytes=nbytes, lines=lines) for each in (old, new, *parts))
+    return [
+        Drift(*key, before[key], number, _deviation([numbers[key] for numbers in found if key in numbers]))
+        for key, number in after.items()
+        if key in before and (number or before[key])
+    ]
+
+
+def check_comparable(old: Cluster, new: Cluster) -> None:
+    """ValueError with one sentence if they have not as many nodes."""
+    if old.num_workers != new.num_workers:
+        raise ValueError(f"it has {old.num_workers} nodes, and the cluster that is measured {new.num_workers}: compare it with one like it")
+
+
+def quantities(cluster: Cluster, *, samples: Sequence[Sequence[int]], nbytes: int, lines: Sequence[bool]) -> dict[Quantity, float]:
+    """The numbers of a cluster that a calibration measures; `lines` says of which nodes a gradient's time is a line in all clusters."""
+    found: dict[Quantity, float] = {}
+    for rank, node in enumerate(cluster.nodes):
+        of, sizes = f"node {rank}", sorted(samples[rank])
+        if lines[rank]:
+            found |= {(of, "seconds_per_sample"): node.seconds_per_sample, (of, "overhead_seconds"): node.overhead_seconds}
+        for size in dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1])):
+            found[of, f"gradient of {size} samples"] = _gradient(node, size)
+        found |= {(of, "seconds_per_update"): node.seconds_per_update, (of, "cold_seconds"): node.cold_seconds}
+    found["server", "seconds_per_update"] = cluster.server.seconds_per_update
+    network, of = cluster.network, f"message of {nbytes} bytes"
+    found[of, "seconds"] = network.latency_seconds + nbytes / network.bytes_per_second
+    if (cpu := network.cpu) is not None:
+        found |= {(of, "CPU-seconds at each end"): (cpu.send(nbytes) + cpu.receive(nbytes)) / 2, (of, "thread_seconds"): cpu.thread_seconds}
+    of = f"all-reduce of {nbytes} bytes"
+    if network.all_reduce_table:
+        found[of, "seconds"] = interpolated(network.all_reduce_table, nbytes)
+    if cpu is not None:
+        found[of, "CPU-seconds of each"] = cpu.collective(nbytes)
+    for name, host in cluster.hosts.items():
+        found[name, "speed of busy cores"] = host.speed(host.cores)
+    return found
+
+
+def parts_of(measured: Measured) -> list[Measured]:
+    """The readings of each kind and size in parts, one after the other in time; where there are too few, each part has all of them."""
+    divided = [_divided(readings) for readings in measured.readings]
+    return [Measured([of_rank[part] for of_rank in divided], measured.facts, measured.num_parameters) for part in range(NUM_PARTS)]
+
+
+def _divided(readings: Sequence[Reading]) -> list[list[Reading]]:
+    alike: Mapping[tuple[str, int], list[Reading]] = defaultdict(list)
+    for reading in readings:
+        alike[reading.kind, reading.size].append(reading)
+    parts: list[list[Reading]] = [[] for _ in range(NUM_PARTS)]
+    for found in alike.values():
+        for place, part in enumerate(parts):
+            part += found[len(found) * place // NUM_PARTS : len(found) * (place + 1) // NUM_PARTS] if len(found) >= NUM_PARTS else found
+    return parts
+
+
+def _gradient(node: Node, samples: int) -> float:
+    """Its seconds before noise."""
+    return interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
+
+
+def _deviation(numbers: Sequence[float]) -> float:
+    return stdev(numbers) if len(numbers) > 1 else 0.0
+
+
+def told(drifted: Sequence[Drift]) -> str:
+    """A table for the terminal, in which a star marks what has drifted."""
+    rows = [("", "", "old", "new", "ratio", "spread", "")]
+    for drift in drifted:
+        ratio = "–" if drift.ratio is None else f"{drift.ratio:.3g}"
+        spread = f"{100 * drift.deviation / drift.new:.1f} %" if drift.new else "–"
+        rows.append((drift.of, drift.quantity, f"{drift.old:.4g}", f"{drift.new:.4g}", ratio, spread, "*" if drift.has_drifted else ""))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) if place < 2 else cell.rjust(width) for place, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    num = sum(drift.has_drifted for drift in drifted)
+    by = f"by more than {BEYOND:g} times what {NUM_PARTS} parts of this measurement differ by (spread, a standard deviation)"
+    return "\n".join([*(f"  {line}" for line in lines), f"{num} of {len(drifted)} numbers have drifted (*): {by}"])
