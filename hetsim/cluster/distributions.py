@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsim import checks
+from hetsim.cluster.factors import measured_factors
 
 GRADIENTS, PROFILING, SPELLS, SERVICE, JITTER, OUTAGES, PERIODS, SHARING = 1, 4, 6, 7, 8, 9, 10, 11
 """Keep the streams of random numbers of a run apart; 2, 3 and 5 are those of other draws from the same seed."""
@@ -35,14 +36,20 @@ COMMON: dict[str, tuple[tuple[str, ...], Standard]] = {
 """Distributions drawn without SciPy: names of the shape parameters, and a function that draws `size` numbers with loc 0, scale 1."""
 
 
+EMPIRICAL = "empirical"
+"""The law of numbers that were measured: each of them is drawn as often as any other."""
+
+
 @dataclass(frozen=True)
 class Distribution:
-    """A distribution of scipy.stats on numbers of at least zero: its name and its parameters (shapes, loc, scale)."""
+    """A distribution of scipy.stats on numbers of at least zero: its name and its parameters (shapes, loc, scale). Or an empirical one."""
 
     distribution: str
     parameters: Mapping[str, float] = field(default_factory=dict)
     key: str = field(default="a distribution", compare=False)
     """Where it stands in the config."""
+    values: tuple[float, ...] = field(default=(), repr=False)
+    """The numbers of an empirical one, whose mean is 1."""
 
     def draws(self, *stream: int, least: float = 0.0) -> Iterator[float]:
         """The numbers of one random stream, which whole numbers identify; they do not depend on other streams.
@@ -69,10 +76,13 @@ class Distribution:
 
     def drawer(self) -> Callable[[np.random.Generator, int], NDArray[np.float64]]:
         """A function that draws `size` numbers from a generator."""
+        loc, scale = self.parameters.get("loc", 0.0), self.parameters.get("scale", 1.0)
+        if self.distribution == EMPIRICAL:
+            values = self.values
+            return lambda rng, size: loc + scale * np.array([values[place] for place in rng.integers(len(values), size=size).tolist()])
         if self.distribution in COMMON:
             names, standard = COMMON[self.distribution]
             shapes = [self.parameters[name] for name in names]
-            loc, scale = self.parameters.get("loc", 0.0), self.parameters.get("scale", 1.0)
             return lambda rng, size: loc + scale * standard(rng, size, *shapes)
         from scipy import stats
 
@@ -85,6 +95,12 @@ def parse_distribution(key: str, config: Any) -> Distribution:
     if not isinstance(config, Mapping) or not isinstance(config.get("distribution"), str):
         raise ValueError(f"{key} must be null or a mapping such as {{distribution: lognorm, s: 0.1}}, not {config!r}")
     name = config["distribution"]
+    if name == EMPIRICAL:
+        entry = checks.mapping(key, config, required=("distribution", "file"), optional=("loc", "scale"))
+        values = measured_factors(f"{key}.file", entry["file"])
+        scale = checks.seconds(f"{key}.scale", 1.0 if entry.get("scale") is None else entry["scale"])
+        loc = checks.seconds(f"{key}.loc", 0.0 if entry.get("loc") is None else entry["loc"], zero=True)
+        return Distribution(name, {"loc": loc, "scale": scale}, key, values)
     shapes = COMMON[name][0] if name in COMMON else _shapes(key, name)
     entry = checks.mapping(key, config, required=("distribution", *shapes), optional=("loc", "scale"))
     parameters = {}

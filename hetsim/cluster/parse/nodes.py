@@ -6,11 +6,11 @@ import csv
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
+from hetsim.cluster.factors import regular_file
 from hetsim.cluster.model import Node, SlowSpells
 from hetsim.cluster.parse.hosts import COLD, CPU, _cold, _cpu
 from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _number, _table
@@ -98,9 +98,7 @@ def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
     if not isinstance(value, str):
         raise ValueError(f"{key} must be null or the name of a CSV file with the columns seconds,factor, not {value!r}")
     try:
-        if Path(value).exists() and (not Path(value).is_file() or Path("/proc") in Path(value).resolve().parents):
-            raise ValueError("it is no regular file")
-        with Path(value).open(encoding="utf-8-sig", newline="") as file:
+        with regular_file(value).open(encoding="utf-8-sig", newline="") as file:
             head, *rows = [*csv.reader(file)] or [[]]
     except (OSError, ValueError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text" if isinstance(error, UnicodeDecodeError) else error
