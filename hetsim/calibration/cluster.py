@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from hetsim.calibration.fit import LEAST_SECONDS, Cold, Line, Steps, alone_of, busy_speeds, means, noise_of, shown
+from hetsim.calibration.fit import LEAST_SECONDS, Cold, Line, Steps, alone_of, busy_speeds, means, shown
 from hetsim.calibration.measured import Measured, Process, Reading
+from hetsim.calibration.noise import Noise
 from hetsim.cluster.model import Cluster, Node, Server
 
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
@@ -26,6 +27,10 @@ class Calibrated:
     config: dict[str, Any]
     steps: list[Steps]
     """Of each worker."""
+    service: Noise | None = None
+    """Of the server's updates, if there is one."""
+    laws: dict[str, Noise] = field(default_factory=dict)
+    """By the files that the config names for them."""
 
     @property
     def error(self) -> float:
@@ -42,10 +47,12 @@ def calibrated(
     around: Measured | None,
     uncapped: Measured | None = None,
     capped_by_hetsim: bool,
+    beside: str | None = None,
 ) -> Calibrated:
     """The cluster of these readings: those among workers, around a server, or both; and, where there are, those without hetsim's caps.
 
-    `fitted` are the batch sizes of each worker that its times are fitted to; `capped_by_hetsim` says that the given quotas were emulated.
+    `fitted` are the batch sizes of each worker that its times are fitted to; `capped_by_hetsim` says that the given quotas were emulated;
+    `beside` is how the names of files for measured noise begin, None if there are to be none.
     """
     found = [measured for measured in (among, around) if measured is not None]
     num_workers = given.num_workers
@@ -58,18 +65,21 @@ def calibrated(
     steps = [its.scaled(_in_training(found, rank, its, colds[rank], speeds[rank])) for rank, its in enumerate(steps)]
     names = {machine: f"host{place}" for place, machine in enumerate(dict.fromkeys(process.machine for process in processes))}
     nodes = []
+    files = [None if beside is None else f"{beside}-{end}.csv" for end in ends_of(num_workers)]
+    laws = dict(zip(files, (each.noise for each in steps), strict=False))
     for rank, node in enumerate(given.nodes):
-        row = {"count": 1, **steps[rank].as_row(), **colds[rank].as_row()}
+        row = {"count": 1, **steps[rank].as_row(files[rank]), **colds[rank].as_row()}
         if among is not None:
             row["seconds_per_update"] = shown(fmean(_updates(among, rank)))
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **_kept(node)}
         nodes.append(row)
     server: dict[str, Any] = {"seconds_per_update": shown(given.server.seconds_per_update)}
+    service = None
     if around is not None:
         updates = _updates(around, num_workers)
         mean = fmean(updates)
-        deviation = fmean((seconds / mean - 1) ** 2 for seconds in updates) ** 0.5
-        server = {"seconds_per_update": shown(mean), **noise_of(deviation), "host": names[processes[num_workers].machine]}
+        laws[files[-1]] = service = Noise.fitted([seconds / mean for seconds in updates])
+        server = {"seconds_per_update": shown(mean), **service.as_row(files[-1]), "host": names[processes[num_workers].machine]}
         server |= _quota(given.server, processes[num_workers], by_hetsim=capped_by_hetsim)
     server |= _kept(given.server)
     config = {
@@ -79,7 +89,12 @@ def calibrated(
         "server": server,
         "hosts": {names[machine]: host for machine, host in hosts.items()},
     }
-    return Calibrated(config, steps)
+    return Calibrated(config, steps, service, {file: law for file, law in laws.items() if file is not None and law.takes_measured})
+
+
+def ends_of(num_workers: int) -> list[str]:
+    """What the files for measured noise are called after: each node, and the server."""
+    return [*(f"node{rank}" for rank in range(num_workers)), "server"]
 
 
 def _in_training(found: Sequence[Measured], rank: int, steps: Steps, cold: Cold, speeds: Sequence[float]) -> float:

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from hetsim.calibration.measured import Reading
+from hetsim.calibration.noise import Noise
 from hetsim.cluster.compute_times import interpolated
 
 AS_GOOD = 0.005
 """A line is preferred to a table whose error is smaller by less than this."""
-LEAST_NOISE = 0.005
-"""Of the standard deviation over the mean: less is none."""
 LEAST_SECONDS = 1e-9
 LEAST_COLD = 0.02
 """Of what a gradient takes: less is no coldness."""
@@ -53,10 +52,12 @@ class Steps:
     error_of_line: float
     """The mean relative error at the sizes that were held out."""
     error_of_table: float
-    noise: float
-    """The standard deviation of a gradient's time over its mean."""
+    noise: Noise
+    """Of the times of gradients over the mean of their size."""
     sizes: tuple[int, int]
     """The smallest and the largest batch that was measured."""
+    means: tuple[tuple[int, float], ...] = ()
+    """The mean seconds of each size that was measured, those that were held out among them."""
 
     @property
     def takes_table(self) -> bool:
@@ -75,36 +76,35 @@ class Steps:
     def scaled(self, factor: float) -> Steps:
         """Each gradient takes so many times as long."""
         line = Line(factor * self.line.constant, factor * self.line.slope)
-        return replace(self, line=line, table=tuple((size, factor * seconds) for size, seconds in self.table))
+        table, means = (tuple((size, factor * seconds) for size, seconds in points) for points in (self.table, self.means))
+        return replace(self, line=line, table=table, means=means)
 
     @classmethod
     def fitted(cls, readings: Iterable[Reading], fitted: Sequence[int]) -> Steps:
         """To the readings of these sizes; the others are held out."""
-        seconds: dict[int, list[float]] = defaultdict(list)
-        for reading in readings:
-            seconds[reading.size].append(reading.cpu_seconds)
-        means = {size: max(fmean(times), LEAST_SECONDS) for size, times in sorted(seconds.items())}
-        points = {size: mean for size, mean in means.items() if size in fitted}
-        others = {size: mean for size, mean in means.items() if size not in fitted} or points
+        readings = list(readings)
+        by_size = means(readings, "cpu_seconds")
+        points = {size: mean for size, mean in by_size.items() if size in fitted}
+        others = {size: mean for size, mean in by_size.items() if size not in fitted} or points
         line, table = Line.fitted(points), _rising(points)
-        residuals = [time / means[size] - 1 for size, times in seconds.items() for time in times]
         return cls(
             line=line,
             table=table,
             error_of_line=fmean(abs(line(size) / mean - 1) for size, mean in others.items()),
             error_of_table=fmean(abs(interpolated(table, size) / mean - 1) for size, mean in others.items()),
-            noise=math.sqrt(fmean(residual**2 for residual in residuals)),
-            sizes=(min(means), max(means)),
+            noise=Noise.fitted([max(reading.cpu_seconds, LEAST_SECONDS) / by_size[reading.size] for reading in readings]),
+            sizes=(min(by_size), max(by_size)),
+            means=tuple(by_size.items()),
         )
 
-    def as_row(self) -> dict[str, Any]:
-        """The keys of a row of `cluster.nodes`."""
+    def as_row(self, file: str | None = None) -> dict[str, Any]:
+        """The keys of a row of `cluster.nodes`; `file` is where measured noise is written."""
         row: dict[str, Any] = {}
         if self.takes_table:
             row["table"] = [[size, shown(seconds)] for size, seconds in self.table]
         else:
             row |= {"seconds_per_sample": max(shown(self.line.slope), LEAST_SECONDS), "overhead_seconds": shown(self.line.constant)}
-        return row | noise_of(self.noise)
+        return row | self.noise.as_row(file)
 
 
 @dataclass(frozen=True)
@@ -140,13 +140,6 @@ class Cold:
     def as_row(self) -> dict[str, float]:
         """The keys of a row of `cluster.nodes`."""
         return {"cold_seconds": shown(self.most), "cooling_seconds": shown(self.cooling)} if self.most else {}
-
-
-def noise_of(deviation: float) -> dict[str, Any]:
-    """The key `noise` of a factor with mean 1 and this standard deviation."""
-    if deviation < LEAST_NOISE:
-        return {}
-    return {"noise": {"distribution": "gamma", "a": shown(1 / deviation**2), "scale": shown(deviation**2)}}
 
 
 def means(readings: Iterable[Reading], column: str) -> dict[int, float]:

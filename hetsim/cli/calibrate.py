@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
-import os
-import platform
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,17 +16,16 @@ from hetsim import checks
 from hetsim.calibration.cluster import Calibrated, calibrated
 from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_of
 from hetsim.calibration.drift import told as table
-from hetsim.calibration.fit import shown
 from hetsim.calibration.measured import Measured
 from hetsim.calibration.program import FITTED, AmongWorkers, AroundServer, Measurement, Uncapped, sizes_of
 from hetsim.cli.build import build_experiment
+from hetsim.cli.calibrated import check_places, prefix, told, write_all
 from hetsim.cli.compose import composed
 from hetsim.cli.entries import entries_of
 from hetsim.cli.environment import check_shown, hidden
 from hetsim.cli.errors import USERS, sentence
 from hetsim.cli.start import check_download
 from hetsim.cli.yaml_size import check_size
-from hetsim.cli.yaml_text import as_yaml
 from hetsim.cluster.model import Cluster, Node, Server
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.plan import Plan
@@ -40,11 +35,10 @@ from hetsim.dist.launched import is_launched
 from hetsim.errors import RunFailed
 from hetsim.libraries import keep_processes_out
 from hetsim.results.config_file import UNREADABLE
-from hetsim.results.run_files import check_is_no_link
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.files import write_text
-from hetsim.workloads.phantom import BYTES, PhantomWorkload
+from hetsim.workloads.phantom import PhantomWorkload
+from hetsim.workloads.task import BYTES
 
 ABOUT = """Measure the machines of a cluster: how long gradients, updates, messages and all-reduces take there, and how much of the
 processors. The words are those of hetsim, with the workload and the cluster that training has; of the cluster, the nodes, quotas and links
@@ -79,7 +73,6 @@ def calibrate(file: Path, words: Sequence[str], *, seconds: float, against: Path
         raise ValueError(f"--seconds must be from 0.1 to 3600, not {seconds:g}")
     if file.suffix != ".yaml" or not file.parent.is_dir():
         raise ValueError(f"{file} must be called NAME.yaml, in a folder that there is: the cluster is written to it")
-    check_is_no_link(file)
     checks.name("FILE", file.stem)
     old = None if against is None else (against, written_cluster("--against", against))
     config, _, typed = composed(["backend=dist", *words, "pictures=false", "trace=none"], config_dir=config_dir)
@@ -99,6 +92,7 @@ def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: fl
     for key in environment:
         if key.split(".")[0] == "cluster":
             raise ValueError(f"{key} must not come from an environment variable, as the calibrated cluster would show it: write it out")
+    check_places(file, experiment.num_workers)
     if old is not None:
         with named(f"--against {old[0]}"):
             check_comparable(old[1], experiment.cluster)
@@ -124,21 +118,20 @@ def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: fl
         return
     plan_sizes = [sizes(experiment, rank) for rank in range(experiment.num_workers)]
 
-    def fitted(of: Mapping[type[Measurement], Measured]) -> Calibrated:
+    def fitted(of: Mapping[type[Measurement], Measured], *, beside: str | None = None) -> Calibrated:
         return calibrated(
             experiment.cluster, file.stem, plan_sizes, among=of.get(AmongWorkers), around=of.get(AroundServer),
-            uncapped=of.get(Uncapped), capped_by_hetsim=backend.emulates == "quota",
+            uncapped=of.get(Uncapped), capped_by_hetsim=backend.emulates == "quota", beside=beside,
         )  # fmt: skip
 
-    result = fitted(found)
+    result = fitted(found, beside=prefix(file))
     num_parameters = next(iter(found.values())).num_parameters
-    config = {"name": file.stem, "calibrated": validity(experiment, result, num_parameters), **result.config}
-    write_text(file, remarks(experiment, result) + as_yaml(config))
+    write_all(file, experiment, result, num_parameters)
     print(told(file, result), flush=True)
     if old is not None:
         divided = {kind: parts_of(measured) for kind, measured in found.items()}
         parts = [fitted({kind: its[part] for kind, its in divided.items()}) for part in range(NUM_PARTS)]
-        clusters = [parse_cluster(each.config) for each in (result, *parts)]
+        clusters = [parse_cluster(each.config) for each in (fitted(found), *parts)]
         nbytes = BYTES[experiment.dtype] * num_parameters
         print(f"drift since {old[0]}:\n{table(drifts(old[1], clusters[0], clusters[1:], samples=plan_sizes, nbytes=nbytes))}", flush=True)
 
@@ -196,58 +189,6 @@ def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]
     phases = {AmongWorkers: gradients + num_workers + 2, AroundServer: gradients + num_workers + 3, Uncapped: gradients + 1}
     total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)
     return f"hetsim-calibrate: {num_workers} workers, about {total / 60:.1f} minutes, or more where a batch takes seconds"
-
-
-def validity(experiment: Experiment, result: Calibrated, num_parameters: int) -> dict[str, Any]:
-    """What the cluster holds for, as both backends read it."""
-    import torch
-
-    return {
-        "date": datetime.date.today().isoformat(),
-        "machine": platform.machine(),
-        "workload": experiment.workload.name,
-        "num_parameters": num_parameters,
-        "samples": [min(steps.sizes[0] for steps in result.steps), max(steps.sizes[1] for steps in result.steps)],
-        "dtype": experiment.dtype,
-        "torch": str(torch.__version__),
-        "threads": experiment.threads,
-        "device": experiment.device,
-        "error": shown(result.error),
-    }
-
-
-def remarks(experiment: Experiment, result: Calibrated) -> str:
-    """What a reader of the file should know, as comments: when, where and of what it was measured, and its error."""
-    smallest, largest = min(steps.sizes[0] for steps in result.steps), max(steps.sizes[1] for steps in result.steps)
-    import torch
-
-    lines = [
-        f"Measured by hetsim-calibrate on {datetime.date.today().isoformat()}, with PyTorch {torch.__version__} on {platform.machine()}.",
-        f"Valid for workload {experiment.workload.name}, dtype {experiment.dtype}, {smallest} to {largest} samples a gradient, "
-        f"threads={experiment.threads}, device={experiment.device}.",
-        f"Gradients at batch sizes that were held out: {100 * result.error:.1f} % mean error, by node "
-        + ", ".join(f"{100 * steps.error:.1f} %" for steps in result.steps)
-        + ".",
-        "Times are CPU-seconds, on a core of a machine whose other cores are idle.",
-    ]
-    return "".join(f"# {checks.one_line(line)}\n" for line in lines)
-
-
-def told(file: Path, result: Calibrated) -> str:
-    """What was found, for the terminal."""
-    rows = []
-    for rank, steps in enumerate(result.steps):
-        line = f"{1e6 * steps.line.slope:.4g} µs a sample + {1e3 * steps.line.constant:.4g} ms"
-        kept = "the table" if steps.takes_table else "the line"
-        rows.append(
-            f"  node {rank}: {line}, error {100 * steps.error_of_line:.1f} %; table {100 * steps.error_of_table:.1f} %: {kept} is taken; "
-            f"noise {100 * steps.noise:.1f} %"
-        )
-    for name, host in result.config["hosts"].items():
-        rows.append(f"  {name}: {host['cores']} cores, speeds while busy {host.get('busy_speeds', 'not measured')}")
-    network: dict[str, Any] = result.config["network"]
-    rows.append(f"  messages: {1e6 * network['latency_seconds']:.4g} µs + {1e9 / network['bytes_per_second']:.4g} ns a byte")
-    return "\n".join([*rows, f"{os.path.relpath(file)}: gradients at sizes that were held out, {100 * result.error:.1f} % mean error"])
 
 
 def tell(message: str) -> None:

@@ -12,7 +12,9 @@ from worlds import exit_status, experiment
 import hetsim
 from hetsim.calibration.cluster import Calibrated
 from hetsim.calibration.fit import Line, Steps
-from hetsim.cli.calibrate import main, remarks
+from hetsim.calibration.noise import Noise
+from hetsim.cli.calibrate import main
+from hetsim.cli.calibrated import remarks
 
 NODES = "cluster.nodes=[{count: 2, seconds_per_sample: 1, overhead_seconds: 1}]"
 
@@ -31,6 +33,7 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
     said = capfd.readouterr().out
     assert re.search(r"2 workers, about \d+\.\d minutes", said)
     assert re.search(r"cluster/lab\.yaml: gradients at sizes that were held out, \d+\.\d % mean error", said)
+    assert (tmp_path / "cluster" / "lab.png").read_bytes().startswith(b"\x89PNG")
     text = file.read_text()
     assert text.startswith("# Measured by hetsim-calibrate on 20")
     assert "4 to 64 samples a gradient" in text
@@ -49,7 +52,7 @@ def test_a_workloads_name_stays_in_its_comment(monkeypatch: pytest.MonkeyPatch) 
     """A line break in it would begin a key of the cluster."""
     made = experiment("workload=digits")
     monkeypatch.setitem(vars(made.workload), "name", "mine\nfaults: {}")
-    steps = Steps(line=Line(1.0, 1.0), table=((8, 1.0),), error_of_line=0.0, error_of_table=0.0, noise=0.0, sizes=(8, 16))
+    steps = Steps(line=Line(1.0, 1.0), table=((8, 1.0),), error_of_line=0.0, error_of_table=0.0, noise=Noise(), sizes=(8, 16))
 
     said = remarks(made, Calibrated({}, [steps]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def test_a_line_is_found() -> None:
     assert (steps.line.constant, steps.line.slope) == pytest.approx((2e-3, 1e-4), rel=1e-9)
     assert steps.error == pytest.approx(0.0, abs=1e-12)
     assert not steps.takes_table
-    assert steps.noise == pytest.approx(0.0, abs=1e-12)
+    assert steps.noise.deviation == pytest.approx(0.0, abs=1e-12)
     assert steps.as_row() == {"seconds_per_sample": 1e-4, "overhead_seconds": 2e-3}
 
 
@@ -261,3 +262,29 @@ def test_the_machines_work_is_counted() -> None:
         sum(range(1000))
 
     assert machine_seconds() - before >= 0.15
+
+
+def test_a_cluster_names_the_files_of_what_was_measured(tmp_path: Path) -> None:
+    """Of one node whose gradients have two modes; the other one's are a gamma law, and need no file."""
+    chance = random.Random(0)
+    among, _ = measured()
+    for reading in among.of(0, "alone"):
+        among.readings[0].remove(reading)
+    among.readings[0] += [
+        Reading("alone", size, 9.0, (1e-3 + size * 1e-5) * (2.0 if chance.random() < 0.13 else 1.0)) for _ in range(80) for size in SIZES
+    ]
+    given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
+    found, without = (
+        calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False, beside=beside)
+        for beside in (str(tmp_path / "lab"), None)
+    )
+    for file, noise in found.laws.items():
+        Path(file).write_text(noise.as_csv())
+    nodes = parse_cluster(found.config).nodes
+
+    assert [*found.laws] == [str(tmp_path / "lab-node0.csv")]
+    assert nodes[0].noise is not None
+    assert max(nodes[0].noise.values) / min(nodes[0].noise.values) == pytest.approx(2.0, rel=0.1)
+    assert nodes[1].noise is None
+    assert without.laws == {}
+    assert without.config["nodes"][0]["noise"]["distribution"] == "gamma"

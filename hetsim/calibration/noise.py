@@ -1,0 +1,114 @@
+"""What is left of measured times after the fit: its law, and whether one time says something of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+AS_GOOD = 0.005
+"""The gamma law is preferred to the measured factors if their error is smaller by less than this."""
+LEAST_NOISE = 0.005
+"""Of the standard deviation over the mean: less is none."""
+LEAST_FACTORS = 50
+"""Of fewer factors, quantiles say little."""
+MAX_WRITTEN = 2000
+"""Factors that are written to a file: of more, as many quantiles."""
+QUANTILES = np.array([*np.arange(0.05, 0.96, 0.05), 0.99])
+LEAST_SPELL, SLOW = 5, 1.5
+"""A slow spell is at least so many times in a row that are each more than so many medians."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Factors of mean 1 on fitted times, in the order of time, and how well two laws predict the quantiles of those not fitted to."""
+
+    deviation: float = 0.0
+    """The standard deviation."""
+    factors: tuple[float, ...] = ()
+    error_of_gamma: float = 0.0
+    """The mean relative error of quantiles of one half of the factors, by the law that is fitted to the other half."""
+    error_of_measured: float = 0.0
+    """The same, by the quantiles of the other half itself."""
+
+    @classmethod
+    def fitted(cls, factors: Sequence[float]) -> Noise:
+        """To factors whose mean is 1; every other one is held out, and then the others."""
+        deviation = fmean((factor - 1) ** 2 for factor in factors) ** 0.5
+        if deviation < LEAST_NOISE or len(factors) < LEAST_FACTORS:
+            return cls(deviation, tuple(factors))
+        halves = [np.array(factors[place::2]) for place in range(2)]
+        errors = [
+            [_error(law(known), held_out) for known, held_out in (halves, halves[::-1])] for law in (_gamma_quantiles, _own_quantiles)
+        ]
+        return cls(deviation, tuple(factors), *map(fmean, errors))
+
+    @property
+    def takes_measured(self) -> bool:
+        """Whether the measured factors are clearly better than the gamma law."""
+        return self.error_of_measured < self.error_of_gamma - AS_GOOD
+
+    @property
+    def autocorrelation(self) -> float:
+        """Of each factor with the next one, from −1 to 1; 0 where factors do not differ."""
+        if self.deviation < LEAST_NOISE or len(self.factors) < 3:
+            return 0.0
+        longer = np.array(self.factors) - 1
+        return float((longer[:-1] * longer[1:]).mean() / (longer**2).mean())
+
+    @property
+    def slow_spells(self) -> list[float]:
+        """Of each slow spell, how many times as long as the median its times are on average."""
+        if not self.factors:
+            return []
+        slow = np.array(self.factors) / np.median(self.factors)
+        runs = (list(run) for is_slow, run in groupby(slow.tolist(), key=lambda factor: factor > SLOW) if is_slow)
+        return [fmean(run) for run in runs if len(run) >= LEAST_SPELL]
+
+    def as_row(self, file: str | None) -> dict[str, Any]:
+        """The key `noise` of a factor with mean 1; `file` is where measured ones are written, None if they cannot be."""
+        if self.deviation < LEAST_NOISE:
+            return {}
+        if self.takes_measured and file is not None:
+            return {"noise": {"distribution": "empirical", "file": file}}
+        variance = self.deviation**2
+        return {"noise": {"distribution": "gamma", "a": float(f"{1 / variance:.4g}"), "scale": float(f"{variance:.4g}")}}
+
+    def as_csv(self) -> str:
+        """The measured factors as a law's file has them."""
+        factors = np.array(self.factors)
+        if len(factors) > MAX_WRITTEN:
+            factors = np.quantile(factors, (np.arange(MAX_WRITTEN) + 0.5) / MAX_WRITTEN)
+        return "factor\n" + "".join(f"{factor:.5g}\n" for factor in factors)
+
+    def told(self) -> str:
+        """In words."""
+        spells = self.slow_spells
+        slow = f"{len(spells)} slow spells, {fmean(spells):.2g} times as long" if spells else "no slow spells"
+        said = f"noise {100 * self.deviation:.1f} %, autocorrelation {self.autocorrelation:.2f}, {slow}"
+        if self.deviation < LEAST_NOISE or len(self.factors) < LEAST_FACTORS:
+            return said
+        kept = "measured ones are" if self.takes_measured else "gamma is"
+        errors = f"gamma {100 * self.error_of_gamma:.1f} %, measured ones {100 * self.error_of_measured:.1f} %"
+        return f"{said}; quantiles held out: {errors}: {kept} taken"
+
+
+def _gamma_quantiles(factors: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.special import gammaincinv
+
+    variance = max(float((factors / factors.mean()).var()), LEAST_NOISE**2)
+    quantiles: NDArray[np.float64] = factors.mean() * variance * gammaincinv(1 / variance, QUANTILES)
+    return quantiles
+
+
+def _own_quantiles(factors: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.quantile(factors, QUANTILES)
+
+
+def _error(predicted: NDArray[np.float64], held_out: NDArray[np.float64]) -> float:
+    return float(np.abs(predicted / np.quantile(held_out, QUANTILES) - 1).mean())

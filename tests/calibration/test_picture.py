@@ -1,0 +1,68 @@
+"""The page of a calibration shows what was measured and what was fitted to it."""
+
+from __future__ import annotations
+
+import pytest
+from matplotlib.figure import Figure
+from test_fit import HELD_OUT, SIZES, readings
+
+from hetsim.calibration.fit import Steps
+from hetsim.calibration.picture import MAX_NODES, page
+from hetsim.results.figures import own_style
+
+FAST = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4, deviation=0.1), SIZES)
+
+
+def drawn(*steps: Steps) -> Figure:
+    """A page of these nodes."""
+    with own_style():
+        figure = page("lab", steps)
+        figure.draw_without_rendering()
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def test_points_lie_where_they_were_measured_and_the_fit_passes_by() -> None:
+    """Held-out sizes and fitted ones apart; the law of noise beside its factors, with its deviation in words."""
+    fit, noise = drawn(FAST).axes
+    fitted, held_out = ([*map(tuple, points.get_offsets())] for points in fit.collections)
+
+    assert [size for size, _ in fitted] == SIZES
+    assert [size for size, _ in held_out] == HELD_OUT
+    assert dict(fitted)[64] == pytest.approx(8.4, rel=0.1)
+    assert fit.lines[0].get_ydata()[-1] == pytest.approx(2 + 128 * 1.04 * 0.1, rel=0.1)
+    assert [line.get_label() for line in noise.lines] == ["measured residuals", "gamma law"]
+    assert noise.get_title(loc="left").startswith("deviation 9.7 %, autocorrelation 0.06")
+    assert fit.get_ylabel() == "ms of CPU"
+    assert fit.get_xlabel() == "samples of a gradient"
+
+
+def test_no_text_covers_another() -> None:
+    """Titles, labels, ticks and the legend, of a page of several rows."""
+    figure = drawn(*[FAST] * 3)
+    texts = [
+        figure._suptitle,
+        *(text for axes in figure.axes for text in (axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label)),
+    ]
+    for axes in figure.axes:
+        texts += [label for label in axes.get_xticklabels() if label.get_position()[0] <= axes.get_xlim()[1]]
+        texts += [label for label in axes.get_yticklabels() if label.get_position()[1] <= axes.get_ylim()[1]]
+    boxes = [text.get_window_extent() for text in texts if text is not None and text.get_text()]
+    boxes += [legend.get_window_extent() for legend in figure.legends]
+
+    assert len(boxes) > 40
+    assert not [(one, other) for place, one in enumerate(boxes) for other in boxes[:place] if one.overlaps(other)]
+
+
+def test_a_page_of_many_nodes_says_what_it_leaves_out() -> None:
+    figure = drawn(*[FAST] * (MAX_NODES + 1))
+
+    assert len(figure.axes) == 2 * MAX_NODES
+    assert figure._suptitle is not None
+    assert figure._suptitle.get_text().endswith(f"the first {MAX_NODES} of {MAX_NODES + 1} nodes")
+
+
+def test_gradients_without_noise_are_drawn() -> None:
+    exact = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4, repeats=1), SIZES)
+
+    assert len(drawn(exact).axes) == 2
