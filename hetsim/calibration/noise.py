@@ -89,7 +89,7 @@ class Noise:
     def told(self) -> str:
         """In words."""
         spells = self.slow_spells
-        slow = f"{len(spells)} slow spells, {fmean(spells):.2g} times as long" if spells else "no slow spells"
+        slow = f"{len(spells)} slow spell{'s' * (len(spells) > 1)}, {fmean(spells):.2g} times as long" if spells else "no slow spells"
         said = f"noise {100 * self.deviation:.1f} %, autocorrelation {self.autocorrelation:.2f}, {slow}"
         if self.deviation < LEAST_NOISE or len(self.factors) < LEAST_FACTORS:
             return said

@@ -44,11 +44,11 @@ def _fit(axes: Any, rank: int, steps: Steps) -> None:
     """Mean times of each size, and the law through those that were not held out."""
     fitted = dict(steps.table)
     sizes = np.linspace(0, steps.sizes[1] * 1.04, 200)
-    axes.plot(sizes, [1e3 * steps.seconds(size) for size in sizes], color=FIT, lw=1.5, label="what is predicted", zorder=1)
+    axes.plot(sizes, [1e3 * steps.seconds(size) for size in sizes], color=FIT, lw=1.5, label="prediction", zorder=1)
     for label, colour, marker, kept in (("fitted to", FITTED, "o", True), ("held out", HELD_OUT, "^", False)):
         points = [(size, 1e3 * seconds) for size, seconds in steps.means if (size in fitted) is kept]
         if points:
-            axes.scatter(*zip(*points, strict=True), color=colour, marker=marker, s=32, label=f"mean that was {label}", zorder=2)
+            axes.scatter(*zip(*points, strict=True), color=colour, marker=marker, s=32, label=f"mean, {label}", zorder=2)
     axes.set_xlim(0, None)
     axes.set_ylim(0, None)
     axes.set_ylabel("ms of CPU", fontsize=SMALL, color=INK)
@@ -68,9 +68,9 @@ def _noise(axes: Any, noise: Noise) -> None:
     axes.set_xlim(0, 1)
     axes.set_ylim(0, None)
     axes.set_ylabel("time / mean of its size", fontsize=SMALL, color=INK)
-    taken = "measured ones are drawn" if noise.takes_measured else "gamma is drawn"
+    taken = "measured" if noise.takes_measured else "gamma"
     axes.set_title(
-        f"deviation {100 * noise.deviation:.1f} %, autocorrelation {noise.autocorrelation:.2f}; {taken}",
+        f"deviation {100 * noise.deviation:.1f} %, autocorrelation {noise.autocorrelation:.2f}; law: {taken}",
         fontsize=SMALL,
         color=INK,
         loc="left",

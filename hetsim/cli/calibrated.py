@@ -81,12 +81,12 @@ def told(file: Path, result: Calibrated) -> str:
     for rank, steps in enumerate(result.steps):
         line = f"{1e6 * steps.line.slope:.4g} µs a sample + {1e3 * steps.line.constant:.4g} ms"
         kept = "the table" if steps.takes_table else "the line"
-        rows.append(
-            f"  node {rank}: {line}, error {100 * steps.error_of_line:.1f} %; table {100 * steps.error_of_table:.1f} %: {kept} is taken; "
-            f"{steps.noise.told()}"
-        )
+        rows += [
+            f"  node {rank}: {line}, error {100 * steps.error_of_line:.1f} %; table {100 * steps.error_of_table:.1f} %: {kept} is taken",
+            f"    {steps.noise.told()}",
+        ]
     if result.service is not None:
-        rows.append(f"  server: {1e3 * result.config['server']['seconds_per_update']:.4g} ms an update; {result.service.told()}")
+        rows += [f"  server: {1e3 * result.config['server']['seconds_per_update']:.4g} ms an update", f"    {result.service.told()}"]
     for name, host in result.config["hosts"].items():
         rows.append(f"  {name}: {host['cores']} cores, speeds while busy {host.get('busy_speeds', 'not measured')}")
     network: dict[str, Any] = result.config["network"]

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from matplotlib.figure import Figure
 from test_fit import HELD_OUT, SIZES, readings
+from test_noise import normalised
 
 from hetsim.calibration.fit import Steps
+from hetsim.calibration.noise import Noise
 from hetsim.calibration.picture import MAX_NODES, page
 from hetsim.results.figures import own_style
 
 FAST = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4, deviation=0.1), SIZES)
+
+
+WITH_MODES = replace(FAST, noise=Noise.fitted(normalised([1.0, 1.0, 1.0, 1.0, 2.0] * 100)))
+"""Whose texts are the longest."""
 
 
 def drawn(*steps: Steps) -> Figure:
@@ -39,7 +47,7 @@ def test_points_lie_where_they_were_measured_and_the_fit_passes_by() -> None:
 
 def test_no_text_covers_another() -> None:
     """Titles, labels, ticks and the legend, of a page of several rows."""
-    figure = drawn(*[FAST] * 3)
+    figure = drawn(*[WITH_MODES] * 3)
     texts = [
         figure._suptitle,
         *(text for axes in figure.axes for text in (axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label)),
@@ -51,6 +59,7 @@ def test_no_text_covers_another() -> None:
     boxes += [legend.get_window_extent() for legend in figure.legends]
 
     assert len(boxes) > 40
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0 and box.y1 <= figure.bbox.y1 for box in boxes)
     assert not [(one, other) for place, one in enumerate(boxes) for other in boxes[:place] if one.overlaps(other)]
 
 

@@ -1,0 +1,96 @@
+"""Machines that were calibrated separately, as one cluster that was never measured: its nodes are theirs, its links those of the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from hetsim.calibration.fit import shown
+
+ALIKE = ("workload", "num_parameters", "dtype", "threads")
+"""What all must have been calibrated with."""
+
+
+class Part(NamedTuple):
+    """A calibrated cluster as a config, the name of its file, and how many copies of all its machines are taken."""
+
+    name: str
+    config: Mapping[str, Any]
+    copies: int = 1
+
+
+def composed(name: str, parts: Sequence[Part]) -> dict[str, Any]:
+    """The cluster of all these nodes, each copy on hosts of its own; network and server are those of the first part.
+
+    ValueError with one sentence for parts that were not calibrated, or not with the same.
+    """
+    calibrated = _calibrated(parts)
+    first = parts[0].config
+    devices = {part.config["calibrated"]["device"] for part in parts}
+    rows: list[dict[str, Any]] = []
+    hosts: dict[str, Any] = {}
+    for part in parts:
+        for copy in range(part.copies):
+            server = first["server"] if part is parts[0] and copy == 0 else {}
+            for row in (*part.config["nodes"], server):
+                if row.get("host") is not None:
+                    hosts[_host(part, copy, row["host"])] = part.config["hosts"][row["host"]]
+            for row in part.config["nodes"]:
+                own = {"host": _host(part, copy, row["host"])} if row.get("host") is not None else {}
+                own |= {"device": row.get("device") or part.config["calibrated"]["device"]} if len(devices) > 1 else {}
+                rows.append({**row, **own})
+    server = dict(first["server"])
+    if server.get("host") is not None:
+        server["host"] = _host(parts[0], 0, server["host"])
+    network = dict(first["network"])
+    before, after = (sum(row["count"] for row in these) for these in (first["nodes"], rows))
+    if network.get("all_reduce_table") is not None and after != before:
+        network["all_reduce_table"] = _among(network["all_reduce_table"], before, after)
+    return {"name": name, "calibrated": calibrated, "nodes": rows, "network": network, "server": server, "hosts": hosts}
+
+
+def _calibrated(parts: Sequence[Part]) -> dict[str, Any]:
+    for part in parts:
+        if part.config.get("calibrated") is None:
+            raise ValueError(f"{part.name} does not say what it was calibrated with: calibrate it again, as its times may be of anything")
+    held = [part.config["calibrated"] for part in parts]
+    for key in ALIKE:
+        if len({its[key] for its in held}) > 1:
+            found = ", ".join(f"{part.name} with {its[key]}" for part, its in zip(parts, held, strict=True))
+            raise ValueError(f"the clusters were calibrated with different {key} ({found}): calibrate them with the same")
+    samples = [max(its["samples"][0] for its in held), min(its["samples"][1] for its in held)]
+    if samples[0] > samples[1]:
+        raise ValueError("the clusters were calibrated with batch sizes that have none in common: calibrate them with the same batch_size")
+    weighted = [its["error"] for part, its in zip(parts, held, strict=True) for _ in range(part.copies * len(part.config["nodes"]))]
+    return {
+        **held[0],
+        "date": min(its["date"] for its in held),
+        **{key: " and ".join(dict.fromkeys(its[key] for its in held)) for key in ("machine", "torch")},
+        "samples": samples,
+        "error": shown(fmean(weighted)),
+        "composed": [part.name if part.copies == 1 else f"{part.copies} × {part.name}" for part in parts],
+    }
+
+
+def _host(part: Part, copy: int, host: str) -> str:
+    return f"{part.name}-{host}" if part.copies == 1 else f"{part.name}-{host}-{copy}"
+
+
+def _among(table: Sequence[Sequence[float]], before: int, after: int) -> list[list[float]]:
+    """The seconds of all-reduces among `after` workers, from those among `before`, as a ring's: 2(N−1)(latency + n/(N · rate)).
+
+    What the smallest one took counts as latency. A table among one worker says nothing, and is kept.
+    """
+    if before == 1:
+        return [list(point) for point in table]
+    latency = table[0][1]
+    more_steps, less_each = (after - 1) / (before - 1), before / after
+    return [[size, shown(more_steps * (latency + (seconds - latency) * less_each))] for size, seconds in table]
+
+
+def remarks(parts: Sequence[Part]) -> Iterator[str]:
+    """What a reader of the file should know."""
+    names = ", ".join(f"{part.name} ({part.copies} times)" if part.copies > 1 else part.name for part in parts)
+    yield f"Composed by hetsim-calibrate of {names}. It was never measured as a whole."
+    yield f"Network and server are those of {parts[0].name}; the error is that of each node's gradients, at batch sizes that were held out."
