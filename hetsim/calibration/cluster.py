@@ -11,6 +11,7 @@ from typing import Any
 from hetsim.calibration.fit import LEAST_SECONDS, Cold, Line, Steps, alone_of, busy_speeds, means, shown
 from hetsim.calibration.measured import Measured, Process, Reading
 from hetsim.calibration.noise import Noise
+from hetsim.calibration.sharing import sharing_noise
 from hetsim.cluster.model import Cluster, Node, Server
 
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
@@ -197,6 +198,7 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None, *,
         network["latency_seconds"] = shown(max(0.0, wall.constant - work.constant))
         if wall.slope * FASTEST > 1:
             network["bytes_per_second"] = shown(1 / wall.slope)
+        network |= sharing_noise(given, around)
         for end in ("send", "receive"):
             cpu |= {f"{end}_seconds": shown(work.constant), f"{end}_seconds_per_byte": shown(work.slope)}
         if pauses := [reading.cpu_seconds for rank in ranks for reading in around.of(rank, "pause in training")]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 KINDS = (
-    "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "pause in training", "update in training"
+    "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "pause in training", "update in training",
+    "push at once", "pull at once",
 )  # fmt: skip
 """What is read; beside these, "beside K": a gradient of each of the first K workers at the same time."""
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from hetsim.calibration.machine import machine_seconds
 from hetsim.calibration.measured import Measured, Reading
+from hetsim.calibration.sharing import PULL, PUSH
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
@@ -29,6 +30,7 @@ HELD_OUT = (0.35, 0.7, 1.4)
 PARTS_OF_MODEL = (256, 16, 4, 1)
 """Sizes of messages: one over so many of the weights."""
 MIN_ROUNDS = 4
+MIN_AT_ONCE = 16
 NUM_UPDATES = 50
 NUM_READINGS = 4
 """Of the messages and all-reduces of one size, one after the other: how much they differ says how much a mean is worth."""
@@ -66,6 +68,8 @@ class Measurement(Coordination):
     facts: Callable[[], Sequence[float]]
     background: list[float] = field(default_factory=list)
     """The cores that are busy on this rank's machine while nothing is measured; found first."""
+    at_once: Sequence[int] = ()
+    """The workers whose messages are measured while they share links, all beginning at once."""
     by_wall: Sequence[bool]
     """Of each rank, whether its gradients and updates are computed by more than one thread of the CPU: then the wall's clock counts."""
 
@@ -282,6 +286,11 @@ class AroundServer(Measurement):
                     yield self.echoes(len(asking), payload, readings, kind)
                 else:
                     yield self.round_trips(node, payload, readings, kind) if node.rank in asking else nothing()
+        if self.at_once:
+            if node.rank == node.server:
+                yield self.begun_at_once(weights, readings)
+            else:
+                yield self.begin_at_once(node, weights) if node.rank in self.at_once else nothing()
 
     def served_in_training(self, node: Node, weights: Vector, samples: int, readings: list[Reading]) -> Program[None]:
         """Each worker at its own pace."""
@@ -303,6 +312,31 @@ class AroundServer(Measurement):
             else:
                 yield from self.update_in_training(node, weights, readings)
                 yield from Send(message.source, message.payload)
+
+    def begin_at_once(self, node: Node, payload: Vector) -> Program[None]:
+        """A message whenever the server says so, and another that comes back."""
+        while (yield from Receive(node.server)).more:
+            yield from Send(node.server, payload)
+            yield from Receive(node.server)
+            yield from Send(node.server)
+
+    def begun_at_once(self, payload: Vector, readings: list[Reading]) -> Program[None]:
+        """What `begin_at_once` waits for, and how long the messages of all took, there and back; in the place of a size is the rank."""
+        rounds, began = 0, time.perf_counter()
+        while rounds < MIN_AT_ONCE or time.perf_counter() - began < self.seconds:
+            for kind in (PUSH, PULL):
+                before = time.perf_counter()
+                for rank in self.at_once:
+                    if kind == PUSH:
+                        yield from Send(rank, more=True)
+                    else:
+                        yield from Send(rank, payload)
+                for _ in self.at_once:
+                    message = yield from Receive()
+                    readings.append(Reading(kind, message.source, time.perf_counter() - before, 0.0))
+            rounds += 1
+        for rank in self.at_once:
+            yield from Send(rank, more=False)
 
     def round_trips(self, node: Node, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:
         """Messages to the server that it sends back, one after the other, in several readings; half the time of both counts as one."""

@@ -21,6 +21,7 @@ from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_
 from hetsim.calibration.drift import told as table
 from hetsim.calibration.measured import Measured
 from hetsim.calibration.program import FITTED, AmongWorkers, AroundServer, Measurement, Uncapped, sizes_of
+from hetsim.calibration.sharing import at_once
 from hetsim.cli.build import build_experiment
 from hetsim.cli.calibrated import check_places, prefix, told, write_all
 from hetsim.cli.compose import composed
@@ -156,7 +157,7 @@ def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: fl
         kinds = [AroundServer if experiment.coordination.needs_server else AmongWorkers]
     elif backend.emulates == "quota":
         kinds.append(Uncapped)
-    said = duration(experiment.num_workers, seconds, kinds)
+    said = duration(experiment.num_workers, seconds, kinds, shares_links=bool(at_once(experiment.cluster)))
     found: dict[type[Measurement], Measured] = {}
     with tempfile.TemporaryDirectory(prefix="hetsim-calibrate-") as place:
         for kind in kinds:
@@ -222,6 +223,7 @@ def measure(
     ends: list[Node | Server] = [*experiment.cluster.nodes, experiment.cluster.server]
     coordination = kind(
         admission=experiment.coordination.admission, output=output, seconds=seconds, facts=facts,
+        at_once=at_once(experiment.cluster) if kind is AroundServer else (),
         by_wall=[experiment.threads > 1 or (end.device or experiment.device) != "cpu" for end in ends],
     )  # fmt: skip
     asked = replace(
@@ -241,10 +243,10 @@ def sizes(experiment: Experiment, rank: int) -> list[int]:
     return sizes_of(plan, rank, FITTED)
 
 
-def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]]) -> str:
+def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]], *, shares_links: bool) -> str:
     """How long it will take, in a sentence."""
     gradients = num_workers + num_workers.bit_length()
-    phases = {AmongWorkers: gradients + num_workers + 2, AroundServer: gradients + num_workers + 3, Uncapped: gradients + 1}
+    phases = {AmongWorkers: gradients + num_workers + 2, AroundServer: gradients + num_workers + 3 + shares_links, Uncapped: gradients + 1}
     total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)
     return f"hetsim-calibrate: {num_workers} workers, about {total / 60:.1f} minutes, or more where a batch takes seconds"
 

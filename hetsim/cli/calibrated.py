@@ -91,5 +91,7 @@ def told(file: Path, result: Calibrated) -> str:
         rows.append(f"  {name}: {host['cores']} cores, speeds while busy {host.get('busy_speeds', 'not measured')}")
     network: dict[str, Any] = result.config["network"]
     rows.append(f"  messages: {1e6 * network['latency_seconds']:.4g} µs + {1e9 / network['bytes_per_second']:.4g} ns a byte")
+    if "sharing_noise" in network:
+        rows.append(f"    which share links unequally, by weights whose logarithm varies by {network['sharing_noise']['s']:.2g}")
     rows.append(f"{os.path.relpath(file.with_suffix('.png'))}: the fits and what is left of them")
     return "\n".join([*rows, f"{os.path.relpath(file)}: gradients at sizes that were held out, {100 * result.error:.1f} % mean error"])

@@ -74,7 +74,8 @@ def max_min_fair(groups: list[G], links: list[L]) -> dict[G, float]:
     rates: dict[G, float] = {}
     by_cap = sorted(groups, key=attrgetter("cap"), reverse=True)
     while len(rates) < len(groups):
-        level, full = inf, links[0]
+        level: float = inf
+        full: Any = None  # unless all that are left stop at their caps
         for link in links:
             if link.waiting and link.left < level * link.open:
                 level, full = link.left / link.open, link

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
@@ -92,7 +93,7 @@ class SharedLinks:
             if ends not in self._weights:
                 self._weights[ends] = SharingWeights(self.cluster, *ends, seed=self._seed)
             transfer.weight = self._weights[ends].next()
-        self._queues.setdefault(self._connection(sender, receiver), deque()).append((transfer.nbytes, transfer))
+        self._queues.setdefault(self.connection(sender, receiver), deque()).append((transfer.nbytes, transfer))
         self._under_way.append(transfer)
         self._stale = True
 
@@ -114,7 +115,8 @@ class SharedLinks:
             advance({connection: copy.copy(queue) for connection, queue in self._queues.items()}, self._moment, inf)
             self._stale = False
 
-    def _connection(self, sender: int, receiver: int) -> Connection:
+    def connection(self, sender: int, receiver: int) -> Connection:
+        """The one from a rank to another."""
         if (sender, receiver) not in self._connections:
             path = self.cluster.path(sender, receiver)
             links = tuple(self._links.setdefault(link, Link(self.cluster.capacity(link))) for link in path.links)
@@ -141,6 +143,14 @@ def advance(queues: Queues, moment: float, until: float) -> float:
                 queues[connection].appendleft((left - rates[connection] * (until_next - moment), transfer))
         moment = until_next
     return max(moment, until) if until < inf else moment
+
+
+def described_rates(cluster: Cluster, ways: Sequence[tuple[int, int]]) -> list[float]:
+    """The rates of transfers from a rank to another that flow at the same time, one on each of these ways, all of one weight."""
+    links = SharedLinks(cluster, seed=0)
+    connections = [links.connection(*way) for way in ways]
+    rates = fair_rates(connections)
+    return [rates[connection] for connection in connections]
 
 
 def fair_rates(flowing: list[Connection]) -> dict[Connection, float]:

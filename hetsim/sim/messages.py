@@ -102,15 +102,15 @@ class Messaging:
         if channel.route is None:
             self._arrive(envelope, channel, envelope.start + (channel.latency + size / channel.bytes_per_second))
         elif channel.flow is None:
-            self._transfer(envelope, channel, channel.route)
+            self._transfer(envelope, channel, channel.route, self._end_transfer)
         else:
             if channel.queue is None:
                 channel.queue = deque()
             channel.queue.append(envelope)
 
-    def _transfer(self, envelope: Envelope, channel: Channel, route: Route) -> None:
+    def _transfer(self, envelope: Envelope, channel: Channel, route: Route, ended: Callback) -> None:
         weight = 1.0 if channel.weights is None else channel.weights.next()
-        channel.flow = self._flows.start(route, envelope.size, self._end_transfer, envelope, weight)
+        channel.flow = self._flows.start(route, envelope.size, ended, envelope, weight)
 
     def receive(self, process: RankProcess, effect: fx.Receive, callback: Callback) -> Any:
         """The first delivered message, of all or of those from `source`."""
@@ -166,7 +166,7 @@ class Messaging:
         channel.flow = None
         if channel.queue:
             assert channel.route is not None
-            self._transfer(channel.queue.popleft(), channel, channel.route)
+            self._transfer(channel.queue.popleft(), channel, channel.route, self._end_transfer)
         self._arrive(envelope, channel, self.env.now + channel.latency)
 
     def _arrive(self, envelope: Envelope, channel: Channel, arrival: float) -> None:

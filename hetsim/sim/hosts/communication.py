@@ -65,7 +65,7 @@ class HostMessaging(Messaging):
         if channel.route is None:
             env.after(channel.latency + size / channel.bytes_per_second, parts.over)
         else:
-            channel.flow = self._flows.start(channel.route, size, lambda _: env.after(channel.latency, parts.over), envelope)
+            self._transfer(envelope, channel, channel.route, lambda _: env.after(channel.latency, parts.over))
 
     def _moved(self, envelope: Envelope) -> None:
         channel = envelope.channel

@@ -1,0 +1,86 @@
+"""How unequally messages that begin at once share a link: whose are measured, and the noise of their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from math import log, sqrt
+from statistics import fmean, median
+from typing import Any
+
+from hetsim.calibration.fit import shown
+from hetsim.calibration.measured import Measured
+from hetsim.cluster.model import Cluster
+from hetsim.dist.shared_links import described_rates
+
+PUSH, PULL = "push at once", "pull at once"
+CONTENDED = 0.9
+"""Two messages contend for a link if each gets less than this part of what it gets alone."""
+MOST_CONSIDERED = 8
+"""Only so many workers are looked at."""
+LEAST_GIVEN = 0.05
+"""Of its bytes, a message has got at least so much when the other ends: less would be a lost packet."""
+DEVIATION_OVER_MEDIAN = 1.4826
+"""Of a normal distribution: its standard deviation over the median distance from its median."""
+LEAST_NOISE = 0.02
+"""Of the logarithm of a weight: less is none."""
+
+
+def at_once(cluster: Cluster) -> tuple[int, ...]:
+    """The smallest group of workers of which exactly two contend for the same link, by the description; empty if there is none."""
+    ranks = range(min(cluster.num_workers, MOST_CONSIDERED)) if cluster.shares_links else range(0)
+    for size in range(2, len(ranks) + 1):
+        for group in combinations(ranks, size):
+            if any(contending(cluster, group, kind) for kind in (PUSH, PULL)):
+                return group
+    return ()
+
+
+def contending(cluster: Cluster, group: Sequence[int], kind: str) -> tuple[int, int] | None:
+    """The two of a group whose messages have equal rates, below those that they have alone, while the others' links hold theirs back."""
+    together = described_rates(cluster, ways(cluster, group, kind))
+    slower = [
+        rank
+        for rank, rate in zip(group, together, strict=True)
+        if rate < CONTENDED * described_rates(cluster, ways(cluster, [rank], kind))[0]
+    ]
+    if len(slower) != 2:
+        return None
+    one, other = (together[group.index(rank)] for rank in slower)
+    return (slower[0], slower[1]) if abs(one / other - 1) < 1e-6 else None
+
+
+def ways(cluster: Cluster, group: Sequence[int], kind: str) -> list[tuple[int, int]]:
+    """From whom to whom."""
+    return [(rank, cluster.num_workers) if kind == PUSH else (cluster.num_workers, rank) for rank in group]
+
+
+def sharing_noise(cluster: Cluster, around: Measured) -> dict[str, Any]:
+    """The key `sharing_noise` of the network, by how far apart the messages of two ended; nothing if they share equally.
+
+    Of two messages with weights w₁ and w₂ that begin at once, the lighter has got w₂/w₁ of its bytes when the heavier ends; log(w₁/w₂) has
+    √2 times the deviation of the logarithm of a weight. A constant preference for one of the two is not noise, and left out.
+    """
+    group = at_once(cluster)
+    nbytes = max((reading.size for rank in group for reading in around.of(rank, "message")), default=0)
+    variances = []
+    for kind in (PUSH, PULL):
+        pair = contending(cluster, group, kind) if group else None
+        by_rank = [[reading.seconds for reading in around.of(cluster.num_workers, kind) if reading.size == rank] for rank in group]
+        if pair is not None and all(by_rank):
+            ratios = [
+                log_ratio(cluster, pair, kind, dict(zip(group, seconds, strict=True)), nbytes) for seconds in zip(*by_rank, strict=True)
+            ]
+            middle = median(ratios)
+            variances.append((DEVIATION_OVER_MEDIAN * median(abs(ratio - middle) for ratio in ratios)) ** 2 / 2)
+    deviation = sqrt(fmean(variances)) if variances else 0.0
+    return {"sharing_noise": {"distribution": "lognorm", "s": shown(deviation)}} if deviation >= LEAST_NOISE else {}
+
+
+def log_ratio(cluster: Cluster, pair: tuple[int, int], kind: str, ends: Mapping[int, float], nbytes: int) -> float:
+    """The logarithm of the ratio of two weights, the first over the second, of messages of so many bytes that took these seconds."""
+    heavier, lighter = sorted(pair, key=lambda rank: ends[rank])
+    left = [lighter, *(rank for rank in ends if rank not in pair and ends[rank] > ends[heavier])]
+    rate = described_rates(cluster, ways(cluster, left, kind))[0]
+    given = max(LEAST_GIVEN, 1 - (ends[lighter] - ends[heavier]) * rate / nbytes)
+    return -log(given) if heavier == pair[0] else log(given)
