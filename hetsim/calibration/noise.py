@@ -107,7 +107,8 @@ def _gamma_quantiles(factors: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _own_quantiles(factors: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.quantile(factors, QUANTILES)
+    quantiles: NDArray[np.float64] = np.quantile(factors, QUANTILES)
+    return quantiles
 
 
 def _error(predicted: NDArray[np.float64], held_out: NDArray[np.float64]) -> float:

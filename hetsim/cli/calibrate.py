@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from hetsim import checks
-from hetsim.calibration import composition
 from hetsim.calibration.cluster import Calibrated, calibrated
 from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_of
 from hetsim.calibration.drift import told as table
@@ -24,34 +20,30 @@ from hetsim.calibration.program import FITTED, AmongWorkers, AroundServer, Measu
 from hetsim.calibration.sharing import at_once
 from hetsim.cli.build import build_experiment
 from hetsim.cli.calibrated import check_places, prefix, told, write_all
+from hetsim.cli.cluster_files import check_file, compose, named, written_cluster
 from hetsim.cli.compose import composed
 from hetsim.cli.entries import entries_of
 from hetsim.cli.environment import check_shown, hidden
 from hetsim.cli.errors import USERS, sentence
 from hetsim.cli.start import check_download
-from hetsim.cli.yaml_size import check_size
-from hetsim.cli.yaml_text import as_yaml
 from hetsim.cluster.model import Cluster, Node, Server
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.plan import Plan
 from hetsim.dist.backend import Processes
 from hetsim.dist.facts import facts
 from hetsim.dist.launched import is_launched
+from hetsim.dist.orphan import follow_launcher
+from hetsim.dist.torchrun import CAUSE, leave_reason
 from hetsim.errors import RunFailed
 from hetsim.libraries import keep_processes_out
-from hetsim.results.config_file import UNREADABLE
-from hetsim.results.run_files import check_is_no_link
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.files import write_text
 from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import BYTES
 
 ABOUT = """Measure the machines of a cluster: how long gradients, updates, messages and all-reduces take there, and how much of the
 processors. The words are those of hetsim, with the workload and the cluster that training has; of the cluster, the nodes, quotas and links
 count, and times are ignored. FILE is the cluster that is written, such as my/cluster/lab.yaml, for hetsim --config-dir my cluster=lab."""
-
-MAX_COPIES = 10_000
 
 
 def main() -> None:
@@ -69,6 +61,7 @@ def main() -> None:
     )
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
+    follow_launcher()
     try:
         keep_processes_out()
         if arguments.compose is not None:
@@ -81,7 +74,8 @@ def main() -> None:
         tell("interrupted")
         sys.exit(130)
     except USERS as error:
-        tell(f"error: {sentence(error)}")
+        if not leave_reason(sentence(error), order=1 if isinstance(error, RunFailed | OSError) else CAUSE):
+            tell(f"error: {sentence(error)}")
         sys.exit(1)
 
 
@@ -98,41 +92,6 @@ def calibrate(file: Path, words: Sequence[str], *, seconds: float, against: Path
         kind = ValueError if isinstance(error, ValueError) else RunFailed
         said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
         raise kind(hidden(said, config)) from None
-
-
-def check_file(file: Path) -> None:
-    """ValueError with one sentence if a cluster cannot be written to this path."""
-    if file.suffix != ".yaml" or not file.parent.is_dir():
-        raise ValueError(f"{file} must be called NAME.yaml, in a folder that there is: the cluster is written to it")
-    checks.name("FILE", file.stem)
-
-
-def compose(file: Path, given: Sequence[str], words: Sequence[str]) -> None:
-    """Write a cluster of machines that were calibrated separately."""
-    if words:
-        raise ValueError(f"{words[0]} would do nothing, as --compose measures nothing: leave it out")
-    check_file(file)
-    check_is_no_link(file)
-    parts = [part_of(each) for each in given]
-    if len({part.name for part in parts}) < len(parts):
-        raise ValueError(f"--compose names a file twice, or two of one name: give PART.yaml:2 for two copies, in {' '.join(given)}")
-    config = composition.composed(file.stem, parts)
-    cluster = parse_cluster(config)
-    write_text(file, "".join(f"# {checks.one_line(line)}\n" for line in composition.remarks(parts)) + as_yaml(config))
-    print(
-        f"{os.path.relpath(file)}: {cluster.num_workers} nodes, composed of {', '.join(config['calibrated']['composed'])}, never measured"
-    )
-
-
-def part_of(given: str) -> composition.Part:
-    """PART.yaml, or PART.yaml:COPIES."""
-    path, colon, copies = given.rpartition(":")
-    if not colon or not copies.isdecimal():
-        path, copies = given, "1"
-    if not 1 <= int(copies[:9]) <= MAX_COPIES:
-        raise ValueError(f"--compose {given} must have 1 to {MAX_COPIES} copies")
-    config = config_of("--compose", Path(path))
-    return composition.Part(Path(path).stem, config, int(copies))
 
 
 def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: float, old: tuple[Path, Cluster] | None) -> None:
@@ -185,33 +144,6 @@ def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: fl
         clusters = [parse_cluster(each.config) for each in (fitted(found), *parts)]
         nbytes = BYTES[experiment.dtype] * num_parameters
         print(f"drift since {old[0]}:\n{table(drifts(old[1], clusters[0], clusters[1:], samples=plan_sizes, nbytes=nbytes))}", flush=True)
-
-
-def written_cluster(what: str, file: Path) -> Cluster:
-    """The cluster of a file; ValueError with one sentence that begins with `what` if it holds none."""
-    return parse_cluster(config_of(what, file))
-
-
-def config_of(what: str, file: Path) -> dict[str, Any]:
-    """The config of a cluster, which has been tried; ValueError with one sentence that begins with `what` if it is none."""
-    with named(f"{what} {file}"):
-        try:
-            check_size(file)
-            config = OmegaConf.to_container(OmegaConf.load(file))
-            parse_cluster(config)
-            assert isinstance(config, dict)
-            return {str(key): value for key, value in config.items()}
-        except (*UNREADABLE, OSError) as error:
-            raise ValueError(error.strerror if isinstance(error, OSError) else sentence(error)) from None
-
-
-@contextlib.contextmanager
-def named(what: str) -> Iterator[None]:
-    """While this lasts, a sentence begins with this."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
 
 
 def measure(

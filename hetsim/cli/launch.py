@@ -23,7 +23,12 @@ def main() -> None:
     parser.add_argument("--node-rank", type=int, metavar="K", help="which of them this one is, from 0")
     parser.add_argument("--processes", type=int, default=1, metavar="P", help="the number of processes to start on this host (1)")
     parser.add_argument("--master", metavar="HOST:PORT", help="an address of the host with --node-rank 0, and a free port there")
-    parser.add_argument("words", metavar="WORDS", nargs=argparse.REMAINDER, help="what hetsim would be given, perhaps after --")
+    parser.add_argument(
+        "words",
+        metavar="WORDS",
+        nargs=argparse.REMAINDER,
+        help="what hetsim would be given, perhaps after --, or hetsim-calibrate and its own",
+    )
     given = parser.parse_args()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns, at length, of every connection that breaks
     signal.signal(signal.SIGTERM, _terminated)

@@ -28,6 +28,7 @@ class Calibration:
 
     def elsewhere(self, *, workload: str | None, num_parameters: int, dtype: str, shares: Sequence[int]) -> str | None:
         """A sentence if a run is of something else than what was measured; `workload` is None where it only stands for another one."""
+        shares = [share for share in shares if share] or self.samples
         return self._sentence(
             (f"workload {self.workload}", workload in (None, self.workload), workload),
             (f"{self.num_parameters} parameters", num_parameters == self.num_parameters, num_parameters),

@@ -20,6 +20,8 @@ from hetsim.dist.launch import GRACE_SECONDS
 from hetsim.dist.launched import WATCH
 from hetsim.errors import RunFailed
 
+CALIBRATE = "hetsim-calibrate"
+"""The first word with which this command is started in the place of hetsim."""
 CONSEQUENCE = 9
 """The order of a failure that says nothing of its cause."""
 
@@ -96,7 +98,9 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
                 WATCH: f"{os.getpid()}:{read}",
             }
             environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-            command = [sys.executable, "-m", "hetsim", *call.words]
+            calibrates = call.words[:1] == (CALIBRATE,)
+            module = ["hetsim.cli.calibrate", *call.words[1:]] if calibrates else ["hetsim", *call.words]
+            command = [sys.executable, "-m", *module]
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[read])
             processes.append(Started(first + number, process, reason))
         os.close(read)

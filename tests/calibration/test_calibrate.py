@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,34 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
     simulated = hetsim.run(*words, config_dir=tmp_path, folder=tmp_path / "sim")
     real = hetsim.run(*words, "backend=dist", "backend.emulate=none", config_dir=tmp_path, folder=tmp_path / "dist")
     assert 0.05 < simulated.summary["updates_per_second"] / real.summary["updates_per_second"] < 20
+
+
+def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Two processes of hetsim-launch on this host."""
+    command = [sys.executable, "-m", "hetsim.cli.launch", "--processes", "2", "--", "hetsim-calibrate", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.mark.slow
+def test_hetsim_launch_starts_it_on_hosts(tmp_path: Path) -> None:
+    """One run, whose leader alone writes the file."""
+    done = launch(tmp_path, "lab.yaml", "workload=digits", "batch_size=64", "method=ssgd", NODES, "--seconds", "0.1")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("mean error") == 1
+    config = yaml.safe_load((tmp_path / "lab.yaml").read_text())
+    assert config["network"]["all_reduce_table"]
+    assert len(config["nodes"]) == 2
+
+
+@pytest.mark.slow
+def test_what_all_its_processes_refuse_is_said_once(tmp_path: Path) -> None:
+    done = launch(tmp_path, "lab.yaml", "workload=phantom", "method=ssgd", NODES)
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "hetsim-launch: error: workload=phantom computes nothing that could be measured: take the workload that you train"
+    ]
 
 
 def test_a_workloads_name_stays_in_its_comment(monkeypatch: pytest.MonkeyPatch) -> None:

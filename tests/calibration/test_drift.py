@@ -11,7 +11,8 @@ from worlds import exit_status
 
 from hetsim.calibration.drift import Drift, drifts, parts_of, told
 from hetsim.calibration.measured import Measured, Reading
-from hetsim.cli.calibrate import main, written_cluster
+from hetsim.cli.calibrate import main
+from hetsim.cli.cluster_files import written_cluster
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
 
