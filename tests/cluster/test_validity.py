@@ -12,6 +12,7 @@ import torch
 from worlds import cluster, composed, experiment, node
 
 import hetsim
+from hetsim.cli.cluster_files import written_cluster
 from hetsim.cli.environment import check_shown
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.dist.process import calibration_warnings
@@ -159,3 +160,6 @@ def test_clusters_that_were_calibrated_before_are_read() -> None:
     assert parse_cluster(cluster(node(1e-3))).calibrated is None
     assert parse_cluster({**cluster(node(1e-3)), "calibrated": None}).calibrated is None
     assert "calibrated" not in composed().cluster
+    studied = sorted((Path(__file__).parents[2] / "studies").glob("*/calibrated/cluster/*.yaml"))
+    assert studied
+    assert all(written_cluster("", file).num_workers > 1 for file in studied)
