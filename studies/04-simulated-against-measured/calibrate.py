@@ -7,6 +7,7 @@ workers and around a server, as hosts under a launcher are. Nothing else should 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -41,14 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--clusters", nargs="*", default=[])
     parser.add_argument("--seconds", type=float, default=8.0, help="how long each worker is measured in each phase")
     given = parser.parse_args(arguments)
-    for cluster in chosen(given.clusters):
-        if cluster.kind == "padded":
-            continue
-        for method in ("ssgd", "asgd"):
-            folder, name = cluster.described(method)
-            file = folder / "cluster" / f"{name}.yaml"
-            if not file.exists():
-                calibrate(cluster, method, file, given.seconds)
+    with contextlib.chdir(HERE):  # a calibrated cluster names its files as it is named itself
+        for cluster in chosen(given.clusters):
+            if cluster.kind == "padded":
+                continue
+            for method in ("ssgd", "asgd"):
+                folder, name = cluster.described(method)
+                file = folder / "cluster" / f"{name}.yaml"
+                if not file.exists():
+                    calibrate(cluster, method, file, given.seconds)
 
 
 if __name__ == "__main__":

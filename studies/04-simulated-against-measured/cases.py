@@ -1,4 +1,4 @@
-"""What is predicted and measured: six clusters of three kinds, ten methods, the words of each run, and what a run leaves in a table."""
+"""What is predicted and measured: eight clusters of three kinds in two rounds, ten methods, the words of each run, and what a run leaves in a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsim.results.comparison.components import COMPONENTS
 from hetsim.results.comparison.time_use import time_use
 from hetsim.results.finished import read_summary
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 SECONDS = 6.0
 """How long a run trains."""
 REPEATS = 5
@@ -34,25 +34,26 @@ LENET = ("workload=digits", "workload.model=lenet", "workload.resize=28")
 
 @dataclass(frozen=True)
 class Cluster:
-    """One of the six: of which kind, its name in `conf`, and the words of its runs."""
+    """Of which kind one is, its name in `conf`, the words of its runs, and when it was predicted and measured: in which round."""
 
     name: str
     kind: str
     words: tuple[str, ...]
     mbits: tuple[int, ...] = ()
     """The rates of the hosts' links in Mbit/s, the server's last."""
+    round: int = 1
 
     @property
     def held_out(self) -> bool:
         """Whether nothing of hetsim was developed with it in view."""
-        return self.name.endswith("held_out")
+        return "held_out" in self.name
 
     def described(self, method: str) -> tuple[Path, str]:
-        """The folder of configs and the name of the cluster that predict a method: as it was given, or as it was calibrated."""
+        """The folder of configs, within the study's, and the name of the cluster that predict a method: as given, or as calibrated."""
         if self.kind == "padded":
-            return HERE / "conf", self.name
+            return Path("conf"), self.name
         side = ("_server" if METHODS[method] else "_workers") if self.kind == "links" else ""
-        return HERE / "calibrated", self.name + side
+        return Path("calibrated"), self.name + side
 
 
 CLUSTERS = (
@@ -62,6 +63,8 @@ CLUSTERS = (
     Cluster("quotas_held_out", "quotas", (*LENET, "batch_size=160")),
     Cluster("links", "links", (*LENET, "batch_size=192"), (200, 100, 50, 200)),
     Cluster("links_held_out", "links", (*LENET, "batch_size=96"), (120, 120, 30, 80)),
+    Cluster("quotas_held_out_2", "quotas", (*LENET, "batch_size=128"), round=2),
+    Cluster("links_held_out_2", "links", (*LENET, "batch_size=128"), (90, 90, 45, 120), round=2),
 )
 COLUMNS = (
     "cluster", "method", "repeat", "updates_per_second", *COMPONENTS, "mean_staleness", "contributions_by_staleness", "num_updates",

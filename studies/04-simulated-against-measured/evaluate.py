@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean, median
 
@@ -142,11 +142,11 @@ def tables(of: Sequence[Case]) -> str:
         "| Wasserstein ≤ 0.15 | pairs in order |"
     )
     lines = [head, "|---|---|---|---|---|---|---|---|---|"]
-    for kind, called in KINDS.items():
-        names = [cluster.name for cluster in CLUSTERS if cluster.kind == kind]
+    for number, (kind, called) in product((1, 2), KINDS.items()):
+        names = [cluster.name for cluster in CLUSTERS if (cluster.kind, cluster.round) == (kind, number)]
         its = [case for case in of if case.cluster in names]
         if its:
-            lines.append(summary(f"**{called}**", its, BARS[kind]))
+            lines.append(summary(f"**{called}{'' if number == 1 else ', second round'}**", its, BARS[kind]))
             for name in names:
                 if own := [case for case in its if case.cluster == name]:
                     lines.append(summary(f"`{name}`", own, None))

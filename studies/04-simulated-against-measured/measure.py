@@ -39,6 +39,7 @@ def parsed(about: str | None, arguments: Sequence[str] | None) -> argparse.Names
     parser.add_argument("--limit", type=int, help="end after so many runs")
     given = parser.parse_args(arguments)
     given.folder.mkdir(parents=True, exist_ok=True)
+    given.folder = given.folder.resolve()
     return given
 
 

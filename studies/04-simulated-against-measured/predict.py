@@ -5,11 +5,12 @@ It appends what predictions.csv has not yet, seeds 0 to 4 of each. Commit that f
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from cases import append_row, chosen, missing, row_of, run_words
+from cases import HERE, append_row, chosen, missing, row_of, run_words
 from measure import parsed
 
 import hetsim
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     path = given.folder / "predictions.csv"
     for cluster, method, repeat in missing(path, chosen(given.clusters), given.methods, given.repeats):
         folder, name = cluster.described(method)
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as place, contextlib.chdir(HERE):  # the files that calibrated clusters name are relative to it
             words = [f"cluster={name}", *run_words(cluster, method, repeat, given.seconds)]
             run = hetsim.run(*words, config_dir=folder, folder=Path(place) / "run")
             append_row(path, row_of(run.folder, cluster, method, repeat))
