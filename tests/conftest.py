@@ -1,6 +1,7 @@
 """Property tests try the same examples every time, and others every time with --hypothesis-profile=long; no test is timed.
 
-Torch takes one thread: the worlds are small.
+Torch takes one thread: the worlds are small. The processes of all runs of a test process are forked from one, which imports what any of
+them needs.
 """
 
 import logging
@@ -10,6 +11,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from hetsim.dist import launch
+
+WORKLOADS = ("hetsim.workloads.classification", "hetsim.workloads.quadratic_task", "hetsim.workloads.own.task")
+launch.PRELOAD += ["pytest", "hydra", "sklearn.datasets", "torch._dynamo", "hetsim.sim", *WORKLOADS]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("hetsim", derandomize=True, database=None, deadline=None)
 settings.register_profile("long", max_examples=2000, derandomize=False, database=None, deadline=None, print_blob=True)

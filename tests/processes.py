@@ -47,7 +47,7 @@ def run_all_in_processes(
     num_ranks = max(experiment.num_ranks for experiment in experiments)
     listening = launch.listen(None)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*launch.PRELOAD, *experiments[0].workload.imports])
+    context.set_forkserver_preload([*launch.PRELOAD, *experiments[0].imports])
     pipes = [context.Pipe(duplex=False) for _ in range(num_ranks)]
     processes = []
     for rank, (_, sender) in enumerate(pipes):

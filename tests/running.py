@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-LONG = ("-m", "hetsim", "backend=dist", "budget.epochs=1000", "pictures=false", "trace=none")
+LONG = ("-m", "hetsim", "backend=dist", "workload=quadratic", "budget.epochs=1000", "pictures=false", "trace=none")
 
 
 def hetsim(*arguments: str, folder: Path) -> subprocess.Popen[str]:

@@ -21,7 +21,7 @@ from hetsim.errors import RunFailed
 from hetsim.results.folder import abandon
 from hetsim.runtime.experiment import Experiment
 
-PRELOAD = ["torch", "torch._dynamo", "hetsim.cli.build", "hetsim.dist.process"]
+PRELOAD = ["torch", "hetsim.cli.build", "hetsim.dist.process"]
 """Modules that each process would take seconds to import."""
 
 GRACE_SECONDS = 3.0
@@ -35,7 +35,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     """Run one process for each rank. Returns the summary; in any case all processes have ended afterwards."""
     listening = listen(port)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOAD, *experiment.workload.imports])
+    context.set_forkserver_preload([*PRELOAD, *experiment.imports])
     pipes = [context.Pipe(duplex=False) for _ in range(experiment.num_ranks)]
     processes = [
         context.Process(

@@ -102,6 +102,12 @@ class Experiment:
         end = self.cluster.server if rank == self.num_workers else self.cluster.nodes[rank]
         return end.device or self.device
 
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Modules that `load` imports."""
+        local = () if self.local_optimizer is None else self.local_optimizer.imports
+        return (*self.workload.imports, *self.optimizer.imports, *local)
+
     def plan(self, task: Task) -> Plan:
         """The plan for handing out this task's samples."""
         positions = self.budget.num_positions(task.num_samples)

@@ -16,6 +16,11 @@ Memory = Mapping[str, Any]
 MAX_RATE = 1e30
 """A larger learning rate times any gradient is beyond float32."""
 
+# An optimizer would import PyTorch's compiler, for two seconds, in order to keep it out of this method: that is what is kept there already.
+_add_parameters: Any = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", None)
+if _add_parameters is not None:
+    _add_parameters.__dynamo_disable = _add_parameters
+
 
 class FlatOptimizer(Optimizer):
     """Any torch.optim class that works on one flat dense vector.
@@ -37,7 +42,7 @@ class FlatOptimizer(Optimizer):
         self._settings = [self._current()]
         self._check_rate(0)
         self._epoch = 0
-        self._is_sgd = type(self._optimizer) is torch.optim.SGD and not self._settings[0]["fused"]
+        self._is_sgd = type(self._optimizer) is torch.optim.SGD and not (self._settings[0]["fused"] or self._settings[0]["differentiable"])
         self._try()
 
     def initial(self) -> Memory:
@@ -112,8 +117,9 @@ class FlatOptimizer(Optimizer):
             ones = torch.ones(self.num_parameters)
             memory, weights = self.step(self._initial, torch.zeros(self.num_parameters), ones, 0)
             self.step(memory, weights, ones, 0)
-            self._parameter.grad = ones
-            self._optimizer.step()  # with its hooks: a schedule warns unless it has seen a step
+            if self._scheduler is not None or not self._is_sgd:
+                self._parameter.grad = ones
+                self._optimizer.step()  # with its hooks: a schedule warns unless it has seen a step
         except Exception as error:
             raise ValueError(
                 f"{recipe.key}._target_={name} does not work on one flat dense vector ({_first_line(error)}): "

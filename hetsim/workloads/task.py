@@ -49,6 +49,11 @@ class OptimizerRecipe:
     """Its key in the config."""
     schedule_key: str = "learning_rate_schedule"
 
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """As a workload's. All but plain SGD import PyTorch's compiler, which takes two seconds, and do not use it."""
+        return () if self.optimizer.target == "torch.optim.SGD" and self.schedule is None else ("torch._dynamo",)
+
 
 class Optimizer(ABC):
     """A pure step: from memory, weights and gradient to new memory and new weights."""

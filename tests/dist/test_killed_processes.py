@@ -54,6 +54,7 @@ def test_a_command_that_is_killed_leaves_the_earlier_run_as_it_was(begun: str, t
     command = hetsim(*DRAWN, "seed=1", folder=tmp_path)
     while not unfinished(tmp_path / begun).exists():
         assert command.poll() is None, command.stderr.read()  # type: ignore[union-attr]
+        time.sleep(0.001)
 
     command.kill()
     _, told = command.communicate(timeout=60)

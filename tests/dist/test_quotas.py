@@ -285,7 +285,8 @@ def test_workers_with_quotas_are_throttled_and_leave_nothing(method: str, tmp_pa
 
 
 QUOTAS = "cluster.nodes=[{count: 2, seconds_per_sample: 1e-5, overhead_seconds: 0, cpu_quota: 0.2}]"
-CAPPED = ("-m", "hetsim", "backend=dist", "backend.emulate=quota", QUOTAS, "budget.epochs=1000", "pictures=false", "trace=none")
+QUICK = ("workload=quadratic", "budget.epochs=1000", "pictures=false", "trace=none")
+CAPPED = ("-m", "hetsim", "backend=dist", "backend.emulate=quota", QUOTAS, *QUICK)
 
 
 @pytest.mark.slow

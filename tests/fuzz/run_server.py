@@ -56,6 +56,7 @@ def _import_everything() -> None:
         "pyarrow.dataset",
         "scipy.stats",
         "sklearn.datasets",
+        "torch._dynamo",
         "torchvision",
     ):
         importlib.import_module(module)

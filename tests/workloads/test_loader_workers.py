@@ -247,6 +247,7 @@ def test_a_worker_that_is_killed_is_one_sentence(module: Callable[[str], str]) -
                 task.gradient(task.initial(), Batch(0, 8))
 
 
+TWO = "cluster.nodes=[{count: 2, seconds_per_sample: 1e-5, overhead_seconds: 0}]"
 FAILING = DRAWING.replace("x = torch", "assert index < 20, f'no sample {index}'\n        x = torch").replace("test=Drawn(), ", "")
 
 
@@ -257,7 +258,7 @@ def test_what_a_sample_raises_is_the_sentence_that_it_was(
 ) -> None:
     """Of the first sample that fails, with the file and the line, in both worlds."""
     name = module(FAILING)
-    typed = ("workload=own", f"workload.module={name}:build", f"trust=[{name}]", f"backend={backend}", "method=ssgd", "cluster=uniform4")
+    typed = ("workload=own", f"workload.module={name}:build", f"trust=[{name}]", f"backend={backend}", "method=ssgd", TWO)
     said = []
     for count in (0, 2):
         folder = f"hydra.run.dir={tmp_path / 'run'}"
@@ -367,7 +368,7 @@ def test_real_ranks_with_workers_train_as_without(method: str, module: Callable[
         "workload=own",
         f"workload.module={name}:build",
         f"method={method}",
-        "cluster=uniform4",
+        TWO,
         "budget.epochs=null",
         "pictures=false",
     ]
