@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -163,6 +165,26 @@ def test_a_step_changes_nothing_that_it_was_given(name: str):
     assert all(torch.equal(memory[key], held[2][key]) for key in memory)
 
 
+COMPILER = """
+import sys
+from hetsim.workloads.optimizer import FlatOptimizer
+from hetsim.workloads.task import OptimizerRecipe, Recipe
+for name in ("SGD", "Adam"):
+    recipe = OptimizerRecipe(Recipe(f"torch.optim.{name}", {"lr": 0.1}))
+    optimizer = FlatOptimizer(recipe, 3)
+    optimizer.step(optimizer.initial(), *2 * [optimizer._parameter.data], 0)
+    print("torch._dynamo" in sys.modules, bool(recipe.imports))
+"""
+
+
+@pytest.mark.slow
+def test_plain_sgd_does_not_import_pytorchs_compiler():
+    """Two seconds of each process that trains. What ranks are forked from imports it where they need it."""
+    printed = subprocess.run([sys.executable, "-c", COMPILER], capture_output=True, text=True, check=True).stdout
+
+    assert printed == "False False\nTrue True\n"
+
+
 def test_adam_trains():
     """A method with another optimizer from the command line: `optimizer=adam`."""
     run = simulate(experiment("method=ssgd", "workload=quadratic", "optimizer=adam", optimizer={"lr": 0.05}, budget={"epochs": 40}))
@@ -174,6 +196,7 @@ def test_adam_trains():
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
+        ("SGD", {"differentiable": True}, r"^optimizer\._target_=torch\.optim\.SGD does not work on one flat dense vector"),
         ("LBFGS", {}, r"^optimizer\._target_=torch\.optim\.LBFGS does not work on one flat dense vector"),
         ("SparseAdam", {}, r"^optimizer\._target_=torch\.optim\.SparseAdam does not work on one flat dense vector"),
         ("Muon", {}, r"^optimizer: torch\.optim\.Muon refuses"),
