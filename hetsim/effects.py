@@ -45,10 +45,14 @@ class Node:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Batch:
-    """The half-open range [start, start + samples) of the one global sequence of shuffled epochs."""
+    """The half-open range [start, start + samples) of the sequence of shuffled epochs of one pool of samples.
+
+    All workers share pool 0, unless the data belong to workers: then pool i has the samples of worker i.
+    """
 
     start: int
     samples: int
+    pool: int = 0
 
     @property
     def stop(self) -> int:

@@ -50,6 +50,13 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.policies.admission.SoftSync",
     ),
     "compression": ("hetsim.policies.compression.NoCompression", "hetsim.policies.compression.TwoBit"),
+    "partition": (
+        "hetsim.workloads.partition.ByClass",
+        "hetsim.workloads.partition.ByFile",
+        "hetsim.workloads.partition.Contiguous",
+        "hetsim.workloads.partition.Dirichlet",
+        "hetsim.workloads.partition.Even",
+    ),
 }
 
 FIRST_NAMES = {

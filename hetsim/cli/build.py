@@ -19,6 +19,7 @@ from hetsim.runtime.backend import Backend
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
 from hetsim.trust import argument_names, check_name, check_source, check_trusted, required_arguments, resolve
+from hetsim.workloads.partition import Partition
 from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
 
 WITHIN = "schedulers"
@@ -39,6 +40,8 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
             raise ValueError(f"{name} is missing: give it a value")
     for name in ("backend", "cluster", "workload", "coordination", "optimizer", "budget", *AXES):
         checks.mapping(name, entries.get(name), optional=None)
+    if entries.get("partition") is not None:
+        checks.mapping("partition", entries["partition"], optional=None)
     entries = resolved(entries)
     trust = check_trusted(entries.get("trust"))
     _check_targets(entries, trust)
@@ -46,6 +49,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
     budget = checks.mapping("budget", entries["budget"], optional=("epochs", "updates", "seconds"))
     cluster = parse_cluster(entries["cluster"])
     policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in AXES.items()}
+    partition = None if entries.get("partition") is None else _build("partition", entries["partition"], Partition, trust)
     made = Experiment(
         method=checks.name("method", entries["method"]),
         coordination=_build("coordination", entries["coordination"], Coordination, trust, **policies),
@@ -54,6 +58,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         optimizer=_optimizer(entries, "optimizer", tuple(trust)),
         local_optimizer=_optimizer(entries, "local_optimizer", tuple(trust)) if entries.get("local_optimizer") else None,
         budget=Budget(**budget),
+        partition=partition,
         **{key: entries[key] for key in (*REQUIRED, *OPTIONAL) if key != "method" and key in entries},
     )
     backend = _build("backend", entries["backend"], Backend, trust)
@@ -63,9 +68,9 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
 
 def _check_targets(entries: Mapping[str, Any], trust: list[str]) -> None:
     """ValueError with one sentence for a `_target_` that is misplaced or names no class of the expected kind; no code has run."""
-    kinds = {**AXES, "coordination": Coordination, "workload": Workload, "backend": Backend}
+    kinds = {**AXES, "coordination": Coordination, "workload": Workload, "backend": Backend, "partition": Partition}
     for name, entry in entries.items():
-        if name in kinds:
+        if name in kinds and entry is not None:
             if "_target_" not in entry:
                 raise ValueError(f"{name}._target_ is missing: choose one of hetsim's configs with {name}=…, or name a class")
             check_source(entry["_target_"], key=f"{name}._target_", group=name, kind=kinds[name], trust=trust)

@@ -20,7 +20,7 @@ AXES: dict[str, type] = {
 
 REQUIRED = ("method", "seed", "batch_size", "dtype", "threads", "trace", "pictures")
 """The keys with plain values that every run needs."""
-OPTIONAL = ("evaluate_every_epochs", "evaluate_every_seconds", "stop_when_diverged", "device", "autocast")
+OPTIONAL = ("evaluate_every_epochs", "evaluate_every_seconds", "stop_when_diverged", "device", "autocast", "data", "epochs")
 """The keys with plain values that a config may lack."""
 PLAIN = (
     *REQUIRED,
@@ -34,7 +34,7 @@ TORCH_KEYS = {
     key: group for either in OPTIMIZERS.items() for key, group in zip(either, ("optimizer", "learning_rate_schedule"), strict=True)
 }
 """The keys that hold a class of torch.optim, with the group of `hetsim.trust` that it must belong to."""
-GROUPS = ("backend", "cluster", "workload", "coordination", "budget", *AXES, *OPTIMIZERS, *OPTIMIZERS.values())
+GROUPS = ("backend", "cluster", "workload", "coordination", "budget", "partition", *AXES, *OPTIMIZERS, *OPTIMIZERS.values())
 """The keys that are groups of choices, or hold keys of their own."""
 RATES = {"learning_rate": "optimizer", "momentum": "optimizer", "local_learning_rate": "local_optimizer"}
 """Each rate, with the optimizer that reads it."""

@@ -50,12 +50,12 @@ class SynchronousAllReduce(Coordination):
         """
         unreported = node.own.get("unreported") or UnreportedTimings()
         going = True
-        while going and state.version != until and state.next_sample != plan.num_positions:
+        while going and state.version != until and plan.has_next(state.next_sample):
             batches = plan.split(state.next_sample, self.allocation.shares(state.allocation))
             computed = yield from self.compute(state.weights, batches[node.rank], state.version)
             group = contributions(batches, state.version, computed)
             gradient = yield from AllReduce(self.term(computed.gradient, group, plan, node.rank))
-            state = replace(state, next_sample=batches.stop, num_samples=batches.stop)
+            state = replace(state, next_sample=batches.stop, num_samples=state.num_samples + batches.num_samples)
             unreported = unreported.appended(batches, computed.seconds)
             epoch = plan.epoch(state.num_samples)
             timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
@@ -65,7 +65,7 @@ class SynchronousAllReduce(Coordination):
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
             node.own["unreported"] = unreported
             going = yield from Commit(state.version, state, group)
-        return state, unreported, going and state.next_sample != plan.num_positions
+        return state, unreported, going and plan.has_next(state.next_sample)
 
     def compute(self, at: Vector, batch: Batch, version: int) -> Program[Computed]:
         """The mean gradient over this rank's range. After the end of the last epoch a range is empty, and its gradient is zero."""

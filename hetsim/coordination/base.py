@@ -45,6 +45,11 @@ class Coordination(ABC):
     """
     takes_local_steps: ClassVar[bool] = False
     """Whether a worker may take local steps, with the local optimizer."""
+    aligns_epochs: ClassVar[bool] = True
+    """Whether it works where workers wait for each other at the end of each epoch of their pools.
+
+    If not, as a worker whose range is empty has no more to do, `epochs=aligned` is refused.
+    """
     same_on_every_rank: ClassVar[bool] = False
     """Whether all ranks yield the same effects in the same order, and use the number of their rank only to pick their range.
 
@@ -78,6 +83,7 @@ class Coordination(ABC):
         allocation = self.allocation.initial_within(plan.num_workers, plan.batch_size, plan.max_samples)
         return State(
             weights=weights,
+            next_sample=plan.first,
             allocation=self.allocation.observe_profile(allocation, profile) if profile else allocation,
             compensation=self.compensation.initial(weights, plan.num_workers),
             admission=self.admission.initial(plan.num_workers),
@@ -113,9 +119,19 @@ class Coordination(ABC):
         weights = self.weighting.weights(group, fair_share)
         return [w * self.discount.factor(c.staleness) / len(group) for w, c in zip(weights, group, strict=True)]
 
+    def grouped(self, group: Sequence[Contribution]) -> Sequence[Contribution]:
+        """The contributions that have a factor each: all of them, unless a rank's go together."""
+        return group
+
     def factor(self, group: Sequence[Contribution], plan: Plan, rank: int) -> float:
         """This rank's factor in a group."""
+        group = self.grouped(group)
         return part(group, self.factors(group, plan), rank)
+
+    def weights(self, group: Sequence[Contribution], plan: Plan) -> list[tuple[int, float]]:
+        """Of a group that makes a version: each rank, and by which factor its gradient counts."""
+        group = self.grouped(group)
+        return [(c.rank, factor) for c, factor in zip(group, self.factors(group, plan), strict=True)] if group else []
 
     def term(self, g: Vector, group: Sequence[Contribution], plan: Plan, rank: int) -> Vector:
         """This rank's term of (1/c) Σ w_i d(τ_i) g_i. Phantoms do not compute its factor, which depends on all ranks."""

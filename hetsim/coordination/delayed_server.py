@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from hetsim import checks
 from hetsim.coordination.one_step_delay import OneStepDelay
-from hetsim.coordination.plan import Plan
+from hetsim.coordination.plan import Plan, cursors
 from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.effects import (
@@ -43,6 +43,7 @@ class DelayedParameterServer(OneStepDelay):
     """
 
     needs_server: ClassVar[bool] = True
+    aligns_epochs: ClassVar[bool] = False
 
     pull_every: int = 1
     """k"""
@@ -110,8 +111,9 @@ class DelayedParameterServer(OneStepDelay):
             if rounds or not going:
                 first = len(handed_out)
                 for _ in range(rounds):
-                    handed_out.append(list(plan.split(state.next_sample, self.allocation.shares(state.allocation))))
-                    state = replace(state, next_sample=handed_out[-1][-1].stop)
+                    split = plan.split(state.next_sample, self.allocation.shares(state.allocation))
+                    handed_out.append(list(split))
+                    state = replace(state, next_sample=split.stop)
                 for rank in asking:
                     batch = handed_out[first][rank] if rounds else Batch(state.next_sample, 0)
                     yield from Send(
@@ -121,6 +123,7 @@ class DelayedParameterServer(OneStepDelay):
                         batch=batch,
                         rounds=rounds,
                         epoch=plan.epoch(state.num_samples),
+                        **cursor_of(plan, state, rank),
                     )
             batches = handed_out.popleft() if handed_out else []
             asking = [rank for rank, batch in enumerate(batches) if batch]
@@ -158,9 +161,22 @@ class DelayedParameterServer(OneStepDelay):
 
 
 def own_ranges(plan: Plan, message: Message) -> Iterator[Batch]:
-    """A worker's ranges in the global batches that a reply hands out, each one global batch after the one before."""
-    for round_ in range(message.rounds if message.batch else 0):
-        batch = plan.clip(message.batch.start + round_ * plan.batch_size, message.batch.samples)
+    """A worker's ranges in the global batches that a reply hands out, each one global batch after the one before.
+
+    In a pool of its own they follow each other, up to the cursor that the reply brings.
+    """
+    first: Batch = message.batch
+    for round_ in range(message.rounds if first else 0):
+        if plan.pools is None:
+            batch = plan.clip(first.start + round_ * plan.batch_size, first.samples)
+        else:
+            start = first.start + round_ * first.samples
+            batch = Batch(start, max(0, min(first.samples, message.cursor - start)), first.pool)
         if not batch:
             return
         yield batch
+
+
+def cursor_of(plan: Plan, state: State, rank: int) -> dict[str, int]:
+    """Where data belong to workers, what a reply says besides: the cursor of the worker's pool after its ranges."""
+    return {} if plan.pools is None else {"cursor": cursors(state.next_sample).of[rank]}

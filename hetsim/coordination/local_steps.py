@@ -57,7 +57,7 @@ class LocalSteps(Coordination):
         """The same on every rank: H local steps from the common weights, an all-reduce of the differences, a global step."""
         unreported = node.own.get("unreported") or UnreportedTimings()
         going = True
-        while going and state.next_sample != plan.num_positions:
+        while going and plan.has_next(state.next_sample):
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
             epoch = plan.epoch(state.num_samples)
             x = state.weights
@@ -73,7 +73,8 @@ class LocalSteps(Coordination):
                 group = group.appended(batches, seconds, loss)
             difference = with_tail(state.weights - x, x, plan.num_parameters)
             delta = yield from AllReduce(self.term(difference, group, plan, node.rank))
-            state = replace(state, next_sample=rounds[-1].stop, num_samples=rounds[-1].stop)
+            num_samples = state.num_samples + sum(batches.num_samples for batches in rounds)
+            state = replace(state, next_sample=rounds[-1].stop, num_samples=num_samples)
             unreported = unreported + own
             epoch = plan.epoch(state.num_samples)
             timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
@@ -83,6 +84,6 @@ class LocalSteps(Coordination):
             node.own["unreported"] = unreported
             going = yield from Commit(state.version, state, group)
 
-    def factor(self, group: Sequence[Contribution], plan: Plan, rank: int) -> float:
-        """This rank's factor, by the samples of all its local steps."""
-        return super().factor(group.by_rank() if isinstance(group, SynchronousContributions) else group, plan, rank)
+    def grouped(self, group: Sequence[Contribution]) -> Sequence[Contribution]:
+        """One contribution of each rank, over the samples of all its local steps."""
+        return group.by_rank() if isinstance(group, SynchronousContributions) else group

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from hetsim.coordination.base import Coordination
+from hetsim.coordination.outstanding import Holding
+from hetsim.coordination.outstanding import Outstanding as Outstanding
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
@@ -15,55 +16,7 @@ from hetsim.effects import Batch, Commit, Contribution, Gradient, Message, Node,
 from hetsim.policies.admission import Decision
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.weighting import NoDiscount, PerWorker
-from hetsim.vector import Vector, with_tail
-
-Holding = tuple[Batch, Vector]
-"""What the server sent a worker: a range, and the weights to compute at."""
-
-
-class Outstanding(Collection[Batch]):
-    """The ranges that were handed out and whose gradient has not arrived: those to hand out again, then those of each worker.
-
-    It is a view: it changes as the server goes on.
-    """
-
-    def __init__(self, state: State) -> None:
-        self.next_sample = state.next_sample
-        """The first position that was never handed out."""
-        self.requeued = deque(state.outstanding)
-        self.holding: dict[int, Holding] = {}
-
-    def has_next(self, plan: Plan) -> bool:
-        """Whether there is a range for the next worker that asks."""
-        return bool(self.requeued or plan.clip(self.next_sample, 1))
-
-    def take(self, plan: Plan, rank: int, share: int) -> Batch:
-        """A worker's next range: one to hand out again, as far as it fits into the worker's memory, or its share of new positions."""
-        if not self.requeued:
-            batch = plan.clip(self.next_sample, share)
-            self.next_sample += batch.samples
-            return batch
-        batch = self.requeued.popleft()
-        fits = batch.samples if plan.max_samples is None else min(batch.samples, plan.max_samples[rank])
-        if fits < batch.samples:
-            self.requeued.appendleft(Batch(batch.start + fits, batch.samples - fits))
-        return Batch(batch.start, fits)
-
-    def lose(self, rank: int) -> None:
-        """The range of a lost worker is to be handed out again."""
-        if rank in self.holding:
-            self.requeued.append(self.holding.pop(rank)[0])
-
-    def __iter__(self) -> Iterator[Batch]:
-        yield from self.requeued
-        for batch, _ in self.holding.values():
-            yield batch
-
-    def __len__(self) -> int:
-        return len(self.requeued) + len(self.holding)
-
-    def __contains__(self, batch: object) -> bool:
-        return any(batch == held for held in self)
+from hetsim.vector import with_tail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +73,17 @@ class ParameterServer(Coordination):
         waiting: set[int] = set()
         idle: set[int] = set()
         active = set(plan.active_ranks)
-        outstanding = Outstanding(state)
-        holding, requeued = outstanding.holding, outstanding.requeued
-        state = state.evolve(admission=self.admission.resumed(state.admission, plan.num_workers), outstanding=outstanding)
+        outstanding = Outstanding.of(plan, state, active)
+        holding = outstanding.holding
+        state = state.evolve(
+            admission=self.admission.resumed(state.admission, plan.num_workers),
+            outstanding=outstanding,
+            next_sample=outstanding.next_sample,
+        )
         for rank in plan.absent:
             state, _ = self.worker_left(state, rank)
-        going = True
-        while active or (going and outstanding.has_next(plan)):
+        going, ended = True, False
+        while active or (going and not ended and outstanding.has_next(plan)):
             try:
                 message = yield from Receive()
             except PeerLost as lost:
@@ -154,7 +111,7 @@ class ParameterServer(Coordination):
                     holding.pop(rank, None)
                     decision = Decision(release=(rank,))
             decisions = [decision]
-            for rank in sorted(idle)[: len(requeued)] if requeued else ():
+            for rank in outstanding.ready(idle) if idle else ():
                 idle.discard(rank)
                 waiting.add(rank)
                 state = state.evolve(admission=self.admission.worker_joined(state.admission, rank))
@@ -197,7 +154,8 @@ class ParameterServer(Coordination):
                     yield from Send(rank, version=state.version, batch=Batch(outstanding.next_sample, 0))
                 active -= idle
                 idle.clear()
-        return state.evolve(outstanding=()) if going else None
+                ended = True
+        return state.evolve(outstanding=(), next_sample=outstanding.next_sample) if going else None
 
     def worker_left(self, state: State, rank: int) -> tuple[State, Decision]:
         """Report to admission that a worker will push no more gradients."""

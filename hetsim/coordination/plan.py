@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, overload
 
+from hetsim.coordination.pools import Cursors, Pools
 from hetsim.effects import Batch
+from hetsim.errors import ProgramError
 from hetsim.policies.allocation.base import proportional
 
 MAX_CACHED_LAYOUTS = 3
@@ -74,6 +76,28 @@ class Split(Sequence[Batch]):
 
 
 @dataclass(frozen=True, slots=True)
+class PooledSplit(Split):
+    """The ranges of one global batch, where each rank takes its samples from its own pool; `start` and `stop` are Cursors."""
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        return self.layout.ranks
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        return self.layout.samples
+
+    @overload
+    def __getitem__(self, rank: int) -> Batch: ...
+    @overload
+    def __getitem__(self, rank: slice) -> Sequence[Batch]: ...
+    def __getitem__(self, rank: int | slice) -> Batch | Sequence[Batch]:
+        if isinstance(rank, slice):
+            return tuple(self)[rank]
+        return Batch(cursors(self.start).of[rank], self.layout.samples[rank], rank)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """N workers, a global batch of B samples, and how many positions to hand out in all (None: no end).
 
@@ -89,38 +113,72 @@ class Plan:
     """How many samples fit into each worker's memory (None: no bound)."""
     absent: frozenset[int] = frozenset()
     """Workers that are absent: the active ranks take their shares, too."""
+    pools: Pools | None = None
+    """The samples that belong to each worker; None: all workers share one pool."""
     _by_identity: dict[int, tuple[Sequence[int], Layout]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _by_value: dict[tuple[int, ...], Layout] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _pooled: list[tuple[Layout, PooledSplit]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def active_ranks(self) -> list[int]:
         """The workers that are present."""
         return [rank for rank in range(self.num_workers) if rank not in self.absent]
 
+    @property
+    def first(self) -> int:
+        """The position that a run begins at: 0, with Cursors where data belong to workers."""
+        return 0 if self.pools is None else Cursors((0,) * self.num_workers)
+
+    def has_next(self, start: int) -> bool:
+        """Whether there is a position for a worker that is present, from `State.next_sample` on."""
+        if self.pools is None:
+            return start != self.num_positions
+        return self.pools.has_next(cursors(start).of, self.active_ranks)
+
     def epoch(self, num_samples: int) -> int:
         """Whole passes over the data in so many samples."""
         return 0 if self.samples_per_epoch is None else num_samples // self.samples_per_epoch
 
     def clip(self, start: int, samples: int) -> Batch:
-        """The range of at most `samples` positions from `start`: shorter at the last position, and empty after it."""
-        if samples < 1:
-            raise ValueError(f"the allocation gave a worker {samples} samples: shares must be whole numbers of at least 1")
+        """The range of at most `samples` positions of the one pool from `start`: shorter at the last position, and empty after it."""
+        check_share(samples)
+        if self.pools is not None:
+            raise ProgramError("a program clips ranges of a pool that all workers share, but data=owned: let it split, or take data=shared")
         if self.num_positions is None:
             return Batch(start, samples)
         return Batch(start, max(0, min(samples, self.num_positions - start)))
 
     def split(self, start: int, shares: Sequence[int]) -> Split:
         """The ranges of one global batch. For shares that are the same tuple as before, the time does not depend on N."""
+        if self.pools is not None:
+            return self._split_pools(self.pools, cursors(start), self._layout(shares))
         stop = start + self.batch_size if self.num_positions is None else min(start + self.batch_size, self.num_positions)
         return Split(start, max(start, stop), self._layout(shares))
 
     def rounds(self, start: int, shares: Sequence[int], max_rounds: int) -> list[Split]:
-        """The ranges of each of the next `max_rounds` global batches; fewer at the end of the last epoch."""
+        """The ranges of each of the next `max_rounds` global batches; fewer at the end of the last epoch, and of aligned epochs."""
         rounds: list[Split] = []
-        while len(rounds) < max_rounds and start != self.num_positions:
+        while len(rounds) < max_rounds and self.has_next(start) and not (rounds and self._ends_epoch(rounds[0].start, start)):
             rounds.append(self.split(start, shares))
             start = rounds[-1].stop
         return rounds
+
+    def _ends_epoch(self, start: int, stop: int) -> bool:
+        """Whether workers whose epochs are aligned have ended one between these positions."""
+        if self.pools is None:
+            return False
+        before, after = (self.pools.epoch(cursors(position).of, self.active_ranks) for position in (start, stop))
+        return before != after
+
+    def _split_pools(self, pools: Pools, start: Cursors, layout: Layout) -> PooledSplit:
+        """Cached by the identity of start and layout, as all ranks of a simulation ask for the same."""
+        for whole, split in self._pooled:
+            if split.start is start and whole is layout:
+                return split
+        samples = pools.samples(start.of, layout.samples, self.active_ranks)
+        split = PooledSplit(start, start.advanced(samples), layout if samples == layout.samples else Layout.of(samples))
+        self._pooled[:] = [*self._pooled[1 - MAX_CACHED_LAYOUTS :], (layout, split)]
+        return split
 
     def _layout(self, shares: Sequence[int]) -> Layout:
         """The layout of these shares, cached by the identity of the tuple, and shared by equal tuples: each rank may hold its own."""
@@ -142,7 +200,7 @@ class Plan:
         if len(shares) != self.num_workers or sum(shares) != self.batch_size:
             raise ValueError(f"the allocation gave shares {shares}: {self.num_workers} whole numbers with sum {self.batch_size} are needed")
         for share, max_samples in zip(shares, self.max_samples or shares, strict=True):
-            self.clip(0, share)
+            check_share(share)
             if share > max_samples:
                 raise ValueError(
                     f"the allocation gave a worker {share} samples, but {max_samples} fit into its memory: let it respect `max_samples`"
@@ -162,3 +220,19 @@ class Plan:
             )
         by_rank = dict(zip(active, proportional([shares[rank] for rank in active], self.batch_size, max_samples=max_samples), strict=True))
         return tuple(by_rank.get(rank, 0) for rank in range(self.num_workers))
+
+
+def cursors(position: int) -> Cursors:
+    """A position of a run whose data belong to workers."""
+    if not isinstance(position, Cursors):
+        raise ProgramError(
+            f"a program splits a global batch from {position!r} on, but data=owned: let it begin at State.next_sample, and keep there the "
+            "`stop` of the split before"
+        )
+    return position
+
+
+def check_share(samples: int) -> None:
+    """Raise ValueError for a share that is none."""
+    if samples < 1:
+        raise ValueError(f"the allocation gave a worker {samples} samples: shares must be whole numbers of at least 1")

@@ -18,14 +18,14 @@ class Pushes:
     """
 
     after: Any
-    before: tuple[tuple[int, Any], ...] = ()
-    """(first position of the range, state before its push), the latest last."""
+    before: tuple[tuple[Batch, Any], ...] = ()
+    """(range, state before its push), the latest last."""
 
     def appended(self, batch: Batch, after: Any, *, num_outstanding: int) -> Pushes:
         """With one more push. The last `num_outstanding` pushes may not have been applied."""
-        return Pushes(after, (*self.before, (batch.start, self.after))[-num_outstanding:])
+        return Pushes(after, (*self.before, (batch, self.after))[-num_outstanding:])
 
     def resumed(self, outstanding: Collection[Batch]) -> Any:
         """The state to resume from if these ranges are handed out again."""
-        starts = {batch.start for batch in outstanding}
-        return next((state for start, state in self.before if start in starts), self.after)
+        starts = {(batch.pool, batch.start) for batch in outstanding}
+        return next((state for batch, state in self.before if (batch.pool, batch.start) in starts), self.after)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hetsim.coordination.pools import Cursors
 from hetsim.effects import Batch
 from hetsim.vector import Vector
 
@@ -23,6 +24,7 @@ class State:
     version: int = 0
     weights: Vector
     next_sample: int = 0
+    """How many positions were handed out: the first one that was not. Where data belong to workers, the `Cursors` of their pools."""
     num_samples: int = 0
     num_samples_discarded: int = 0
     allocation: Any = None
@@ -39,6 +41,8 @@ class State:
 
     def rewound(self) -> State:
         """The state before the outstanding ranges, so that they are handed out again."""
+        if isinstance(self.next_sample, Cursors):
+            return replace(self, next_sample=self.next_sample.before(self.outstanding), outstanding=())
         return replace(self, next_sample=min([self.next_sample, *(batch.start for batch in self.outstanding)]), outstanding=())
 
     @property

@@ -261,7 +261,7 @@ class Mailbox:
 
 def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
     """A header of fixed size: its numbers and ranges, and the type and size of the payload that follows, as JSON."""
-    fields = {name: [value.start, value.samples] if isinstance(value, Batch) else value for name, value in header.items()}
+    fields = {name: [value.start, value.samples, value.pool] if isinstance(value, Batch) else value for name, value in header.items()}
     if isinstance(payload, torch.Tensor):
         fields["payload"] = [str(payload.dtype).removeprefix("torch."), payload.numel()]
     elif isinstance(payload, Phantom):

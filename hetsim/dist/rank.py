@@ -76,7 +76,7 @@ class RankRun:
         """The links that messages are to share; the server's are emulated."""
         self._keep = keep
         self._uncapped = uncapped
-        self.metrics = Metrics(experiment.num_workers, num_ahead=experiment.coordination.num_ahead)
+        self.metrics = Metrics(experiment.num_workers, num_ahead=experiment.coordination.num_ahead, weights=experiment.weights_of(task))
         self.prepared = prepare(
             experiment, task, optimizers,
             profile=lambda: measured_profile(experiment, task, transport, pace), checkpoint=checkpoint,

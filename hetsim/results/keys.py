@@ -21,7 +21,14 @@ VARY_IN_A_COMPARISON = (*CHANGE_NO_NUMBER, "backend", "device", "evaluate_every_
 
 TOP = ""
 ADDED: dict[str, dict[str, Any]] = {
-    TOP: {"evaluate_every_seconds": None, "stop_when_diverged": False, "device": "cpu", "autocast": None},
+    TOP: {
+        "evaluate_every_seconds": None,
+        "stop_when_diverged": False,
+        "device": "cpu",
+        "autocast": None,
+        "data": "shared",
+        "epochs": "independent",
+    },
     "hetsim.dist.Processes": {"reduction": "ordered"},
     "hetsim.policies.allocation.GradualShift": {"repetitions": 0},
     "hetsim.policies.allocation.OptPerf": {"repetitions": 0, "recheck_steps": 100, "dead_band": 0.05},

@@ -21,6 +21,8 @@ def remarks(outcome: Outcome) -> list[str]:
         _tables(outcome),
         _weighting(outcome),
         _calibration(outcome),
+        _unused(outcome),
+        _closed(outcome),
     )
     return [remark for remark in found if remark is not None]
 
@@ -75,6 +77,33 @@ def _calibration(outcome: Outcome) -> str | None:
         num_parameters=outcome.num_parameters,
         dtype=experiment.dtype,
         shares=experiment.coordination.allocation.shares(outcome.last.allocation),
+    )
+
+
+def _unused(outcome: Outcome) -> str | None:
+    """The workers whose own samples no version has."""
+    if outcome.pools is None or not outcome.applied.num_updates:
+        return None
+    unused = [rank for rank, share in enumerate(outcome.applied.weight_shares) if not share and not outcome.pools[rank].closed]
+    if not unused:
+        return None
+    others = f" (and of {len(unused) - 1} more)" if len(unused) > 1 else ""
+    return (
+        f"no gradient of worker {unused[0]}{others} was applied, so the model has seen none of its own "
+        f"{outcome.pools[unused[0]].samples} samples: give the run a larger budget, or take a method that drops no gradients"
+    )
+
+
+def _closed(outcome: Outcome) -> str | None:
+    """The pools whose owners were gone at the end."""
+    closed = [(rank, pool) for rank, pool in enumerate(outcome.pools or ()) if pool.closed]
+    if not closed:
+        return None
+    rank, pool = closed[0]
+    others = f" (and {len(closed) - 1} more, in pools of the summary)" if len(closed) > 1 else ""
+    return (
+        f"worker {rank} was absent when the run ended: its {pool.samples} samples were gone through {pool.epochs:.3g} times, and "
+        f"{pool.remainder} of the last epoch are left{others}"
     )
 
 

@@ -46,6 +46,11 @@ MAPPING = Kind("a mapping", _is_mapping)
 MAPPING_OR_NULL = Kind("a mapping, or null", lambda value: value is None or _is_mapping(value))
 MAPPINGS = Kind("a list of mappings", _each(_is_mapping))
 
+NUMBERS_OR_NULL = Kind(
+    "a list of numbers and nulls, or null", lambda value: value is None or _each(lambda part: part is None or is_number(part))(value)
+)
+MAPPINGS_OR_NULL = Kind("a list of mappings, or null", lambda value: value is None or MAPPINGS.holds(value))
+
 NAMES = ("method", "backend", "cluster", "workload")
 IN_TABLES = (
     *("seconds", "samples_per_second", "updates_per_second", "staleness_mean", "staleness_p50", "staleness_p95", "staleness_max"),
@@ -64,8 +69,11 @@ SUMMARY = {
     "batch_sizes": NUMBERS,
     "final": MAPPING,
     **dict.fromkeys(("final.train_loss", "final.test_accuracy"), NUMBER_OR_NULL),
+    "class_accuracy": NUMBERS_OR_NULL,
     "diverged": FLAG,
     "per_worker": MAPPINGS,
+    "weight_shares": NUMBERS_OR_NULL,
+    "pools": MAPPINGS_OR_NULL,
     "devices": DEVICES,
     "emulation": MAPPING_OR_NULL,
     "calibrated": MAPPING,

@@ -14,7 +14,7 @@ from hetsim.results.remarks import diverged, remarks
 from hetsim.runtime import metrics
 from hetsim.runtime.curve import Point
 from hetsim.runtime.files import begun, unfinished
-from hetsim.runtime.outcome import Outcome
+from hetsim.runtime.outcome import Outcome, Pool
 
 
 def write_summary(
@@ -76,8 +76,11 @@ def summary_of(
         "idle_share": numbers["idle_share"],
         "batch_sizes": list(experiment.coordination.allocation.shares(last.allocation)),
         "final": {name: _finite(value) for name, value in final.named().items()},
+        "class_accuracy": None if final.class_accuracy is None else list(final.class_accuracy),
         "diverged": diverged(outcome),
         "per_worker": numbers["per_worker"],
+        "weight_shares": applied.weight_shares,
+        "pools": pools(outcome.pools),
         "wall_seconds": wall_seconds,
         "devices": list(devices),
         "emulation": None if emulation is None else dict(emulation),
@@ -92,6 +95,16 @@ def _calibrated(outcome: Outcome) -> dict[str, Any]:
     if calibration is None:
         return {}
     return {"calibrated": {"date": calibration.date, "composed": list(calibration.composed), "error": calibration.error}}
+
+
+def pools(each: Sequence[Pool] | None) -> list[dict[str, Any]] | None:
+    """What became of each worker's samples, in rank order; None where all workers share them."""
+    if each is None:
+        return None
+    return [
+        {"rank": rank, "samples": pool.samples, "epochs": pool.epochs, "closed": pool.closed, "remainder": pool.remainder}
+        for rank, pool in enumerate(each)
+    ]
 
 
 def curve_csv(points: Sequence[Point]) -> str:

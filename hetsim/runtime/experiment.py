@@ -6,20 +6,25 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from hetsim import checks
 from hetsim.cluster.model import Cluster
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
-from hetsim.effects import Batch
+from hetsim.coordination.pools import AlignedPools, Pools
+from hetsim.effects import Batch, Contribution
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.curve import Point
 from hetsim.runtime.trace import DETAILS
 from hetsim.workloads import device
+from hetsim.workloads.partition import Partition
 from hetsim.workloads.task import Optimizer, OptimizerRecipe, Task, Workload
+
+PARTITIONS = ("even", "contiguous", "dirichlet", "by_class", "by_file")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,11 @@ class Experiment:
     evaluate_every_seconds: float | None = None
     """Of the run's own clock. The curve has the first version at or after each multiple of either; None: of the other alone."""
     stop_when_diverged: bool = False
+    data: str = "shared"
+    """Whose the training samples are: of all workers, or each worker's own (owned), as the partition divides them."""
+    partition: Partition | None = None
+    epochs: str = "independent"
+    """Of owned data: each pool has epochs of its own, or no worker begins the next one before all have ended this one (aligned)."""
     trace: str = "full"
     pictures: bool = True
     watch: Callable[[Point], None] | None = None
@@ -67,6 +77,7 @@ class Experiment:
                 checks.number(key, getattr(self, key))
         checks.flag("pictures", self.pictures)
         checks.flag("stop_when_diverged", self.stop_when_diverged)
+        self._check_data()
         if self.batch_size < self.num_workers:
             raise ValueError(f"batch_size={self.batch_size} is less than one sample for each of {self.num_workers} workers: raise it")
         self.coordination.allocation.initial_within(self.num_workers, self.batch_size, self.cluster.max_samples)
@@ -95,7 +106,8 @@ class Experiment:
     def profile_batches(self) -> tuple[Batch, ...]:
         """The batch that each worker is measured with before the run: B samples, or as many as fit into its memory."""
         max_samples = self.cluster.max_samples or (self.batch_size,) * self.num_workers
-        return tuple(Batch(0, min(self.batch_size, bound)) for bound in max_samples)
+        owned = self.data == "owned"
+        return tuple(Batch(0, min(self.batch_size, bound), rank if owned else 0) for rank, bound in enumerate(max_samples))
 
     def device_of(self, rank: int) -> str:
         """The device of a rank, as the cluster or the config names it."""
@@ -111,7 +123,22 @@ class Experiment:
     def plan(self, task: Task) -> Plan:
         """The plan for handing out this task's samples."""
         positions = self.budget.num_positions(task.num_samples)
-        return Plan(self.num_workers, self.batch_size, positions, task.num_samples, task.num_parameters, self.cluster.max_samples)
+        pools = None
+        if task.pools is not None:
+            pools = (AlignedPools if self.epochs == "aligned" else Pools)(task.pools, positions)
+        return Plan(
+            self.num_workers,
+            self.batch_size,
+            positions,
+            task.num_samples,
+            task.num_parameters,
+            self.cluster.max_samples,
+            pools=pools,
+        )
+
+    def weights_of(self, task: Task) -> Callable[[Sequence[Contribution]], Iterable[tuple[int, float]]]:
+        """By which factors the contributions to a version count."""
+        return partial(self.coordination.weights, plan=self.plan(task))
 
     def load(self, on: str | None = None) -> tuple[Task, Optimizers]:
         """The workload's data, model and optimizers, on a device. Raises ValueError for weights that would have no effect."""
@@ -120,6 +147,9 @@ class Experiment:
             sys.modules["torch"].set_num_threads(self.threads)
         with contextlib.ExitStack() as refused:
             refused.callback(task.close)
+            if self.partition is not None:
+                divisible = task.divisible(self.workload.name)
+                task.divide(self.partition.pools(divisible, self.num_workers, seed=self.seed))
             optimizers = self._optimizers(task)
             refused.pop_all()
         return task, optimizers
@@ -137,6 +167,23 @@ class Experiment:
                 "single gradients would do nothing: use torch.optim.SGD, or weighting=per_worker discount=none"
             )
         return Optimizers(optimizer, local)
+
+    def _check_data(self) -> None:
+        """Raise ValueError for a partition of data that all workers share, and for owned data that nothing divides."""
+        checks.choice("data", self.data, ("shared", "owned"))
+        checks.choice("epochs", self.epochs, ("independent", "aligned"))
+        if self.data == "owned":
+            if self.partition is None:
+                raise ValueError(f"data=owned needs a partition, which says whose each sample is: add partition={' or '.join(PARTITIONS)}")
+            if self.epochs == "aligned" and not self.coordination.aligns_epochs:
+                raise ValueError(
+                    f"epochs=aligned lets workers wait at the end of an epoch, but {type(self.coordination).__name__} hands ranges out "
+                    "ahead, to workers that never wait: take epochs=independent, or coordination=one_step_delay_all_reduce"
+                )
+        elif self.partition is not None:
+            raise ValueError("partition would do nothing with data=shared, where every worker takes samples of all: add data=owned")
+        elif self.epochs != "independent":
+            raise ValueError(f"epochs={self.epochs} would do nothing with data=shared, whose epochs are those of all: add data=owned")
 
     def _check_autocast(self) -> None:
         """Raise ValueError for an autocast that would have no effect."""

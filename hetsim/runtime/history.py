@@ -46,7 +46,12 @@ class History:
     def record_discarded(self, state: State | None) -> None:
         """Count as discarded what the leader dropped after the last commit."""
         if state is not None:
-            self.last = replace(self.last, num_samples_discarded=state.num_samples_discarded, outstanding=state.outstanding)
+            self.last = replace(
+                self.last,
+                next_sample=state.next_sample,
+                num_samples_discarded=state.num_samples_discarded,
+                outstanding=state.outstanding,
+            )
 
     def close(self) -> None:
         """The run is over."""

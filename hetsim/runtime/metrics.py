@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from hetsim.runtime.recorder import DOWN, GRADIENT, UPDATE, Recorder, RecordInte
 
 RECENT_INTERVALS = 8
 """Intervals kept per worker, for each gradient that may lie after the last commit."""
+WeightsOf = Callable[[Sequence[Contribution]], Iterable[tuple[int, float]]]
+"""From the contributions to a version, to each rank that has one, and by which factor it counts."""
 SUMMED = ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds")
 
 
@@ -75,6 +77,8 @@ class Applied:
     """The contributions that the committed versions were made of, by worker and in total."""
 
     num_workers: int
+    weights: WeightsOf | None = field(default=None, repr=False, compare=False)
+    """By which factors a group of contributions counts; None: nobody asks."""
     staleness_max: int = 0
     num_updates: int = 0
     seconds: float = 0.0
@@ -84,6 +88,10 @@ class Applied:
         self._staleness = [0] * self.num_workers
         self._by_staleness: dict[int, int] = {}
         self._rounds: dict[tuple[Sequence[int], int], int] = {}  # (ranks, staleness) of a synchronous round: how many
+        self._weight = [0.0] * self.num_workers
+        self._alike: tuple[SynchronousContributions, int] | None = (
+            None  # the last synchronous group, and how many like it follow each other
+        )
 
     @property
     def count(self) -> list[int]:
@@ -94,6 +102,13 @@ class Applied:
     def staleness(self) -> list[int]:
         """The staleness of each worker's contributions, added up."""
         return added(self._staleness, ((ranks, count * staleness) for (ranks, staleness), count in self._rounds.items()))
+
+    @property
+    def weight_shares(self) -> list[float | None]:
+        """Each worker's share of all factors by which gradients were applied; None before the first version."""
+        self._add_alike()
+        total = math.fsum(self._weight)
+        return [ratio(weight, total) for weight in self._weight]
 
     @property
     def by_staleness(self) -> dict[int, int]:
@@ -113,7 +128,11 @@ class Applied:
                 key = (round_.batches.ranks, applied.staleness)
                 self._rounds[key] = self._rounds.get(key, 0) + 1
             largest = applied.staleness
+            self._count_alike(applied)
         else:
+            if self.weights is not None:
+                for rank, weight in self.weights(applied):
+                    self._weight[rank] += weight
             count, total, by_staleness = self._count, self._staleness, self._by_staleness
             for contribution in applied:
                 rank, staleness = contribution.rank, contribution.staleness
@@ -125,17 +144,40 @@ class Applied:
         if largest > self.staleness_max:
             self.staleness_max = largest
 
+    def _count_alike(self, applied: SynchronousContributions) -> None:
+        """The factors of groups that were split alike are computed once, as there are N of them."""
+        if self._alike is not None and _split_alike(self._alike[0], applied):
+            self._alike = self._alike[0], self._alike[1] + 1
+        else:
+            self._add_alike()
+            self._alike = applied, 1
+
+    def _add_alike(self) -> None:
+        if self._alike is not None and self.weights is not None:
+            group, count = self._alike
+            for rank, weight in self.weights(group):
+                self._weight[rank] += count * weight
+        self._alike = None
+
+
+def _split_alike(one: SynchronousContributions, other: SynchronousContributions) -> bool:
+    """Whether every rank has as many samples in both, round by round, by the identity of the layouts."""
+    return len(one.rounds) == len(other.rounds) and all(
+        a.batches.layout is b.batches.layout and a.batches.num_samples == b.batches.num_samples
+        for a, b in zip(one.rounds, other.rounds, strict=True)
+    )
+
 
 class Metrics(Recorder):
     """Records what each worker did, and which contributions the versions were made of."""
 
     takes_back = True
 
-    def __init__(self, num_workers: int, *, num_ahead: int) -> None:
+    def __init__(self, num_workers: int, *, num_ahead: int, weights: WeightsOf | None = None) -> None:
         self.num_workers = num_workers
         self.activity = [RankActivity(num_ahead=num_ahead) for _ in range(num_workers)]
         """By rank."""
-        self.applied = Applied(num_workers)
+        self.applied = Applied(num_workers, weights)
 
     def on(self, kind: int) -> RecordInterval | None:
         return {GRADIENT: self._gradient, UPDATE: self._update, DOWN: self._down}.get(kind)

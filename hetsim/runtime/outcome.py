@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from hetsim.coordination.pools import Cursors
 from hetsim.coordination.state import State
 from hetsim.runtime.curve import LearningCurve, Point
 from hetsim.runtime.divergence import Divergence
@@ -32,6 +33,36 @@ class Measured(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pool:
+    """What became of one worker's own samples."""
+
+    samples: int
+    """How many it has."""
+    num_taken: int
+    """Positions of its sequence whose gradients were applied or discarded; those of a lost worker's last range are not among them."""
+    closed: bool
+    """Whether its owner was absent when the run ended, so that nobody could take the rest."""
+
+    @property
+    def epochs(self) -> float:
+        """Passes over it."""
+        return self.num_taken / self.samples
+
+    @property
+    def remainder(self) -> int:
+        """Of a closed pool, how many samples its last epoch has left."""
+        return (-self.num_taken % self.samples if self.num_taken else self.samples) if self.closed else 0
+
+    @classmethod
+    def each(cls, sizes: Sequence[int] | None, last: State, absent: Collection[int]) -> list[Pool] | None:
+        """Those of a run that ended in this state, with these workers absent."""
+        taken = last.rewound().next_sample
+        if sizes is None or not isinstance(taken, Cursors):
+            return None
+        return [Pool(samples=samples, num_taken=taken.of[rank], closed=rank in absent) for rank, samples in enumerate(sizes)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The numbers of a finished run, from whichever world."""
 
@@ -48,6 +79,8 @@ class Outcome:
     """Passes over the data in the samples that are applied in `last`."""
     profile_seconds: float
     """The seconds that measuring the workers took before the run."""
+    pools: Sequence[Pool] | None = None
+    """By rank, where data belong to workers."""
 
     @property
     def num_parameters(self) -> int:
@@ -60,12 +93,16 @@ class Outcome:
         return isinstance(self.last.weights, Phantom)
 
     @classmethod
-    def of(cls, experiment: Experiment, history: History, metrics: Measured, curve: LearningCurve, *, profile_seconds: float) -> Outcome:
-        """What these have seen of a run."""
+    def of(
+        cls, experiment: Experiment, history: History, metrics: Measured, curve: LearningCurve, *, profile_seconds: float,
+        absent: Collection[int] = (),
+    ) -> Outcome:  # fmt: skip
+        """What these have seen of a run, at the end of which these workers were absent."""
         return cls(
             experiment=experiment, start=history.start, last=history.last, applied=metrics.applied, activity=metrics.activity,
             points=curve.points, divergence=history.divergence,
             num_epochs=history.last.num_samples / history.samples_per_epoch, profile_seconds=profile_seconds,
+            pools=Pool.each(curve.task.pools, history.last, absent),
         )  # fmt: skip
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from hetsim.cluster.compute_times import ServiceTimes, StepTimes
 from hetsim.coordination.plan import Plan
+from hetsim.coordination.pools import Cursors
 from hetsim.coordination.state import State
+from hetsim.effects import Contribution
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
@@ -89,6 +91,8 @@ def prepare(
             measured = profile()
         timings = measured.timings(experiment.profile_batches)
         checkpoint = Checkpoint(state=experiment.coordination.initial(plan, task.initial(), timings))
+    else:
+        checkpoint = with_these_pools(checkpoint, experiment, plan, optimizers)
     return Preparation(
         experiment=experiment,
         task=task,
@@ -103,3 +107,46 @@ def prepare(
             when_diverged=experiment.stop_when_diverged,
         ),
     )
+
+
+def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, optimizers: Optimizers) -> Checkpoint:
+    """The checkpoint, for a run whose samples belong to the same workers: ValueError with one sentence if they belong to others.
+
+    Pools that do not depend on the number of workers, as those of files, go on with more workers or fewer: then the weights, the
+    optimizer's memory and the cursors are the checkpoint's, and all policies begin anew. The pools of workers that are no more are closed.
+    """
+    state = checkpoint.state
+    cursors = state.next_sample
+    if plan.pools is None and not isinstance(cursors, Cursors):
+        return checkpoint
+    if plan.pools is None or not isinstance(cursors, Cursors):
+        before, now = ("shared", "owned") if plan.pools is not None else ("owned", "shared")
+        raise ValueError(f"data={now} cannot go on from a checkpoint of a run with data={before}: resume it with data={before}")
+    num_workers, with_server = experiment.num_workers, experiment.coordination.needs_server
+    num_before = len(checkpoint.ranks) - with_server if checkpoint.ranks else len(cursors.of)
+    if num_before == num_workers:
+        return checkpoint
+    if experiment.partition is None or experiment.partition.depends_on_workers:
+        raise ValueError(
+            f"the checkpoint is of a run of {num_before} workers, and with {num_workers} the samples would be divided in another way: "
+            "resume it with as many workers, or divide them with partition=by_file"
+        )
+    held_back = [c.batch for c in getattr(state.admission, "waiting", ()) if isinstance(c, Contribution)]
+    again = cursors.before([*state.outstanding, *held_back])
+    resumed = replace(
+        experiment.coordination.initial(plan, state.weights),
+        version=state.version,
+        next_sample=Cursors((*again.of, *(0,) * (num_workers - len(again.of)))),
+        num_samples=state.num_samples,
+        num_samples_discarded=state.num_samples_discarded,
+    )
+    ranks = []
+    if checkpoint.ranks:
+        leader = checkpoint.ranks[num_before if with_server else 0]
+        local = None if optimizers.local is None else optimizers.local.initial()
+        for rank in range(experiment.num_ranks):
+            ranks.append(RankState(rank=rank))
+            ranks[-1].restart(version=state.version, epoch=plan.epoch(state.num_samples), optimizer=leader.optimizer, local_optimizer=local)
+        if with_server:
+            ranks[-1].num_updates = leader.num_updates
+    return Checkpoint(state=resumed, ranks=tuple(ranks))

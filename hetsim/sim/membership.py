@@ -72,6 +72,8 @@ class Membership:
             self._draw_outage(rank)
         self.absent = frozenset(rank for rank, (start, _) in self._next_outage.items() if start == 0)
         """Workers that are absent when the run begins."""
+        self.absent_at_end: frozenset[int] = frozenset()
+        """Workers that were absent when the run ended."""
         self.down: dict[int, float] = {}
         """Workers that are absent now, and since when."""
         self._joining: set[int] = set()
@@ -109,6 +111,7 @@ class Membership:
 
     def end(self, seconds: float) -> None:
         """End the run at its last commit: nodes that are down now were down until then."""
+        self.absent_at_end = frozenset(self.down)
         for rank in list(self.down):
             self._was_down(rank, seconds)
 

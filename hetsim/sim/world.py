@@ -54,7 +54,7 @@ class EventWorld:
         self.task = task
         num_workers, coordination = experiment.num_workers, experiment.coordination
         self.env = Clock()
-        self.metrics = Metrics(num_workers, num_ahead=coordination.num_ahead)
+        self.metrics = Metrics(num_workers, num_ahead=coordination.num_ahead, weights=experiment.weights_of(task))
         self.curve, observers = observed(experiment, task, self.metrics, recorders, at_once=True)
         self.membership = Membership(experiment, observers)
         self.prepared = prepare(
@@ -121,7 +121,10 @@ class EventWorld:
     @property
     def outcome(self) -> Outcome:
         """The outcome of the finished run."""
-        return Outcome.of(self.experiment, self.history, self.metrics, self.curve, profile_seconds=self.profile_seconds)
+        return Outcome.of(
+            self.experiment, self.history, self.metrics, self.curve,
+            profile_seconds=self.profile_seconds, absent=self.membership.absent_at_end,
+        )  # fmt: skip
 
     def spawn(self, rank: int) -> RankProcess:
         """A new process that joins the run at the last commit."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from hetsim.effects import Batch
@@ -15,6 +16,7 @@ from hetsim.workloads.device import Device
 from hetsim.workloads.flat_model import FlatModel, FlatTask
 from hetsim.workloads.images import CHUNK_SAMPLES, augmented, check_images, resized
 from hetsim.workloads.models.registry import build_model, logits
+from hetsim.workloads.partition import Divisible
 from hetsim.workloads.prefetch import Prefetch
 from hetsim.workloads.rows import Rows
 from hetsim.workloads.sequence import Indices, Sequence, evaluated
@@ -35,6 +37,7 @@ class Classification(FlatTask):
         seed: int,
         dtype: str,
         device: Device,
+        archives: Indices | None = None,
     ) -> None:
         self.device = device
         self.seed = seed
@@ -44,10 +47,11 @@ class Classification(FlatTask):
         self.augmentation = augmentation
         check_images(arrays, resize, augmentation)
         self._x_train, self._x_test = self._inputs(arrays, resize)
+        self._labels, self._test_labels, self._archives = arrays.y_train, arrays.y_test, archives
         self._y_train, self._y_test = (Rows(torch.from_numpy(labels), device) for labels in (arrays.y_train, arrays.y_test))
         self._prefetch = Prefetch(self._take, device)
         self._inputs_of = self._take if self._x_train.on_device else self._prefetch.take
-        num_classes = int(max(arrays.y_train.max(), arrays.y_test.max())) + 1
+        self.num_classes = num_classes = int(max(arrays.y_train.max(), arrays.y_test.max())) + 1
         shape = self._x_train.shape
         self.model = build_model(model, model_options, shape=shape, num_classes=num_classes, seed=seed)
         self.model = device.place(self.model.to(self.dtype))
@@ -59,7 +63,8 @@ class Classification(FlatTask):
         labels = self._y_train.take(self.sequence.indices(batch))
         inputs = self._standardised(self.device.arrived(self._inputs_of(batch)))
         if self.augmentation:
-            inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=np.arange(batch.start, batch.stop), device=self.device)
+            positions = np.arange(batch.start, batch.stop)
+            inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=positions, device=self.device, pool=batch.pool)
         try:
             return self.flat.gradient(at, batch, lambda: functional.cross_entropy(logits(self.model(inputs)), labels))
         except ValueError as error:  # batch norm over a single value
@@ -70,15 +75,24 @@ class Classification(FlatTask):
     def close(self) -> None:
         self._prefetch.close()
 
+    def divisible(self, workload: str) -> Divisible:
+        return Divisible(workload, self.num_samples, self._labels, self._archives)
+
     def evaluate(self, at: torch.Tensor) -> Evaluation:
         self.flat.place(at, training=False)
         loss, _ = self._score(self._x_train, self._y_train, evaluated(self.num_samples))
-        _, accuracy = self._score(self._x_test, self._y_test, np.arange(len(self._y_test)))
-        return Evaluation(train_loss=loss, test_accuracy=accuracy)
+        _, right = self._score(self._x_test, self._y_test, np.arange(len(self._y_test)))
+        of_class = np.bincount(self._test_labels, minlength=self.num_classes).tolist()
+        right_of_class = np.bincount(self._test_labels[right], minlength=self.num_classes).tolist()
+        return Evaluation(
+            train_loss=loss,
+            test_accuracy=float(right.mean()),
+            class_accuracy=tuple(part / count if count else None for part, count in zip(right_of_class, of_class, strict=True)),
+        )
 
-    def _score(self, x: Rows, y: Rows, indices: Indices) -> tuple[float, float]:
-        """Mean loss and accuracy over these samples."""
-        loss = right = 0.0
+    def _score(self, x: Rows, y: Rows, indices: Indices) -> tuple[float, NDArray[np.bool_]]:
+        """Mean loss over these samples, and which of them are classified right."""
+        loss, right = 0.0, np.zeros(len(indices), np.bool_)
         with torch.no_grad():
             for start in range(0, len(indices), CHUNK_SAMPLES):
                 some = indices[start : start + CHUNK_SAMPLES]
@@ -86,8 +100,8 @@ class Classification(FlatTask):
                 with self.device.forward():
                     outputs = logits(self.model(self._standardised(x.take(some))))
                     loss += functional.cross_entropy(outputs, labels, reduction="sum").item()
-                right += (outputs.argmax(1) == labels).sum().item()
-        return loss / len(indices), right / len(indices)
+                right[start : start + CHUNK_SAMPLES] = (outputs.argmax(1) == labels).tolist()
+        return loss / len(indices), right
 
     def _inputs(self, arrays: Arrays, resize: int | None) -> tuple[Rows, Rows]:
         """Inputs as they are stored (bytes stay bytes); sets mean and deviation of each channel."""

@@ -44,8 +44,8 @@ class FlatModel:
 
     def gradient(self, at: torch.Tensor, batch: Batch, loss: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
         """The gradient of `loss()`, a mean over this batch, at these weights, and its value."""
-        # dropout draws from (seed, first position): the same numbers on every rank
-        drawn = word(self.seed, batch.start, stream=1) >> 32
+        # dropout draws from (seed, pool, first position): the same numbers on every rank
+        drawn = word(self.seed, batch.start, stream=1, pool=batch.pool) >> 32
         torch.default_generator.manual_seed(drawn)
         self.device.seed(drawn)
         self.place(at, training=True)

@@ -47,10 +47,10 @@ def resized(images: torch.Tensor, side: int) -> torch.Tensor:
     return result
 
 
-def augmented(images: torch.Tensor, how: Augmentation, *, seed: int, positions: Indices, device: Device) -> torch.Tensor:
-    """Each image shifted and mirrored, drawn from (seed, its position); pixels shifted in are zero, which is the mean."""
+def augmented(images: torch.Tensor, how: Augmentation, *, seed: int, positions: Indices, device: Device, pool: int = 0) -> torch.Tensor:
+    """Each image shifted and mirrored, drawn from (seed, its pool, its position); pixels shifted in are zero, which is the mean."""
     count, channels, height, width = images.shape
-    drawn = words(seed, positions, stream=2)
+    drawn = words(seed, positions, stream=2, pool=pool)
     steps = np.uint64(2 * how.pad + 1)
     down, right = (((drawn >> np.uint64(shift)) % steps).astype(np.int64) for shift in (0, 20))
     rows = device.place(torch.from_numpy(down[:, None] + np.arange(height)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hetsim import checks
 from hetsim.effects import Batch
 from hetsim.vector import Phantom, Vector
 from hetsim.workloads.device import Device
+from hetsim.workloads.partition import Indices
 from hetsim.workloads.task import BYTES, Evaluation, Optimizer, OptimizerRecipe, Task, Workload
 
 
@@ -45,6 +47,9 @@ class PhantomTask(Task):
     def __init__(self, weights: Phantom, num_samples: int) -> None:
         self.weights = weights
         self.num_samples = num_samples
+
+    def divide(self, pools: Sequence[Indices]) -> None:
+        self.pools = tuple(map(len, pools))
 
     def initial(self) -> Phantom:
         return self.weights

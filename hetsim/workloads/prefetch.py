@@ -53,7 +53,7 @@ class Prefetch(Generic[T]):
 
 
 def _next(last: Batch | None, batch: Batch) -> Batch | None:
-    """The batch that follows these two at the same stride; None if they are not of one size."""
-    if last is None or last.samples != batch.samples or last.start > batch.start:
+    """The batch that follows these two at the same stride; None if they are not of one size and pool."""
+    if last is None or last.samples != batch.samples or last.start > batch.start or last.pool != batch.pool:
         return None
-    return Batch(2 * batch.start - last.start, batch.samples)
+    return Batch(2 * batch.start - last.start, batch.samples, batch.pool)

@@ -1,7 +1,8 @@
-"""One global, seeded sequence of shuffled epochs, and random numbers by position in it: they are the same on every rank."""
+"""Seeded sequences of shuffled epochs, one for each pool of samples, and random numbers by position: the same on every rank."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
 from functools import lru_cache
 from typing import Any
 
@@ -21,26 +22,32 @@ MAX_EVALUATED_SAMPLES = 10_000
 
 
 class Sequence:
-    """Position p is sample π_e(p mod n) of epoch e = p // n, with one permutation π_e for each (seed, e)."""
+    """Position q of pool i is sample π_{i,e}(q mod n_i) of epoch e = q // n_i, with one permutation for each (seed, e, i).
 
-    def __init__(self, num_samples: int, *, seed: int) -> None:
+    `pools` are the samples of each pool; None: a single pool of all, whose permutations are drawn from (seed, e).
+    """
+
+    def __init__(self, num_samples: int, *, seed: int, pools: Many[Indices] | None = None) -> None:
         self.num_samples = num_samples
         self.seed = seed
-        self._permutation = lru_cache(maxsize=3)(self._draw)
+        self.pools = None if pools is None or len(pools) == 1 else tuple(pools)
+        self._permutation = lru_cache(maxsize=3 * (1 if pools is None else len(pools)))(self._draw)
 
     def indices(self, batch: Batch) -> Indices:
         """The samples at these positions; a batch may cross the end of an epoch."""
         parts = []
-        position = batch.start
+        position, size = batch.start, self.num_samples if self.pools is None else len(self.pools[batch.pool])
         while position < batch.stop:
-            epoch, offset = divmod(position, self.num_samples)
-            taken = min(batch.stop - position, self.num_samples - offset)
-            parts.append(self._permutation(epoch)[offset : offset + taken])
+            epoch, offset = divmod(position, size)
+            taken = min(batch.stop - position, size - offset)
+            parts.append(self._permutation(epoch, batch.pool)[offset : offset + taken])
             position += taken
         return np.concatenate(parts) if len(parts) != 1 else parts[0]
 
-    def _draw(self, epoch: int) -> Indices:
-        return np.random.default_rng([self.seed, epoch, STREAM]).permutation(self.num_samples)
+    def _draw(self, epoch: int, pool: int) -> Indices:
+        if self.pools is None:
+            return np.random.default_rng([self.seed, epoch, STREAM]).permutation(self.num_samples)
+        return np.random.default_rng([self.seed, epoch, STREAM, pool]).permutation(self.pools[pool])
 
 
 def evaluated(num_samples: int) -> Indices:
@@ -49,20 +56,20 @@ def evaluated(num_samples: int) -> Indices:
     return np.arange(count, dtype=np.int64) * num_samples // count
 
 
-def words(seed: int, positions: NDArray[np.integer], stream: int = 0) -> Words:
-    """One uniform 64-bit word for each position, a function of (seed, stream, position): SplitMix64 (10.1145/2660193.2660195)."""
-    drawn: Words = _mix(_key(seed, stream) ^ (positions.astype(np.uint64) * np.uint64(STEP)))
+def words(seed: int, positions: NDArray[np.integer], stream: int = 0, pool: int = 0) -> Words:
+    """One uniform 64-bit word for each position, a function of (seed, stream, pool, position): SplitMix64 (10.1145/2660193.2660195)."""
+    drawn: Words = _mix(_key(seed, stream, pool) ^ (positions.astype(np.uint64) * np.uint64(STEP)))
     return drawn
 
 
-def word(seed: int, position: int, stream: int = 0) -> int:
+def word(seed: int, position: int, stream: int = 0, pool: int = 0) -> int:
     """The word of a single position."""
-    drawn: int = _mix(_key(seed, stream) ^ (position * STEP & MASK))
+    drawn: int = _mix(_key(seed, stream, pool) ^ (position * STEP & MASK))
     return drawn
 
 
-def _key(seed: int, stream: int) -> Any:
-    return _mix(seed + stream * 0xD1B54A32D192ED03 + 1 & MASK)
+def _key(seed: int, stream: int, pool: int) -> Any:
+    return _mix(seed + stream * 0xD1B54A32D192ED03 + pool * 0xDA942042E4DD58B5 + 1 & MASK)
 
 
 def _mix(word: Any) -> Any:

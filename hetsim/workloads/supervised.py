@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hetsim import checks
 from hetsim.workloads.data.base import Arrays, Augmentation
 from hetsim.workloads.device import Device
@@ -49,15 +52,20 @@ class Supervised(Workload):
     def read(self) -> Arrays:
         """The data; ValueError with one sentence if a file is missing or has other contents."""
 
+    def read_archives(self) -> tuple[Arrays, NDArray[np.int64] | None]:
+        """The data, and of each training sample, which archive it is from, where there are archives."""
+        return self.read(), None
+
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:
         from hetsim.workloads.classification import Classification
         from hetsim.workloads.data.part import part_of
 
-        arrays = self.read()
+        arrays, archives = self.read_archives()
         if self.num_samples is not None:
             part = part_of(len(arrays.y_train), self.num_samples, arrays.y_train)
             arrays = arrays._replace(x_train=arrays.x_train[part], y_train=arrays.y_train[part])
+            archives = None if archives is None else archives[part]
         return Classification(
             arrays, model=self.model, model_options=self.model_options, resize=self.resize,
-            augmentation=self.augmented(), seed=seed, dtype=dtype, device=device,
+            augmentation=self.augmented(), seed=seed, dtype=dtype, device=device, archives=archives,
         )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,6 +11,8 @@ from hetsim import checks
 from hetsim.effects import Batch
 from hetsim.vector import Vector
 from hetsim.workloads.device import Device, device
+from hetsim.workloads.partition import Divisible, Indices
+from hetsim.workloads.sequence import Sequence as SampleSequence
 
 BYTES = {"float32": 4, "float64": 8}
 """Of one number, by its dtype."""
@@ -24,6 +26,8 @@ class Evaluation:
     test_accuracy: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What else a workload reports, by its own names: the same of each evaluation of a run."""
+    class_accuracy: Sequence[float | None] | None = None
+    """Accuracy on the test set's samples of each class, None for a class of which there are none; None where there are no classes."""
 
     def named(self) -> dict[str, float | None]:
         """All of it by name, as files have it."""
@@ -86,6 +90,10 @@ class Task(ABC):
     """How many numbers of a vector are parameters; those after them are averaged. None: all are parameters."""
     device: Device = device("cpu")
     """What computes; a backend calls `device.synchronise()` before it reads a clock."""
+    sequence: SampleSequence
+    """Which samples are at which positions, in tasks that have data."""
+    pools: tuple[int, ...] | None = None
+    """How many samples belong to each worker; None: all workers share them."""
 
     @abstractmethod
     def initial(self) -> Vector:
@@ -94,6 +102,19 @@ class Task(ABC):
     @abstractmethod
     def gradient(self, at: Vector, batch: Batch) -> tuple[Vector, float]:
         """Mean gradient and mean loss of the samples at these positions: the same on every rank."""
+
+    def divisible(self, workload: str) -> Divisible:
+        """What a partition has to know of the training set."""
+        return Divisible(workload, self.num_samples)
+
+    def divide(self, pools: Sequence[Indices]) -> None:
+        """Take batches from these pools from now on: pool i has the samples with these indices."""
+        if type(getattr(self, "sequence", None)) is not SampleSequence:
+            raise ValueError(
+                f"{type(self).__name__} has no sample sequence to divide among the workers: give it `divide`, or take data=shared"
+            )
+        self.sequence = SampleSequence(self.num_samples, seed=self.sequence.seed, pools=pools)
+        self.pools = tuple(map(len, pools))
 
     @abstractmethod
     def evaluate(self, at: Vector) -> Evaluation:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
-from hetsim.runtime.metrics import RECENT_INTERVALS, Applied, RankActivity, check_finite, summary
+from hetsim.runtime.metrics import RECENT_INTERVALS, Applied, RankActivity, WeightsOf, check_finite, summary
 from hetsim.runtime.recorder import Recorder
 from hetsim.sim.lockstep.times import Counts, Seconds
 
@@ -18,9 +18,9 @@ from hetsim.sim.lockstep.times import Counts, Seconds
 class VectorizedMetrics(Recorder):
     """The same numbers as `Metrics`, from the intervals of all ranks at once, as arrays."""
 
-    def __init__(self, num_workers: int, *, num_ahead: int) -> None:
+    def __init__(self, num_workers: int, *, num_ahead: int, weights: WeightsOf | None = None) -> None:
         self.num_ahead = num_ahead
-        self.applied = Applied(num_workers)
+        self.applied = Applied(num_workers, weights)
         self.iterations = np.zeros(num_workers, np.int64)
         self.samples = np.zeros(num_workers, np.int64)
         self.compute_seconds = np.zeros(num_workers)

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from hetsim import effects as fx
-from hetsim.coordination.plan import Layout, Plan, Split
+from hetsim.coordination.plan import Layout, Plan, PooledSplit, Split, cursors
 from hetsim.sim.lockstep.times import Counts
 
 
@@ -35,6 +35,7 @@ class VectorizedBatch(fx.Batch):
     __slots__ = ()
     start: Any
     samples: Any
+    pool: Any
 
     def __bool__(self) -> bool:
         return bool(self.samples.any())
@@ -55,13 +56,27 @@ class VectorizedSplit(Split):
 
 
 @dataclass(frozen=True, slots=True)
+class VectorizedPooledSplit(PooledSplit):
+    """The same of a split of pools."""
+
+    arrays: tuple[Counts, Counts] = field(repr=False, compare=False)
+
+    def __getitem__(self, rank: Any) -> Any:
+        if rank is not ALL_RANKS:
+            return PooledSplit.__getitem__(self, rank)
+        start: Any = np.array(cursors(self.start).of[: len(self)], np.int64)
+        return VectorizedBatch(start, self.arrays[0], np.arange(len(self)))
+
+
+@dataclass(frozen=True, slots=True)
 class VectorizedPlan(Plan):
     """A plan whose splits can be indexed by `ALL_RANKS`."""
 
     _latest: list[tuple[Layout, tuple[Counts, Counts]]] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    def split(self, start: int, shares: Sequence[int]) -> VectorizedSplit:
+    def split(self, start: int, shares: Sequence[int]) -> VectorizedSplit | VectorizedPooledSplit:
         split = Plan.split(self, start, shares)
         if not self._latest or self._latest[0][0] is not split.layout:
             self._latest[:] = [(split.layout, (np.array(split.layout.samples, np.int64), np.array(split.layout.offsets, np.int64)))]
-        return VectorizedSplit(split.start, split.stop, split.layout, self._latest[0][1])
+        kind = VectorizedSplit if self.pools is None else VectorizedPooledSplit
+        return kind(split.start, split.stop, split.layout, self._latest[0][1])

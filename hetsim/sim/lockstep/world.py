@@ -67,7 +67,7 @@ class LockstepWorld:
         self.task = task
         self.optimizers = optimizers
         num_workers, coordination = experiment.num_workers, experiment.coordination
-        self.metrics = VectorizedMetrics(num_workers, num_ahead=coordination.num_ahead)
+        self.metrics = VectorizedMetrics(num_workers, num_ahead=coordination.num_ahead, weights=experiment.weights_of(task))
         self.curve, observers = observed(experiment, task, self.metrics, recorders, at_once=True)
         self.prepared = prepare(experiment, task, optimizers, profile=lambda: run_profiling(experiment), checkpoint=checkpoint)
         self.profile_seconds = self.prepared.profile.total_seconds

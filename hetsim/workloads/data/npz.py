@@ -1,9 +1,9 @@
-"""A user's own arrays, from one NumPy archive."""
+"""A user's own arrays, from one NumPy archive or several."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetsim import checks
 from hetsim.memory import check_fits
 from hetsim.workloads.data.archive import REMEDY, Claim, opened
 from hetsim.workloads.data.base import Arrays
@@ -27,31 +28,61 @@ class NpzArrays(Supervised):
     """`x_train y_train x_test y_test` from a `.npz` or `.npz.xz`.
 
     Inputs are n x features, grey images n x height x width, or colour images n x height x width x channels (as most
-    archives have them); labels are whole numbers from 0.
+    archives have them); labels are whole numbers from 0. Of several archives, the training sets make one, and so do the test sets.
     """
 
-    path: str
+    path: str | Sequence[str]
+    """An archive, or a list of archives whose samples have one shape and type."""
     name: str = "arrays"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.path, str) or not self.path:
-            raise ValueError(f"workload.path must name a .npz or .npz.xz file, not {self.path!r}")
+        if not self.paths or not all(isinstance(path, str) and path for path in self.paths):
+            raise ValueError(f"workload.path must name a .npz or .npz.xz file, or a list of them, not {checks.shown(self.path)}")
+        if len(set(self.paths)) < len(self.paths):
+            raise ValueError("workload.path names an archive twice: name each once, as its samples would count twice")
+
+    @property
+    def paths(self) -> Sequence[Any]:
+        """The archives."""
+        return self.path if isinstance(self.path, list | tuple) else (self.path,)
 
     def check(self) -> None:
-        if not Path(self.path).is_file():
-            raise ValueError(f"workload.path={self.path} is no file: give the .npz or .npz.xz that holds {', '.join(NAMES)}")
+        for path in self.paths:
+            if not Path(path).is_file():
+                raise ValueError(f"workload.path={path} is no file: give the .npz or .npz.xz that holds {', '.join(NAMES)}")
 
     def read(self) -> Arrays:
+        return self.read_archives()[0]
+
+    def read_archives(self) -> tuple[Arrays, NDArray[np.int64]]:
         self.check()
-        what = f"workload.path={self.path}"
-        with opened(self.path, what, NAMES) as archive:
-            claims = archive.claims()
-            _check_claims(claims, what)
-            check_fits(what, archive.memory_bytes + _peak_bytes(claims), REMEDY, taken=archive.memory_bytes)
-            inputs = {name: _channels_first(archive.read(claims[name]), f"{what}: {name}") for name in INPUTS}
-            labels = {name: _labels(archive.read(claims[name]), f"{what}: {name}") for name in LABELS}
-        return Arrays(**inputs, **labels)
+        each = [_read(path) for path in self.paths]
+        first = each[0]
+        for path, arrays in zip(self.paths, each, strict=True):
+            if (arrays.x_train.shape[1:], arrays.x_train.dtype) != (first.x_train.shape[1:], first.x_train.dtype):
+                raise ValueError(
+                    f"workload.path={path} has {arrays.x_train.dtype} samples of shape {arrays.x_train.shape[1:]}, and {self.paths[0]} "
+                    f"{first.x_train.dtype} of shape {first.x_train.shape[1:]}: archives of one training set must agree"
+                )
+        archives = np.repeat(np.arange(len(each)), [len(arrays.y_train) for arrays in each])
+        if len(each) == 1:
+            return first, archives
+        nbytes = sum(part.nbytes for arrays in each for part in (arrays.x_train, arrays.x_test))
+        check_fits(f"workload.path, of {len(each)} archives,", 2 * nbytes, REMEDY, taken=nbytes)
+        return Arrays(*(np.concatenate([getattr(arrays, name) for arrays in each]) for name in NAMES)), archives
+
+
+def _read(path: str) -> Arrays:
+    """The arrays of one archive."""
+    what = f"workload.path={path}"
+    with opened(path, what, NAMES) as archive:
+        claims = archive.claims()
+        _check_claims(claims, what)
+        check_fits(what, archive.memory_bytes + _peak_bytes(claims), REMEDY, taken=archive.memory_bytes)
+        inputs = {name: _channels_first(archive.read(claims[name]), f"{what}: {name}") for name in INPUTS}
+        labels = {name: _labels(archive.read(claims[name]), f"{what}: {name}") for name in LABELS}
+    return Arrays(**inputs, **labels)
 
 
 def _check_claims(claims: Mapping[str, Claim], what: str) -> None:

@@ -24,7 +24,7 @@ from hetsim.workloads.sequence import Indices, Words, words
 class Samples:
     """The batches of a Dataset: a tensor's or a TensorDataset's by index, others' by `__getitems__`, or sample by sample.
 
-    What a sample draws by itself is a function of (seed, stream, position): of its own position, or of the batch's first one with
+    What a sample draws by itself is a function of (seed, stream, pool, position): of its own position, or of the batch's first one with
     `__getitems__`.
     """
 
@@ -86,14 +86,14 @@ class Samples:
         """The samples with these indices, which stand at these positions."""
         return self.begin(indices, positions)()
 
-    def begin(self, indices: Indices, positions: Indices) -> Callable[[], Any]:
-        """Read these samples. What it returns makes a batch of them, in the program's thread."""
+    def begin(self, indices: Indices, positions: Indices, pool: int = 0) -> Callable[[], Any]:
+        """Read these samples, at these positions of this pool. What it returns makes a batch of them, in the program's thread."""
         chosen = self._chosen[indices]
         if self._rows is not None:
             with users_code(self.function, f"{self.what}[…]"):
                 taken = [rows.take(chosen) for rows in self._rows]
             return lambda: [self._placed(self.device.arrived(part)) for part in taken]
-        samples, generators = self._read(chosen, words(self.seed, positions, stream=self.stream))
+        samples, generators = self._read(chosen, words(self.seed, positions, stream=self.stream, pool=pool))
         finish = self._collated(samples)
 
         def batch() -> Any:

@@ -20,6 +20,7 @@ from hetsim.workloads.own.loader_workers import LoaderWorkers
 from hetsim.workloads.own.samples import Samples, arguments_and_target
 from hetsim.workloads.own.training import Training
 from hetsim.workloads.own.users_code import UsersError, users_code
+from hetsim.workloads.partition import Divisible
 from hetsim.workloads.prefetch import Prefetch
 from hetsim.workloads.sequence import Indices, Sequence, evaluated
 from hetsim.workloads.task import Evaluation
@@ -73,7 +74,10 @@ class OwnTask(FlatTask):
             return self.flat.gradient(at, batch, lambda: self._mean_loss(data))
 
     def _begin(self, batch: Batch) -> Callable[[], Any]:
-        return self._train.begin(self.sequence.indices(batch), np.arange(batch.start, batch.stop))
+        return self._train.begin(self.sequence.indices(batch), np.arange(batch.start, batch.stop), batch.pool)
+
+    def divisible(self, workload: str) -> Divisible:
+        return Divisible(workload, self.num_samples, self._train.labels())
 
     def close(self) -> None:
         if self._workers is not None:
