@@ -40,6 +40,9 @@ class Cursors(int):
     def __eq__(self, other: object) -> bool:
         return self.of == other.of if isinstance(other, Cursors) else int(self) == other
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     __hash__ = int.__hash__
 
     def __reduce__(self) -> Any:
