@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from hetsim.errors import PeerLost as PeerLost  # programs catch it
+from hetsim.errors import ProgramError as ProgramError  # plans raise it
 from hetsim.vector import Vector
 
 T = TypeVar("T")

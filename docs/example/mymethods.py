@@ -59,7 +59,7 @@ class Accumulate(SynchronousAllReduce):
         """Compute k gradients at the same weights, then add up, step and commit; the same on every rank."""
         unreported = node.own.get("unreported") or UnreportedTimings()
         going = True
-        while going and state.next_sample != plan.num_positions:
+        while going and plan.has_next(state.next_sample):
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
             total = zeros_like(state.weights)
             group: list[Contribution] = []
@@ -71,7 +71,7 @@ class Accumulate(SynchronousAllReduce):
                 unreported = unreported.appended(batches, computed.seconds)
                 group += all_ranks
             gradient = yield from AllReduce(total)
-            state = replace(state, next_sample=rounds[-1][-1].stop, num_samples=rounds[-1][-1].stop)
+            state = replace(state, next_sample=rounds[-1].stop, num_samples=state.num_samples + sum(c.samples for c in group))
             epoch = plan.epoch(state.num_samples)
             timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
             weights = yield from Update(at=state.weights, gradient=gradient)

@@ -9,8 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple, overload
 
 from hetsim.coordination.pools import Cursors, Pools
-from hetsim.effects import Batch
-from hetsim.errors import ProgramError
+from hetsim.effects import Batch, ProgramError
 from hetsim.policies.allocation.base import proportional
 
 MAX_CACHED_LAYOUTS = 3

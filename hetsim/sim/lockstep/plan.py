@@ -65,7 +65,9 @@ class VectorizedPooledSplit(PooledSplit):
         if rank is not ALL_RANKS:
             return PooledSplit.__getitem__(self, rank)
         start: Any = np.array(cursors(self.start).of[: len(self)], np.int64)
-        return VectorizedBatch(start, self.arrays[0], np.arange(len(self)))
+        samples: Any = self.arrays[0]
+        pool: Any = np.arange(len(self))
+        return VectorizedBatch(start, samples, pool)
 
 
 @dataclass(frozen=True, slots=True)
