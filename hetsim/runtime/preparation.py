@@ -9,7 +9,6 @@ from hetsim.cluster.compute_times import ServiceTimes, StepTimes
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.pools import Cursors
 from hetsim.coordination.state import State
-from hetsim.effects import Contribution
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
@@ -131,8 +130,7 @@ def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan,
             f"the checkpoint is of a run of {num_before} workers, and with {num_workers} the samples would be divided in another way: "
             "resume it with as many workers, or divide them with partition=by_file"
         )
-    held_back = [c.batch for c in getattr(state.admission, "waiting", ()) if isinstance(c, Contribution)]
-    again = cursors.before([*state.outstanding, *held_back])
+    again = cursors.before(state.outstanding)
     resumed = replace(
         experiment.coordination.initial(plan, state.weights),
         version=state.version,

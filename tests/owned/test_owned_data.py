@@ -177,16 +177,17 @@ def test_the_pool_of_a_worker_that_is_gone_for_good_is_closed(name: str, epochs:
 
 
 @pytest.mark.parametrize("name", ["asgd", "ssp", "softsync", "ssgd", "backup", "local_sgd", "dbs"])
-def test_nobody_begins_an_epoch_before_all_have_ended_the_one_before(name: str):
-    """By the gradients' own times, on nodes of which the one with the largest pool is the slowest; independent epochs overlap."""
+@pytest.mark.parametrize("sizes", [SIZES, (28, 42, 30)], ids=str)
+def test_nobody_begins_an_epoch_before_all_have_ended_the_one_before(name: str, sizes: tuple[int, ...]):
+    """By the gradients' own times, where the slowest has the largest pool, and where all end together; independent epochs overlap."""
     overlaps = {}
     for epochs in ("independent", "aligned"):
-        run = simulate(owned(name, "workload=phantom", epochs=epochs, budget={"epochs": 4}), trace="full")
+        run = simulate(owned(name, "workload=phantom", sizes=sizes, epochs=epochs, budget={"epochs": 4}), trace="full")
         begun: dict[int, float] = {}
         ended: dict[int, float] = {}
         done = [0, 0, 0]
         for row in sorted(run.rows("gradient"), key=lambda row: row.start):
-            epoch = done[row.rank] // SIZES[row.rank]
+            epoch = done[row.rank] // sizes[row.rank]
             done[row.rank] += row.samples
             begun[epoch] = min(begun.get(epoch, row.start), row.start)
             ended[epoch] = max(ended.get(epoch, row.end), row.end)
