@@ -1,5 +1,5 @@
 #!/bin/sh
-# About 2 hours on two cores on which nothing else runs; the namespaces of the capped links need root and iproute2, the quotas cgroups. Stopped and
+# About 3 hours on two cores on which nothing else runs; the namespaces of the capped links need root and iproute2, the quotas cgroups. Stopped and
 # started again, it goes on: the tables keep every run that is complete. From nothing: rm -r calibrated predictions.csv results.csv
 # --quick takes 70 seconds: one padded cluster, two methods, short runs, into runs/studies/04-simulated-against-measured.
 set -eu
