@@ -1,4 +1,4 @@
-"""What is predicted and measured: eight clusters of three kinds in two rounds, ten methods, the words of each run, and what a run leaves in a table."""
+"""What is predicted and measured: eight clusters in two rounds, ten methods, the words of each run, and what a run leaves in a table."""
 
 from __future__ import annotations
 
