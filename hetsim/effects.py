@@ -78,7 +78,8 @@ class Computed:
 class Contribution:
     """One worker's gradient as a policy sees it: its batch, the version of its weights, its seconds and its mean loss.
 
-    `staleness` is τ in versions. `used` are the weights that a compensation corrects the gradient from.
+    `staleness` is τ in versions. `used` are the weights that a compensation corrects the gradient from. Where workers take local
+    steps before a push, it is a worker's change of the weights, `gradient` is w_i − x_i, and `num_gradients` is how many steps it is of.
     """
 
     rank: int
@@ -89,10 +90,11 @@ class Contribution:
     staleness: int = 0
     gradient: Vector = None
     used: Vector = None
+    num_gradients: int = 1
 
     @property
     def samples(self) -> int:
-        """The number of samples that the gradient is the mean of."""
+        """The number of samples that the gradient is the mean of, or that all steps of a change of the weights are over."""
         return self.batch.samples
 
 

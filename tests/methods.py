@@ -27,6 +27,17 @@ def sizes(run: Run) -> set[int]:
     return {len(group) for group in run.applied[:-4]}
 
 
+def steps(run: Run) -> set[int]:
+    """How many local steps each contribution is of, except for the last ones."""
+    return {c.num_gradients for group in run.applied[:-4] for c in group}
+
+
+def weigh_alike(run: Run) -> bool:
+    """Whether all workers have the same share of the applied weight, up to the last version."""
+    weights = run.simulation.metrics.applied.weight_shares
+    return all(weight is not None and abs(weight - 1 / len(weights)) < 0.01 for weight in weights)
+
+
 def shares(run: Run) -> tuple[int, ...]:
     """The shares after the last commit."""
     split: tuple[int, ...] = run.simulation.experiment.coordination.allocation.shares(run.states[-1].allocation)
@@ -79,6 +90,9 @@ SHRINKING = {
 }
 """Keys with which it converges: Adam's steps do not shrink by themselves, and weight decay moves the optimum."""
 
+DROPPING = ("backup", "malenia", "rennala", "ringmaster")
+"""Methods that drop gradients."""
+
 METHODS: dict[str, Row] = {
     "ssgd": Row(synchronous),
     "backup": Row(lambda run: staleness(run) == {0} and sizes(run) == {3} and run.states[-1].num_samples_discarded > 0),
@@ -87,6 +101,21 @@ METHODS: dict[str, Row] = {
     "softsync": Row(lambda run: sizes(run) == {2} and max(staleness(run)) > 1),
     "ringmaster": Row(lambda run: 1 < max(staleness(run)) < 4 and run.states[-1].num_samples_discarded > 0),
     "staleness_aware": Row(asynchronous),
+    "rescaled_asgd": Row(asynchronous),
+    "delay_adaptive": Row(asynchronous),
+    "rennala": Row(lambda run: staleness(run) == {0} and sizes(run) == {3} and run.states[-1].num_samples_discarded > 0),
+    "malenia": Row(
+        lambda run: (
+            staleness(run) == {0}
+            and min(sizes(run)) >= 4
+            and max(sizes(run)) > 4
+            and all({c.rank for c in group} == {0, 1, 2, 3} for group in run.applied[:-4])
+            and run.states[-1].num_samples_discarded > 0
+        )
+    ),
+    "ringleader": Row(lambda run: 1 < max(staleness(run)) <= 6 and max(sizes(run)) > 1 and weigh_alike(run)),
+    "fedbuff": Row(lambda run: sizes(run) == {3} and max(staleness(run)) > 1 and steps(run) == {4}),
+    "fedasync": Row(lambda run: asynchronous(run) and steps(run) == {4}),
     "dc_asgd": Row(asynchronous),
     "dc_asgd_adaptive": Row(lambda run: asynchronous(run) and bool(run.states[-1].compensation.abs().max() > 0)),
     "gap_aware": Row(lambda run: asynchronous(run) and bool(run.states[-1].compensation.v.abs().max() > 0)),
@@ -231,6 +260,77 @@ IDENTITIES: dict[str, Identity] = {
         times=True,
         parameters=True,
         keys={"one": {"allocation": {"smoothing": 0.0, "dead_band": 0.0}}},
+    ),
+    "fedbuff of single local steps, applied on arrival, is asgd": Identity(
+        ("method=fedbuff", "discount=none"),
+        ("method=asgd",),
+        times=True,
+        parameters=True,
+        keys={"one": {"admission": {"size": 1}, "coordination": {"period": 1}, "learning_rate": 1.0, "local_learning_rate": 0.1}},
+    ),
+    "fedbuff with K = ⌊N/n⌋ and single local steps is softsync": Identity(
+        ("method=fedbuff", "discount=none"),
+        ("method=softsync",),
+        times=True,
+        parameters=True,
+        keys={
+            "one": {"admission": {"size": 3}, "coordination": {"period": 1}, "learning_rate": 1.0, "local_learning_rate": 0.1},
+            "other": {"admission": {"n": 1}, "learning_rate": 0.1, "momentum": 0.0},
+        },
+    ),
+    "fedasync that adds differences in place of mixing is fedbuff with K = 1": Identity(
+        ("method=fedasync", "compensation=none"),
+        ("method=fedbuff",),
+        times=True,
+        parameters=True,
+        keys={"both": {"learning_rate": 0.9}, "other": {"admission": {"size": 1}}},
+    ),
+    "fedasync of one worker without a discount, with α = 1, is one local run": Identity(
+        ("method=fedasync", "discount=none"),
+        ("method=asgd",),
+        times=False,
+        parameters=True,
+        keys={
+            "num_nodes": 1,
+            "one": {"coordination": {"period": 1}, "learning_rate": 1.0, "local_learning_rate": 0.1},
+        },
+        equal_nodes=True,
+    ),
+    "delay_adaptive is asgd where no gradient is more than N versions old": Identity(
+        ("method=delay_adaptive",), ("method=asgd",), times=True, parameters=True, equal_nodes=True
+    ),
+    "rescaled_asgd of one worker is asgd": Identity(
+        ("method=rescaled_asgd",), ("method=asgd",), times=True, parameters=True, keys={"num_nodes": 1}, equal_nodes=True
+    ),
+    "rennala of single gradients is ringmaster with R = 1": Identity(
+        ("method=rennala",),
+        ("method=ringmaster",),
+        times=True,
+        parameters=True,
+        keys={
+            "both": {"learning_rate": 0.1, "momentum": 0.0},
+            "one": {"admission": {"batch": 1}},
+            "other": {"admission": {"max_delay": 1}},
+        },
+    ),
+    "ringleader of one worker is asgd": Identity(
+        ("method=ringleader",), ("method=asgd",), times=True, parameters=True, keys={"num_nodes": 1}, equal_nodes=True
+    ),
+    "rennala of one worker with B = 1 is ssgd on a server": Identity(
+        ("method=rennala",),
+        ("method=ssgd", "coordination=parameter_server"),
+        times=True,
+        parameters=True,
+        keys={"num_nodes": 1, "one": {"admission": {"batch": 1}}},
+        equal_nodes=True,
+    ),
+    "malenia of one worker is ssgd on a server": Identity(
+        ("method=malenia",),
+        ("method=ssgd", "coordination=parameter_server"),
+        times=True,
+        parameters=True,
+        keys={"num_nodes": 1},
+        equal_nodes=True,
     ),
     "staleness_aware is asgd where nothing is more than one version old": Identity(
         ("method=staleness_aware",), ("method=asgd",), times=True, parameters=True, keys={"num_nodes": 2}, equal_nodes=True

@@ -34,8 +34,11 @@ COMPENSATION, DELAY = "hetsim/policies/compensation.py", "hetsim/coordination/de
 DELAYED_ALL_REDUCE = "hetsim/coordination/delayed_all_reduce.py"
 SERVER, LOCAL = "hetsim/coordination/parameter_server.py", "hetsim/coordination/local_steps.py"
 RULES, ADMITTED = "tests/policies/test_admission_rules.py", "tests/coordination/test_server_admission.py"
+ASYNC_LOCAL, WEIGHTING = "tests/owned/test_async_local_steps.py", "hetsim/policies/weighting.py"
 PERIODIC, SHIFT = "tests/policies/allocation/test_periodic.py", "tests/policies/allocation/test_gradual_shift.py"
 DELAYED_SERVER, DELAYED_RING = "tests/coordination/test_delayed_server.py", "tests/coordination/test_delayed_all_reduce.py"
+
+DROPPED = ":\n            return state, Decision(drop=(contribution,), release=(contribution.rank,))\n        return _completed("
 
 MUTATIONS = (
     Mutation(
@@ -59,12 +62,35 @@ MUTATIONS = (
     Mutation(
         "staleness_aware",
         "1/(1+τ)",
-        "hetsim/policies/weighting.py",
+        WEIGHTING,
         "1.0 / max(1, staleness)",
         "1.0 / (1 + staleness)",
         RULES,
     ),
-    Mutation("backup", "what is one version late counts", ADMISSION, "if contribution.staleness:", "if contribution.staleness > 1:", RULES),
+    Mutation("fedbuff", "groups of N", ADMISSION, "        return self.size", "        return num_workers", ASYNC_LOCAL),
+    Mutation(
+        "fedasync", "mixed into the weights that the worker began at", COMPENSATION, "(now - contribution.used) +", "0 * now +", ASYNC_LOCAL
+    ),
+    Mutation("rescaled_asgd", "τ/N", WEIGHTING, "(staleness + 1) / num_workers", "staleness / num_workers", RULES),
+    Mutation("delay_adaptive", "N/τ", WEIGHTING, "max(num_workers, staleness)", "max(1, staleness)", RULES),
+    Mutation("rennala", "groups of N", ADMISSION, "        return self.batch", "        return num_workers", RULES),
+    Mutation("malenia", "each gradient counts the same", WEIGHTING, "(len(m) * m[contribution.rank])", "len(contributions)", RULES),
+    Mutation(
+        "ringleader",
+        "a worker that has had its turn changes the present table",
+        ADMISSION,
+        "following=entered(state.following, contribution)",
+        "current=entered(state.current, contribution)",
+        "tests/owned/test_server_rules.py",
+    ),
+    Mutation(
+        "backup",
+        "what is one version late counts",
+        ADMISSION,
+        "if contribution.staleness" + DROPPED,
+        "if contribution.staleness > 1" + DROPPED,
+        RULES,
+    ),
     Mutation(
         "ringmaster", "τ ≤ R", ADMISSION, "contribution.staleness < self.max_delay", "contribution.staleness <= self.max_delay", RULES
     ),

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from methods import IDENTITIES, METHODS, SHIPPED, Identity
+from methods import DROPPING, IDENTITIES, METHODS, SHIPPED, Identity
 from processes import run_all_in_processes
 from torch import nn
 from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate, tiles
 
+from hetsim.coordination.contributions import SynchronousContributions
+from hetsim.coordination.table_server import Tabled
 from hetsim.shipped import configs
 from hetsim.workloads.models.registry import OWN
 
@@ -27,6 +29,8 @@ SHORT = {
     "abs_sgd": {"coordination": {"warm_up": 4}},
     "local_sgd": {"coordination": {"period": 3}},
     "diloco": {"coordination": {"period": 3}},
+    "fedbuff": {"coordination": {"period": 3}},
+    "fedasync": {"coordination": {"period": 3}},
     "optperf": {"allocation": {"probes": 2}},
 }
 """A few updates are enough to enter a method's own phase."""
@@ -122,7 +126,7 @@ def test_each_position_is_handed_out_once_and_drops_are_counted(name: str, epoch
     assert last.num_samples == sum(batch.samples for batch in applied) == len({p for b in applied for p in range(b.start, b.stop)})
     ended = run.simulation.history.last
     assert (ended.num_samples + ended.num_samples_discarded, ended.num_samples_in_flight) == (round(100 * epochs), 0)
-    if name not in ("backup", "ringmaster"):
+    if name not in DROPPING:
         assert tiles(applied, round(100 * epochs))
         assert (last.num_samples_discarded, last.outstanding) == (0, ())
 
@@ -133,7 +137,7 @@ def test_it_starts_again_from_any_committed_state(name: str) -> None:
     """The rest applies or drops what the part before had not, once, and its versions go on."""
     made = short(name, "workload=quadratic", budget={"epochs": 6.3})
     whole = simulate(made)
-    dropping = name in ("backup", "ringmaster")
+    dropping = name in DROPPING
 
     assert len(whole.checkpoints) == len(whole.states)
     for stop in range(0, len(whole.states), max(1, len(whole.states) // 12)):
@@ -200,12 +204,16 @@ def test_batch_norms_statistics_are_left_alone_by_every_rule(name: str, monkeypa
     made = short(name, "workload=digits", workload={"model": "normed"}, batch_size=48, dtype="float64", budget={"updates": 7})
     run = simulate(made)
     task = run.simulation.task
-    brought = dict(zip(run.computed, run.gradients, strict=True))
+    brought = {batch.stop: gradient for batch, gradient in zip(run.computed, run.gradients, strict=True)}
 
     for state, group in zip(run.states, run.applied, strict=True):
-        last = {c.rank: c for c in group}  # a worker's last local step made its statistics
-        factors = made.coordination.factors(tuple(last.values()), made.plan(task))
-        tails = [brought[c.batch][task.num_parameters :] for c in last.values()]
+        counted = tuple(
+            {c.rank: c for c in group}.values() if isinstance(group, SynchronousContributions) else group
+        )  # the last local step's
+        factors = made.coordination.factors(counted, made.plan(task))
+        tails = [brought[c.batch.stop][task.num_parameters :] for c in counted]
+        if isinstance(group, Tabled):  # of all workers, also of those that brought nothing new
+            factors, tails = [1.0] * len(group.means), [mean[task.num_parameters :] for mean in group.means.values()]
         mean = sum(factor * tail for factor, tail in zip(factors, tails, strict=True)) / sum(factors)
         torch.testing.assert_close(state.weights[task.num_parameters :], mean, rtol=0, atol=1e-12)
     assert run.weights[-1] == 1.0

@@ -117,7 +117,7 @@ class Coordination(ABC):
         """w_i d(τ_i) / c of each contribution of a group of c."""
         fair_share = self.admission.fair_share(group, plan.batch_size, plan.num_workers)
         weights = self.weighting.weights(group, fair_share)
-        return [w * self.discount.factor(c.staleness) / len(group) for w, c in zip(weights, group, strict=True)]
+        return [w * self.discount.factor_among(c.staleness, plan.num_workers) / len(group) for w, c in zip(weights, group, strict=True)]
 
     def grouped(self, group: Sequence[Contribution]) -> Sequence[Contribution]:
         """The contributions that have a factor each: all of them, unless a rank's go together."""
@@ -141,7 +141,7 @@ class Coordination(ABC):
         """(1/c) Σ w_i d(τ_i) g_i."""
         return weighted_sum([c.gradient for c in group], partial(self.factors, group, plan))
 
-    def only(self, axis: str, kind: type, why: str) -> None:
+    def only(self, axis: str, kind: type | tuple[type, ...], why: str) -> None:
         """Raise ValueError for a policy that would have no effect, or makes no sense, in this coordination."""
         given = getattr(self, axis)
         if not isinstance(given, kind):

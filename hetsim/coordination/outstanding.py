@@ -36,14 +36,17 @@ class Outstanding(Collection[Batch]):
         """Whether there is a range for the next worker that asks."""
         return bool(self.requeued or plan.clip(self.next_sample, 1))
 
-    def take(self, plan: Plan, rank: int, share: int) -> Batch:
-        """A worker's next range: one to hand out again, as far as it fits into the worker's memory, or its share of new positions."""
+    def take(self, plan: Plan, rank: int, share: int, num_steps: int = 1) -> Batch:
+        """A worker's next range: one to hand out again, as far as it fits into the worker's memory, or its share of new positions.
+
+        With `num_steps` the worker computes one such range after the other, and takes the positions of all at once.
+        """
         if not self.requeued:
-            batch = plan.clip(self.next_sample, share)
+            batch = plan.clip(self.next_sample, num_steps * share)
             self.next_sample += batch.samples
             return batch
         batch = self.requeued.popleft()
-        fits = batch.samples if plan.max_samples is None else min(batch.samples, plan.max_samples[rank])
+        fits = batch.samples if plan.max_samples is None else min(batch.samples, num_steps * plan.max_samples[rank])
         if fits < batch.samples:
             self.requeued.appendleft(Batch(batch.start + fits, batch.samples - fits))
         return Batch(batch.start, fits)
@@ -91,10 +94,10 @@ class OutstandingInPools(Outstanding):
     def has_next(self, plan: Plan) -> bool:
         return self.pools.has_next(self.cursors, self.present or range(plan.num_workers))
 
-    def take(self, plan: Plan, rank: int, share: int) -> Batch:
+    def take(self, plan: Plan, rank: int, share: int, num_steps: int = 1) -> Batch:
         """A worker's next range of its pool: its share, as far as the budget and aligned epochs allow."""
         check_share(share)
-        batch = Batch(self.cursors[rank], int(min(share, self._room(rank))), rank)
+        batch = Batch(self.cursors[rank], int(min(num_steps * share, self._room(rank))), rank)
         self.cursors[rank] = batch.stop
         return batch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from hetsim.coordination.plan import Plan
 from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Commit, Contribution, Gradient, Message, Node, PeerLost, Program, Receive, Send, Update
-from hetsim.policies.admission import Decision
+from hetsim.policies.admission import Decision, EveryGradient
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.weighting import NoDiscount, PerWorker
 from hetsim.vector import with_tail
@@ -25,12 +25,29 @@ class ParameterServer(Coordination):
 
     needs_server: ClassVar[bool] = True
     regroups: ClassVar[bool] = False
+    pushes_differences: ClassVar[bool] = False
+    """Whether a worker pushes a difference of weights, w_i − x_i, and not a gradient."""
+    keeps_table: ClassVar[bool] = False
+    """Whether a step is along a table of the workers' mean gradients, which the admission keeps."""
 
     def __post_init__(self) -> None:
+        if self.compensation.corrects_differences != self.pushes_differences:
+            corrected, pushed = ("gradients", "differences") if self.pushes_differences else ("differences", "gradients")
+            why = f"it corrects {corrected}, and workers push {pushed}: leave this axis as the method sets it"
+            self.only("compensation", NoCompensation, why)
         if not self.admission.lets_gradients_be_late:
             why = f"admission is {type(self.admission).__name__}, which lets no gradient be late: take none, or another admission"
             self.only("discount", NoDiscount, why)
             self.only("compensation", NoCompensation, why)
+
+        if self.admission.keeps_table != self.keeps_table:
+            needed = "table_server" if self.admission.keeps_table else "parameter_server"
+            name = type(self).__name__
+            raise ValueError(f"admission is {type(self.admission).__name__}, but coordination is {name}: take coordination={needed}")
+        if self.discount.applied_on_arrival:
+            name = type(self.discount).__name__
+            why = f"discount is {name}, which weights all workers alike only if each gradient is applied on arrival: take every_gradient"
+            self.only("admission", EveryGradient, why)
 
     def check(self, num_workers: int) -> None:
         if self.compensation.requires_plain_sgd:
@@ -139,12 +156,12 @@ class ParameterServer(Coordination):
                     if rank not in waiting:  # lost while it was held back
                         continue
                     waiting.discard(rank)
-                    if going and (batch := outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank])).samples:
+                    if going and (batch := self.next_range(plan, state, outstanding, rank)).samples:
                         sent = self.compensation.outgoing(state.compensation, state.weights)
                         if sent is not state.weights:
                             sent = with_tail(sent, state.weights, plan.num_parameters)
                         holding[rank] = (batch, sent)
-                        yield from Send(rank, sent, version=state.version, batch=batch)
+                        yield from Send(rank, sent, version=state.version, batch=batch, **self.details(plan, state, rank))
                     else:
                         idle.add(rank)
                         state, following = self.worker_left(state, rank)
@@ -156,6 +173,14 @@ class ParameterServer(Coordination):
                 idle.clear()
                 ended = True
         return state.evolve(outstanding=(), next_sample=outstanding.next_sample) if going else None
+
+    def next_range(self, plan: Plan, state: State, outstanding: Outstanding, rank: int) -> Batch:
+        """What a worker takes next: its share of a global batch; empty if nothing is left."""
+        return outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank])
+
+    def details(self, plan: Plan, state: State, rank: int) -> Mapping[str, Any]:
+        """What a worker has to know besides the weights, their version and its range."""
+        return {}
 
     def worker_left(self, state: State, rank: int) -> tuple[State, Decision]:
         """Report to admission that a worker will push no more gradients."""

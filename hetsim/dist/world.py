@@ -248,7 +248,7 @@ class ProcessWorld:
         """The leader records and decides; if seconds are limited and there is no server, it broadcasts the decision."""
         self.last = committed = effect.state
         state.committed(effect.version, self.prepared.epoch(committed))
-        state.num_gradients += sum(contribution.rank == self.rank for contribution in effect.applied)
+        state.num_gradients += sum(c.num_gradients for c in effect.applied if c.rank == self.rank)
         stop = self.prepared.stop
         if self.history is not None:
             going = self.history.commit(turn.at - self.began, self.rank, committed, effect.applied)

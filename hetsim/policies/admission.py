@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from hetsim import checks
 from hetsim.effects import Contribution
+from hetsim.vector import Vector
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -25,6 +26,8 @@ class Admission(ABC):
 
     lets_gradients_be_late: ClassVar[bool] = True
     """Whether a gradient can be applied to a newer version than the one that it was computed at."""
+    keeps_table: ClassVar[bool] = False
+    """Whether its state has a table `current` of the workers' mean gradients, along which a server with a table steps."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -163,24 +166,14 @@ class BoundedStaleness(Admission):
         return ClockState(state.done, state.waiting.difference(released)), Decision(apply, release=released)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SoftSync(Admission):
-    """Apply every c = ⌊N/n⌋ gradients, from any workers, as one group; a worker goes on at once with the newest weights.
+@dataclass(frozen=True)
+class Grouped(Admission):
+    """Apply every `group_size` gradients, from any workers, as one group; a worker goes on at once with the newest weights."""
 
-    n-softsync, Zhang, Gupta, Lian, Liu, arXiv 1511.05950. n = N is asynchronous SGD; n = 1 is not synchronous SGD, as no worker waits.
-    """
-
-    n: int
-
-    def __post_init__(self) -> None:
-        checks.whole("admission.n", self.n)
-
-    def group_size(self, num_workers: int) -> int:
-        return num_workers // self.n
+    @abstractmethod
+    def group_size(self, num_workers: int) -> int: ...
 
     def initial(self, num_workers: int) -> ArrivalState:
-        if self.n > num_workers:
-            raise ValueError(f"admission.n={self.n} is more than the cluster's {num_workers} workers: give at most so many")
         return ArrivalState(frozenset(range(num_workers)), size=self.group_size(num_workers))
 
     def arrived(self, state: ArrivalState, contribution: Contribution) -> tuple[ArrivalState, Decision]:
@@ -200,6 +193,43 @@ class SoftSync(Admission):
 
     def resumed(self, state: ArrivalState, num_workers: int) -> ArrivalState:
         return replace(state, members=frozenset(range(num_workers)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftSync(Grouped):
+    """Apply every c = ⌊N/n⌋ gradients, from any workers, as one group; a worker goes on at once with the newest weights.
+
+    n-softsync, Zhang, Gupta, Lian, Liu, arXiv 1511.05950. n = N is asynchronous SGD; n = 1 is not synchronous SGD, as no worker waits.
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        checks.whole("admission.n", self.n)
+
+    def group_size(self, num_workers: int) -> int:
+        return num_workers // self.n
+
+    def initial(self, num_workers: int) -> ArrivalState:
+        if self.n > num_workers:
+            raise ValueError(f"admission.n={self.n} is more than the cluster's {num_workers} workers: give at most so many")
+        return super().initial(num_workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer(Grouped):
+    """Apply every `size` contributions, from any workers, as one group: FedBuff, arXiv 2106.06639, where `size` is K.
+
+    K may be more than N. K = 1 applies every contribution on arrival.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        checks.whole("admission.size", self.size)
+
+    def group_size(self, num_workers: int) -> int:
+        return self.size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +274,74 @@ class Backup(Admission):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rennala(Grouped):
+    """Apply the first `batch` gradients that were computed at the present weights, whoever made them; drop late ones. No worker waits.
+
+    Rennala SGD, arXiv 2305.12387, where `batch` is B. A worker that is done computes another gradient at the same weights. Late gradients
+    are ignored, as in the paper; its authors' code stops them.
+    """
+
+    lets_gradients_be_late: ClassVar[bool] = False
+
+    batch: int
+
+    def __post_init__(self) -> None:
+        checks.whole("admission.batch", self.batch)
+
+    def group_size(self, num_workers: int) -> int:
+        return self.batch
+
+    def arrived(self, state: ArrivalState, contribution: Contribution) -> tuple[ArrivalState, Decision]:
+        if contribution.staleness:
+            return state, Decision(drop=(contribution,), release=(contribution.rank,))
+        return super().arrived(state, contribution)
+
+    def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
+        """The group is the global batch of its version."""
+        return sum(contribution.samples for contribution in group) / len(group)
+
+
+@dataclass(frozen=True)
+class Malenia(Admission):
+    """Collect gradients at the present weights until there is one of every worker, apply all of them; drop late ones. No worker waits.
+
+    Malenia SGD, arXiv 2305.12387; with `weighting=per_worker_mean` along (1/N) Σ μ_i, as its authors' code. Late gradients are ignored,
+    where that code stops them. A worker that is absent, or has nothing left to compute, is not waited for.
+    """
+
+    lets_gradients_be_late: ClassVar[bool] = False
+
+    def initial(self, num_workers: int) -> ArrivalState:
+        return ArrivalState(frozenset(range(num_workers)), size=num_workers)
+
+    def group_size(self, num_workers: int) -> int:
+        return num_workers
+
+    def arrived(self, state: ArrivalState, contribution: Contribution) -> tuple[ArrivalState, Decision]:
+        if contribution.staleness:
+            return state, Decision(drop=(contribution,), release=(contribution.rank,))
+        return self._collected(replace(state, waiting=(*state.waiting, contribution)), release=(contribution.rank,))
+
+    def worker_left(self, state: ArrivalState, rank: int) -> tuple[ArrivalState, Decision]:
+        return self._collected(replace(state, members=state.members - {rank}))
+
+    def worker_joined(self, state: ArrivalState, rank: int) -> ArrivalState:
+        return replace(state, members=state.members | {rank})
+
+    def resumed(self, state: ArrivalState, num_workers: int) -> ArrivalState:
+        return replace(state, members=frozenset(range(num_workers)))
+
+    def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
+        """The group is the global batch of its version."""
+        return sum(contribution.samples for contribution in group) / len(group)
+
+    def _collected(self, state: ArrivalState, release: tuple[int, ...] = ()) -> tuple[ArrivalState, Decision]:
+        if not state.waiting or not state.members <= {c.rank for c in state.waiting}:
+            return state, Decision(release=release)
+        return replace(state, waiting=()), Decision(apply=state.waiting, release=release)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ringmaster(Admission):
     """Apply a gradient iff it is less than `max_delay` versions old, drop it otherwise; its worker goes on at the newest weights.
 
@@ -261,3 +359,76 @@ class Ringmaster(Admission):
     def arrived(self, state: None, contribution: Contribution) -> tuple[None, Decision]:
         one, rank = (contribution,), (contribution.rank,)
         return None, Decision(apply=one, release=rank) if contribution.staleness < self.max_delay else Decision(drop=one, release=rank)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of so many gradients of one worker."""
+
+    gradient: Vector
+    count: int
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """The workers that take part, and Ringleader's two tables of their mean gradients: of this round, and of the next one.
+
+    `turned` are those that have made an update in this round, `waiting` the contributions since the last version.
+    """
+
+    members: frozenset[int]
+    current: Mapping[int, Mean] = field(default_factory=dict)
+    following: Mapping[int, Mean] = field(default_factory=dict)
+    turned: frozenset[int] = frozenset()
+    waiting: tuple[Contribution, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ringleader(Admission):
+    """Once the table has a gradient of every worker, each makes one update in a round; what it sends before the next round is for that one.
+
+    Ringleader ASGD, arXiv 2509.22860, as its authors' code, in which a worker always goes on at the newest weights. In the first phase of a
+    round every gradient enters the current table. The one that completes it makes an update, and so does the next gradient of every
+    other worker, which enters it, too: N updates. Gradients of workers that have had their turn enter the next round's table. No
+    worker waits, nothing is dropped, no gradient is more than 2N − 2 versions old. The entries of a worker that leaves are taken out;
+    what is left when all have gone is applied along the mean of its workers' means.
+    """
+
+    keeps_table: ClassVar[bool] = True
+
+    def initial(self, num_workers: int) -> RoundState:
+        return RoundState(frozenset(range(num_workers)))
+
+    def arrived(self, state: RoundState, contribution: Contribution) -> tuple[RoundState, Decision]:
+        if state.members <= state.turned:
+            state = replace(state, current=state.following, following={}, turned=frozenset())
+        release, waiting = (contribution.rank,), (*state.waiting, contribution)
+        if contribution.rank in state.turned:
+            return replace(state, following=entered(state.following, contribution), waiting=waiting), Decision(release=release)
+        state = replace(state, current=entered(state.current, contribution), waiting=waiting)
+        if not state.members <= state.current.keys():
+            return state, Decision(release=release)
+        return replace(state, turned=state.turned.union(release), waiting=()), Decision(apply=waiting, release=release)
+
+    def worker_left(self, state: RoundState, rank: int) -> tuple[RoundState, Decision]:
+        members = state.members - {rank}
+        if members:
+            current, following = ({r: mean for r, mean in table.items() if r != rank} for table in (state.current, state.following))
+            return replace(state, members=members, current=current, following=following, turned=state.turned - {rank}), Decision()
+        rest: Mapping[int, Mean] = {}
+        for contribution in state.waiting:
+            rest = entered(rest, contribution)
+        return RoundState(members, rest), Decision(apply=state.waiting)
+
+    def worker_joined(self, state: RoundState, rank: int) -> RoundState:
+        return replace(state, members=state.members | {rank})
+
+    def resumed(self, state: RoundState, num_workers: int) -> RoundState:
+        return replace(state, members=frozenset(range(num_workers)))
+
+
+def entered(table: Mapping[int, Mean], contribution: Contribution) -> Mapping[int, Mean]:
+    """The table with one more gradient in its worker's running mean: μ ← μ + (g − μ)/b."""
+    old, g = table.get(contribution.rank), contribution.gradient
+    mean = Mean(g, 1) if old is None else Mean(old.gradient + (g - old.gradient) / (old.count + 1), old.count + 1)
+    return {**table, contribution.rank: mean}

@@ -20,6 +20,9 @@ class Compensation(ABC):
     requires_plain_sgd: ClassVar[bool] = False
     """Whether it needs to know each step exactly, so that gradients are applied one by one, neither weighted nor discounted."""
 
+    corrects_differences: ClassVar[bool] = False
+    """Whether it corrects what workers push after local steps, a difference of weights, and not a gradient."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         checks.refuse_renamed(cls, reckons_with_momentum="requires_plain_sgd")
@@ -49,6 +52,20 @@ class NoCompensation(Compensation):
 
     def correct(self, state: None, contribution: Contribution, now: Vector) -> tuple[None, Vector]:
         return None, contribution.gradient
+
+
+@dataclass(frozen=True)
+class Mixing(Compensation):
+    """W − x_i in the place of w_i − x_i: a step of rate α d(τ) along it is W ← (1 − α d(τ)) W + α d(τ) x_i. FedAsync, arXiv 1903.03934."""
+
+    corrects_locally: ClassVar[bool] = False
+    corrects_differences: ClassVar[bool] = True
+
+    def initial(self, weights: Vector, num_workers: int) -> None:
+        return None
+
+    def correct(self, state: None, contribution: Contribution, now: Vector) -> tuple[None, Vector]:
+        return None, (now - contribution.used) + contribution.gradient
 
 
 def _plain(options: Mapping[str, Any]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hetsim import checks
 from hetsim.effects import Contribution
 
 
@@ -32,6 +34,20 @@ class PerWorker(Weighting):
 
 
 @dataclass(frozen=True)
+class PerWorkerMean(Weighting):
+    """Every worker's mean counts the same, of however many gradients: w_j = c / (n · m_j), for n workers of which j's has m_j in the group.
+
+    So the group of c is applied as (1/n) Σ_i μ_i. Malenia SGD (arXiv 2305.12387).
+    """
+
+    equal: ClassVar[bool] = True
+
+    def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
+        m = Counter(contribution.rank for contribution in contributions)
+        return tuple(len(contributions) / (len(m) * m[contribution.rank]) for contribution in contributions)
+
+
+@dataclass(frozen=True)
 class PerSample(Weighting):
     """Every sample counts the same: w_i = N · b_i / B. Moreno-Álvarez et al. 2022 (10.1007/s11227-022-04399-2).
 
@@ -45,9 +61,16 @@ class PerSample(Weighting):
 class Discount(ABC):
     """Decides d(τ), by how much an old gradient counts less."""
 
+    applied_on_arrival: ClassVar[bool] = False
+    """Whether it means what it says only where every gradient makes a version when it arrives, and its worker goes on at once."""
+
     @abstractmethod
     def factor(self, staleness: int) -> float:
-        """d(τ) for a gradient that is `staleness` versions old."""
+        """d(τ) for a gradient that is `staleness` versions old; where it depends on the number of workers, among one."""
+
+    def factor_among(self, staleness: int, num_workers: int) -> float:
+        """d(τ) among N workers."""
+        return self.factor(staleness)
 
 
 @dataclass(frozen=True)
@@ -64,3 +87,66 @@ class InverseStaleness(Discount):
 
     def factor(self, staleness: int) -> float:
         return 1.0 / max(1, staleness)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Polynomial(Discount):
+    """d(τ) = (1 + τ)^−a: FedAsync, arXiv 1903.03934, and with a = ½ FedBuff, arXiv 2106.06639."""
+
+    exponent: float
+    """a"""
+
+    def __post_init__(self) -> None:
+        checks.number("discount.exponent", self.exponent, zero=True)
+
+    def factor(self, staleness: int) -> float:
+        return float((1 + staleness) ** -self.exponent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hinge(Discount):
+    """d(τ) = 1 up to a staleness of b, then 1 / (a (τ − b) + 1): FedAsync, arXiv 1903.03934."""
+
+    slope: float
+    """a"""
+    bound: int
+    """b"""
+
+    def __post_init__(self) -> None:
+        checks.number("discount.slope", self.slope, zero=True)
+        checks.whole("discount.bound", self.bound, least=0)
+
+    def factor(self, staleness: int) -> float:
+        return 1.0 / (self.slope * max(0, staleness - self.bound) + 1)
+
+
+@dataclass(frozen=True)
+class Rescaled(Discount):
+    """d(τ) = (τ + 1) / N: the weights of any worker add up to k/N over k versions, whatever its speed. Rescaled ASGD, arXiv 2605.13434.
+
+    A worker whose last gradient was applied at version v, and the next at u, has τ = u − v − 1 there, so the factors telescope, if it goes
+    on at once and nothing is dropped. The paper scales each worker's rate by its seconds, γ_i ∝ T_i; this form of it needs no T_i, and is
+    derived from the abstract. N are all workers of the cluster. With equal speeds τ = N − 1, and it is asynchronous SGD.
+    """
+
+    applied_on_arrival: ClassVar[bool] = True
+
+    def factor(self, staleness: int) -> float:
+        return self.factor_among(staleness, 1)
+
+    def factor_among(self, staleness: int, num_workers: int) -> float:
+        return (staleness + 1) / num_workers
+
+
+@dataclass(frozen=True)
+class DelayAdaptive(Discount):
+    """d(τ) = N / max(N, τ): full steps up to a delay of N versions, shorter ones beyond. Mishchenko et al. 2022, arXiv 2206.07638.
+
+    As in the code of Ringmaster's authors, which has it as a baseline. N are all workers of the cluster.
+    """
+
+    def factor(self, staleness: int) -> float:
+        return self.factor_among(staleness, 1)
+
+    def factor_among(self, staleness: int, num_workers: int) -> float:
+        return num_workers / max(num_workers, staleness)

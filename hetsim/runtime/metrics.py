@@ -85,6 +85,7 @@ class Applied:
 
     def __post_init__(self) -> None:
         self._count = [0] * self.num_workers
+        self._more_gradients = [0] * self.num_workers
         self._staleness = [0] * self.num_workers
         self._by_staleness: dict[int, int] = {}
         self._rounds: dict[tuple[Sequence[int], int], int] = {}  # (ranks, staleness) of a synchronous round: how many
@@ -97,6 +98,11 @@ class Applied:
     def count(self) -> list[int]:
         """Contributions of each worker."""
         return added(self._count, ((ranks, count) for (ranks, _), count in self._rounds.items()))
+
+    @property
+    def num_gradients(self) -> list[int]:
+        """Gradients of each worker that its contributions were made of."""
+        return [count + more for count, more in zip(self.count, self._more_gradients, strict=True)]
 
     @property
     def staleness(self) -> list[int]:
@@ -141,6 +147,8 @@ class Applied:
                 by_staleness[staleness] = by_staleness.get(staleness, 0) + 1
                 if staleness > largest:
                     largest = staleness
+                if contribution.num_gradients > 1:
+                    self._more_gradients[rank] += contribution.num_gradients - 1
         if largest > self.staleness_max:
             self.staleness_max = largest
 

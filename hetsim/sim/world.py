@@ -262,7 +262,7 @@ class EventWorld:
             member.state.num_messages = self.messaging.num_messages(member.rank)
             checkpoints.add(member.state, version)
         if leads:
-            count = zip(self._num_gradients_before, self.metrics.applied.count, strict=True)
+            count = zip(self._num_gradients_before, self.metrics.applied.num_gradients, strict=True)
             checkpoints.add_state(self.history.last, [before + now for before, now in count])
         ranks = [member.rank for member in reporting] if with_server else self.collectives.members
         checkpoints.complete(version, ranks, [self._absent(rank) for rank in self.membership.down])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from methods import DROPPING
 from test_every_method import short
 from worlds import Run, tiles
 
@@ -21,7 +22,7 @@ from hetsim.workloads.sequence import Sequence as SampleSequence
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task, Workload
 
 SIZES = (50, 30, 20)
-DROPS = ("backup", "ringmaster")
+DROPS = DROPPING
 HANDS_OUT_AHEAD = ("od_sgd", "cd_sgd", "ssd_sgd")
 """Methods whose server hands ranges out ahead: no aligned epochs."""
 

@@ -241,7 +241,7 @@ def test_a_single_pool_is_the_run_without_pools_bit_for_bit(name: str, epochs: s
         for choices, more in (((), {}), (("partition=even",), {"data": "owned", "epochs": epochs}))
     )
 
-    if epochs == "aligned" and name in ("local_sgd", "diloco"):  # whose rounds end with an epoch
+    if epochs == "aligned" and name in ("local_sgd", "diloco", "fedbuff", "fedasync"):  # whose rounds end with an epoch
         assert tile_pools([c.batch for c in applied(own)], (300,))
     else:
         assert own.rows() == shared.rows()
@@ -283,6 +283,9 @@ WORLD_Q = cluster(*(node(seconds) for seconds in (4.0, 4.0, 2.0, 1.0)))
 BIAS = {
     "asgd": (3.125, (1 / 8, 1 / 8, 1 / 4, 1 / 2)),
     "staleness_aware": (3.665, None),
+    "rescaled_asgd": (2.5, (1 / 4,) * 4),
+    "malenia": (2.5, (1 / 4,) * 4),
+    "ringleader": (2.5, (1 / 4,) * 4),
     "ssgd": (2.5, (1 / 4,) * 4),
     "ssp": (2.5, (1 / 4,) * 4),
 }

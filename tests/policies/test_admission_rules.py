@@ -15,18 +15,22 @@ from hetsim.policies.admission import (
     Backup,
     Barrier,
     BoundedStaleness,
+    Buffer,
     ClockState,
     Decision,
     EveryGradient,
+    Malenia,
+    Rennala,
+    Ringleader,
     Ringmaster,
     SoftSync,
 )
-from hetsim.policies.weighting import InverseStaleness
+from hetsim.policies.weighting import DelayAdaptive, InverseStaleness, PerWorkerMean, Rescaled
 
 
 def contribution(rank: int, samples: int = 1, *, staleness: int = 0, start: int = 0) -> Contribution:
     """A gradient by one worker, so many versions old."""
-    return Contribution(rank, Batch(start, samples), version=0, seconds=1.0, loss=0.0, staleness=staleness)
+    return Contribution(rank, Batch(start, samples), version=0, seconds=1.0, loss=0.0, staleness=staleness, gradient=0.0)
 
 
 def arrivals(admission: Admission, state: Any, *ranks: int) -> tuple[Any, list[Decision]]:
@@ -318,7 +322,7 @@ def test_each_rule_says_how_large_its_groups_are_and_whether_they_may_be_late(
     assert admission.fair_share(group, 256, 4) == fair_share
 
 
-@pytest.mark.parametrize("admission", [Barrier(), SoftSync(n=1), Backup(spares=1)])
+@pytest.mark.parametrize("admission", [Barrier(), SoftSync(n=1), Backup(spares=1), Buffer(size=2), Rennala(batch=2), Malenia()])
 def test_those_who_had_left_take_part_again_when_a_run_is_resumed(admission: Admission):
     """Resumed with all workers, a state that some have left is the initial one."""
     state, _ = admission.worker_left(admission.initial(3), 1)
@@ -334,6 +338,8 @@ def test_those_who_had_left_take_part_again_when_a_run_is_resumed(admission: Adm
         (lambda value: SoftSync(n=value), "n"),
         (lambda value: Backup(spares=value), "spares"),
         (lambda value: Ringmaster(max_delay=value), "max_delay"),
+        (lambda value: Buffer(size=value), "size"),
+        (lambda value: Rennala(batch=value), "batch"),
     ],
 )
 @pytest.mark.parametrize("value", [-1, 1.5, "2", True])
@@ -354,6 +360,58 @@ def test_zero_is_refused_where_it_would_stop_everything(make: Any, key: str):
 def test_inverse_staleness_is_one_over_tau():
     """α0/τ, and the whole of a gradient that is not late."""
     assert [InverseStaleness().factor(staleness) for staleness in (0, 1, 2, 4, 8)] == [1.0, 1.0, 0.5, 0.25, 0.125]
+
+
+@pytest.mark.parametrize("seconds", [(4, 4, 2, 1), (7, 3, 2, 1), (1, 1, 1, 1)])
+def test_rescaled_factors_add_up_to_the_same_for_every_worker(seconds: tuple[int, ...]):
+    """Between two of its updates a worker's (τ + 1)/N is the number of versions over N: k/N at its last one, whatever its speed."""
+    n = len(seconds)
+    total, pulled = [0.0] * n, [0] * n
+    arrivals = sorted((t, rank) for rank, each in enumerate(seconds) for t in range(each, 200, each))
+    for version, (_, rank) in enumerate(arrivals):
+        total[rank] += Rescaled().factor_among(version - pulled[rank], n)
+        pulled[rank] = version + 1
+        assert total[rank] == pytest.approx((version + 1) / n, rel=1e-12)
+
+
+def test_delay_adaptive_shortens_steps_only_beyond_n_versions():
+    """N / max(N, τ)."""
+    assert [DelayAdaptive().factor_among(staleness, 4) for staleness in (0, 3, 4, 5, 8)] == [1.0, 1.0, 1.0, 0.8, 0.5]
+
+
+def test_rennala_applies_the_first_b_gradients_at_the_present_weights():
+    """Whoever made them, one worker twice; a late one is dropped; everybody goes on at once."""
+    rennala = Rennala(batch=3)
+    state, decisions = arrivals(rennala, rennala.initial(4), 0, 2, 2)
+    late = contribution(1, staleness=1)
+    _, dropped = rennala.arrived(state, late)
+
+    assert [[c.rank for c in decision.apply] for decision in decisions] == [[], [], [0, 2, 2]]
+    assert [decision.release for decision in decisions] == [(0,), (2,), (2,)]
+    assert dropped == Decision(drop=(late,), release=(1,))
+
+
+def test_malenia_collects_until_it_has_one_of_every_worker():
+    """A worker that leaves is not waited for; a late gradient is dropped; everybody goes on at once."""
+    malenia = Malenia()
+    state, decisions = arrivals(malenia, malenia.initial(3), 0, 2, 2, 1)
+    late = contribution(0, staleness=1)
+
+    assert [[c.rank for c in decision.apply] for decision in decisions] == [[], [], [], [0, 2, 2, 1]]
+    assert [decision.release for decision in decisions] == [(0,), (2,), (2,), (1,)]
+    assert malenia.arrived(state, late)[1] == Decision(drop=(late,), release=(0,))
+    state, _ = arrivals(malenia, state, 0, 1)
+    assert [c.rank for c in malenia.worker_left(state, 2)[1].apply] == [0, 1]
+
+
+def test_a_malenia_step_is_along_the_mean_of_the_workers_means():
+    """(1/c) Σ w_j g_j = (1/n) Σ μ_i: three gradients of one worker, one each of two others."""
+    group = [contribution(rank) for rank in (0, 2, 2, 1, 2)]
+    g = [1.0, 5.0, 7.0, 3.0, 12.0]
+
+    weights = PerWorkerMean().weights(group, 1.0)
+
+    assert sum(w * each for w, each in zip(weights, g, strict=True)) / 5 == pytest.approx((1 + 3 + (5 + 7 + 12) / 3) / 3)
 
 
 # Laws over random arrivals
@@ -429,6 +487,10 @@ def plays(draw: st.DrawFn) -> tuple[Admission, int, list[int], int]:
             st.builds(SoftSync, n=st.integers(1, num_workers)),
             st.builds(Backup, spares=st.integers(0, num_workers - 1)),
             st.builds(Ringmaster, max_delay=st.integers(1, 4)),
+            st.builds(Buffer, size=st.integers(1, 9)),
+            st.builds(Rennala, batch=st.integers(1, 9)),
+            st.just(Malenia()),
+            st.just(Ringleader()),
         )
     )
     return admission, num_workers, draw(st.lists(st.integers(0, 5), max_size=60)), draw(st.integers(0, 40))
@@ -458,12 +520,12 @@ def test_while_there_is_work_somebody_does_it(play: tuple[Admission, int, list[i
 
 @given(plays())
 def test_only_rules_that_say_so_drop_gradients_or_apply_late_ones(play: tuple[Admission, int, list[int], int]):
-    """Backup workers and Ringmaster drop, by their staleness alone; a barrier and backup workers apply none that is late."""
+    """Backup workers, Rennala, Malenia and Ringmaster drop, by their staleness alone; of these, only Ringmaster applies what is late."""
     admission, result = play[0], played(*play)
 
-    assert isinstance(admission, Backup | Ringmaster) or not result.dropped
+    assert isinstance(admission, Backup | Ringmaster | Rennala | Malenia) or not result.dropped
     assert admission.lets_gradients_be_late or not any(c.staleness for c in result.applied)
-    if isinstance(admission, Backup):
+    if isinstance(admission, Backup | Rennala | Malenia):
         assert all(c.staleness for c in result.dropped)
     if isinstance(admission, Ringmaster):
         assert all(c.staleness < admission.max_delay for c in result.applied)
@@ -471,7 +533,8 @@ def test_only_rules_that_say_so_drop_gradients_or_apply_late_ones(play: tuple[Ad
 
 
 @given(
-    st.sampled_from([EveryGradient(), Barrier(), SoftSync(n=1), SoftSync(n=2), Backup(spares=1)]), st.lists(st.integers(0, 5), max_size=40)
+    st.sampled_from([EveryGradient(), Barrier(), SoftSync(n=1), SoftSync(n=2), Backup(spares=1), Buffer(size=3), Rennala(batch=2)]),
+    st.lists(st.integers(0, 5), max_size=40),
 )
 def test_every_version_before_workers_leave_is_of_one_group(admission: Admission, choices: list[int]):
     """`group_size` gradients each; what is left at the end may be less."""

@@ -1,0 +1,102 @@
+"""Asynchronous local SGD: each worker takes H local steps, pushes how far it came, and goes on from the newest weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from hetsim import checks
+from hetsim.coordination.local_steps import MAX_PERIOD
+from hetsim.coordination.outstanding import Holding, Outstanding
+from hetsim.coordination.parameter_server import ParameterServer
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.pushes import Pushes
+from hetsim.coordination.state import State
+from hetsim.effects import Batch, Contribution, Gradient, LocalUpdate, Message, Node, Program, Receive, Send
+from hetsim.policies.admission import Decision
+from hetsim.vector import with_tail
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncLocalSteps(ParameterServer):
+    """H local steps from w_i to x_i, then a push of Δ_i = w_i − x_i; the server steps along the Δ that its admission lets through.
+
+    FedBuff (arXiv 2106.06639) where it buffers K of them, FedAsync (arXiv 1903.03934) where it mixes each x_i into W. A worker takes
+    the positions of all H steps at once, and never waits. H = 1 with plain SGD of rate η, and a global step of rate 1 along each Δ, is
+    asynchronous SGD of rate η. A local optimizer keeps its memory from one round to the next, and loses it in a crash.
+    """
+
+    takes_local_steps: ClassVar[bool] = True
+    pushes_differences: ClassVar[bool] = True
+
+    period: int
+    """H"""
+
+    def __post_init__(self) -> None:
+        checks.whole("coordination.period", self.period, most=MAX_PERIOD)
+        super().__post_init__()
+
+    @property
+    def needs_local_steps(self) -> str | None:
+        return "between a pull and a push the workers take local steps"
+
+    @property
+    def num_ahead(self) -> int:
+        return self.period
+
+    def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """Pull weights and a range, take a local step for each share of it, push the difference; repeat until a range is empty."""
+        own, server = node.own, node.server
+        pushes = own.get("compression") or Pushes(self.compression.initial(state.weights))
+        packing = pushes.resumed(state.outstanding)
+        yield from Send(server)
+        message = yield from Receive(server)
+        while message.batch:
+            x = message.payload
+            batches = cut(message.batch, message.share)
+            seconds = loss = 0.0
+            for batch in batches:
+                computed = yield from Gradient(at=x, batch=batch, version=message.version)
+                x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=message.version, epoch=message.epoch)
+                seconds += computed.seconds
+                loss += computed.loss / len(batches)
+            delta = with_tail(message.payload - x, x, plan.num_parameters)
+            packing, payload = self.compression.pack(packing, delta, plan.num_parameters)
+            if packing is not None:
+                own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
+            yield from Send(server, payload, version=message.version, seconds=seconds, loss=loss, steps=len(batches))
+            del computed, delta, payload, x
+            message = yield from Receive(server)
+
+    def next_range(self, plan: Plan, state: State, outstanding: Outstanding, rank: int) -> Batch:
+        """The positions of H local steps, each over the worker's share."""
+        return outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank], self.period)
+
+    def details(self, plan: Plan, state: State, rank: int) -> Mapping[str, Any]:
+        """The samples of a local step, and the epoch, by which the local learning rate goes."""
+        return {"share": self.allocation.shares(state.allocation)[rank], "epoch": plan.epoch(state.num_samples)}
+
+    def contribution(self, message: Message, held: Holding, plan: Plan, state: State) -> Contribution:
+        """Δ_i, and of how many local steps it is."""
+        return replace(super().contribution(message, held, plan, state), num_gradients=message.steps)
+
+    def observed(self, plan: Plan, state: State, decision: Decision) -> State:
+        """The state after the allocation has observed a mean local step of each contribution."""
+        steps = [
+            replace(c, batch=replace(c.batch, samples=round(c.samples / c.num_gradients)), seconds=c.seconds / c.num_gradients)
+            for c in decision.apply + decision.drop
+        ]
+        allocation = self.allocation.observe(state.allocation, steps, plan.epoch(state.num_samples))
+        dropped = sum(c.samples for c in decision.drop)
+        return state.evolve(allocation=allocation, num_samples_discarded=state.num_samples_discarded + dropped)
+
+    def factors(self, group: Sequence[Contribution], plan: Plan) -> list[float]:
+        """w_i d(τ_i) / c, where the w_i are those of a mean local step."""
+        steps = [replace(c, batch=Batch(0, -(-c.samples // c.num_gradients))) for c in group]
+        return super().factors(steps, plan)
+
+
+def cut(batch: Batch, share: int) -> list[Batch]:
+    """A range in pieces of `share` samples; the last one may be shorter."""
+    return [Batch(start, min(share, batch.stop - start), batch.pool) for start in range(batch.start, batch.stop, share)]
