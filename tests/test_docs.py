@@ -154,10 +154,14 @@ def test_hetsim_methods_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys
     for method in methods.shipped():
         assert re.search(rf"^{method.name} +{re.escape(method.about.split()[0])}", told, flags=re.MULTILINE)
         assert method.paper in told
+    assert re.findall(r"^# (.+)", told, flags=re.MULTILINE) == list(methods.FAMILIES)
+    assert {m.name for m in methods.shipped() if m.family == "local steps"} == {"local_sgd", "diloco", "fedbuff", "fedasync"}
+    assert "backup" in {m.name for m in methods.shipped() if m.family == "synchronous"}
 
     monkeypatch.setattr(sys, "argv", ["hetsim-methods", "--json", "ssp"])
     methods.main()
     (ssp,) = json.loads(capsys.readouterr().out)
+    assert (ssp["name"], ssp["family"]) == ("ssp", "asynchronous, on a server")
     assert (ssp["name"], ssp["composes"]) == ("ssp", "coordination=parameter_server admission=ssp")
 
 

@@ -15,6 +15,7 @@ from hetsim.shipped import configs
 
 WIDTH = 110
 """Letters in a line of the table."""
+FAMILIES = ("synchronous", "asynchronous, on a server", "a step of delay", "local steps")
 RATES = ("learning_rate", "momentum", "local_learning_rate")
 
 
@@ -27,6 +28,17 @@ class Method:
     paper: str
     choices: dict[str, str]
     keys: dict[str, Any]
+
+    @property
+    def family(self) -> str:
+        """What its program is like, one of FAMILIES."""
+        coordination = self.choices["coordination"]
+        if "local_steps" in coordination:
+            return "local steps"
+        if "delay" in coordination:
+            return "a step of delay"
+        waits = coordination == "all_reduce" or self.choices["admission"] in ("barrier", "backup")
+        return "synchronous" if waits else "asynchronous, on a server"
 
     @property
     def composes(self) -> str:
@@ -58,10 +70,12 @@ def shipped() -> list[Method]:
 
 
 def table(methods: list[Method]) -> str:
-    """Name and description, source and composition of each method, as text."""
+    """Name and description, source and composition of each method, as text, by family."""
     indent = " " * (2 + max(len(method.name) for method in methods))
     lines = []
-    for method in methods:
+    for method in sorted(methods, key=lambda method: FAMILIES.index(method.family)):
+        if (head := f"# {method.family}") not in lines:
+            lines += ["", head] if lines else [head]
         about = textwrap.wrap(method.about, WIDTH - len(indent))
         lines.append(f"{method.name:{len(indent)}}{about[0]}")
         composes = textwrap.wrap(f"{method.composes} {method.rates}", WIDTH - len(indent))
@@ -84,7 +98,11 @@ def main() -> None:
             parser.error(f"{name} is no method: take {', '.join(known)}")
     chosen = [known[name] for name in arguments.names] or methods
     if arguments.json:
-        print(json.dumps([{**vars(method), "composes": method.composes} for method in chosen], indent=2, ensure_ascii=False))
+        print(
+            json.dumps(
+                [{**vars(method), "family": method.family, "composes": method.composes} for method in chosen], indent=2, ensure_ascii=False
+            )
+        )
     else:
         print(table(chosen))
 

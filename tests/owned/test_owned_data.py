@@ -361,7 +361,9 @@ QUICK = cluster(*(node(seconds, 1e-4) for seconds in (4e-6, 1e-6, 2e-6)), networ
 
 
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
-@pytest.mark.parametrize("name", ["asgd", "ssp", "softsync", "dbs_sgd", "backup"])
+@pytest.mark.parametrize(
+    "name", ["asgd", "ssp", "softsync", "dbs_sgd", "backup", "fedbuff", "fedasync", "rescaled_asgd", "rennala", "malenia", "ringleader"]
+)
 def test_real_ranks_hand_out_each_position_once(name: str, epochs: str):
     """Whatever the order of arrival."""
     ends: Any = run_in_threads(
