@@ -72,7 +72,7 @@ def shipped() -> list[Method]:
 def table(methods: list[Method]) -> str:
     """Name and description, source and composition of each method, as text, by family."""
     indent = " " * (2 + max(len(method.name) for method in methods))
-    lines = []
+    lines: list[str] = []
     for method in sorted(methods, key=lambda method: FAMILIES.index(method.family)):
         if (head := f"# {method.family}") not in lines:
             lines += ["", head] if lines else [head]
