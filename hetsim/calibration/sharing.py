@@ -10,8 +10,8 @@ from typing import Any
 
 from hetsim.calibration.fit import shown
 from hetsim.calibration.measured import Measured
+from hetsim.cluster.flowing import described_rates
 from hetsim.cluster.model import Cluster
-from hetsim.dist.shared_links import described_rates
 
 PUSH, PULL = "push at once", "pull at once"
 CONTENDED = 0.9

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
 from typing import Any
 
 from hetsim.cluster.compute_times import SharingWeights
-from hetsim.cluster.fairness import max_min_fair
+from hetsim.cluster.flowing import Connection, Link, connection_of, fair_rates
 from hetsim.cluster.model import Cluster
 
 HORIZON = 0.1
@@ -33,31 +32,6 @@ class Transfer:
     ends: float = inf
     weight: float = 1.0
     """Where it shares a link, its rate is in proportion to it."""
-
-
-@dataclass(eq=False, slots=True)
-class Link:
-    """A link of the cluster, for `max_min_fair`."""
-
-    bytes_per_second: float
-    left: float = 0.0
-    open: float = 0.0
-    waiting: int = 0
-    groups: dict[Any, None] = field(default_factory=dict)
-
-
-@dataclass(eq=False, slots=True)
-class Connection:
-    """From one rank to another: it transfers one message after another, and its first one is a flow for `max_min_fair`."""
-
-    links: tuple[Link, ...]
-    bytes_per_second: float
-    weight: float = 1.0
-
-    @property
-    def cap(self) -> float:
-        """The most that it gets, per unit of weight."""
-        return self.bytes_per_second / self.weight
 
 
 Queues = dict[Connection, deque[tuple[float, Transfer]]]
@@ -93,7 +67,7 @@ class SharedLinks:
             if ends not in self._weights:
                 self._weights[ends] = SharingWeights(self.cluster, *ends, seed=self._seed)
             transfer.weight = self._weights[ends].next()
-        self._queues.setdefault(self.connection(sender, receiver), deque()).append((transfer.nbytes, transfer))
+        self._queues.setdefault(self._connection(sender, receiver), deque()).append((transfer.nbytes, transfer))
         self._under_way.append(transfer)
         self._stale = True
 
@@ -115,12 +89,9 @@ class SharedLinks:
             advance({connection: copy.copy(queue) for connection, queue in self._queues.items()}, self._moment, inf)
             self._stale = False
 
-    def connection(self, sender: int, receiver: int) -> Connection:
-        """The one from a rank to another."""
+    def _connection(self, sender: int, receiver: int) -> Connection:
         if (sender, receiver) not in self._connections:
-            path = self.cluster.path(sender, receiver)
-            links = tuple(self._links.setdefault(link, Link(self.cluster.capacity(link))) for link in path.links)
-            self._connections[sender, receiver] = Connection(links, path.bytes_per_second)
+            self._connections[sender, receiver] = connection_of(self.cluster, sender, receiver, self._links)
         return self._connections[sender, receiver]
 
 
@@ -143,23 +114,3 @@ def advance(queues: Queues, moment: float, until: float) -> float:
                 queues[connection].appendleft((left - rates[connection] * (until_next - moment), transfer))
         moment = until_next
     return max(moment, until) if until < inf else moment
-
-
-def described_rates(cluster: Cluster, ways: Sequence[tuple[int, int]]) -> list[float]:
-    """The rates of transfers from a rank to another that flow at the same time, one on each of these ways, all of one weight."""
-    links = SharedLinks(cluster, seed=0)
-    connections = [links.connection(*way) for way in ways]
-    rates = fair_rates(connections)
-    return [rates[connection] for connection in connections]
-
-
-def fair_rates(flowing: list[Connection]) -> dict[Connection, float]:
-    """The max-min fair rates of what flows over these connections, in bytes per second."""
-    links = dict.fromkeys(link for connection in flowing for link in connection.links)
-    for link in links:
-        link.groups = {}
-    for connection in flowing:
-        for link in connection.links:
-            link.groups[connection] = None
-    rates = max_min_fair(flowing, list(links)) if flowing else {}
-    return {connection: rate * connection.weight for connection, rate in rates.items()}

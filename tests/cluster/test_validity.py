@@ -156,10 +156,12 @@ def test_no_part_of_it_comes_from_a_variable(tmp_path: Path, monkeypatch: pytest
     check_shown({"cluster.calibrator": "", "seeds": ""})
 
 
-def test_clusters_that_were_calibrated_before_are_read() -> None:
+def test_clusters_that_were_calibrated_before_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_cluster(cluster(node(1e-3))).calibrated is None
     assert parse_cluster({**cluster(node(1e-3)), "calibrated": None}).calibrated is None
     assert "calibrated" not in composed().cluster
     studied = sorted((Path(__file__).parents[2] / "studies").glob("*/calibrated/cluster/*.yaml"))
     assert studied
-    assert all(written_cluster("", file).num_workers > 1 for file in studied)
+    for file in studied:
+        monkeypatch.chdir(file.parents[2])  # the files of measured noise are named from there
+        assert written_cluster("", file).num_workers > 1

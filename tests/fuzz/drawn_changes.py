@@ -92,7 +92,7 @@ PLAUSIBLE: dict[str, tuple[Callable[[Draft], None], float]] = {
     "set_cluster": (set_cluster, 5),
     "add_optimizer": (add_optimizer, 2),
     "add_schedule": (add_schedule, 2),
-    "set_field": (set_field, 4),
+    "set_field": (set_field, 6),
     "set_leaf": (set_leaf, 4),
     "sweep": (sweep, 0.7),
 }
