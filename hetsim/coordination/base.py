@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from hetsim import checks
@@ -130,8 +130,15 @@ class Coordination(ABC):
 
     def weights(self, group: Sequence[Contribution], plan: Plan) -> list[tuple[int, float]]:
         """Of a group that makes a version: each rank, and by which factor its gradient counts."""
+        if len(group) == 1 and self.counts_alike:  # asked for every gradient of an asynchronous run
+            return [(group[0].rank, 1.0)]
         group = self.grouped(group)
         return [(c.rank, factor) for c, factor in zip(group, self.factors(group, plan), strict=True)] if group else []
+
+    @cached_property
+    def counts_alike(self) -> bool:
+        """Whether every contribution of a group has the factor 1/c."""
+        return type(self.weighting) is PerWorker and type(self.discount) is NoDiscount and type(self).factors is Coordination.factors
 
     def term(self, g: Vector, group: Sequence[Contribution], plan: Plan, rank: int) -> Vector:
         """This rank's term of (1/c) Σ w_i d(τ_i) g_i. Phantoms do not compute its factor, which depends on all ranks."""
