@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from hetsim.calibration.fit import shown
+from hetsim.cluster.fewer import among
 
 ALIKE = ("workload", "num_parameters", "dtype", "threads")
 """What all must have been calibrated with."""
@@ -46,7 +47,7 @@ def composed(name: str, parts: Sequence[Part]) -> dict[str, Any]:
     network = dict(first["network"])
     before, after = (sum(row["count"] for row in these) for these in (first["nodes"], rows))
     if network.get("all_reduce_table") is not None and after != before:
-        network["all_reduce_table"] = _among(network["all_reduce_table"], before, after)
+        network["all_reduce_table"] = [[size, shown(seconds)] for size, seconds in among(network["all_reduce_table"], before, after)]
     return {"name": name, "calibrated": calibrated, "nodes": rows, "network": network, "server": server, "hosts": hosts}
 
 
@@ -75,18 +76,6 @@ def _calibrated(parts: Sequence[Part]) -> dict[str, Any]:
 
 def _host(part: Part, copy: int, host: str) -> str:
     return f"{part.name}-{host}" if part.copies == 1 else f"{part.name}-{host}-{copy}"
-
-
-def _among(table: Sequence[Sequence[float]], before: int, after: int) -> list[list[float]]:
-    """The seconds of all-reduces among `after` workers, from those among `before`, as a ring's: 2(N−1)(latency + n/(N · rate)).
-
-    What the smallest one took counts as latency. A table among one worker says nothing, and is kept.
-    """
-    if before == 1:
-        return [list(point) for point in table]
-    latency = table[0][1]
-    more_steps, less_each = (after - 1) / (before - 1), before / after
-    return [[size, shown(more_steps * (latency + (seconds - latency) * less_each))] for size, seconds in table]
 
 
 def remarks(parts: Sequence[Part]) -> Iterator[str]:

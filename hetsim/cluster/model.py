@@ -63,6 +63,8 @@ class Node:
     rack: str | None = None
     device: str | None = None
     """Where its process computes in a real run: cpu, cuda or cuda:K; None: where the config's `device` says."""
+    cost_per_hour: float = 0.0
+    """What it costs while a run lasts, in any currency. No time depends on it."""
 
     def cold(self, pause: float) -> float:
         """What a gradient takes longer that begins so many seconds after the last one has ended."""
@@ -203,6 +205,11 @@ class Cluster:
     def num_workers(self) -> int:
         """N."""
         return len(self.nodes)
+
+    @property
+    def cost_per_hour(self) -> float:
+        """What all nodes cost together."""
+        return math.fsum(node.cost_per_hour for node in self.nodes)
 
     @property
     def max_samples(self) -> tuple[int, ...] | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from hetsim import checks
+from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, Node
 from hetsim.cluster.parse.faults import _faults
 from hetsim.cluster.parse.hosts import _hosts
@@ -17,7 +19,7 @@ from hetsim.cluster.parse.values import LINKS, _list, _number
 
 def parse_cluster(config: Any) -> Cluster:
     """The cluster that a config describes; ValueError if it describes none."""
-    required, optional = ("name", "nodes", "network", "server"), ("faults", "seed", "hosts", "calibrated")
+    required, optional = ("name", "nodes", "network", "server"), ("faults", "seed", "hosts", "calibrated", "leave_out")
     entries = checks.mapping("cluster", config, required=required, optional=optional)
     checks.name("cluster.name", entries["name"])
     rows = _list("cluster.nodes", entries["nodes"], "nodes")
@@ -47,7 +49,23 @@ def parse_cluster(config: Any) -> Cluster:
         calibrated=_calibrated(entries.get("calibrated")),
     )
     _check_together(cluster)
-    return cluster
+    return without(cluster, _left_out(entries.get("leave_out"), len(nodes)))
+
+
+def _left_out(config: Any, num_nodes: int) -> Sequence[int]:
+    """The ranks of nodes that take no part."""
+    key = "cluster.leave_out"
+    if config is None:
+        return ()
+    ranks = _list(key, config, "nodes by their rank, such as [6, 7]")
+    for rank in ranks:
+        if checks.whole(key, rank, least=0) >= num_nodes:
+            raise ValueError(f"{key}: there is no node {rank}, as the cluster has {num_nodes}: count from 0")
+    if len(set(ranks)) < len(ranks):
+        raise ValueError(f"{key} names a node twice: {list(ranks)}")
+    if len(ranks) == num_nodes:
+        raise ValueError(f"{key} names every node, which leaves none to train: leave some of them in")
+    return ranks
 
 
 def _check_together(cluster: Cluster) -> None:

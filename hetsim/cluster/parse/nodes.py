@@ -24,12 +24,15 @@ MAX_FACTOR = 1e9
 """How many times as long, or as short, work may take in a slow spell."""
 
 
+MAX_COST = 1e9
+
+
 ROW = 10  # number of the random stream of drawn nodes; those of a run are in outages.py
 
 
 def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     """The nodes of one row: `count` equal ones, except for the numbers that are drawn for each."""
-    more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", *CPU, *COLD, "max_samples", "rack", "device")
+    more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", *CPU, *COLD, "max_samples", "rack", "device", "cost_per_hour")
     if isinstance(config, Mapping) and config.get("table") is not None:
         for name in DRAWN[:2]:
             if config.get(name) is not None:
@@ -62,9 +65,18 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
         max_samples=None if entry.get("max_samples") is None else checks.whole(f"{key}.max_samples", entry["max_samples"]),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device(f"{key}.device", entry["device"]),
+        cost_per_hour=_cost(f"{key}.cost_per_hour", entry.get("cost_per_hour")),
     )
     for place in range(count):
         yield _with(node, {name: values[place] for name, values in drawn.items()})
+
+
+def _cost(key: str, value: Any) -> float:
+    if value is None:
+        return 0.0
+    if checks.number(key, value, zero=True) > MAX_COST:
+        raise ValueError(f"{key} must be at most {MAX_COST:g}, not {checks.shown(value)}")
+    return float(value)
 
 
 def _with(node: Node, numbers: dict[str, Any]) -> Node:

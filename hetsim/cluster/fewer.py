@@ -1,0 +1,37 @@
+"""A cluster of some of another's nodes, and what an all-reduce among another number of workers takes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from hetsim.cluster.model import Cluster
+
+
+def without(cluster: Cluster, ranks: Collection[int]) -> Cluster:
+    """The cluster without these nodes: the others keep their order and are numbered anew. Faults go with their nodes, links stay.
+
+    Measured seconds of all-reduces become those among the nodes that are left (`among`).
+    """
+    kept = [rank for rank in range(cluster.num_workers) if rank not in ranks]
+    assert kept
+    network, faults = cluster.network, cluster.faults
+    table = among(network.all_reduce_table, cluster.num_workers, len(kept))
+    return replace(
+        cluster,
+        nodes=tuple(cluster.nodes[rank] for rank in kept),
+        network=replace(network, all_reduce_table=tuple((size, seconds) for size, seconds in table)),
+        faults=replace(faults, nodes={new: faults.nodes[old] for new, old in enumerate(kept) if old in faults.nodes}),
+    )
+
+
+def among(table: Sequence[tuple[int, float]], before: int, after: int) -> list[tuple[int, float]]:
+    """The seconds of all-reduces among `after` workers, from those among `before`, as a ring's: 2(N−1)(latency + n/(N · rate)).
+
+    What the smallest one took counts as latency. A table among one worker says nothing, and is kept.
+    """
+    if before == 1 or before == after or not table:
+        return [(size, seconds) for size, seconds in table]
+    latency = table[0][1]
+    more_steps, less_each = (after - 1) / (before - 1), before / after
+    return [(size, more_steps * (latency + (seconds - latency) * less_each)) for size, seconds in table]
