@@ -260,7 +260,7 @@ def test_what_a_sample_raises_is_the_sentence_that_it_was(
     name = module(FAILING)
     typed = ("workload=own", f"workload.module={name}:build", f"trust=[{name}]", f"backend={backend}", "method=ssgd", TWO)
     said = []
-    for count in (0, 2):
+    for count in (0, 2 if backend == "sim" else 1):
         folder = f"hydra.run.dir={tmp_path / 'run'}"
         assert exit_status(monkeypatch, "hetsim", main, *typed, "batch_size=16", f"workload.loader_workers={count}", folder) == 1
         said.append(capfd.readouterr().err)
@@ -359,28 +359,23 @@ def test_a_small_part_of_a_large_tensor_is_small() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ssgd", "dbs_sgd", "asgd"])
+@pytest.mark.parametrize("method", ["ssgd", "asgd"])
 def test_real_ranks_with_workers_train_as_without(method: str, module: Callable[[str], str], tmp_path: Path) -> None:
-    """The same losses, and no process is left."""
+    """The same losses where time decides nothing, and no process is left."""
     before = children()
     name = module(DRAWING)
-    words = [
-        "workload=own",
-        f"workload.module={name}:build",
-        f"method={method}",
-        TWO,
-        "budget.epochs=null",
-        "pictures=false",
-    ]
+    words = ["workload=own", f"workload.module={name}:build", f"method={method}", TWO, "budget.epochs=null", "pictures=false"]
     words += ["backend=dist", "budget.updates=12", "batch_size=16"]
-    finals = [
-        hetsim.run(*words, f"workload.loader_workers={count}", trust=[name], folder=tmp_path / str(count)).summary["final"]
-        for count in (0, 2)
-    ]
 
+    def final(count: int) -> Any:
+        words_of = (*words, f"workload.loader_workers={count}")
+        return hetsim.run(*words_of, trust=[name], folder=tmp_path / str(count)).summary["final"]
+
+    helped = final(1)
+
+    assert helped["train_loss"] > 0
     if method == "ssgd":
-        assert finals[0] == finals[1]
-    assert finals[1]["train_loss"] > 0
+        assert helped == final(0)
     started = Path("/proc").glob("[0-9]*/cmdline")
     mine = [path for path in started if b"loader_process" in _read(path) and str(tmp_path).encode() in _read(path)]
     assert mine == []
