@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hetsim.cli import job, methods
+from hetsim.cli.advise.command import main as advise_main
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
@@ -38,7 +39,13 @@ def test_every_command_runs(commands: list[list[str]], tmp_path: Path, monkeypat
         monkeypatch.setattr(job, "failures", [])
         status: object = 0
         try:
-            {"hetsim": main, "hetsim-compare": compare_main, "hetsim-methods": methods.main, "hetsim-table": table_main}[typed[0]]()
+            {
+                "hetsim": main,
+                "hetsim-compare": compare_main,
+                "hetsim-methods": methods.main,
+                "hetsim-advise": advise_main,
+                "hetsim-table": table_main,
+            }[typed[0]]()
         except SystemExit as ended:
             status = ended.code or 0
         assert status == 0, typed
@@ -50,7 +57,9 @@ def test_every_command_runs(commands: list[list[str]], tmp_path: Path, monkeypat
 def test_the_readme_shows_every_command() -> None:
     """Each at least once, and enough of them to be worth a test."""
     assert sum(map(len, BLOCKS)) >= 8
-    assert {typed[0] for commands in BLOCKS for typed in commands} == {"hetsim", "hetsim-compare", "hetsim-methods", "hetsim-table"}
+    assert {typed[0] for commands in BLOCKS for typed in commands} == {
+        *("hetsim", "hetsim-advise", "hetsim-compare", "hetsim-methods", "hetsim-table")
+    }
 
 
 def test_every_make_target_exists() -> None:

@@ -54,6 +54,7 @@ def test_the_wheel_brings_the_package_and_its_configs(environment: Path, tmp_pat
     assert {path.relative_to(configs): path.read_bytes() for path in configs.rglob("*.yaml")} == shipped
     assert {path.name for path in (environment / "bin").glob("hetsim*")} == {
         "hetsim",
+        "hetsim-advise",
         "hetsim-calibrate",
         "hetsim-compare",
         "hetsim-launch",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ class Method:
     name: str
     about: str
     paper: str
-    choices: dict[str, str]
-    keys: dict[str, Any]
+    choices: dict[str, str] = field(hash=False)
+    keys: dict[str, Any] = field(hash=False)
 
     @property
     def family(self) -> str:

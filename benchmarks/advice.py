@@ -1,0 +1,104 @@
+"""How good the advice of hetsim-advise is: against an exhaustive search over the same candidates, on clusters of many kinds.
+
+    python benchmarks/advice.py timing          # every method × every allocation × every number of slow nodes left out
+    python benchmarks/advice.py training        # every method as published and with its fastest split, at five rates, for the whole time
+
+Each line is a cluster: what was advised, the best of all, and the ratio of their seconds; with training on ten seeds that neither has
+seen, by pairs. The last three clusters were not used while the command was built.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hetsim.cli.advise.advice import advice, worth_training
+from hetsim.cli.advise.candidates import Candidate
+from hetsim.cli.advise.processes import Processes
+from hetsim.cli.advise.question import Question, asked
+from hetsim.cli.advise.timing import SEEDS, Timing, ranked
+from hetsim.cli.advise.training import FACTORS, Trained, Training
+from hetsim.results.tables.estimates import paired_ratio
+
+WIRE = "cluster.network={latency_seconds: 1e-3, bytes_per_second: 125e6}"
+NODE = "overhead_seconds: 1e-3, seconds_per_update: 5e-4"
+CLUSTERS: dict[str, tuple[str, ...]] = {
+    "mixed8": ("cluster=mixed8",),
+    "mixed4": ("cluster=mixed4",),
+    "straggler": ("cluster=straggler",),
+    "shared": ("cluster=shared",),
+    "one of twenty": (
+        "cluster=mixed4",
+        f"cluster.nodes=[{{count: 5, seconds_per_sample: 2e-4, {NODE}}}, {{count: 1, seconds_per_sample: 4e-3, {NODE}}}]",
+    ),
+    "gpu_cpu": ("cluster=gpu_cpu",),
+    "slow links": (
+        "cluster=mixed4",
+        f"cluster.nodes=[{{count: 3, seconds_per_sample: 3e-4, {NODE}}}, {{count: 3, seconds_per_sample: 5e-4, {NODE}}}]",
+        "cluster.network={latency_seconds: 0.02, bytes_per_second: 1e6}",
+    ),
+    "two_gpus": ("cluster=two_gpus",),
+}
+ALLOCATIONS = ("dbs", "dbs_per_epoch", "lb_bsp", "omnilearn", "optperf", "static")
+FIRST_UNSEEN = 5000
+UNSEEN = 10
+
+
+def everything(question: Question, slowest: list[int]) -> Iterator[Candidate]:
+    """The whole grid."""
+    for method in question.methods:
+        own = Candidate(method)
+        splits = [own] if "allocation" in method.choices else [own, *(replace(own, allocation=name) for name in ALLOCATIONS)]
+        for split in splits:
+            for count in range(len(slowest)):
+                yield replace(split, leave_out=tuple(sorted(slowest[:count])))
+
+
+def by_time(name: str, words: tuple[str, ...], processes: Processes) -> str:
+    question = asked([*words, "timing"], None)
+    found = advice(question, processes, lambda _: None)
+    timing = Timing(question, processes, processes.sizes([*question.words, "method=ssgd", "allocation=even", "backend=sim"]))
+    first = ranked(timing.times(list(everything(question, timing.slowest()))))
+    best = ranked(timing.times([each.candidate for each in first[:20]], seeds=SEEDS))[0]
+    advised = next(each for each in timing.times([found.rows[0].candidate], seeds=SEEDS))
+    return (
+        f"{name:14} {advised.candidate.label:45} {best.candidate.label:45} {advised.mean / best.mean:6.3f}   "
+        f"{found.num_runs} runs instead of {len(first)}, gain × {found.rows[0].gain.mean:.3g}"
+    )
+
+
+def by_training(name: str, words: tuple[str, ...], processes: Processes) -> str:
+    question = asked(list(words), None)
+    found = advice(question, processes, lambda _: None)
+    assert found.goal is not None
+    timing = Timing(question, processes, processes.sizes([*question.words, "method=ssgd", "allocation=even", "backend=sim"]))
+    training = Training(question, processes, lambda _: None, goal=found.goal)
+    training.baseline()
+    every = [each.at(factor) for each in worth_training(timing.search()) for factor in FACTORS]
+    tried = sorted(training._for(every, 1.0, (0, 1, 2)), key=lambda one: one.key(found.goal))
+    seeds = tuple(FIRST_UNSEEN + seed for seed in range(UNSEEN))
+    finalists = [one.candidate for one in tried[:8]]
+    again = training._for(list(dict.fromkeys([found.rows[0].candidate, *finalists])), 2.0, seeds)
+    advised, best = again[0], min(again, key=lambda one: one.key(found.goal))
+
+    def times(one: Trained) -> dict[int, list[float | None]]:
+        return {seed: [seconds] for seed, seconds in zip(one.seeds, one.times(found.goal), strict=True)}
+
+    ratio = paired_ratio(times(advised), times(best))
+    labels = [f"{one.candidate.label} × {one.candidate.factor:.2g}" for one in (advised, best)]
+    return f"{name:14} {found.goal!s:22} {labels[0]:45} {labels[1]:45} {ratio}   {found.num_runs} runs instead of {3 * len(every)}"
+
+
+def main() -> None:
+    kind, *names = sys.argv[1:] or ["timing"]
+    judge = {"timing": by_time, "training": by_training}[kind]
+    with Processes(2, None) as processes:
+        for name, words in CLUSTERS.items():
+            if not names or name in names:
+                processes.num_runs = 0
+                print(judge(name, words, processes), flush=True)
+
+
+if __name__ == "__main__":
+    main()

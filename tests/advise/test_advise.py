@@ -1,0 +1,307 @@
+"""`hetsim-advise`: the best of a few candidates whose times are known, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worlds import exit_status
+
+from hetsim.cli.advise.advice import Advice, advice, as_data, worth_training
+from hetsim.cli.advise.candidates import Candidate, baseline, with_allocations, with_fewer
+from hetsim.cli.advise.command import main
+from hetsim.cli.advise.picture import picture
+from hetsim.cli.advise.processes import Processes
+from hetsim.cli.advise.question import asked
+from hetsim.cli.advise.simulated import Goal, Outcome, experiment, simulated, sizes
+from hetsim.cli.advise.text import text
+from hetsim.cli.advise.timing import Timed, Timing
+from hetsim.cli.advise.training import Trained, reachable
+from hetsim.cli.methods import shipped
+from hetsim.results.finished import LossPoint
+
+pytestmark = pytest.mark.slow
+
+ROW = "overhead_seconds: 0, seconds_per_update: 0"
+SLOW_NODE = f"cluster.nodes=[{{count: 1, seconds_per_sample: 1e-2, {ROW}}}, {{count: 3, seconds_per_sample: 1e-3, {ROW}}}]"
+"""The first of four nodes is ten times slower than the others."""
+FREE = "cluster.network={latency_seconds: 0, bytes_per_second: 1e300}"
+PHANTOM = ("workload=phantom", "workload.num_parameters=1000", "workload.num_samples=1200", "budget.epochs=10", "batch_size=120")
+METHODS = {method.name: method for method in shipped()}
+
+
+class Here(Processes):
+    """Runs in this process, which has imported what it takes."""
+
+    def __init__(self) -> None:
+        self.config_dir, self.num_runs = None, 0
+
+    def run_all(self, runs: Any) -> list[Outcome | str]:
+        return [self._told(words) for words in runs]
+
+    def _told(self, words: Any) -> Outcome | str:
+        self.num_runs += 1
+        try:
+            return simulated(words, None)
+        except ValueError as error:
+            return str(error)
+
+    def sizes(self, words: Any) -> tuple[int, int]:
+        return sizes(words, None)
+
+
+def by_time(*words: str) -> Advice:
+    """An advice on the cluster with a slow node, by time alone."""
+    return advice(asked(["cluster=mixed4", SLOW_NODE, FREE, *PHANTOM, *words], None), Here(), lambda _: None)
+
+
+def test_equal_batches_are_better_without_a_node_that_is_ten_times_slower() -> None:
+    """With N equal batches of B/N samples an iteration takes B/4 · 10 ms with it, and B/3 · 1 ms without it: 7.5 times less."""
+    found = by_time("method=ssgd", "allocation=even")
+
+    best = found.rows[0]
+    assert best.candidate.leave_out == (0,)
+    assert best.gain.mean == pytest.approx(7.5)
+    assert best.seconds.mean == pytest.approx(1200 * 10 / 3 * 1e-3)
+    assert found.baseline.seconds.mean == pytest.approx(1200 * 10 / 4 * 1e-2)
+    assert shlex.split(best.command)[-4:] == ["allocation=even", "method=ssgd", "++cluster.leave_out=[0]", "backend=dist"]
+    assert "leave slow nodes out: the best does" in text(found)
+
+
+def test_a_share_in_proportion_keeps_it() -> None:
+    """Of a node that is three times slower: all speeds add up, to B/3.33 · 1 ms an iteration, 10 % less than without it."""
+    found = by_time("method=ssgd,dbs", SLOW_NODE.replace("1e-2", "3e-3"), "batch_size=400", "workload.num_samples=4000")
+
+    best = found.rows[0]
+    assert best.candidate.leave_out == ()
+    assert best.seconds.mean == pytest.approx(4000 * 10 / (10 / 3) * 1e-3, rel=0.03)
+    assert "the best keeps all nodes" in text(found)
+
+
+def test_methods_that_differ_in_what_they_compute_alone_are_one_row() -> None:
+    found = by_time("method=asgd,dana,dbs_sgd", "allocation=even")
+
+    assert sorted([row.candidate.method.name, *row.alike] for row in found.rows if row.alike) == [
+        ["asgd", "dana, without node 0", "dbs_sgd, without node 0"]
+    ]
+    assert "as long as 1 take: dana, " in text(found)
+
+
+def test_what_it_costs_is_what_those_cost_that_take_part() -> None:
+    dear = SLOW_NODE.replace("count: 1,", "count: 1, cost_per_hour: 36,").replace("count: 3,", "count: 3, cost_per_hour: 360,")
+    found = by_time("method=ssgd", "allocation=even", dear)
+
+    assert found.rows[0].cost == pytest.approx(4.0 * 3 * 0.1)
+    assert found.baseline.cost == pytest.approx(30.0 * (0.01 + 3 * 0.1))
+    assert "cost" in text(found).splitlines()[2]
+
+
+def test_an_error_of_the_calibration_widens_the_seconds() -> None:
+    """By its share in both directions; times themselves and gains stay."""
+    held = (
+        "+cluster.calibrated={date: '2026-01-01', machine: x86_64, workload: phantom, num_parameters: 1000, samples: [1, 120], "
+        "dtype: float32, torch: 2.11.0, threads: 1, device: cpu, error: 0.25}"
+    )
+    without, found = (by_time("method=ssgd", "allocation=even", *more) for more in ((), (held,)))
+
+    assert found.rows[0].seconds.mean == without.rows[0].seconds.mean == pytest.approx(4.0)
+    assert found.rows[0].seconds.bounds == pytest.approx((4.0 / 1.25, 4.0 * 1.25))
+    assert found.rows[0].gain == without.rows[0].gain
+    assert "the calibration's hold-out error, 25.0 %, is in the intervals of seconds" in text(found)
+
+
+def test_the_slowest_are_found_whatever_makes_them_slow() -> None:
+    """By what they do where nobody waits: node 2 has a slow link, node 0 is slow."""
+    rows = [f"{{count: 1, seconds_per_sample: {seconds}, {ROW}{link}}}" for seconds, link in (("4e-3", ""), ("1e-3", ""))]
+    slow_link = f"{{count: 1, seconds_per_sample: 1e-3, {ROW}, latency_seconds: 1.0}}"
+    question = asked(["cluster=mixed4", f"cluster.nodes=[{', '.join([*rows, slow_link])}]", *PHANTOM, "timing"], None)
+
+    assert Timing(question, Here(), (1000, 1200)).slowest() == [2, 0, 1]
+
+
+def test_the_end_of_a_run_is_no_longer_in_a_longer_one() -> None:
+    """Of 90 of 100 samples in 9 s, and the rest in 5 s: ten times as many take 100 s, and 4 s of waiting for the last."""
+    question = asked(["cluster=mixed4", *PHANTOM, "timing"], None)
+    points: tuple[LossPoint, ...] = tuple((float(second), None, None) for second in range(10))
+    short = Outcome({"seconds": 14.0, "profile_seconds": 1.0}, (*points, (14.0, None, None)), (*range(0, 100, 10), 100))
+
+    assert Timing(question, Here(), (1000, 100))._seconds(short) == pytest.approx(10 * 10 + 4 + 1)
+
+
+def test_candidates_differ_in_split_nodes_and_rates() -> None:
+    question = asked(["method=ssgd,dbs_sgd", "timing"], None)
+    published = [Candidate(method) for method in question.methods]
+
+    assert [each.label for each in with_allocations(question, published)] == [
+        *(f"ssgd, allocation {name}" for name in ("dbs", "lb_bsp", "optperf", "static"))
+    ]
+    assert [each.leave_out for each in with_fewer(question, published[:1], [2, 0, 3, 1])] == [(2,), (0, 2), (0, 2, 3)]
+    assert [len(each.leave_out) for each in with_fewer(question, published[:1], range(20))] == [1, 2, 4, 8, 16]
+    assert Candidate(METHODS["ssgd"], "dbs", (1, 2), 0.5).words() == [
+        *("method=ssgd", "allocation=dbs", "weighting=per_sample", "++cluster.leave_out=[1,2]", "learning_rate=0.05")
+    ]
+    assert Candidate(METHODS["asgd"], "dbs").words(rates=False) == ["method=asgd", "allocation=dbs"]
+    assert Candidate(METHODS["local_sgd"], factor=2).scaled == ("local_learning_rate",)
+    assert Candidate(METHODS["od_sgd"], factor=2).scaled == ("learning_rate", "local_learning_rate")
+    assert list(with_allocations(asked(["allocation=dbs", "timing"], None), published)) == []
+    assert list(with_fewer(asked(["+cluster.leave_out=[0]", "timing"], None), published, [1, 0, 2])) == []
+
+
+def test_every_word_of_a_candidate_is_one_of_hetsim() -> None:
+    """Each method with each allocation composes."""
+    question = asked(["timing"], None)
+    published = [Candidate(method) for method in question.methods]
+    for each in [*published, *(one for one in with_allocations(question, published) if one.allocation == "dbs")]:
+        assert experiment([*each.at(0.5).words(), "backend=sim"], None).method == each.method.name
+
+
+def test_a_method_is_trained_as_published_and_with_its_fastest_split() -> None:
+    def timed(candidate: Candidate, seconds: float) -> Timed:
+        return Timed(candidate, (seconds,), Outcome({}, ()))
+
+    even, split = Candidate(METHODS["ssgd"]), Candidate(METHODS["ssgd"], "dbs")
+    alone, hardly = Candidate(METHODS["asgd"]), Candidate(METHODS["asgd"], "dbs")
+    found = worth_training([timed(split, 1.0), timed(hardly, 1.5), timed(alone, 1.51), timed(even, 2.0)])
+
+    assert found == [alone, even, split]
+
+
+CURVE: tuple[LossPoint, ...] = ((0.0, 2.0, 0.1), (1.0, 1.0, 0.5), (2.0, 0.5, 0.9), (3.0, 0.6, 0.8))
+
+
+def test_a_goal_is_what_equal_batches_reach() -> None:
+    """A test error 1.25 times the lowest of the seed that does worst; without an accuracy, so much of a loss."""
+    worse = tuple((seconds, loss, accuracy and accuracy - 0.1) for seconds, loss, accuracy in CURVE)
+    both = Trained(baseline(), (0, 1), (Outcome({}, CURVE), Outcome({}, worse)))
+    assert reachable(both).accuracy == pytest.approx(1 - 1.25 * 0.2)
+    blind = tuple((seconds, loss, None) for seconds, loss, _ in CURVE)
+    assert reachable(Trained(baseline(), (0,), (Outcome({}, blind),))) == Goal(loss=0.625)
+
+
+def test_who_misses_the_goal_comes_last() -> None:
+    numbers = {"profile_seconds": 0.5}
+    fast, slow = Outcome(numbers, CURVE), Outcome(numbers, tuple((2 * seconds, loss, accuracy) for seconds, loss, accuracy in CURVE))
+    never = Outcome(numbers, CURVE[:2])
+    goal = Goal(accuracy=0.9)
+    each = {name: Trained(baseline(), (0, 1), outcomes) for name, outcomes in {
+        "fast": (fast, fast), "slow": (slow, slow), "once": (fast, never), "diverged": (Outcome(numbers, ((0.0, math.nan, 0.1),)),) * 2,
+    }.items()}  # fmt: skip
+
+    assert fast.time_to(goal) == 2.5
+    assert sorted(each, key=lambda name: each[name].key(goal)) == ["fast", "slow", "once", "diverged"]
+
+
+@pytest.fixture(scope="module")
+def trained() -> Iterator[Advice]:
+    """An advice on digits, between two methods at three rates."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hetsim.cli.advise.training.FACTORS", (1.0, 2.0))
+        words = ["cluster=mixed4", "method=ssgd,dbs_sgd", "budget.epochs=4", "target_accuracy=0.85"]
+        yield advice(asked(words, None), Here(), lambda _: None)
+
+
+def test_training_ranks_by_the_time_to_the_goal(trained: Advice) -> None:
+    """Equal batches are the slowest way here; each row says what it gains over them, on the same seeds."""
+    assert trained.goal == Goal(accuracy=0.85)
+    best = trained.rows[0]
+    assert best.candidate.label != "ssgd"
+    assert best.gain.mean is not None
+    assert best.gain.mean > 1.1
+    assert best.seconds.num_known == best.seconds.num_runs == 5
+    assert [row.seconds.mean for row in trained.rows] == sorted(row.seconds.mean or 0 for row in trained.rows)
+    assert "seconds to test accuracy 0.85" in text(trained)
+
+
+def test_the_command_of_the_best_does_what_was_said(trained: Advice) -> None:
+    """Simulated on a seed of its own, it reaches the goal in about the time that was expected."""
+    best = trained.rows[0]
+    words = [word for word in shlex.split(best.command)[1:] if not word.startswith(("backend=", "budget."))]
+    run = simulated([*words, "budget.epochs=8", "evaluate_every_epochs=0.05", "seed=77"], None)
+
+    assert trained.goal is not None
+    assert best.seconds.mean is not None
+    assert run.time_to(trained.goal) == pytest.approx(best.seconds.mean, rel=0.5)
+
+
+def test_an_advice_is_json_and_a_picture(trained: Advice) -> None:
+    again = json.loads(json.dumps(as_data(trained)))
+
+    assert again["rows"][0]["command"] == trained.rows[0].command
+    assert again["goal"] == {"accuracy": 0.85, "loss": None}
+    assert again["baseline"]["gain"]["mean"] == 1
+    drawn = picture(trained)
+    assert drawn.axes[0].get_xlabel().startswith("seconds to test accuracy 0.85")
+    assert len(drawn.axes[0].get_yticklabels()) == len(trained.rows) + 1
+
+
+def test_a_goal_that_nobody_reaches_is_said(trained: Advice) -> None:
+    missed = replace(trained.rows[0].seconds, mean=None, low=None, high=None, num_known=0)
+    row = replace(trained.rows[0], seconds=missed)
+
+    assert "nothing reached test accuracy 0.85 in all its runs" in text(replace(trained, rows=(row,)))
+    assert "reached by 0 of 5" in text(replace(trained, rows=(row,)))
+
+
+MISTAKES = {
+    "an advice is by one thing: leave out all but one of timing, target_accuracy=… and target_loss=…": ("timing", "target_loss=1"),
+    "budget.seconds is what an advice sets itself: leave it out": ("budget.seconds=3",),
+    "an advice is by simulation: leave backend out": ("backend=dist",),
+    "experiment chooses a method, which an advice does itself": ("experiment=diloco_500",),
+    "method='sgd' is no shipped method": ("method=sgd",),
+    "target_accuracy is a share from 0 to 1, not 90": ("target_accuracy=90",),
+    "target_loss must be a number above zero, not 'low'": ("target_loss=low",),
+    "target_accuracy must be a number above zero, not '-1'": ("target_accuracy=-1",),
+    "'timings' is no word of hetsim: give key=value, or timing": ("timings",),
+    "method is given twice": ("method=ssgd", "method=asgd"),
+    "trains nothing, so it reaches no test accuracy 0.9: ask for timing": (*PHANTOM, "target_accuracy=0.9"),
+    "there is no node 9, as the cluster has 4": ("+cluster.leave_out=[9]",),
+    "budget.epochs is null, and an advice is for so much training": ("budget.epochs=null", "budget.updates=5"),
+}
+
+
+@pytest.mark.parametrize("sentence", MISTAKES)
+def test_each_mistake_is_one_sentence(sentence: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    words = MISTAKES[sentence]
+    if "budget.updates=5" in words:
+        sentence, words = "budget.updates is what an advice sets itself", words
+    assert exit_status(monkeypatch, "hetsim-advise", main, "cluster=mixed4", *words) == 1
+    said = capfd.readouterr().err
+    assert re.fullmatch(r"hetsim-advise: error: .*\n", said)
+    assert sentence in said
+
+
+def test_the_command_prints_a_table_and_draws_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With processes of its own; the picture is a PNG, and no process is left."""
+    file = tmp_path / "advice.png"
+    words = ("cluster=mixed4", *PHANTOM, "method=ssgd,asgd", "timing", "--picture", str(file), "--processes", "1", "--json")
+
+    assert exit_status(monkeypatch, "hetsim-advise", main, *words) == 0
+    printed = json.loads(capfd.readouterr().out)
+
+    assert {row["method"] for row in printed["rows"]} == {"ssgd", "asgd"}
+    assert file.read_bytes()[:4] == b"\x89PNG"
+    for wrong, sentence in {"no/such.png": "is in no folder that exists", str(tmp_path / "advice.pdf"): "must end in .png"}.items():
+        assert exit_status(monkeypatch, "hetsim-advise", main, "timing", "--picture", wrong) == 1
+        assert sentence in capfd.readouterr().err
+
+
+def test_a_process_that_is_killed_costs_one_candidate() -> None:
+    """Its next question goes to another one."""
+    with Processes(1, None) as processes:
+        first = processes._all[0]
+        first._process.kill()
+        first._process.wait()
+        words = ["cluster=mixed4", *PHANTOM, "method=ssgd", "backend=sim", "trace=none", "pictures=false"]
+        found = processes.run_all([words, [*words, "batch_size=1"]])
+
+    assert isinstance(found[0], Outcome)
+    assert found[1] == "batch_size=1 is less than one sample for each of 4 workers: raise it"
