@@ -7,13 +7,28 @@ from typing import TYPE_CHECKING, Any
 from hetsim import libraries
 
 if TYPE_CHECKING:
-    from hetsim.api import compare, load, run, search, sweep, table
-    from hetsim.results.returned import Comparison, Run, Search, Table
+    from hetsim.api import advise, compare, load, run, search, sweep, table
+    from hetsim.results.returned import Advice, Comparison, Run, Search, Table
     from hetsim.workloads.own import Training, workload
 
 libraries.install()
 __version__ = "0.1.0"
-__all__ = ["Comparison", "Run", "Search", "Table", "Training", "compare", "load", "run", "search", "sweep", "table", "workload"]
+__all__ = [
+    "Advice",
+    "Comparison",
+    "Run",
+    "Search",
+    "Table",
+    "Training",
+    "advise",
+    "compare",
+    "load",
+    "run",
+    "search",
+    "sweep",
+    "table",
+    "workload",
+]
 
 
 def __getattr__(name: str) -> Any:

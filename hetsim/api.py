@@ -17,7 +17,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar
@@ -28,7 +28,7 @@ from hetsim.results.comparison.findings import compare as compared
 from hetsim.results.describe import DESCRIBED
 from hetsim.results.finished import check_has, read_summary
 from hetsim.results.finished_runs import finished_run, read_runs
-from hetsim.results.returned import Comparison, Run, Search, Table, printable_errors
+from hetsim.results.returned import Advice, Comparison, Run, Search, Table, printable_errors
 from hetsim.results.tables.metrics import Target
 from hetsim.results.tables.question import Question
 from hetsim.results.tables.table import table as ranking
@@ -216,3 +216,26 @@ def search(
         if not found.has_run:
             raise RunFailed(said)
     return Search(Path(folder), best.value if best else None, found.words(best) if best else (), said)
+
+
+@_one_at_a_time
+def advise(*words: str, processes: int | None = None, trust: Sequence[str] = (), config_dir: str | Path | None = None) -> Advice:
+    """Which method, which split of the batch and which nodes, by simulation, as `hetsim-advise` says it.
+
+    The words are those of the command: `hetsim.advise("cluster=mixed8", "timing")`. As many `processes` simulate at a time, by default as
+    many as there are cores, at most 8. ValueError with one sentence if equal batches cannot be simulated.
+    """
+    from hetsim.cli.advise.advice import advice, as_data
+    from hetsim.cli.advise.picture import picture
+    from hetsim.cli.advise.processes import Processes, counted
+    from hetsim.cli.advise.question import asked
+    from hetsim.cli.advise.text import text
+
+    keep_processes_out()
+    own = None if config_dir is None else str(config_dir)
+    question = asked([*words, *_trusted(trust)], own)
+    question.check()
+    with Processes(counted(processes), own) as pool:
+        found = advice(question, pool, lambda _: None)
+    best = found.rows[0] if found.rows else found.baseline
+    return Advice(as_data(found), best.words, text(found), partial(picture, found))

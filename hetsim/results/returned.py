@@ -202,3 +202,23 @@ class Search:
 
     def __repr__(self) -> str:
         return self._said
+
+
+@dataclass(frozen=True, repr=False)
+class Advice:
+    """Candidates for a cluster, ranked by `hetsim-advise`."""
+
+    data: dict[str, Any]
+    """What `hetsim-advise --json` prints: `rows`, the best first, `baseline`, `goal` and the rest."""
+    words: tuple[str, ...]
+    """What runs the best for real, for `hetsim.run`."""
+    _said: str
+    _drawn: Callable[[], Any]
+
+    def picture(self) -> Any:
+        """A matplotlib figure: expected seconds with their intervals, and equal batches."""
+        with own_style():
+            return self._drawn()
+
+    def __repr__(self) -> str:
+        return self._said

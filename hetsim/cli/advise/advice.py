@@ -32,6 +32,8 @@ class Row:
     gain: Estimate
     cost: float | None
     why: str
+    words: tuple[str, ...]
+    """What runs it for real."""
     command: str
     alike: tuple[str, ...] = ()
     """Candidates that take the same time to the last bit, as they differ in what they compute alone."""
@@ -158,10 +160,9 @@ def _row(
         low, high = expected.bounds or (expected.mean, expected.mean)
         expected = replace(expected, low=low / (1 + calibrated.error), high=high * (1 + calibrated.error))
     cost = hourly * expected.mean / 3600 if hourly and expected.mean is not None else None
-    words = ["hetsim", *question.words, *candidate.words(rates=rates), "backend=dist"]
-    if question.config_dir is not None:
-        words[1:1] = ["--config-dir", question.config_dir]
-    return Row(candidate, expected, gain, cost, reason(its, even), shlex.join(words))
+    words = (*question.words, *candidate.words(rates=rates), "backend=dist")
+    folder = () if question.config_dir is None else ("--config-dir", question.config_dir)
+    return Row(candidate, expected, gain, cost, reason(its, even), words, shlex.join(("hetsim", *folder, *words)))
 
 
 def reason(its: Outcome, even: Outcome) -> str:

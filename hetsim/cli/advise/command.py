@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
 from hetsim import checks
 from hetsim.cli.advise.advice import advice, as_data
 from hetsim.cli.advise.picture import picture
-from hetsim.cli.advise.processes import Processes
-from hetsim.cli.advise.question import asked, usual_processes
+from hetsim.cli.advise.processes import Processes, counted
+from hetsim.cli.advise.question import asked
 from hetsim.cli.advise.text import text
 from hetsim.cli.errors import USERS, sentence
 from hetsim.libraries import keep_processes_out
@@ -37,13 +36,11 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     try:
         keep_processes_out()
-        processes = usual_processes() if arguments.processes is None else arguments.processes
-        if not 1 <= processes <= (cores := os.cpu_count() or 1):
-            raise ValueError(f"--processes must be from 1 to the {cores} cores of this machine, not {processes}")
+        processes = counted(arguments.processes)
         if arguments.picture is not None:
             _check_picture(arguments.picture)
         question = asked(arguments.words, arguments.config_dir)
-        question.experiment  # noqa: B018 - its sentences come before any process is started
+        question.check()
         with Processes(processes, arguments.config_dir) as pool:
             found = advice(question, pool, tell)
         print(json.dumps(as_data(found), indent=2) if arguments.json else text(found), flush=True)

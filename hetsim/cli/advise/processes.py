@@ -21,6 +21,19 @@ Refused = str
 """The sentence of a run that there cannot be."""
 
 
+def counted(asked: int | None) -> int:
+    """How many processes: as many as are asked for, or as there are cores that this one may use, at most eight.
+
+    ValueError with one sentence for more than there are cores.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if asked is None:
+        return min(8, cores)
+    if not 1 <= asked <= cores:
+        raise ValueError(f"processes must be from 1 to the {cores} cores of this machine, not {asked}")
+    return asked
+
+
 class Processes:
     """Several processes, each of which runs one simulation at a time."""
 

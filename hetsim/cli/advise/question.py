@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +37,12 @@ class Question:
     def experiment(self) -> Experiment:
         """Equal batches on all nodes, as the words have it. ValueError with one sentence if they make no experiment."""
         return experiment([*self.words, f"method={BASELINE}", "allocation=even", "backend=sim"], self.config_dir)
+
+    def check(self) -> None:
+        """ValueError with one sentence if equal batches make no experiment, or the goal is of nothing that they learn."""
+        if self.goal is not None and not self.experiment.workload.has_model:
+            raise ValueError(f"workload={self.experiment.workload.name} trains nothing, so it reaches no {self.goal}: ask for timing")
+        assert self.epochs
 
     @cached_property
     def epochs(self) -> float:
@@ -75,16 +80,13 @@ def asked(words: Sequence[str], config_dir: str | None) -> Question:
     names = [word.partition("=")[2] for word in kept if key_of(word) == "method"]
     if len(names) > 1:
         raise ValueError("method is given twice: list the candidates in one word, such as method=ssgd,dbs_sgd")
-    question = Question(
+    return Question(
         tuple(word for word in kept if key_of(word) != "method"),
         _methods(names[0]) if names else tuple(shipped()),
         timing,
         _goal(goals),
         config_dir,
     )
-    if question.goal is not None and not question.experiment.workload.has_model:
-        raise ValueError(f"workload={question.experiment.workload.name} trains nothing, so it reaches no {question.goal}: ask for timing")
-    return question
 
 
 def _check(word: str) -> None:
@@ -118,8 +120,3 @@ def _goal(goals: dict[str, str]) -> Goal | None:
             raise ValueError(f"target_accuracy is a share from 0 to 1, not {number:g}: of a percentage take a hundredth")
         return Goal(accuracy=number) if key == "target_accuracy" else Goal(loss=number)
     return None
-
-
-def usual_processes() -> int:
-    """As many as there are cores that this process may use, at most eight."""
-    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hetsim.cli.advise.candidates import Candidate, as_published, baseline, with_allocations, with_fewer
@@ -74,9 +74,9 @@ class Timing:
         workers = found.numbers["per_worker"]
         return sorted(range(len(workers)), key=lambda rank: (workers[rank]["samples"], rank))
 
-    def times(self, candidates: Sequence[Candidate] | object, *, seeds: int = 1) -> list[Timed]:
+    def times(self, candidates: Iterable[Candidate], *, seeds: int = 1) -> list[Timed]:
         """The candidates that can be simulated, by so many runs each."""
-        listed: list[Candidate] = list(candidates)  # type: ignore[call-overload]
+        listed = list(candidates)
         found = self.processes.run_all([self._words(each, seed) for each in listed for seed in range(seeds)])
         timed = []
         for place, candidate in enumerate(listed):
