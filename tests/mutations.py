@@ -29,7 +29,8 @@ class Mutation(NamedTuple):
     tests: str
 
 
-ALLOCATION, ADMISSION = "hetsim/policies/allocation/periodic.py", "hetsim/policies/admission.py"
+ALLOCATION = "hetsim/policies/allocation/periodic.py"
+BOUNDS, GROUPS, ON_TIME, RINGLEADER = (f"hetsim/policies/admission/{name}.py" for name in ("bounds", "groups", "on_time", "ringleader"))
 COMPENSATION, DELAY = "hetsim/policies/compensation.py", "hetsim/coordination/delayed_server.py"
 DELAYED_ALL_REDUCE = "hetsim/coordination/delayed_all_reduce.py"
 SERVER, LOCAL = "hetsim/coordination/parameter_server.py", "hetsim/coordination/local_steps.py"
@@ -57,8 +58,8 @@ MUTATIONS = (
         "staleness = state.version - c.version + 1",
         ADMITTED,
     ),
-    Mutation("ssp", "one step too few ahead", ADMISSION, "- slowest <= self.bound", "- slowest < self.bound", RULES),
-    Mutation("softsync", "groups of n", ADMISSION, "return num_workers // self.n", "return self.n", ADMITTED),
+    Mutation("ssp", "one step too few ahead", BOUNDS, "- slowest <= self.bound", "- slowest < self.bound", RULES),
+    Mutation("softsync", "groups of n", GROUPS, "return num_workers // self.n", "return self.n", ADMITTED),
     Mutation(
         "staleness_aware",
         "1/(1+τ)",
@@ -67,18 +68,18 @@ MUTATIONS = (
         "1.0 / (1 + staleness)",
         RULES,
     ),
-    Mutation("fedbuff", "groups of N", ADMISSION, "        return self.size", "        return num_workers", ASYNC_LOCAL),
+    Mutation("fedbuff", "groups of N", GROUPS, "        return self.size", "        return num_workers", ASYNC_LOCAL),
     Mutation(
         "fedasync", "mixed into the weights that the worker began at", COMPENSATION, "(now - contribution.used) +", "0 * now +", ASYNC_LOCAL
     ),
     Mutation("rescaled_asgd", "τ/N", WEIGHTING, "(staleness + 1) / num_workers", "staleness / num_workers", RULES),
     Mutation("delay_adaptive", "N/τ", WEIGHTING, "max(num_workers, staleness)", "max(1, staleness)", RULES),
-    Mutation("rennala", "groups of N", ADMISSION, "        return self.batch", "        return num_workers", RULES),
+    Mutation("rennala", "groups of N", ON_TIME, "        return self.batch", "        return num_workers", RULES),
     Mutation("malenia", "each gradient counts the same", WEIGHTING, "(len(m) * m[contribution.rank])", "len(contributions)", RULES),
     Mutation(
         "ringleader",
         "a worker that has had its turn changes the present table",
-        ADMISSION,
+        RINGLEADER,
         "following=entered(state.following, contribution)",
         "current=entered(state.current, contribution)",
         "tests/owned/test_server_rules.py",
@@ -86,14 +87,12 @@ MUTATIONS = (
     Mutation(
         "backup",
         "what is one version late counts",
-        ADMISSION,
+        GROUPS,
         "if contribution.staleness" + DROPPED,
         "if contribution.staleness > 1" + DROPPED,
         RULES,
     ),
-    Mutation(
-        "ringmaster", "τ ≤ R", ADMISSION, "contribution.staleness < self.max_delay", "contribution.staleness <= self.max_delay", RULES
-    ),
+    Mutation("ringmaster", "τ ≤ R", BOUNDS, "contribution.staleness < self.max_delay", "contribution.staleness <= self.max_delay", RULES),
     Mutation("dc_asgd", "the sign", COMPENSATION, "g + self.strength * g", "g - self.strength * g", "tests/policies/test_compensation.py"),
     Mutation(
         "dc_asgd_adaptive",

@@ -10,7 +10,7 @@ from typing import Any
 
 from hetsim.calibration.fit import shown
 from hetsim.calibration.measured import Measured
-from hetsim.cluster.flowing import described_rates
+from hetsim.cluster.connections import described_rates
 from hetsim.cluster.model import Cluster
 
 PUSH, PULL = "push at once", "pull at once"

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from hetsim.cluster.compute_times import SharingWeights
-from hetsim.cluster.flowing import Connection, Link, connection_of, fair_rates
+from hetsim.cluster.connections import Connection, Link, connection_of, fair_rates
 from hetsim.cluster.model import Cluster
 
 HORIZON = 0.1

@@ -14,7 +14,7 @@ from worlds import UNEVEN, Run, cluster, experiment, node, simulate, tiles
 from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.coordination.plan import Plan
 from hetsim.effects import Batch, Node, Receive
-from hetsim.policies.admission import Admission, BoundedStaleness, Decision, Grouped
+from hetsim.policies.admission import Admission, BoundedStaleness, Decision
 from hetsim.runtime.experiment import Experiment
 
 ADMISSIONS: dict[str, dict[str, Any]] = {
@@ -57,7 +57,9 @@ def dropped(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
 
         monkeypatch.setattr(kind, "arrived", told)
 
-    for kind in (*Admission.__subclasses__(), *Grouped.__subclasses__()):
+    kinds: list[type[Admission]] = [Admission]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
         if "arrived" in vars(kind):
             listening(kind)
     return ranges

@@ -1,0 +1,25 @@
+"""Which gradients the server applies, and which workers it releases."""
+
+from hetsim.policies.admission.base import Admission, Decision, EveryGradient
+from hetsim.policies.admission.bounds import BoundedStaleness, ClockState, Ringmaster
+from hetsim.policies.admission.groups import ArrivalState, Backup, Barrier, Buffer, Grouped, SoftSync
+from hetsim.policies.admission.on_time import Malenia, Rennala
+from hetsim.policies.admission.ringleader import Ringleader
+
+__all__ = [
+    "Admission",
+    "ArrivalState",
+    "Backup",
+    "Barrier",
+    "BoundedStaleness",
+    "Buffer",
+    "ClockState",
+    "Decision",
+    "EveryGradient",
+    "Grouped",
+    "Malenia",
+    "Rennala",
+    "Ringleader",
+    "Ringmaster",
+    "SoftSync",
+]

@@ -1,0 +1,72 @@
+"""The interface of an admission, and the rule that applies every gradient."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hetsim import checks
+from hetsim.effects import Contribution
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Decision:
+    """Apply the contributions in `apply` as one group, drop those in `drop`, and let the ranks in `release` take their next range."""
+
+    apply: tuple[Contribution, ...] = ()
+    drop: tuple[Contribution, ...] = ()
+    release: tuple[int, ...] = ()
+
+
+class Admission(ABC):
+    """Decides what the server does when a gradient arrives or a worker leaves."""
+
+    lets_gradients_be_late: ClassVar[bool] = True
+    """Whether a gradient can be applied to a newer version than the one that it was computed at."""
+    keeps_table: ClassVar[bool] = False
+    """Whether its state has a table `current` of the workers' mean gradients, along which a server with a table steps."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checks.refuse_renamed(cls, left="worker_left", joined="worker_joined")
+
+    @abstractmethod
+    def initial(self, num_workers: int) -> Any:
+        """The state before the first gradient; ValueError, with one sentence, if the rule cannot work with so many workers."""
+
+    def group_size(self, num_workers: int) -> int:
+        """How many gradients make a version; if it is one, a weight only scales that gradient."""
+        return 1
+
+    @abstractmethod
+    def arrived(self, state: Any, contribution: Contribution) -> tuple[Any, Decision]:
+        """The state and the decision after this gradient has arrived."""
+
+    def worker_left(self, state: Any, rank: int) -> tuple[Any, Decision]:
+        """The state and the decision after this worker has sent its last gradient; after the last worker, apply what is still held."""
+        return state, Decision()
+
+    def worker_joined(self, state: Any, rank: int) -> Any:
+        """The state after this worker, which had left or was lost, takes part again."""
+        return state
+
+    def resumed(self, state: Any, num_workers: int) -> Any:
+        """The state after a restart, in which all workers take part again."""
+        return state
+
+    def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
+        """An equal share of the global batch that this group belongs to, in samples."""
+        return batch_size / num_workers
+
+
+@dataclass(frozen=True)
+class EveryGradient(Admission):
+    """Apply each gradient on arrival and release its worker: asynchronous SGD (Downpour)."""
+
+    def initial(self, num_workers: int) -> None:
+        return None
+
+    def arrived(self, state: None, contribution: Contribution) -> tuple[None, Decision]:
+        return None, Decision((contribution,), (), (contribution.rank,))

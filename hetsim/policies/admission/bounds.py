@@ -1,0 +1,76 @@
+"""Rules that bound how far a worker is ahead of the slowest, or how old a gradient is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hetsim import checks
+from hetsim.effects import Contribution
+from hetsim.policies.admission.base import Admission, Decision
+
+
+@dataclass(frozen=True)
+class ClockState:
+    """How many steps each worker has done, and which workers wait for the slowest."""
+
+    done: Mapping[int, int]
+    waiting: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedStaleness(Admission):
+    """Apply each gradient on arrival; a worker that is more than `bound` steps ahead of the slowest waits for it.
+
+    Stale synchronous parallel, Ho et al. 2013 (NIPS 26): a worker that has done c steps may go on iff c − min c ≤ bound.
+    With bound 0 no worker begins a step before all have done the one before; null is no bound: asynchronous SGD.
+    """
+
+    bound: int | None
+
+    def __post_init__(self) -> None:
+        if self.bound is not None:
+            checks.whole("admission.bound", self.bound, least=0)
+
+    def initial(self, num_workers: int) -> ClockState:
+        return ClockState(dict.fromkeys(range(num_workers), 0))
+
+    def arrived(self, state: ClockState, contribution: Contribution) -> tuple[ClockState, Decision]:
+        rank = contribution.rank
+        done = {**state.done, rank: state.done[rank] + 1}
+        return self._release(ClockState(done, state.waiting | {rank}), apply=(contribution,))
+
+    def worker_left(self, state: ClockState, rank: int) -> tuple[ClockState, Decision]:
+        return self._release(ClockState({other: c for other, c in state.done.items() if other != rank}, state.waiting - {rank}))
+
+    def worker_joined(self, state: ClockState, rank: int) -> ClockState:
+        """It has done as many steps as the slowest of the others."""
+        return ClockState({**state.done, rank: min(state.done.values(), default=0)}, state.waiting)
+
+    def resumed(self, state: ClockState, num_workers: int) -> ClockState:
+        return self.initial(num_workers)
+
+    def _release(self, state: ClockState, *, apply: tuple[Contribution, ...] = ()) -> tuple[ClockState, Decision]:
+        slowest = min(state.done.values(), default=0)
+        released = tuple(rank for rank in sorted(state.waiting) if self.bound is None or state.done[rank] - slowest <= self.bound)
+        return ClockState(state.done, state.waiting.difference(released)), Decision(apply, release=released)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ringmaster(Admission):
+    """Apply a gradient iff it is less than `max_delay` versions old, drop it otherwise; its worker goes on at the newest weights.
+
+    Ringmaster ASGD, arXiv 2501.16168, where `max_delay` is R.
+    """
+
+    max_delay: int
+
+    def __post_init__(self) -> None:
+        checks.whole("admission.max_delay", self.max_delay)
+
+    def initial(self, num_workers: int) -> None:
+        return None
+
+    def arrived(self, state: None, contribution: Contribution) -> tuple[None, Decision]:
+        one, rank = (contribution,), (contribution.rank,)
+        return None, Decision(apply=one, release=rank) if contribution.staleness < self.max_delay else Decision(drop=one, release=rank)

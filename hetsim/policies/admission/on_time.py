@@ -1,0 +1,69 @@
+"""Rules that drop late gradients while no worker waits: those of the present weights make a version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hetsim import checks
+from hetsim.effects import Contribution
+from hetsim.policies.admission.base import Decision
+from hetsim.policies.admission.groups import ArrivalState, Collecting, Grouped, whole_batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rennala(Grouped):
+    """Apply the first `batch` gradients that were computed at the present weights, whoever made them; drop late ones. No worker waits.
+
+    Rennala SGD, arXiv 2305.12387, where `batch` is B. A worker that is done computes another gradient at the same weights. Late gradients
+    are ignored, as in the paper; its authors' code stops them.
+    """
+
+    lets_gradients_be_late: ClassVar[bool] = False
+
+    batch: int
+
+    def __post_init__(self) -> None:
+        checks.whole("admission.batch", self.batch)
+
+    def group_size(self, num_workers: int) -> int:
+        return self.batch
+
+    def arrived(self, state: ArrivalState, contribution: Contribution) -> tuple[ArrivalState, Decision]:
+        if contribution.staleness:
+            return state, Decision(drop=(contribution,), release=(contribution.rank,))
+        return super().arrived(state, contribution)
+
+    def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
+        return whole_batch(group)
+
+
+@dataclass(frozen=True)
+class Malenia(Collecting):
+    """Collect gradients at the present weights until there is one of every worker, apply all of them; drop late ones. No worker waits.
+
+    Malenia SGD, arXiv 2305.12387; with `weighting=per_worker_mean` along (1/N) Σ μ_i, as its authors' code. Late gradients are ignored,
+    where that code stops them. A worker that is absent, or has nothing left to compute, is not waited for.
+    """
+
+    lets_gradients_be_late: ClassVar[bool] = False
+
+    def group_size(self, num_workers: int) -> int:
+        return num_workers
+
+    def arrived(self, state: ArrivalState, contribution: Contribution) -> tuple[ArrivalState, Decision]:
+        if contribution.staleness:
+            return state, Decision(drop=(contribution,), release=(contribution.rank,))
+        return self._collected(replace(state, waiting=(*state.waiting, contribution)), release=(contribution.rank,))
+
+    def worker_left(self, state: ArrivalState, rank: int) -> tuple[ArrivalState, Decision]:
+        return self._collected(replace(state, members=state.members - {rank}))
+
+    def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
+        return whole_batch(group)
+
+    def _collected(self, state: ArrivalState, release: tuple[int, ...] = ()) -> tuple[ArrivalState, Decision]:
+        if not state.waiting or not state.members <= {c.rank for c in state.waiting}:
+            return state, Decision(release=release)
+        return replace(state, waiting=()), Decision(apply=state.waiting, release=release)

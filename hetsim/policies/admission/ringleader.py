@@ -1,0 +1,84 @@
+"""Ringleader: a table of every worker's mean gradient, and rounds in which each makes one update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from hetsim.effects import Contribution
+from hetsim.policies.admission.base import Admission, Decision
+from hetsim.vector import Vector
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of so many gradients of one worker."""
+
+    gradient: Vector
+    count: int
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """The workers that take part, and Ringleader's two tables of their mean gradients: of this round, and of the next one.
+
+    `turned` are those that have made an update in this round, `waiting` the contributions since the last version.
+    """
+
+    members: frozenset[int]
+    current: Mapping[int, Mean] = field(default_factory=dict)
+    following: Mapping[int, Mean] = field(default_factory=dict)
+    turned: frozenset[int] = frozenset()
+    waiting: tuple[Contribution, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ringleader(Admission):
+    """Once the table has a gradient of every worker, each makes one update in a round; what it sends before the next round is for that one.
+
+    Ringleader ASGD, arXiv 2509.22860, as its authors' code, in which a worker always goes on at the newest weights. In the first phase of a
+    round every gradient enters the current table. The one that completes it makes an update, and so does the next gradient of every
+    other worker, which enters it, too: N updates. Gradients of workers that have had their turn enter the next round's table. No
+    worker waits, nothing is dropped, no gradient is more than 2N − 2 versions old. The entries of a worker that leaves are taken out;
+    what is left when all have gone is applied along the mean of its workers' means.
+    """
+
+    keeps_table: ClassVar[bool] = True
+
+    def initial(self, num_workers: int) -> RoundState:
+        return RoundState(frozenset(range(num_workers)))
+
+    def arrived(self, state: RoundState, contribution: Contribution) -> tuple[RoundState, Decision]:
+        if state.members <= state.turned:
+            state = replace(state, current=state.following, following={}, turned=frozenset())
+        release, waiting = (contribution.rank,), (*state.waiting, contribution)
+        if contribution.rank in state.turned:
+            return replace(state, following=entered(state.following, contribution), waiting=waiting), Decision(release=release)
+        state = replace(state, current=entered(state.current, contribution), waiting=waiting)
+        if not state.members <= state.current.keys():
+            return state, Decision(release=release)
+        return replace(state, turned=state.turned.union(release), waiting=()), Decision(apply=waiting, release=release)
+
+    def worker_left(self, state: RoundState, rank: int) -> tuple[RoundState, Decision]:
+        members = state.members - {rank}
+        if members:
+            current, following = ({r: mean for r, mean in table.items() if r != rank} for table in (state.current, state.following))
+            return replace(state, members=members, current=current, following=following, turned=state.turned - {rank}), Decision()
+        rest: Mapping[int, Mean] = {}
+        for contribution in state.waiting:
+            rest = entered(rest, contribution)
+        return RoundState(members, rest), Decision(apply=state.waiting)
+
+    def worker_joined(self, state: RoundState, rank: int) -> RoundState:
+        return replace(state, members=state.members | {rank})
+
+    def resumed(self, state: RoundState, num_workers: int) -> RoundState:
+        return replace(state, members=frozenset(range(num_workers)))
+
+
+def entered(table: Mapping[int, Mean], contribution: Contribution) -> Mapping[int, Mean]:
+    """The table with one more gradient in its worker's running mean: μ ← μ + (g − μ)/b."""
+    old, g = table.get(contribution.rank), contribution.gradient
+    mean = Mean(g, 1) if old is None else Mean(old.gradient + (g - old.gradient) / (old.count + 1), old.count + 1)
+    return {**table, contribution.rank: mean}
