@@ -21,6 +21,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.coordination.async_local_steps.AsyncLocalSteps",
         "hetsim.coordination.delayed_all_reduce.DelayedAllReduce",
         "hetsim.coordination.delayed_server.DelayedParameterServer",
+        "hetsim.coordination.dynamic_local_steps.AsyncDynamicLocalSteps",
         "hetsim.coordination.local_steps.LocalSteps",
         "hetsim.coordination.parameter_server.ParameterServer",
         "hetsim.coordination.table_server.TableServer",
@@ -35,6 +36,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.policies.allocation.Static",
     ),
     "weighting": (
+        "hetsim.policies.weighting.PerLocalStep",
         "hetsim.policies.weighting.PerSample",
         "hetsim.policies.weighting.PerWorker",
         "hetsim.policies.weighting.PerWorkerMean",
@@ -67,6 +69,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.policies.admission.Ringmaster",
         "hetsim.policies.admission.SoftSync",
     ),
+    "optimizer": ("hetsim.workloads.delayed_nesterov.DelayedNesterov",),
     "compression": ("hetsim.policies.compression.NoCompression", "hetsim.policies.compression.TwoBit"),
     "partition": (
         "hetsim.workloads.partition.ByClass",

@@ -116,6 +116,7 @@ METHODS: dict[str, Row] = {
     "ringleader": Row(lambda run: 1 < max(staleness(run)) <= 6 and max(sizes(run)) > 1 and weigh_alike(run)),
     "fedbuff": Row(lambda run: sizes(run) == {3} and max(staleness(run)) > 1 and steps(run) == {4}),
     "fedasync": Row(lambda run: asynchronous(run) and steps(run) == {4}),
+    "async_local_sgd": Row(lambda run: asynchronous(run) and steps(run) == {1, 2, 4, 8}),
     "dc_asgd": Row(asynchronous),
     "dc_asgd_adaptive": Row(lambda run: asynchronous(run) and bool(run.states[-1].compensation.abs().max() > 0)),
     "gap_aware": Row(lambda run: asynchronous(run) and bool(run.states[-1].compensation.v.abs().max() > 0)),
@@ -295,6 +296,20 @@ IDENTITIES: dict[str, Identity] = {
             "one": {"coordination": {"period": 1}, "learning_rate": 1.0, "local_learning_rate": 0.1},
         },
         equal_nodes=True,
+    ),
+    "async_local_sgd of single local steps, with ε = 1 and no momentum, is asgd": Identity(
+        ("method=async_local_sgd",),
+        ("method=asgd",),
+        times=True,
+        parameters=True,
+        keys={
+            "one": {
+                "coordination": {"period": 1},
+                "learning_rate": 1.0,
+                "local_learning_rate": 0.1,
+                "optimizer": {"buffer_size": 1},
+            },
+        },
     ),
     "delay_adaptive is asgd where no gradient is more than N versions old": Identity(
         ("method=delay_adaptive",), ("method=asgd",), times=True, parameters=True, equal_nodes=True

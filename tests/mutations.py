@@ -72,6 +72,14 @@ MUTATIONS = (
     Mutation(
         "fedasync", "mixed into the weights that the worker began at", COMPENSATION, "(now - contribution.used) +", "0 * now +", ASYNC_LOCAL
     ),
+    Mutation(
+        "async_local_sgd",
+        "D is not divided by N",
+        "hetsim/workloads/delayed_nesterov.py",
+        "add_(D, alpha=1 / N)",
+        "add_(D)",
+        "tests/owned/test_async_local_sgd.py",
+    ),
     Mutation("rescaled_asgd", "τ/N", WEIGHTING, "(staleness + 1) / num_workers", "staleness / num_workers", RULES),
     Mutation("delay_adaptive", "N/τ", WEIGHTING, "max(num_workers, staleness)", "max(1, staleness)", RULES),
     Mutation("rennala", "groups of N", ON_TIME, "        return self.batch", "        return num_workers", RULES),

@@ -155,7 +155,9 @@ def test_hetsim_methods_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys
         assert re.search(rf"^{method.name} +{re.escape(method.about.split()[0])}", told, flags=re.MULTILINE)
         assert method.paper in told
     assert re.findall(r"^# (.+)", told, flags=re.MULTILINE) == list(methods.FAMILIES)
-    assert {m.name for m in methods.shipped() if m.family == "local steps"} == {"local_sgd", "diloco", "fedbuff", "fedasync"}
+    assert {m.name for m in methods.shipped() if m.family == "local steps"} == {
+        *("local_sgd", "diloco", "fedbuff", "fedasync", "async_local_sgd")
+    }
     assert "backup" in {m.name for m in methods.shipped() if m.family == "synchronous"}
 
     monkeypatch.setattr(sys, "argv", ["hetsim-methods", "--json", "ssp"])

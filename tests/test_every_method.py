@@ -31,6 +31,7 @@ SHORT = {
     "diloco": {"coordination": {"period": 3}},
     "fedbuff": {"coordination": {"period": 3}},
     "fedasync": {"coordination": {"period": 3}},
+    "async_local_sgd": {"coordination": {"period": 3}},
     "optperf": {"allocation": {"probes": 2}},
 }
 """A few updates are enough to enter a method's own phase."""

@@ -70,8 +70,12 @@ class AsyncLocalSteps(ParameterServer):
             message = yield from Receive(server)
 
     def next_range(self, plan: Plan, state: State, outstanding: Outstanding, rank: int) -> Batch:
-        """The positions of H local steps, each over the worker's share."""
-        return outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank], self.period)
+        """The positions of the worker's local steps, each over its share."""
+        return outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank], self.num_steps(state, rank))
+
+    def num_steps(self, state: State, rank: int) -> int:
+        """How many local steps this worker takes next: H."""
+        return self.period
 
     def details(self, plan: Plan, state: State, rank: int) -> Mapping[str, Any]:
         """The samples of a local step, and the epoch, by which the local learning rate goes."""
@@ -95,6 +99,10 @@ class AsyncLocalSteps(ParameterServer):
         """w_i d(τ_i) / c, where the w_i are those of a mean local step."""
         steps = [replace(c, batch=Batch(0, -(-c.samples // c.num_gradients))) for c in group]
         return super().factors(steps, plan)
+
+    def weights(self, group: Sequence[Contribution], plan: Plan) -> list[tuple[int, float]]:
+        """A change of the weights counts once for each of its local steps."""
+        return [(c.rank, factor * c.num_gradients) for c, factor in zip(group, self.factors(group, plan), strict=True)]
 
 
 def cut(batch: Batch, share: int) -> list[Batch]:

@@ -15,7 +15,7 @@ from hetsim.coordination.state import State
 from hetsim.effects import Batch, Commit, Contribution, Gradient, Message, Node, PeerLost, Program, Receive, Send, Update
 from hetsim.policies.admission import Decision, EveryGradient
 from hetsim.policies.compensation import NoCompensation
-from hetsim.policies.weighting import NoDiscount, PerWorker
+from hetsim.policies.weighting import NoDiscount, PerLocalStep, PerWorker
 from hetsim.vector import with_tail
 
 
@@ -35,6 +35,8 @@ class ParameterServer(Coordination):
             corrected, pushed = ("gradients", "differences") if self.pushes_differences else ("differences", "gradients")
             why = f"it corrects {corrected}, and workers push {pushed}: leave this axis as the method sets it"
             self.only("compensation", NoCompensation, why)
+        if isinstance(self.weighting, PerLocalStep) and not self.pushes_differences:
+            raise ValueError("weighting is PerLocalStep, but workers push gradients, not changes of several local steps: take per_worker")
         if not self.admission.lets_gradients_be_late:
             why = f"admission is {type(self.admission).__name__}, which lets no gradient be late: take none, or another admission"
             self.only("discount", NoDiscount, why)

@@ -30,6 +30,8 @@ class State:
     allocation: Any = None
     compensation: Any = None
     admission: Any = None
+    measured: Any = None
+    """What the coordination itself measures, such as the speeds by which it sets numbers of local steps."""
     outstanding: Collection[Batch] = ()
     """Ranges that were handed out and not applied yet: after a restart they are handed out again."""
 

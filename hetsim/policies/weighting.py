@@ -48,6 +48,17 @@ class PerWorkerMean(Weighting):
 
 
 @dataclass(frozen=True)
+class PerLocalStep(Weighting):
+    """Every worker's mean local step counts the same: w_i = 1 / H_i, for a change of the weights by H_i steps.
+
+    So workers that take more steps do not count for more. FedNova, arXiv 2007.07481, without its common factor.
+    """
+
+    def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
+        return tuple(1.0 / contribution.num_gradients for contribution in contributions)
+
+
+@dataclass(frozen=True)
 class PerSample(Weighting):
     """Every sample counts the same: w_i = N · b_i / B. Moreno-Álvarez et al. 2022 (10.1007/s11227-022-04399-2).
 

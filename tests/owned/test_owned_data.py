@@ -241,7 +241,7 @@ def test_a_single_pool_is_the_run_without_pools_bit_for_bit(name: str, epochs: s
         for choices, more in (((), {}), (("partition=even",), {"data": "owned", "epochs": epochs}))
     )
 
-    if epochs == "aligned" and name in ("local_sgd", "diloco", "fedbuff", "fedasync"):  # whose rounds end with an epoch
+    if epochs == "aligned" and name in ("local_sgd", "diloco", "fedbuff", "fedasync", "async_local_sgd"):  # whose rounds end with an epoch
         assert tile_pools([c.batch for c in applied(own)], (300,))
     else:
         assert own.rows() == shared.rows()
@@ -363,7 +363,11 @@ QUICK = cluster(*(node(seconds, 1e-4) for seconds in (4e-6, 1e-6, 2e-6)), networ
 
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @pytest.mark.parametrize(
-    "name", ["asgd", "ssp", "softsync", "dbs_sgd", "backup", "fedbuff", "fedasync", "rescaled_asgd", "rennala", "malenia", "ringleader"]
+    "name",
+    [
+        *("asgd", "ssp", "softsync", "dbs_sgd", "backup", "fedbuff", "fedasync", "async_local_sgd"),
+        *("rescaled_asgd", "rennala", "malenia", "ringleader"),
+    ],
 )
 def test_real_ranks_hand_out_each_position_once(name: str, epochs: str):
     """Whatever the order of arrival."""

@@ -57,7 +57,7 @@ def test_every_config_that_ships_names_a_registered_class() -> None:
         (group, entries["_target_"])
         for group in SHIPPED
         for path in (configs() / group).glob("*.yaml")
-        if "_target_" in (entries := yaml.safe_load(path.read_text(encoding="utf-8")))
+        if not (entries := yaml.safe_load(path.read_text(encoding="utf-8"))).get("_target_", "torch.").startswith("torch.")
     }
 
     assert {group for group, _ in named} == set(SHIPPED)
