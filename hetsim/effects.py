@@ -148,14 +148,26 @@ class Gradient(Effect[Computed]):
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """The numbers [start, stop) of a vector, where parts of it are exchanged and updated one at a time."""
+
+    start: int
+    stop: int
+
+
 @dataclass(slots=True)
 class Update(Effect[Vector]):
-    """One optimizer step from `at` along `gradient`: the new weights. Takes `seconds_per_update` of the server or the node."""
+    """One optimizer step from `at` along `gradient`: the new weights. Takes `seconds_per_update` of the server or the node.
+
+    With a `fragment`, `gradient` is of its numbers alone. The others stay as they are, and the optimizer has a memory for each fragment.
+    """
 
     communicates: ClassVar[bool] = False
 
     at: Vector
     gradient: Vector
+    fragment: Fragment | None = None
 
 
 @dataclass(slots=True)

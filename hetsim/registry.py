@@ -24,6 +24,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.coordination.dynamic_local_steps.AsyncDynamicLocalSteps",
         "hetsim.coordination.local_steps.LocalSteps",
         "hetsim.coordination.parameter_server.ParameterServer",
+        "hetsim.coordination.streaming_steps.StreamingSteps",
         "hetsim.coordination.table_server.TableServer",
     ),
     "allocation": (

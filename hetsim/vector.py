@@ -81,6 +81,27 @@ def with_tail(vector: Vector, of: Vector, num_parameters: int | None) -> Vector:
     return joined
 
 
+def length(vector: Vector) -> int:
+    """How many numbers a vector has."""
+    return vector.nbytes // vector.itemsize if isinstance(vector, Phantom) else len(vector)
+
+
+def piece(vector: Vector, start: int, stop: int) -> Vector:
+    """The numbers [start, stop) of a vector."""
+    return Phantom((stop - start) * vector.itemsize, vector.itemsize) if isinstance(vector, Phantom) else vector[start:stop]
+
+
+def with_piece(vector: Vector, start: int, numbers: Vector) -> Vector:
+    """`vector` with the numbers from `start` on replaced by these."""
+    if isinstance(vector, Phantom):
+        return vector
+    if len(numbers) == len(vector):
+        return numbers
+    joined = vector.clone()
+    joined[start : start + len(numbers)] = numbers
+    return joined
+
+
 def compress(vector: Vector, threshold: float, num_parameters: int | None) -> Vector:
     """Two bits for each number: +threshold if it is at least that, −threshold if it is at most −threshold, else 0.
 

@@ -69,6 +69,16 @@ def pushes(run: Run) -> set[int]:
     return {row.nbytes for row in run.rows("message") if row.rank < 4 and row.nbytes}
 
 
+def reduced(run: Run) -> set[int]:
+    """The sizes in bytes of the all-reduces."""
+    return {row.nbytes for row in run.rows("all_reduce")}
+
+
+def begin_beside_gradients(run: Run) -> bool:
+    """Whether each all-reduce begins, on every rank, when one of its gradients does."""
+    return {(row.rank, row.start) for row in run.rows("all_reduce")[:-4]} <= {(row.rank, row.start) for row in run.rows("gradient")}
+
+
 def changed(run: Run, name: str) -> bool:
     """Whether a field of the allocation's state has changed since the first update."""
     return getattr(run.states[0].allocation, name) != getattr(run.states[-1].allocation, name)
@@ -135,6 +145,10 @@ METHODS: dict[str, Row] = {
     "abs_sgd": Row(lambda run: delayed(run) and balanced(run)),
     "local_sgd": Row(lambda run: sizes(run) == {40}),
     "diloco": Row(lambda run: sizes(run) == {40}, keys=SHRINKING),
+    "streaming_diloco": Row(
+        lambda run: sizes(run) == {20} and max(reduced(run)) <= run.weights.nbytes / 2 + 4 and begin_beside_gradients(run),
+        keys=SHRINKING,
+    ),
 }
 
 
@@ -249,6 +263,16 @@ IDENTITIES: dict[str, Identity] = {
         times=True,
         parameters=True,
         keys={"both": {"learning_rate": 1.0, "momentum": 0.0, "local_learning_rate": 0.1, "coordination": {"period": 2}}},
+    ),
+    "streaming_diloco of one fragment, averaged at once, is diloco": Identity(
+        ("method=streaming_diloco",),
+        ("method=diloco",),
+        times=True,
+        parameters=True,
+        keys={
+            "one": {"coordination": {"period": 2, "fragments": 1, "delay": 0, "local_share": 0.0}},
+            "other": {"coordination": {"period": 2}},
+        },
     ),
     "hetgrad on equal nodes is ssgd": Identity(("method=hetgrad",), ("method=ssgd",), times=True, parameters=True, equal_nodes=True),
     "static on equal nodes is ssgd": Identity(("method=static",), ("method=ssgd",), times=True, parameters=True, equal_nodes=True),

@@ -34,6 +34,7 @@ BOUNDS, GROUPS, ON_TIME, RINGLEADER = (f"hetsim/policies/admission/{name}.py" fo
 COMPENSATION, DELAY = "hetsim/policies/compensation.py", "hetsim/coordination/delayed_server.py"
 DELAYED_ALL_REDUCE = "hetsim/coordination/delayed_all_reduce.py"
 SERVER, LOCAL = "hetsim/coordination/parameter_server.py", "hetsim/coordination/local_steps.py"
+STREAMING = "tests/coordination/test_streaming_steps.py"
 RULES, ADMITTED = "tests/policies/test_admission_rules.py", "tests/coordination/test_server_admission.py"
 ASYNC_LOCAL, WEIGHTING = "tests/owned/test_async_local_steps.py", "hetsim/policies/weighting.py"
 PERIODIC, SHIFT = "tests/policies/allocation/test_periodic.py", "tests/policies/allocation/test_gradual_shift.py"
@@ -272,6 +273,22 @@ MUTATIONS = (
         "if going else sorted(waiting)",
         "",
         ADMITTED,
+    ),
+    Mutation(
+        "streaming_diloco",
+        "α is the share of the global weights",
+        "hetsim/coordination/fragments.py",
+        "(1 - local_share) * theta + local_share *",
+        "local_share * theta + (1 - local_share) *",
+        STREAMING,
+    ),
+    Mutation(
+        "streaming_diloco",
+        "all fragments share a memory",
+        "hetsim/runtime/rank.py",
+        "memories.get(fragment)",
+        "next(reversed(memories.values()), None)",
+        STREAMING,
     ),
 )
 

@@ -68,6 +68,8 @@ METHODS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "local_sgd": (("method=local_sgd",), {"coordination": {"period": 3}}),
     "local_sgd, dbs": (("method=local_sgd", "allocation=dbs"), {"coordination": {"period": 3}}),
     "diloco": (("method=diloco",), {"coordination": {"period": 2}}),
+    "streaming_diloco": (("method=streaming_diloco",), {"coordination": {"period": 4}}),
+    "streaming_diloco, dbs": (("method=streaming_diloco", "allocation=dbs"), {"coordination": {"period": 9, "fragments": 3, "delay": 2}}),
     "pipe_sgd": (("method=pipe_sgd",), DELAYED),
     "od_sgd": (("method=od_sgd", "coordination=one_step_delay_all_reduce"), DELAYED),
     "od_sgd, dc": (("method=od_sgd", "coordination=one_step_delay_all_reduce", "compensation=dc_adaptive"), DELAYED),

@@ -140,6 +140,11 @@ def test_a_finished_run_can_be_continued_with_a_larger_budget(coordination: str)
 LOCAL = {"local_learning_rate_schedule": {"_target_": "torch.optim.lr_scheduler.StepLR", "step_size": 1, "gamma": 0.8}}
 SYNCHRONOUS_METHODS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "diloco": (("method=diloco",), {"coordination": {"period": 2}, **LOCAL}),
+    "streaming_diloco": (("method=streaming_diloco",), {"coordination": {"period": 2, "delay": 0}, **LOCAL}),
+    "streaming_diloco with dbs, beside the next step": (
+        ("method=streaming_diloco", "allocation=dbs"),
+        {"coordination": {"period": 6, "fragments": 3, "delay": 1}, "allocation": {"reallocate_every": 2}, **LOCAL},
+    ),
     "local steps with momentum and dbs": (
         ("method=local_sgd", "allocation=dbs", "local_optimizer=sgd"),
         {"coordination": {"period": 2}, "allocation": {"reallocate_every": 2}, "local_optimizer": {"momentum": 0.9}, **LOCAL},

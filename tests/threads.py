@@ -19,6 +19,7 @@ from hetsim.dist.transport import Transport
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment, Optimizers
+from hetsim.runtime.rank import RankState
 from hetsim.runtime.trace import Trace, TracePart
 from hetsim.workloads.device import Device
 from hetsim.workloads.task import Task
@@ -83,13 +84,14 @@ def run_in_threads(
     patience: float = 60.0,
     devices: Sequence[Device] | None = None,
     hosts: Sequence[Callable[[], float]] = (),
+    keep: Callable[[RankState], None] | None = None,
 ) -> list[RankRun | BaseException]:
     """Every rank's run, in rank order, or the exception that ended it; a report of a standstill is the leader's.
 
     `devices` has each rank's device; without it, all compute on the CPU.
     With `sums_on_devices`, vectors are added up there, as NCCL does; all have to be Elsewhere then.
     `finish` is called by each rank after its run. A rank that fails is lost for the others.
-    `hosts` has the clock of each rank's host.
+    `hosts` has the clock of each rank's host. `keep` is called with each rank's state at its commits.
     """
     network, board = FakeNetwork(experiment.num_ranks), Board()
     ends: list[Any] = [None] * experiment.num_ranks
@@ -123,6 +125,7 @@ def run_in_threads(
                     pace=pace,
                     reduction=(_on_device if sums_on_devices else Reduction.by_gloo)(transport, task.device, reduction),
                     clocks=clocks,
+                    keep=keep,
                 )
                 run.run(board if watch else None, report)
                 if finish is not None:

@@ -33,7 +33,7 @@ class Method:
     def family(self) -> str:
         """What its program is like, one of FAMILIES."""
         coordination = self.choices["coordination"]
-        if "local_steps" in coordination:
+        if coordination.endswith("_steps"):
             return "local steps"
         if "delay" in coordination:
             return "a step of delay"

@@ -10,7 +10,7 @@ from hetsim import checks
 from hetsim.coordination.all_reduce import REASON_UNCOMPRESSED
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.contributions import SynchronousContributions
-from hetsim.coordination.plan import Plan
+from hetsim.coordination.plan import Plan, Split
 from hetsim.coordination.state import State
 from hetsim.coordination.timings import UnreportedTimings, gather_timings
 from hetsim.effects import AllReduce, Commit, Contribution, Gradient, LocalUpdate, Node, Program, Update
@@ -18,7 +18,7 @@ from hetsim.policies.admission import Barrier
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.compression import NoCompression
 from hetsim.policies.weighting import NoDiscount
-from hetsim.vector import with_tail
+from hetsim.vector import Vector, with_tail
 
 MAX_PERIOD = 100_000
 """Steps of each worker before the first version, so before anything is seen of a run."""
@@ -59,18 +59,7 @@ class LocalSteps(Coordination):
         going = True
         while going and plan.has_next(state.next_sample):
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
-            epoch = plan.epoch(state.num_samples)
-            x = state.weights
-            own = UnreportedTimings()
-            group = SynchronousContributions(state.version)
-            for batches in rounds:
-                loss = seconds = 0.0
-                if batches[node.rank]:
-                    computed = yield from Gradient(at=x, batch=batches[node.rank], version=state.version)
-                    x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=state.version, epoch=epoch)
-                    loss, seconds = computed.loss, computed.seconds
-                own = own.appended(batches, seconds)
-                group = group.appended(batches, seconds, loss)
+            x, own, group = yield from self.local_steps(node, plan, state, state.weights, rounds)
             difference = with_tail(state.weights - x, x, plan.num_parameters)
             delta = yield from AllReduce(self.term(difference, group, plan, node.rank))
             num_samples = state.num_samples + sum(batches.num_samples for batches in rounds)
@@ -83,6 +72,23 @@ class LocalSteps(Coordination):
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
             node.own["unreported"] = unreported
             going = yield from Commit(state.version, state, group)
+
+    def local_steps(
+        self, node: Node, plan: Plan, state: State, x: Vector, rounds: Sequence[Split]
+    ) -> Program[tuple[Vector, UnreportedTimings, SynchronousContributions]]:
+        """This rank's local steps from x: where they lead, what they took this rank, and all ranks' contributions."""
+        epoch = plan.epoch(state.num_samples)
+        own = UnreportedTimings()
+        group = SynchronousContributions(state.version)
+        for batches in rounds:
+            loss = seconds = 0.0
+            if batches[node.rank]:
+                computed = yield from Gradient(at=x, batch=batches[node.rank], version=state.version)
+                x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=state.version, epoch=epoch)
+                loss, seconds = computed.loss, computed.seconds
+            own = own.appended(batches, seconds)
+            group = group.appended(batches, seconds, loss)
+        return x, own, group
 
     def grouped(self, group: Sequence[Contribution]) -> Sequence[Contribution]:
         """One contribution of each rank, over the samples of all its local steps."""

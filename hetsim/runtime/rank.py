@@ -6,8 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hetsim.coordination.state import State
+from hetsim.effects import Fragment
 from hetsim.vector import Vector
 from hetsim.workloads.task import Optimizer
+
+
+class FragmentMemories(dict[Fragment, Any]):
+    """The memory of the optimizer that makes versions, by fragment, where it steps one fragment at a time. It is not changed in place."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,10 +43,15 @@ class RankState:
     num_messages: dict[int, int] = field(default_factory=dict)
     """Messages that it has sent, by receiver: the positions of the streams of their jitter."""
 
-    def update(self, optimizer: Optimizer, at: Vector, gradient: Vector) -> Vector:
-        """One step of the optimizer that makes versions: the new weights."""
-        self.optimizer, weights = optimizer.step(self.optimizer, at, gradient, self.epoch)
+    def update(self, optimizer: Optimizer, at: Vector, gradient: Vector, fragment: Fragment | None = None) -> Vector:
+        """One step of the optimizer that makes versions, of all numbers or of a fragment: the new weights."""
         self.num_updates += 1
+        if fragment is None:
+            self.optimizer, weights = optimizer.step(self.optimizer, at, gradient, self.epoch)
+            return weights
+        memories = self.optimizer if isinstance(self.optimizer, FragmentMemories) else FragmentMemories()
+        memory, weights = optimizer.step(memories.get(fragment), at, gradient, self.epoch, fragment)
+        self.optimizer = FragmentMemories({**memories, fragment: memory})
         return weights
 
     def local_update(self, optimizer: Optimizer, at: Vector, gradient: Vector, epoch: int) -> Vector:

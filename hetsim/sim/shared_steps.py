@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hetsim.effects import Fragment
 from hetsim.vector import Vector
 from hetsim.workloads.task import Optimizer
 
@@ -13,15 +14,15 @@ class SharedSteps(Optimizer):
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
-        self._asked: tuple[Any, Vector, Vector, int | None] = (None, None, None, None)
+        self._asked: tuple[Any, Vector, Vector, int | None, Fragment | None] = (None, None, None, None, None)
         self._done: tuple[Any, Vector] = (None, None)
 
     def initial(self) -> Any:
         return self.optimizer.initial()
 
-    def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int) -> tuple[Any, Vector]:
-        last_memory, last_weights, last_gradient, last_epoch = self._asked
-        if gradient is not last_gradient or weights is not last_weights or memory is not last_memory or epoch != last_epoch:
-            self._asked = (memory, weights, gradient, epoch)
-            self._done = self.optimizer.step(memory, weights, gradient, epoch)
+    def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int, fragment: Fragment | None = None) -> tuple[Any, Vector]:
+        last_memory, last_weights, last_gradient, *last = self._asked
+        if gradient is not last_gradient or weights is not last_weights or memory is not last_memory or last != [epoch, fragment]:
+            self._asked = (memory, weights, gradient, epoch, fragment)
+            self._done = self.optimizer.step(memory, weights, gradient, epoch, *(() if fragment is None else (fragment,)))
         return self._done

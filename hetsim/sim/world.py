@@ -186,7 +186,7 @@ class EventWorld:
     def update(self, process: RankProcess, effect: fx.Update, callback: Callback) -> Any:
         """Takes seconds_per_update of the server or the node."""
         state, rank = process.state, process.rank
-        weights = state.update(self._optimizer, effect.at, effect.gradient)
+        weights = state.update(self._optimizer, effect.at, effect.gradient, effect.fragment)
         if rank < self._num_workers:
             seconds = self._times[rank].update_seconds(self.env.now)
         else:

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from hetsim import checks
+from hetsim.effects import Fragment
 from hetsim.trust import argument_names, resolve
+from hetsim.vector import piece, with_piece
 from hetsim.workloads.task import Optimizer, OptimizerRecipe, Recipe
 
 Memory = Mapping[str, Any]
@@ -71,8 +73,22 @@ class FlatOptimizer(Optimizer):
     def foresee(self, num_epochs: int) -> None:
         self._setting(num_epochs - 1)
 
-    def step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
-        size = self.num_parameters
+    def step(
+        self, memory: Memory | None, weights: torch.Tensor, gradient: torch.Tensor, epoch: int, fragment: Fragment | None = None
+    ) -> tuple[Memory, torch.Tensor]:
+        if fragment is None:
+            assert memory is not None
+            return self._step_part(memory, weights, gradient, epoch, self.num_parameters)
+        start, stop = fragment.start, min(fragment.stop, self.num_parameters)
+        if memory is None:
+            memory = {name: value[start:stop] if getattr(value, "ndim", 0) else value for name, value in self._initial.items()}
+        memory, moved = self._step_part(memory, piece(weights, start, fragment.stop), gradient, epoch, stop - start)
+        return memory, with_piece(weights, start, moved)
+
+    def _step_part(
+        self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int, size: int
+    ) -> tuple[Memory, torch.Tensor]:
+        """A step of the first `size` numbers, which are parameters; those after them, if any, are statistics and a 1."""
         if len(weights) == size:
             return self._step(memory, weights, gradient, epoch)
         memory, moved = self._step(memory, weights[:size], gradient[:size], epoch)

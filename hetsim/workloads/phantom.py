@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hetsim import checks
-from hetsim.effects import Batch
+from hetsim.effects import Batch, Fragment
 from hetsim.vector import Phantom, Vector
 from hetsim.workloads.device import Device
 from hetsim.workloads.partition import Indices
@@ -35,7 +35,7 @@ class Identity(Optimizer):
     def initial(self) -> None:
         return None
 
-    def step(self, memory: None, weights: Vector, gradient: Vector, epoch: int) -> tuple[None, Vector]:
+    def step(self, memory: None, weights: Vector, gradient: Vector, epoch: int, fragment: Fragment | None = None) -> tuple[None, Vector]:
         return None, weights
 
 

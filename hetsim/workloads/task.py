@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hetsim import checks
-from hetsim.effects import Batch
+from hetsim.effects import Batch, Fragment
 from hetsim.vector import Vector
 from hetsim.workloads.device import Device, device
 from hetsim.workloads.partition import Divisible, Indices
@@ -74,8 +74,11 @@ class Optimizer(ABC):
         """The memory before the first step."""
 
     @abstractmethod
-    def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int) -> tuple[Any, Vector]:
-        """New memory and new weights; `epoch` counts whole passes over the data, for the schedule."""
+    def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int, fragment: Fragment | None = None) -> tuple[Any, Vector]:
+        """New memory and new weights; `epoch` counts whole passes over the data, for the schedule.
+
+        With a `fragment`, `gradient` is of its numbers alone, and so is `memory`: None before its first step.
+        """
 
     def foresee(self, num_epochs: int) -> None:  # noqa: B027
         """Raise ValueError, with one sentence, if the schedule ends before so many epochs."""

@@ -60,6 +60,7 @@ def by(kind: type[Coordination], base: Experiment, **changes: Any) -> Experiment
         (("method=ssgd", "weighting=per_sample"), {}),
         (("method=dbs",), {}),
         (("method=diloco",), {"coordination": {"period": 2}}),
+        (("method=streaming_diloco",), {"coordination": {"period": 4}}),
         (("method=pipe_sgd",), {"coordination": {"warm_up": 1}}),
         (("method=od_sgd",), {"coordination": {"warm_up": 1}}),
         (("method=hetgrad", "allocation=even"), {}),

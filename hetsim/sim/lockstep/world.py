@@ -136,7 +136,7 @@ class LockstepWorld:
 
     def update(self, state: RankState, effect: fx.Update, context: None) -> Answered:
         """Takes each node's seconds_per_update."""
-        weights = state.update(self.optimizers.main, effect.at, effect.gradient)
+        weights = state.update(self.optimizers.main, effect.at, effect.gradient, effect.fragment)
         return weights, self._updated(state.version)
 
     def local_update(self, state: RankState, effect: fx.LocalUpdate, context: None) -> Answered:

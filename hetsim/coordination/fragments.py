@@ -1,0 +1,41 @@
+"""A vector in fragments, which are exchanged and updated one after the other."""
+
+from __future__ import annotations
+
+from hetsim.coordination.plan import Plan
+from hetsim.effects import Fragment
+from hetsim.vector import Vector, length, piece, with_piece, with_tail
+
+
+def fragments(weights: Vector, plan: Plan, count: int) -> tuple[Fragment, ...]:
+    """The parameters in `count` consecutive fragments of the same length, give or take one; what stands after them goes with the last.
+
+    ValueError with one sentence if a fragment would be empty.
+    """
+    size = length(weights)
+    num_parameters = size if plan.num_parameters is None else plan.num_parameters
+    if count > num_parameters:
+        raise ValueError(f"coordination.fragments={count} is more than the model's {num_parameters} parameters: give at most so many")
+    stops = [*(num_parameters * p // count for p in range(1, count)), size]
+    return tuple(Fragment(start, stop) for start, stop in zip([0, *stops], stops, strict=False))
+
+
+def cut_out(vector: Vector, fragment: Fragment) -> Vector:
+    """The fragment's numbers."""
+    return piece(vector, fragment.start, fragment.stop)
+
+
+def merged(x: Vector, weights: Vector, fragment: Fragment, local_share: float) -> Vector:
+    """x with its fragment p moved to (1 − α) Θ_p + α x_p, where Θ are the weights and α is `local_share`."""
+    if local_share == 1.0:
+        return x
+    theta = cut_out(weights, fragment)
+    if local_share:
+        theta = (1 - local_share) * theta + local_share * cut_out(x, fragment)
+    return with_piece(x, fragment.start, theta)
+
+
+def difference(weights: Vector, x: Vector, fragment: Fragment, plan: Plan) -> Vector:
+    """Θ_p − x_p of a fragment p; what stands after the parameters, in the last one, is that of x."""
+    theta, own = cut_out(weights, fragment), cut_out(x, fragment)
+    return with_tail(theta - own, own, None if plan.num_parameters is None else min(fragment.stop, plan.num_parameters) - fragment.start)

@@ -1,0 +1,96 @@
+"""Streaming local steps: the weights are averaged a fragment at a time, while the workers go on with their local steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hetsim import checks
+from hetsim.coordination.contributions import Round, SynchronousContributions
+from hetsim.coordination.fragments import difference, fragments, merged
+from hetsim.coordination.local_steps import LocalSteps
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
+from hetsim.coordination.timings import UnreportedTimings, gather_timings
+from hetsim.effects import AllReduce, Commit, Contribution, Node, Program, Start, Update, Wait
+from hetsim.vector import Vector
+
+MAX_FRAGMENTS = 100_000
+"""Of which a run makes a list."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamingSteps(LocalSteps):
+    """Streaming DiLoCo, arXiv 2501.18512: the weights are in P fragments, one of which is averaged every h = H/P local steps.
+
+    After h − τ of these steps the all-reduce of Δ_p = (1/N) Σ w_i (Θ_p − x_i,p) starts, for fragment p of the global weights Θ; the workers
+    go on with τ steps of *all* parameters; then Θ_p ← an outer step along Δ_p, with an optimizer's memory for each fragment, and
+    x_i,p ← (1 − α) Θ_p + α x_i,p. P = 1, τ = 0, α = 0 is DiLoCo.
+
+    Each fragment's outer step makes a version of weights Θ, whose contributions are the h steps before it, those beside the all-reduce
+    included. Each worker keeps its own x_i, over a resume too, and goes on from Θ after a crash or a regroup. A period that the end of the
+    data cuts short has at least one step before its all-reduce.
+    """
+
+    same_on_every_rank: ClassVar[bool] = True
+
+    fragments: int
+    """P, which divides H"""
+    delay: int
+    """τ, less than h"""
+    local_share: float
+    """α"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("coordination.fragments", self.fragments, most=MAX_FRAGMENTS)
+        checks.whole("coordination.delay", self.delay, least=0)
+        if checks.number("coordination.local_share", self.local_share, zero=True) > 1:
+            raise ValueError(f"coordination.local_share must be at most 1, not {checks.shown(self.local_share)}")
+        if self.period % self.fragments:
+            raise ValueError(
+                f"coordination.period={self.period} steps cannot be divided among coordination.fragments={self.fragments}: "
+                "take a multiple of it"
+            )
+        if self.delay >= self.steps_per_fragment:
+            raise ValueError(
+                f"coordination.delay={self.delay} must be less than coordination.period/coordination.fragments={self.steps_per_fragment}, "
+                "the steps from one all-reduce to the next: lower it"
+            )
+
+    @property
+    def steps_per_fragment(self) -> int:
+        """h"""
+        return self.period // self.fragments
+
+    def initial(self, plan: Plan, weights: Vector, profile: Sequence[Contribution] = ()) -> State:
+        fragments(weights, plan, self.fragments)
+        return super().initial(plan, weights, profile)
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """The same on every rank: h − τ local steps, an all-reduce of one fragment beside τ more, a global step of that fragment."""
+        parts = fragments(state.weights, plan, self.fragments)
+        unreported = node.own.get("unreported") or UnreportedTimings()
+        x = node.own.get("x", state.weights)
+        going = True
+        while going and plan.has_next(state.next_sample):
+            p = parts[state.version % self.fragments]
+            rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.steps_per_fragment)
+            before = max(1, len(rounds) - self.delay)
+            x, own, group = yield from self.local_steps(node, plan, state, x, rounds[:before])
+            whole = SynchronousContributions(state.version, tuple(Round(batches, 0.0, 0.0) for batches in rounds))
+            pending = yield from Start(AllReduce(self.term(difference(state.weights, x, p, plan), whole, plan, node.rank)))
+            x, own_beside, beside = yield from self.local_steps(node, plan, state, x, rounds[before:])
+            delta = yield from Wait(pending)
+            num_samples = state.num_samples + sum(batches.num_samples for batches in rounds)
+            state = replace(state, next_sample=rounds[-1].stop, num_samples=num_samples)
+            unreported = unreported + own + own_beside
+            epoch = plan.epoch(state.num_samples)
+            timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
+            weights = yield from Update(at=state.weights, gradient=delta, fragment=p)
+            x = merged(x, weights, p, self.local_share)
+            allocation = self.allocation.observe(state.allocation, timings, epoch)
+            state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
+            node.own["unreported"], node.own["x"] = unreported, x
+            going = yield from Commit(state.version, state, replace(group, rounds=group.rounds + beside.rounds))
