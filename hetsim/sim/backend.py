@@ -15,6 +15,7 @@ from hetsim.runtime.backend import Backend
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
+from hetsim.sim.garbage import of_this_run
 from hetsim.sim.hosts.world import HostWorld
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
@@ -36,6 +37,10 @@ class Simulator(Backend):
         check_present("device", experiment.device)
 
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
+        with of_this_run():
+            return self._run(experiment, folder, config)
+
+    def _run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         begun = perf_counter()
         task, optimizers = experiment.load()
         with closing(task), run_folder(folder, config), Trace(folder, experiment.trace) as trace:
@@ -63,6 +68,10 @@ class Simulation:
 
     def run(self) -> dict[str, Any]:
         """Run it, and return the numbers of its summary.json. ValueError with one sentence for what no run can be made of."""
+        with of_this_run():
+            return self._run()
+
+    def _run(self) -> dict[str, Any]:
         begun = perf_counter()
         Simulator().check(self.experiment)
         task, optimizers = self.experiment.load()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
@@ -30,9 +29,6 @@ from hetsim.sim.shared_steps import SharedSteps
 from hetsim.sim.standstill import sentence
 from hetsim.vector import Phantom, Vector
 from hetsim.workloads.task import Task
-
-GC_THRESHOLD = 50_000
-"""Objects allocated before Python looks for reference cycles: a run on ten thousand nodes allocates ten times as many."""
 
 
 class EventWorld:
@@ -103,14 +99,7 @@ class EventWorld:
         self.membership.begin(self)
         for process in [process for process in self.processes if not process.lost]:
             process.resume()
-        thresholds = gc.get_threshold()
-        gc.freeze()
-        gc.set_threshold(max(GC_THRESHOLD, thresholds[0]), *thresholds[1:])
-        try:
-            self.env.run_all()
-        finally:
-            gc.set_threshold(*thresholds)
-            gc.unfreeze()
+        self.env.run_all()
         if not self.membership.over(self):
             total_loss = self.membership.total_loss(self.metrics.applied.num_updates)
             raise RunFailed(total_loss or sentence(self.processes, self.collectives, leader=self.membership.leader))
