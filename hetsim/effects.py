@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from hetsim.errors import PeerLost as PeerLost  # programs catch it
@@ -154,6 +155,23 @@ class Fragment:
 
     start: int
     stop: int
+
+
+@dataclass(slots=True)
+class Attempt(Effect[Computed | None]):
+    """A gradient that is given up when a message for this rank is there, or after `within` seconds: then the answer is None.
+
+    A stopped worker is told so by a message, which it receives next. One that is there already gives the gradient up before it begins. The
+    seconds until then count as computing. In real processes without padding, a gradient is computed to its end and then given up,
+    unless `backend.micro_batch` divides it.
+    """
+
+    communicates: ClassVar[bool] = False
+
+    at: Vector
+    batch: Batch
+    version: int
+    within: float = inf
 
 
 @dataclass(slots=True)

@@ -38,6 +38,11 @@ def weigh_alike(run: Run) -> bool:
     return all(weight is not None and abs(weight - 1 / len(weights)) < 0.01 for weight in weights)
 
 
+def num_given_up(run: Run) -> int:
+    """How many gradients were given up before their end."""
+    return sum(not row.samples for row in run.rows("gradient"))
+
+
 def shares(run: Run) -> tuple[int, ...]:
     """The shares after the last commit."""
     split: tuple[int, ...] = run.simulation.experiment.coordination.allocation.shares(run.states[-1].allocation)
@@ -103,6 +108,9 @@ SHRINKING = {
 DROPPING = ("backup", "malenia", "rennala", "ringmaster")
 """Methods that drop gradients."""
 
+STOPPING = ("rennala_stops", "ringmaster_stops")
+"""Methods that give up gradients and compute their samples again, also those of one that was on its way when its worker was stopped."""
+
 METHODS: dict[str, Row] = {
     "ssgd": Row(synchronous),
     "backup": Row(lambda run: staleness(run) == {0} and sizes(run) == {3} and run.states[-1].num_samples_discarded > 0),
@@ -114,6 +122,8 @@ METHODS: dict[str, Row] = {
     "rescaled_asgd": Row(asynchronous),
     "delay_adaptive": Row(asynchronous),
     "rennala": Row(lambda run: staleness(run) == {0} and sizes(run) == {3} and run.states[-1].num_samples_discarded > 0),
+    "ringmaster_stops": Row(lambda run: 1 < max(staleness(run)) < 4 and num_given_up(run) > 0),
+    "rennala_stops": Row(lambda run: staleness(run) == {0} and sizes(run) == {3} and num_given_up(run) > 0),
     "malenia": Row(
         lambda run: (
             staleness(run) == {0}
@@ -351,6 +361,28 @@ IDENTITIES: dict[str, Identity] = {
             "one": {"admission": {"batch": 1}},
             "other": {"admission": {"max_delay": 1}},
         },
+    ),
+    "ringmaster_stops with no limit in sight is asgd": Identity(
+        ("method=ringmaster_stops",), ("method=asgd",), times=True, parameters=True, keys={"one": {"admission": {"max_delay": 10**9}}}
+    ),
+    "rennala_stops of single gradients is ringmaster_stops with R = 1": Identity(
+        ("method=rennala_stops",),
+        ("method=ringmaster_stops",),
+        times=True,
+        parameters=True,
+        keys={
+            "both": {"learning_rate": 0.1, "momentum": 0.0},
+            "one": {"admission": {"batch": 1}},
+            "other": {"admission": {"max_delay": 1}},
+        },
+    ),
+    "rennala_stops of equal workers with B = N is ssgd on a server": Identity(
+        ("method=rennala_stops",),
+        ("method=ssgd", "coordination=parameter_server"),
+        times=True,
+        parameters=True,
+        keys={"num_nodes": 3, "one": {"admission": {"batch": 3}}},
+        equal_nodes=True,
     ),
     "ringleader of one worker is asgd": Identity(
         ("method=ringleader",), ("method=asgd",), times=True, parameters=True, keys={"num_nodes": 1}, equal_nodes=True

@@ -35,6 +35,7 @@ COMPENSATION, DELAY = "hetsim/policies/compensation.py", "hetsim/coordination/de
 DELAYED_ALL_REDUCE = "hetsim/coordination/delayed_all_reduce.py"
 SERVER, LOCAL = "hetsim/coordination/parameter_server.py", "hetsim/coordination/local_steps.py"
 STREAMING = "tests/coordination/test_streaming_steps.py"
+STOPPED = "tests/coordination/test_stopping_server.py"
 RULES, ADMITTED = "tests/policies/test_admission_rules.py", "tests/coordination/test_server_admission.py"
 ASYNC_LOCAL, WEIGHTING = "tests/owned/test_async_local_steps.py", "hetsim/policies/weighting.py"
 PERIODIC, SHIFT = "tests/policies/allocation/test_periodic.py", "tests/policies/allocation/test_gradual_shift.py"
@@ -84,6 +85,8 @@ MUTATIONS = (
     Mutation("rescaled_asgd", "τ/N", WEIGHTING, "(staleness + 1) / num_workers", "staleness / num_workers", RULES),
     Mutation("delay_adaptive", "N/τ", WEIGHTING, "max(num_workers, staleness)", "max(1, staleness)", RULES),
     Mutation("rennala", "groups of N", ON_TIME, "        return self.batch", "        return num_workers", RULES),
+    Mutation("ringmaster_stops", "stopped one version late", BOUNDS, "delay >= self.max_delay", "delay > self.max_delay", STOPPED),
+    Mutation("rennala_stops", "nobody is stopped", ON_TIME, "return delay > 0", "return delay > 10**9", STOPPED),
     Mutation("malenia", "each gradient counts the same", WEIGHTING, "(len(m) * m[contribution.rank])", "len(contributions)", RULES),
     Mutation(
         "ringleader",

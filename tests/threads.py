@@ -85,6 +85,7 @@ def run_in_threads(
     devices: Sequence[Device] | None = None,
     hosts: Sequence[Callable[[], float]] = (),
     keep: Callable[[RankState], None] | None = None,
+    micro_batch: int | None = None,
 ) -> list[RankRun | BaseException]:
     """Every rank's run, in rank order, or the exception that ended it; a report of a standstill is the leader's.
 
@@ -126,6 +127,7 @@ def run_in_threads(
                     reduction=(_on_device if sums_on_devices else Reduction.by_gloo)(transport, task.device, reduction),
                     clocks=clocks,
                     keep=keep,
+                    micro_batch=micro_batch,
                 )
                 run.run(board if watch else None, report)
                 if finish is not None:

@@ -45,6 +45,8 @@ class Coordination(ABC):
     """
     takes_local_steps: ClassVar[bool] = False
     """Whether a worker may take local steps, with the local optimizer."""
+    gives_up_gradients: ClassVar[bool] = False
+    """Whether a worker may give up a gradient: whether its program asks for an `Attempt`."""
     aligns_epochs: ClassVar[bool] = True
     """Whether it works where workers wait for each other at the end of each epoch of their pools.
 

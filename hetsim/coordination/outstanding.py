@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from hetsim.coordination.plan import Plan, check_share, cursors
 from hetsim.coordination.pools import Cursors, Pools
@@ -11,8 +12,13 @@ from hetsim.coordination.state import State
 from hetsim.effects import Batch
 from hetsim.vector import Vector
 
-Holding = tuple[Batch, Vector]
-"""What the server sent a worker: a range, and the weights to compute at."""
+
+class Holding(NamedTuple):
+    """What the server sent a worker: a range, the weights to compute at, and their version."""
+
+    batch: Batch
+    weights: Vector
+    version: int
 
 
 class Outstanding(Collection[Batch]):
@@ -54,7 +60,7 @@ class Outstanding(Collection[Batch]):
     def lose(self, rank: int) -> None:
         """The range of a lost worker is to be handed out again."""
         if rank in self.holding:
-            self.requeued.append(self.holding.pop(rank)[0])
+            self.requeued.append(self.holding.pop(rank).batch)
 
     def ready(self, idle: Collection[int]) -> Sequence[int]:
         """Those workers without a range for which there is one now."""
@@ -62,8 +68,8 @@ class Outstanding(Collection[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         yield from self.requeued
-        for batch, _ in self.holding.values():
-            yield batch
+        for held in self.holding.values():
+            yield held.batch
 
     def __len__(self) -> int:
         return len(self.requeued) + len(self.holding)
@@ -103,7 +109,7 @@ class OutstandingInPools(Outstanding):
 
     def lose(self, rank: int) -> None:
         if rank in self.holding:
-            self.cursors[rank] = self.holding.pop(rank)[0].start
+            self.cursors[rank] = self.holding.pop(rank).batch.start
 
     def ready(self, idle: Collection[int]) -> Sequence[int]:
         return [rank for rank in sorted(idle) if self._room(rank)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from hetsim.coordination.base import Coordination
-from hetsim.coordination.outstanding import Holding
+from hetsim.coordination.outstanding import Holding as Holding
 from hetsim.coordination.outstanding import Outstanding as Outstanding
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.pushes import Pushes
@@ -27,6 +27,8 @@ class ParameterServer(Coordination):
     regroups: ClassVar[bool] = False
     pushes_differences: ClassVar[bool] = False
     """Whether a worker pushes a difference of weights, w_i − x_i, and not a gradient."""
+    stops: ClassVar[bool] = False
+    """Whether its workers can be stopped in the middle of a gradient."""
     keeps_table: ClassVar[bool] = False
     """Whether a step is along a table of the workers' mean gradients, which the admission keeps."""
 
@@ -42,8 +44,8 @@ class ParameterServer(Coordination):
             self.only("discount", NoDiscount, why)
             self.only("compensation", NoCompensation, why)
 
-        if self.admission.keeps_table != self.keeps_table:
-            needed = "table_server" if self.admission.keeps_table else "parameter_server"
+        if self.admission.keeps_table != self.keeps_table or self.admission.stops != self.stops:
+            needed = "table_server" if self.admission.keeps_table else "stopping_server" if self.admission.stops else "parameter_server"
             name = type(self).__name__
             raise ValueError(f"admission is {type(self.admission).__name__}, but coordination is {name}: take coordination={needed}")
         if self.discount.applied_on_arrival:
@@ -114,8 +116,10 @@ class ParameterServer(Coordination):
                 state, decision = self.worker_left(state, lost.rank)
             else:
                 rank = message.source
-                waiting.add(rank)
                 held = holding.get(rank)
+                if self.stops and message.payload is not None and held is not None and message.version < held.version:
+                    continue  # it had been stopped, but did not know it yet: it computes its range again
+                waiting.add(rank)
                 if message.payload is not None and held is not None and going:
                     del holding[rank]
                     admission, decision = self.admission.arrived(state.admission, self.contribution(message, held, plan, state))
@@ -154,16 +158,17 @@ class ParameterServer(Coordination):
                     state = self.observed(plan, state, decision)
                 if applied:
                     going = yield from Commit(state.version, state, applied)
-                for rank in decision.release if going else sorted(waiting):
+                stopped = self.stopped(state, holding) if applied and going else ()
+                released = sorted((*decision.release, *stopped)) if stopped else decision.release
+                for rank in released if going else sorted(waiting):
+                    if rank in stopped:
+                        yield from self.hand_out(plan, state, rank, holding[rank].batch, holding)
+                        continue
                     if rank not in waiting:  # lost while it was held back
                         continue
                     waiting.discard(rank)
                     if going and (batch := self.next_range(plan, state, outstanding, rank)).samples:
-                        sent = self.compensation.outgoing(state.compensation, state.weights)
-                        if sent is not state.weights:
-                            sent = with_tail(sent, state.weights, plan.num_parameters)
-                        holding[rank] = (batch, sent)
-                        yield from Send(rank, sent, version=state.version, batch=batch, **self.details(plan, state, rank))
+                        yield from self.hand_out(plan, state, rank, batch, holding)
                     else:
                         idle.add(rank)
                         state, following = self.worker_left(state, rank)
@@ -175,6 +180,18 @@ class ParameterServer(Coordination):
                 idle.clear()
                 ended = True
         return state.evolve(outstanding=(), next_sample=outstanding.next_sample) if going else None
+
+    def hand_out(self, plan: Plan, state: State, rank: int, batch: Batch, holding: dict[int, Holding]) -> Program[None]:
+        """Send a worker the weights, and a range to compute at them."""
+        sent = self.compensation.outgoing(state.compensation, state.weights)
+        if sent is not state.weights:
+            sent = with_tail(sent, state.weights, plan.num_parameters)
+        holding[rank] = Holding(batch, sent, state.version)
+        yield from Send(rank, sent, version=state.version, batch=batch, **self.details(plan, state, rank))
+
+    def stopped(self, state: State, holding: Mapping[int, Holding]) -> Collection[int]:
+        """The workers that give up their gradient now that there is a new version: none."""
+        return ()
 
     def next_range(self, plan: Plan, state: State, outstanding: Outstanding, rank: int) -> Batch:
         """What a worker takes next: its share of a global batch; empty if nothing is left."""
@@ -211,7 +228,6 @@ class ParameterServer(Coordination):
 
     def contribution(self, message: Message, held: Holding, plan: Plan, state: State) -> Contribution:
         """The gradient that a worker pushed for the range and weights that it held."""
-        batch, used = held
-        gradient = self.compression.unpack(message.payload, used, plan.num_parameters)
+        gradient = self.compression.unpack(message.payload, held.weights, plan.num_parameters)
         version, staleness = message.version, state.version - message.version
-        return Contribution(message.source, batch, version, message.seconds, message.loss, staleness, gradient, used)
+        return Contribution(message.source, held.batch, version, message.seconds, message.loss, staleness, gradient, held.weights)

@@ -26,13 +26,16 @@ class Processes(Backend):
     that has a `cpu_quota` gets that share of a core, and the hardware determines all times; with none, it does so without quotas. None
     is pad, but none under a launcher. With `reduction` ordered, an all-reduce adds up in rank order, so that its sum equals the
     simulator's to the last bit; with native it is the library's own, which adds up in another order. The
-    library is NCCL where each rank has a GPU of its own, otherwise gloo.
+    library is NCCL where each rank has a GPU of its own, otherwise gloo. Without padding, a gradient that can be given up is computed
+    `micro_batch` samples at a time, and given up between two of these; null: it is computed to its end. Sums in parts have other last bits,
+    and batch norm other statistics.
     """
 
     emulate: Emulation | None = None
     interface: str | None = None
     port: int | None = None
     reduction: str = "ordered"
+    micro_batch: int | None = None
 
     name: ClassVar[str] = "dist"
 
@@ -40,6 +43,8 @@ class Processes(Backend):
         if self.emulate is not None:
             checks.choice("backend.emulate", self.emulate, get_args(Emulation))
         checks.choice("backend.reduction", self.reduction, ("ordered", "native"))
+        if self.micro_batch is not None:
+            checks.whole("backend.micro_batch", self.micro_batch)
         interfaces = [name for _, name in socket.if_nameindex()]
         if self.interface is not None and self.interface not in interfaces:
             raise ValueError(
@@ -54,7 +59,9 @@ class Processes(Backend):
         here = launched()
         one_host = here is None or here.one_host
         interface = self.interface or (LOOPBACK if here is None or one_host else interface_to(here.address, here.port))
-        return Settings(interface=interface, emulate=self.emulates, reduction=self.reduction, one_host=one_host)
+        return Settings(
+            interface=interface, emulate=self.emulates, reduction=self.reduction, micro_batch=self.micro_batch, one_host=one_host
+        )
 
     @property
     def emulates(self) -> Emulation:
@@ -70,6 +77,15 @@ class Processes(Backend):
         check_devices(experiment)
         if experiment.cluster.faults.nodes:
             raise ValueError("cluster.faults are simulated only: take backend=sim, or cluster.faults=null")
+        if self.micro_batch is not None and not experiment.coordination.gives_up_gradients:
+            raise ValueError(
+                f"backend.micro_batch={self.micro_batch} would do nothing, as method={experiment.method} gives up no gradient: leave it out"
+            )
+        if self.micro_batch is not None and self.emulates == "pad":
+            raise ValueError(
+                f"backend.micro_batch={self.micro_batch} would do nothing with padding, which knows when a gradient ends: leave it out, or "
+                "take backend.emulate=none or quota"
+            )
         if self.emulates == "quota":
             check_quotas(experiment)
         if self.emulates == "pad" and experiment.cluster.shares_cores:

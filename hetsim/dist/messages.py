@@ -15,6 +15,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import inf
 from queue import SimpleQueue
 from threading import Condition, Thread
 from typing import Any
@@ -129,6 +130,23 @@ class Mailbox:
         """Whether a message for such a `receive` has arrived, whether due or not."""
         with self._arrived:
             return bool(self._waiting(source))
+
+    def due_before(self, moment: float, *, wait: bool) -> float | None:
+        """When the first message is due, if that is before this moment, or is the present one; None if there is none until then.
+
+        With `wait` it waits for one, or for the moment; without, it returns at once.
+        """
+        with self._arrived:
+            while True:
+                if self._broken is not None:
+                    raise self._broken
+                now = self.pace.clock()
+                first = min((due for due, _, _ in self._inbox), default=inf)
+                if first <= min(now, moment):
+                    return first
+                if now >= moment or not wait:
+                    return None
+                self._arrived.wait(min(first, moment) - now)
 
     def close(self) -> None:
         """Report to all peers that this program has ended, and wait until all of theirs have."""

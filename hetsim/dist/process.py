@@ -139,7 +139,7 @@ def take_part(
             with adding as reduction, cap:
                 run = RankRun(
                     experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, reduction=reduction,
-                    clocks=clocks, uncapped=cap.lifted,
+                    clocks=clocks, uncapped=cap.lifted, micro_batch=settings.micro_batch,
                 )  # fmt: skip
                 run.run(store, report)
             if not leads:

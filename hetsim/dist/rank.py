@@ -63,6 +63,7 @@ class RankRun:
         keep: Callable[[RankState], None] | None = None,
         recorders: Sequence[Recorder] = (),
         uncapped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        micro_batch: int | None = None,
     ) -> None:
         self.experiment = experiment
         self.rank = rank
@@ -76,6 +77,7 @@ class RankRun:
         """The links that messages are to share; the server's are emulated."""
         self._keep = keep
         self._uncapped = uncapped
+        self._micro_batch = micro_batch
         self.metrics = Metrics(experiment.num_workers, num_ahead=experiment.coordination.num_ahead, weights=experiment.weights_of(task))
         self.prepared = prepare(
             experiment, task, optimizers,
@@ -110,7 +112,7 @@ class RankRun:
         state = self.prepared.rank_state(rank)
         world = ProcessWorld(
             self.prepared, state, transport=transport, mailbox=mailbox, pace=self.pace, reduction=self.reduction,
-            recorders=self.recorders, history=self.history, keep=self._keep, began=began,
+            recorders=self.recorders, history=self.history, keep=self._keep, micro_batch=self._micro_batch, began=began,
         )  # fmt: skip
         leads = self.history is not None
         watch: Any = contextlib.nullcontext()

@@ -20,5 +20,7 @@ class Settings:
     """pad: results are held until they are due. quota: each worker gets its share of a core. none: neither."""
     reduction: str = "ordered"
     """How an all-reduce adds up: "ordered", by rank as the simulator does, or "native", as the library does."""
+    micro_batch: int | None = None
+    """The most samples of a gradient between two looks at whether it is given up; None: it is computed to its end."""
     one_host: bool = True
     """Whether all processes are known to be on one host, and so to share its clock; if not, they find out."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from hetsim import effects as fx
 from hetsim.cluster.collectives import Collectives
 from hetsim.coordination.state import State
+from hetsim.dist.attempts import Attempts
 from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Pace
 from hetsim.dist.reduction import Reduction
@@ -72,6 +73,7 @@ class ProcessWorld:
         recorders: list[Recorder],
         history: History | None = None,
         keep: Callable[[RankState], None] | None = None,
+        micro_batch: int | None = None,
         began: float,
     ) -> None:
         experiment = prepared.experiment
@@ -88,6 +90,7 @@ class ProcessWorld:
         self.history = history
         """On the leader; None on other ranks."""
         self.began = began
+        self.micro_batch = micro_batch
         self._keep = keep
         is_worker = self.rank < experiment.num_workers
         self.times = prepared.step_times(self.rank, num_gradients=state.num_gradients) if is_worker else None
@@ -157,6 +160,18 @@ class ProcessWorld:
         end = self.pace.due("gradient", at, described)
         self._record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
         return fx.Computed(gradient, loss, samples, end - at), end
+
+    def attempt(self, state: RankState, effect: fx.Attempt, turn: Turn) -> Answered:
+        """As `gradient`, or None once it is given up; an interval without samples, then."""
+        assert self.times is not None
+        assert self.mailbox is not None
+        at, state.version = turn.at, effect.version
+        described = self.times.seconds(effect.batch.samples, at - self.began)
+        computed, end = Attempts(self.task, self.mailbox, self.pace, self.micro_batch).attempt(effect, at, described)
+        samples = 0 if computed is None else computed.samples
+        if samples or end > at:
+            self._record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
+        return computed, end
 
     def update(self, state: RankState, effect: fx.Update, turn: Turn) -> Answered:
         """Really stepped; held for seconds_per_update of the server or the node."""

@@ -29,7 +29,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "data": "shared",
         "epochs": "independent",
     },
-    "hetsim.dist.Processes": {"reduction": "ordered"},
+    "hetsim.dist.Processes": {"reduction": "ordered", "micro_batch": None},
     "hetsim.policies.allocation.GradualShift": {"repetitions": 0},
     "hetsim.policies.allocation.OptPerf": {"repetitions": 0, "recheck_steps": 100, "dead_band": 0.05},
     "hetsim.policies.allocation.ProportionalController": {"repetitions": 0},

@@ -193,10 +193,11 @@ class Metrics(Recorder):
     def _gradient(self, row: Row) -> None:
         start, end, rank, _, _, samples, _, _ = row
         activity = self.activity[rank]
-        activity.iterations += 1
+        finished = 1 if samples else 0  # otherwise it was given up
+        activity.iterations += finished
         activity.samples += samples
         activity.compute_seconds += end - start
-        activity.recent.append(("compute_seconds", start, end, 1, samples))
+        activity.recent.append(("compute_seconds", start, end, finished, samples))
 
     def _update(self, row: Row) -> None:
         """A worker's update; one that takes no time leaves nothing to cut."""

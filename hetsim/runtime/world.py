@@ -35,6 +35,10 @@ class World(Protocol[Caller, Context, Answer]):
         """A mean gradient and its loss, after the seconds that the node takes."""
 
     @property
+    def attempt(self) -> Callable[[Caller, fx.Attempt, Context], Answer]:
+        """As `gradient`, or None once it is given up."""
+
+    @property
     def update(self) -> Callable[[Caller, fx.Update, Context], Answer]:
         """New global weights, by the rank's optimizer."""
 

@@ -149,6 +149,14 @@ class Membership:
 
         return at_once, record_when_done
 
+    def give_up(self, row: Row, now: float) -> None:
+        """An interval on a node that may crash, of which `recorders` was told, ends now, without a result."""
+        for recorder in self._taking_back:
+            recorder.take_back(row[2], now)
+        record = self._under_way[row[2]].pop(row, None)
+        if record is not None and row[0] < now:
+            record((row[0], now, *row[2:5], 0, 0, 0))
+
     def regroup(self, process: RankProcess, effect: fx.Regroup, callback: Callback) -> Any:
         """Takes `regroup_seconds` from the last entry on and, if a node joins, the time of sending it the weights."""
         present = self._present()

@@ -193,6 +193,8 @@ class Messaging:
             callback(envelope)
         else:
             process.messages.append(envelope)
+            if process.interrupt is not None:
+                process.interrupt()
 
     def _close(self, channel: Channel | None) -> None:
         """End a channel: its messages are lost."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from hetsim import effects as fx
@@ -24,7 +25,7 @@ class RankProcess:
     """One rank's program between two crashes of its node, the rank's state, and the messages that it has not received."""
 
     __slots__ = (
-        *("_resume", "_send", "callback", "channels", "done", "env", "handlers", "messages", "program"),
+        *("_resume", "_send", "callback", "channels", "done", "env", "handlers", "interrupt", "messages", "program"),
         *("rank", "result", "source", "state", "status", "waits_for"),
     )
 
@@ -42,6 +43,7 @@ class RankProcess:
         self.channels: dict[int, Any] = {}  # by receiver
         self.source: int | None = None  # of the message that `callback` waits for
         self.callback: Callback | None = None
+        self.interrupt: Callable[[], None] | None = None  # of what it computes, if that is given up for a message
         self.done = False
         self.result: Any = None
 

@@ -18,6 +18,7 @@ from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, Row, ignore, interval_recorder
 from hetsim.runtime.stop import StopDecision
 from hetsim.runtime.world import handlers
+from hetsim.sim.attempts import Attempts
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.gradient_batching import GradientBatcher
@@ -84,6 +85,7 @@ class EventWorld:
         self.all_reduce, self.gather = self.collectives.all_reduce, self.collectives.gather
         self.send, self.receive = self.messaging.send, self.messaging.receive
         self.regroup = self.membership.regroup
+        self.attempt = self._attempts().attempt
         self.handlers = handlers(self)
         for state in states:
             self.messaging.skip(state.rank, state.num_messages)
@@ -132,6 +134,9 @@ class EventWorld:
         experiment = self.experiment
         collectives = PendingCollectives(self.env, experiment.cluster, observers)
         return collectives, Messaging(self.env, experiment.cluster, self.processes, observers, seed=experiment.seed)
+
+    def _attempts(self) -> Any:
+        return Attempts(self.env, self.task, self._times, self.membership, self._record_gradient)
 
     def _process(self, state: RankState, start: State | None) -> RankProcess:
         node = fx.Node(state.rank, self._num_workers, state.own)

@@ -226,7 +226,7 @@ def test_gradients_without_a_pause_are_not_cold() -> None:
 
 def test_hosts_of_their_own_are_as_no_hosts() -> None:
     """With as many cores as processes every method takes the times that it takes without hosts."""
-    for method in ("ssgd", "asgd", "hetgrad", "od_sgd", "local_sgd", "softsync"):
+    for method in ("ssgd", "asgd", "hetgrad", "od_sgd", "local_sgd", "softsync", "ringmaster_stops", "rennala_stops"):
         noise = {"distribution": "lognorm", "s": 0.3}
         rows = [node(0.01, 0.3, noise=noise, seconds_per_update=0.1), node(0.02, 0.1, noise=noise)]
         network = {"latency_seconds": 0.01, "bytes_per_second": 1e3}

@@ -1,9 +1,9 @@
 """Which gradients the server applies, and which workers it releases."""
 
 from hetsim.policies.admission.base import Admission, Decision, EveryGradient
-from hetsim.policies.admission.bounds import BoundedStaleness, ClockState, Ringmaster
+from hetsim.policies.admission.bounds import BoundedStaleness, ClockState, Ringmaster, RingmasterStops
 from hetsim.policies.admission.groups import ArrivalState, Backup, Barrier, Buffer, Grouped, SoftSync
-from hetsim.policies.admission.on_time import Malenia, Rennala
+from hetsim.policies.admission.on_time import Malenia, Rennala, RennalaStops
 from hetsim.policies.admission.ringleader import Ringleader
 
 __all__ = [
@@ -19,7 +19,9 @@ __all__ = [
     "Grouped",
     "Malenia",
     "Rennala",
+    "RennalaStops",
     "Ringleader",
     "Ringmaster",
+    "RingmasterStops",
     "SoftSync",
 ]

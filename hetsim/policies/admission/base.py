@@ -25,6 +25,8 @@ class Admission(ABC):
 
     lets_gradients_be_late: ClassVar[bool] = True
     """Whether a gradient can be applied to a newer version than the one that it was computed at."""
+    stops: ClassVar[bool] = False
+    """Whether a new version stops workers in the middle of a gradient, as `gives_up` says."""
     keeps_table: ClassVar[bool] = False
     """Whether its state has a table `current` of the workers' mean gradients, along which a server with a table steps."""
 
@@ -43,6 +45,10 @@ class Admission(ABC):
     @abstractmethod
     def arrived(self, state: Any, contribution: Contribution) -> tuple[Any, Decision]:
         """The state and the decision after this gradient has arrived."""
+
+    def gives_up(self, delay: int) -> bool:
+        """Whether a worker is stopped whose weights are so many versions old; it computes its range again, at the newest weights."""
+        return False
 
     def worker_left(self, state: Any, rank: int) -> tuple[Any, Decision]:
         """The state and the decision after this worker has sent its last gradient; after the last worker, apply what is still held."""

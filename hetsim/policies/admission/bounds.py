@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hetsim import checks
 from hetsim.effects import Contribution
@@ -74,3 +75,16 @@ class Ringmaster(Admission):
     def arrived(self, state: None, contribution: Contribution) -> tuple[None, Decision]:
         one, rank = (contribution,), (contribution.rank,)
         return None, Decision(apply=one, release=rank) if contribution.staleness < self.max_delay else Decision(drop=one, release=rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingmasterStops(Ringmaster):
+    """Ringmaster ASGD as its authors run it: a worker whose weights become `max_delay` versions old is stopped, and begins at the newest.
+
+    So no gradient is dropped, and none is computed to its end in vain.
+    """
+
+    stops: ClassVar[bool] = True
+
+    def gives_up(self, delay: int) -> bool:
+        return delay >= self.max_delay

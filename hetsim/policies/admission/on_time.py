@@ -39,6 +39,16 @@ class Rennala(Grouped):
         return whole_batch(group)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RennalaStops(Rennala):
+    """Rennala SGD as its authors run it: a new version stops all workers, and they begin at its weights."""
+
+    stops: ClassVar[bool] = True
+
+    def gives_up(self, delay: int) -> bool:
+        return delay > 0
+
+
 @dataclass(frozen=True)
 class Malenia(Collecting):
     """Collect gradients at the present weights until there is one of every worker, apply all of them; drop late ones. No worker waits.

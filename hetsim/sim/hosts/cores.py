@@ -107,13 +107,24 @@ class Cores:
         """Call `callback(answer)` when work of so many seconds is done, by `width` threads at a time."""
         if seconds <= 0:
             return self.env.after(0.0, callback, answer)
+        self.begin(Work(seconds, callback, answer, budget, urgent=urgent, width=width))
+        return SUSPENDED
+
+    def begin(self, begun: Work) -> None:
+        """Begin work of more than zero seconds."""
         self._advance()
+        budget = begun.budget
         if budget is not None and not any(work.budget is budget for work in self._all):
             budget.catch_up(self.env.now)
             budget.stopped = budget.left <= 0
-        self._all.append(Work(seconds, callback, answer, budget, urgent=urgent, width=width))
+        self._all.append(begun)
         self._plan()
-        return SUSPENDED
+
+    def give_up(self, work: Work) -> None:
+        """End work that is not done; nothing is called."""
+        self._advance()
+        self._all.remove(work)
+        self._plan()
 
     def _advance(self) -> None:
         """Take off what has been done since the rates were last set."""

@@ -10,7 +10,7 @@ from hetsim.cluster.distributions import PERIODS
 from hetsim.cluster.hosts import CommunicationWork, Host
 from hetsim.cluster.model import Cluster, Node, Server
 from hetsim.sim.clock import Callback, Clock
-from hetsim.sim.hosts.cores import Budget, Cores
+from hetsim.sim.hosts.cores import Budget, Cores, Work
 
 OWN_HOST = Host(cores=2**31)
 """Of a process whose host is not described: as many cores as it has threads."""
@@ -32,6 +32,16 @@ class Processors:
     def compute(self, rank: int, seconds: float, callback: Callback, answer: Any = None) -> Any:
         """Work of a rank's program, on all its threads."""
         return self._cores[rank].run(seconds, callback, answer, budget=self._budgets[rank], width=self._threads)
+
+    def begin(self, rank: int, seconds: float, callback: Callback, answer: Any) -> Work:
+        """As `compute`, for more than zero seconds, and so that it can be given up."""
+        work = Work(seconds, callback, answer, self._budgets[rank], urgent=False, width=self._threads)
+        self._cores[rank].begin(work)
+        return work
+
+    def give_up(self, rank: int, work: Work) -> None:
+        """End it without a result."""
+        self._cores[rank].give_up(work)
 
     def send(self, rank: int, nbytes: int, callback: Callback) -> None:
         """What sending a message takes at this rank; `callback` is called twice, as a part of it is done by the thread that computes."""

@@ -10,9 +10,10 @@ from typing import Any
 
 from hetsim import effects as fx
 from hetsim.runtime.profiling import Profile
-from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder
+from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, Row
 from hetsim.sim.clock import SUSPENDED, Callback
 from hetsim.sim.collective_ops import PendingCollectives
+from hetsim.sim.hosts.attempts import HostAttempts
 from hetsim.sim.hosts.communication import HostCollectives, HostMessaging
 from hetsim.sim.hosts.processors import Processors
 from hetsim.sim.hosts.profiling import profile_on_hosts
@@ -77,6 +78,20 @@ class HostWorld(EventWorld):
             callback(weights)
 
         return self.processors.compute(rank, seconds, end, weights)
+
+    def _attempts(self) -> HostAttempts:
+        return HostAttempts(self.env, self.task, self.processors, self._attempt_seconds, self._record_attempt)
+
+    def _attempt_seconds(self, rank: int, samples: int) -> float:
+        """What a gradient takes on its own, if it begins now."""
+        now = self.env.now
+        return self._times[rank].seconds(samples, now) + self.experiment.cluster.nodes[rank].cold(now - self._ended[rank])
+
+    def _record_attempt(self, row: Row) -> None:
+        start, end, rank, *_ = row
+        self._ended[rank] = end
+        if start < end:
+            self._record_gradient(row)
 
     def _profile(self) -> Profile:
         return profile_on_hosts(self.experiment)

@@ -1,0 +1,98 @@
+"""Gradients that can be given up, in virtual time: their end is known when they begin, but a message may come first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hetsim import effects as fx
+from hetsim.cluster.compute_times import StepTimes
+from hetsim.runtime.recorder import GRADIENT, RecordInterval, Row
+from hetsim.sim.clock import Callback, Clock
+from hetsim.sim.membership import Membership
+from hetsim.sim.rank_process import LOST, RankProcess
+from hetsim.workloads.task import Task
+
+
+class UnderWay:
+    """An attempt that is neither over nor given up."""
+
+    __slots__ = ("callback", "effect", "over", "process", "row", "seconds")
+
+    def __init__(self, process: RankProcess, effect: fx.Attempt, seconds: float | None, row: Row, callback: Callback) -> None:
+        self.process = process
+        self.effect = effect
+        self.seconds = seconds
+        """What the gradient takes; None if its time will be over first."""
+        self.row = row
+        """The interval, if no message comes."""
+        self.callback = callback
+        self.over = False
+
+    def close(self) -> tuple[fx.Attempt, Callback]:
+        """It is over. What it holds is let go, as its end may stay in the clock's queue for long."""
+        effect, callback = self.effect, self.callback
+        self.over, self.process.interrupt = True, None
+        del self.effect, self.callback
+        return effect, callback
+
+
+class Attempts:
+    """Answers Attempt. One that is given up is an interval without samples, and its gradient is never computed."""
+
+    def __init__(self, env: Clock, task: Task, times: Sequence[StepTimes], membership: Membership, record: RecordInterval) -> None:
+        self.env = env
+        self.task = task
+        self.times = times
+        self.membership = membership
+        self.record = record
+        self._may_crash = membership.faults.nodes
+        self._begin, self._when_done = membership.recorders(GRADIENT)
+
+    def attempt(self, process: RankProcess, effect: fx.Attempt, callback: Callback) -> Any:
+        """Takes the time of the node's model, or until it is given up; really computed when it is due."""
+        if process.messages:
+            return None
+        rank, now, samples = process.rank, self.env.now, effect.batch.samples
+        process.state.version = effect.version
+        seconds = self.times[rank].seconds(samples, now)
+        in_time = seconds <= effect.within
+        end = now + (seconds if in_time else effect.within)
+        row = (now, end, rank, GRADIENT, effect.version, samples if in_time else 0, 0, 0)
+        if rank in self._may_crash:
+            self._begin(row)
+            callback = self._when_done(row, callback)
+        it = UnderWay(process, effect, seconds if in_time else None, row, callback)
+        process.interrupt = interruption(self._interrupt, it)
+        return self.env.far(end, self._end, it)
+
+    def _end(self, it: UnderWay) -> None:
+        if it.over or it.process.status == LOST:
+            return
+        effect, callback = it.close()
+        if it.row[2] not in self._may_crash:
+            self.record(it.row)
+        if it.seconds is None:
+            callback(None)
+        else:
+            gradient, loss = self.task.gradient(effect.at, effect.batch)
+            callback(fx.Computed(gradient, loss, effect.batch.samples, it.seconds))
+
+    def _interrupt(self, it: UnderWay) -> None:
+        """A message has come."""
+        _, callback = it.close()
+        now, row = self.env.now, it.row
+        if row[2] in self._may_crash:
+            self.membership.give_up(row, now)
+        elif row[0] < now:
+            self.record((row[0], now, *row[2:5], 0, 0, 0))
+        callback(None)
+
+
+def interruption(act: Callable[[Any], None], it: Any) -> Callable[[], None]:
+    """What a message calls that comes during an attempt."""
+
+    def interrupt() -> None:
+        act(it)
+
+    return interrupt

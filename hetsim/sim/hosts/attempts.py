@@ -1,0 +1,78 @@
+"""Gradients that can be given up, where processes share cores: their end is not known when they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+from hetsim import effects as fx
+from hetsim.runtime.recorder import GRADIENT, Row
+from hetsim.sim.attempts import interruption
+from hetsim.sim.clock import SUSPENDED, Callback, Clock
+from hetsim.sim.hosts.cores import Work
+from hetsim.sim.hosts.processors import Processors
+from hetsim.sim.rank_process import RankProcess
+from hetsim.workloads.task import Task
+
+
+class UnderWay:
+    """An attempt that is neither over nor given up, and its work."""
+
+    __slots__ = ("callback", "effect", "over", "process", "start", "work")
+
+    def __init__(self, process: RankProcess, effect: fx.Attempt, start: float, callback: Callback) -> None:
+        self.process = process
+        self.effect = effect
+        self.start = start
+        self.callback = callback
+        self.over = False
+        self.work: Work | None = None
+
+
+class HostAttempts:
+    """Answers Attempt by work on cores. `seconds(rank, samples)` is what a gradient takes on its own; `record` is told of each interval."""
+
+    def __init__(
+        self, env: Clock, task: Task, processors: Processors, seconds: Callable[[int, int], float], record: Callable[[Row], None]
+    ) -> None:
+        self.env = env
+        self.task = task
+        self.processors = processors
+        self.seconds = seconds
+        self.record = record
+
+    def attempt(self, process: RankProcess, effect: fx.Attempt, callback: Callback) -> Any:
+        """Takes as long as its work, or until it is given up."""
+        if process.messages:
+            return None
+        process.state.version = effect.version
+        it = UnderWay(process, effect, self.env.now, callback)
+        process.interrupt = interruption(self._give_up, it)
+        it.work = self.processors.begin(process.rank, self.seconds(process.rank, effect.batch.samples), self._end, it)
+        if effect.within < inf:
+            self.env.after(effect.within, self._time_is_over, it)
+        return SUSPENDED
+
+    def _end(self, it: UnderWay) -> None:
+        effect = it.effect
+        seconds = self._close(it, effect.batch.samples)
+        gradient, loss = self.task.gradient(effect.at, effect.batch)
+        it.callback(fx.Computed(gradient, loss, effect.batch.samples, seconds))
+
+    def _time_is_over(self, it: UnderWay) -> None:
+        if not it.over:
+            self._give_up(it)
+
+    def _give_up(self, it: UnderWay) -> None:
+        assert it.work is not None
+        self.processors.give_up(it.process.rank, it.work)
+        self._close(it, 0)
+        it.callback(None)
+
+    def _close(self, it: UnderWay, samples: int) -> float:
+        """Record it. Returns its seconds."""
+        now = self.env.now
+        it.over, it.process.interrupt = True, None
+        self.record((it.start, now, it.process.rank, GRADIENT, it.effect.version, samples, 0, 0))
+        return now - it.start
