@@ -29,7 +29,7 @@ Program = Generator["Effect[Any]", Any, T]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where a program runs: ranks 0 … N−1 are workers; rank N is the server in methods that have one.
+    """Where a program runs: ranks 0 … N−1 are workers; rank N is the server in methods that have one, and local servers follow it.
 
     `own` holds, by name, the values that the program keeps on this rank from one version to the next, such as the residual of
     a compression. A checkpoint saves it, so its values are immutable, as vectors are. It is empty after a crash or a regroup.
@@ -38,11 +38,13 @@ class Node:
     rank: int
     num_workers: int
     own: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    local_server: int | None = None
+    """The server of this worker, where workers have local ones."""
 
     @property
     def server(self) -> int:
-        """The rank of the server: the last one."""
-        return self.num_workers
+        """The rank of the worker's server: the one after the last worker, unless it has a local one."""
+        return self.num_workers if self.local_server is None else self.local_server
 
 
 @dataclass(slots=True, unsafe_hash=True)

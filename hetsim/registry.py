@@ -22,6 +22,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.coordination.delayed_all_reduce.DelayedAllReduce",
         "hetsim.coordination.delayed_server.DelayedParameterServer",
         "hetsim.coordination.dynamic_local_steps.AsyncDynamicLocalSteps",
+        "hetsim.coordination.hierarchical.HierarchicalLocalSteps",
         "hetsim.coordination.local_steps.LocalSteps",
         "hetsim.coordination.parameter_server.ParameterServer",
         "hetsim.coordination.stopping_server.StoppingServer",

@@ -105,8 +105,8 @@ SHRINKING = {
 }
 """Keys with which it converges: Adam's steps do not shrink by themselves, and weight decay moves the optimum."""
 
-DROPPING = ("backup", "malenia", "rennala", "ringmaster")
-"""Methods that drop gradients."""
+DROPPING = ("backup", "halos", "malenia", "rennala", "ringmaster")
+"""Methods that drop gradients, or whose pushes may not reach a version."""
 
 STOPPING = ("rennala_stops", "ringmaster_stops")
 """Methods that give up gradients and compute their samples again, also those of one that was on its way when its worker was stopped."""
@@ -159,6 +159,7 @@ METHODS: dict[str, Row] = {
         lambda run: sizes(run) == {20} and max(reduced(run)) <= run.weights.nbytes / 2 + 4 and begin_beside_gradients(run),
         keys=SHRINKING,
     ),
+    "halos": Row(lambda run: sizes(run) == {8} and steps(run) == {1, 2, 4} and max(staleness(run)) > 0),
 }
 
 

@@ -254,6 +254,22 @@ MUTATIONS = (
         "tests/coordination/test_local_steps.py",
     ),
     Mutation(
+        "halos",
+        "momentum in every step",
+        "hetsim/workloads/delayed_nesterov.py",
+        'if state["step"] % n == 0:',
+        "if True:",
+        "tests/owned/test_halos.py",
+    ),
+    Mutation(
+        "halos",
+        "pushes of the round trip reach the global weights",
+        "hetsim/coordination/hierarchical.py",
+        "weights = reference = (1 - alpha)",
+        "weights = (1 - alpha)",
+        "tests/owned/test_halos.py",
+    ),
+    Mutation(
         "all on a server",
         "statistics corrected like gradients",
         SERVER,

@@ -119,7 +119,7 @@ def test_cluster_mds_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             main()
         assert not ended.value.code, typed
 
-    assert len(commands) == 7
+    assert len(commands) == 8
 
 
 def test_cluster_mds_pictures_are_those_that_are_drawn() -> None:
@@ -158,6 +158,7 @@ def test_hetsim_methods_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys
     assert {m.name for m in methods.shipped() if m.family == "local steps"} == {
         *("local_sgd", "diloco", "streaming_diloco", "fedbuff", "fedasync", "async_local_sgd")
     }
+    assert {m.name for m in methods.shipped() if m.family == "several servers"} == {"halos"}
     assert "backup" in {m.name for m in methods.shipped() if m.family == "synchronous"}
 
     monkeypatch.setattr(sys, "argv", ["hetsim-methods", "--json", "ssp"])

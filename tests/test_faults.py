@@ -325,6 +325,8 @@ def test_every_method_hands_out_each_position_once_whoever_comes_and_goes(method
     steps = {"local_sgd": 2, "diloco": 2, "streaming_diloco": 4}  # between two averages
     few = [f"coordination.period={steps[method]}"] if method in steps else []
 
+    few += ["coordination.num_regions=2", "coordination.merge_every=3"] if method == "halos" else []
+
     runs = [run(f"method={method}", *few, on=away, batch_size=16, budget={"epochs": 2}, workload={"num_samples": 100}) for _ in range(2)]
 
     its = runs[0]
@@ -347,12 +349,15 @@ def test_whatever_happens_to_whom_no_position_is_lost(data: st.DataObject):
         schedule += [{"nodes": [rank], "crash": a / 8, "repair": b / 8} for a, b in zip(at[::2], at[1::2], strict=False)]
         if len(at) % 2:
             schedule.append({"nodes": [rank], "leave": at[-1] / 8})
-    method = data.draw(st.sampled_from(["asgd", "ssgd", "ssp", "backup", "softsync", "od_sgd", "pipe_sgd", "local_sgd", "dbs_sgd"]))
+    method = data.draw(
+        st.sampled_from(["asgd", "ssgd", "ssp", "backup", "softsync", "od_sgd", "pipe_sgd", "local_sgd", "dbs_sgd", "halos"])
+    )
     detection = data.draw(st.sampled_from([0.0, 0.125, 1.5]))
     away = world(*schedule, detection=detection, regroup=detection / 2, seconds_per_update=0.125)
 
     try:
-        its = run(f"method={method}", on=away, batch_size=6, budget={"epochs": 1}, workload={"num_samples": 50})
+        few = ["coordination.period=2", "coordination.num_regions=2", "coordination.merge_every=2"] if method == "halos" else []
+        its = run(f"method={method}", *few, on=away, batch_size=6, budget={"epochs": 1}, workload={"num_samples": 50})
     except RunFailed as error:
         if {rank for row in schedule for rank in row["nodes"] if "leave" in row} != {0, 1, 2}:
             raise

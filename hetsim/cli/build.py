@@ -57,6 +57,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         workload=_build("workload", entries["workload"], Workload, trust),
         optimizer=_optimizer(entries, "optimizer", tuple(trust)),
         local_optimizer=_optimizer(entries, "local_optimizer", tuple(trust)) if entries.get("local_optimizer") else None,
+        regional_optimizer=_optimizer(entries, "regional_optimizer", tuple(trust)) if entries.get("regional_optimizer") else None,
         budget=Budget(**budget),
         partition=partition,
         **{key: entries[key] for key in (*REQUIRED, *OPTIONAL) if key != "method" and key in entries},
@@ -78,7 +79,9 @@ def _check_targets(entries: Mapping[str, Any], trust: list[str]) -> None:
         elif name not in TORCH_KEYS:
             _refuse_targets(name, entry)
     for name, group in TORCH_KEYS.items():
-        if entries.get(name) is not None and (name != "local_optimizer" or entries[name]):  # of which none is {}
+        if entries.get(name) is not None and (
+            name not in ("local_optimizer", "regional_optimizer") or entries[name]
+        ):  # of which none is {}
             _check_recipe(name, entries[name], group, trust)
 
 
@@ -153,9 +156,10 @@ def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **giv
 
 
 def _optimizer(entries: Mapping[str, Any], name: str, trust: tuple[str, ...]) -> OptimizerRecipe:
-    schedule = entries.get(OPTIMIZERS[name])
+    key = OPTIMIZERS.get(name, "")
+    schedule = entries.get(key)
     recipe = None if schedule is None else _recipe(schedule)
-    return OptimizerRecipe(_recipe(entries[name]), recipe, trust, key=name, schedule_key=OPTIMIZERS[name])
+    return OptimizerRecipe(_recipe(entries[name]), recipe, trust, key=name, schedule_key=key)
 
 
 def _recipe(entry: Mapping[str, Any]) -> Recipe:

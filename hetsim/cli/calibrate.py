@@ -160,7 +160,7 @@ def measure(
     )  # fmt: skip
     asked = replace(
         experiment, coordination=coordination, budget=Budget(updates=1), evaluate_every_epochs=1e9, evaluate_every_seconds=None,
-        local_optimizer=None, stop_when_diverged=False, method="calibration",
+        local_optimizer=None, regional_optimizer=None, stop_when_diverged=False, method="calibration",
     )  # fmt: skip
     backend.check(asked)
     if said is not None and backend.leads(asked):

@@ -15,7 +15,7 @@ from hetsim.shipped import configs
 
 WIDTH = 110
 """Letters in a line of the table."""
-FAMILIES = ("synchronous", "asynchronous, on a server", "a step of delay", "local steps")
+FAMILIES = ("synchronous", "asynchronous, on a server", "a step of delay", "local steps", "several servers")
 RATES = ("learning_rate", "momentum", "local_learning_rate")
 
 
@@ -33,6 +33,8 @@ class Method:
     def family(self) -> str:
         """What its program is like, one of FAMILIES."""
         coordination = self.choices["coordination"]
+        if coordination == "hierarchical":
+            return "several servers"
         if coordination.endswith("_steps"):
             return "local steps"
         if "delay" in coordination:

@@ -31,10 +31,14 @@ PLAIN = (
 OPTIMIZERS = {"optimizer": "learning_rate_schedule", "local_optimizer": "local_learning_rate_schedule"}
 """Each optimizer, with the key of its learning-rate schedule."""
 TORCH_KEYS = {
-    key: group for either in OPTIMIZERS.items() for key, group in zip(either, ("optimizer", "learning_rate_schedule"), strict=True)
+    **{key: group for either in OPTIMIZERS.items() for key, group in zip(either, ("optimizer", "learning_rate_schedule"), strict=True)},
+    "regional_optimizer": "optimizer",
 }
 """The keys that hold a class of torch.optim, with the group of `hetsim.trust` that it must belong to."""
-GROUPS = ("backend", "cluster", "workload", "coordination", "budget", "partition", *AXES, *OPTIMIZERS, *OPTIMIZERS.values())
+GROUPS = (
+    *("backend", "cluster", "workload", "coordination", "budget", "partition", "regional_optimizer"),
+    *(*AXES, *OPTIMIZERS, *OPTIMIZERS.values()),
+)
 """The keys that are groups of choices, or hold keys of their own."""
 RATES = {"learning_rate": "optimizer", "momentum": "optimizer", "local_learning_rate": "local_optimizer"}
 """Each rate, with the optimizer that reads it."""

@@ -82,7 +82,7 @@ class Collectives:
     def _step(self, messages: Iterable[tuple[int, int]]) -> Step:
         """The step in which these (sender, receiver) send at once."""
         cluster = self.cluster
-        if not cluster.shares_links and not self._latencies_differ:
+        if not cluster.shares_links and not cluster.network.between and not self._latencies_differ:
             return frozenset([(cluster.network.latency_seconds, cluster.network.bytes_per_second)] if any(True for _ in messages) else [])
         paths = [cluster.path(sender, receiver) for sender, receiver in messages]
         crossing = Counter(link for path in paths for link in path.links)

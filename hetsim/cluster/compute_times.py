@@ -71,13 +71,13 @@ class StepTimes:
 
 
 class ServiceTimes:
-    """The seconds of the server's updates, in order."""
+    """The seconds of a server's updates, in order: of the server, or with a `number` of the local server of that number, from 1."""
 
-    def __init__(self, cluster: Cluster, *, seed: int) -> None:
+    def __init__(self, cluster: Cluster, *, seed: int, number: int = 0) -> None:
         self.server = cluster.server
         self._always = None if cluster.server.seconds_per_byte else cluster.server.update_seconds(0)
         noise = cluster.server.noise
-        self._factors = noise.draws(seed, 0, SERVICE, least=MIN_FACTOR) if noise else None
+        self._factors = noise.draws(seed, number, SERVICE, least=MIN_FACTOR) if noise else None
 
     def skip(self, num_updates: int) -> None:
         """Start after so many updates of an earlier run."""
@@ -95,7 +95,8 @@ class OfMessages:
 
     def __init__(self, law: Distribution | None, stream: int, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
         assert law is not None
-        one, other = ((end + 1) % (cluster.num_workers + 1) for end in (sender, receiver))  # the server is 0 with any number of workers
+        server = cluster.num_workers
+        one, other = (0 if end == server else end + 1 for end in (sender, receiver))  # the server is 0 with any number of workers
         self._draws = law.draws(seed, one, stream, other)
         self.num_drawn = 0
 

@@ -101,6 +101,16 @@ class Rack:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Between:
+    """The way between two racks, in either direction: in the place of the network's numbers, for messages from one to the other."""
+
+    bytes_per_second: float
+    """The most that one message gets."""
+    latency_seconds: float | None = None
+    """None: as the network's."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Network:
     """Connects any two ranks: a message of n bytes takes latency_seconds + n / bytes_per_second if no link on its way is slower.
 
@@ -117,6 +127,8 @@ class Network:
     all_reduce: str = "ring"
     """ring, halving_doubling or two_level."""
     racks: Mapping[str, Rack] = field(default_factory=dict)
+    between: Mapping[frozenset[int | str], Between] = field(default_factory=dict)
+    """The ways between two racks that are within the same rack, or in none, by what `Path` calls both, such as "rack a"."""
     all_reduce_table: tuple[tuple[int, float], ...] = ()
     """Measured (bytes, seconds) of an all-reduce among all workers, in place of the algorithm's; linear in between."""
     cpu: CommunicationWork | None = None
@@ -174,7 +186,7 @@ class Faults:
 class Path:
     """The way of a message: its whole latency, the highest rate of one message, and the links that it shares with others.
 
-    A link is named by its direction and its owner: ("up", 3), ("down", "server"), ("up", "rack a").
+    A link is named by its direction and its owner: ("up", 3), ("down", "server"), ("down", "server of region 0"), ("up", "rack a").
     """
 
     latency_seconds: float
@@ -224,7 +236,7 @@ class Cluster:
         end: Node | Rack | Server
         if isinstance(owner, int):
             end, times = self.nodes[owner], 1
-        elif owner == "server":
+        elif owner.startswith("server"):
             end, times = self.server, self.server.shards
         else:
             end, times = self.network.racks[owner.removeprefix("rack ")], 1
@@ -237,16 +249,34 @@ class Cluster:
         ends: list[Node | Rack | Server] = [*self.nodes, self.server, *self.network.racks.values()]
         return any(end.uplink_bytes_per_second is not None or end.downlink_bytes_per_second is not None for end in ends)
 
+    @cached_property
+    def region_racks(self) -> tuple[str | None, ...]:
+        """The outermost racks of the nodes, each once, in the order of the ranks; None stands for those in no rack."""
+        return tuple(dict.fromkeys(self._outermost_rack(node) for node in self.nodes))
+
+    @property
+    def regions(self) -> tuple[int, ...]:
+        """The number of each node's outermost rack."""
+        return tuple(self.region_racks.index(self._outermost_rack(node)) for node in self.nodes)
+
+    def end(self, rank: int) -> Node | Server:
+        """The node of a worker, or the server of a rank after them: all local servers are as the server, but each in its region's rack."""
+        return self.nodes[rank] if rank < self.num_workers else self.server
+
     def path(self, sender: int, receiver: int) -> Path:
-        """From one rank to another; rank N is the server."""
+        """From one rank to another; rank N is the server, and those after it are local servers."""
         up, down = self._way_out(sender), self._way_out(receiver)
         while up[-1] == down[-1]:  # the message does not leave a rack that contains both
             up, down = up[:-1], down[:-1]
-        shards = self.server.shards if self.num_workers in (sender, receiver) else 1
+        shards = self.server.shards if max(sender, receiver) >= self.num_workers else 1
         ends = [*(("up", end) for end in up), *(("down", end) for end in reversed(down))]
+        latency, rate = self.network.latency_seconds, self.network.bytes_per_second
+        way = self.network.between.get(frozenset((up[-1], down[-1])))
+        if way is not None:
+            latency, rate = latency if way.latency_seconds is None else way.latency_seconds, way.bytes_per_second
         return Path(
-            latency_seconds=self.network.latency_seconds + sum(self._latency(end) for _, end in ends),
-            bytes_per_second=self.network.bytes_per_second * shards,
+            latency_seconds=latency + sum(self._latency(end) for _, end in ends),
+            bytes_per_second=rate * shards,
             links=tuple(link for link in ends if self.capacity(link) < math.inf),
         )
 
@@ -255,10 +285,21 @@ class Cluster:
         path = self.path(sender, receiver)
         return path.latency_seconds + nbytes / min([path.bytes_per_second, *map(self.capacity, path.links)])
 
+    def _outermost_rack(self, node: Node) -> str | None:
+        rack = node.rack
+        while rack is not None and self.network.racks[rack].within is not None:
+            rack = self.network.racks[rack].within
+        return rack
+
     def _way_out(self, rank: int) -> list[int | str]:
         """The owners of the links from a rank to the outermost switch: the node or server, then its racks from the inside out."""
-        owners: list[int | str] = ["server" if rank == self.num_workers else rank]
-        rack = self.server.rack if rank == self.num_workers else self.nodes[rank].rack
+        region = rank - self.num_workers - 1
+        if region < 0:
+            owners: list[int | str] = ["server" if rank == self.num_workers else rank]
+            rack = self.end(rank).rack
+        else:  # where `coordination.num_regions` makes the regions, there are no racks
+            owners = [f"server of region {region}"]
+            rack = self.region_racks[region] if region < len(self.region_racks) else None
         while rack is not None:
             owners.append(f"rack {rack}")
             rack = self.network.racks[rack].within
@@ -267,4 +308,4 @@ class Cluster:
     def _latency(self, end: int | str) -> float:
         if isinstance(end, int):
             return self.nodes[end].latency_seconds
-        return self.server.latency_seconds if end == "server" else self.network.racks[end.removeprefix("rack ")].latency_seconds
+        return self.server.latency_seconds if end.startswith("server") else self.network.racks[end.removeprefix("rack ")].latency_seconds

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from hetsim import checks
 from hetsim.coordination.contributions import part
 from hetsim.coordination.plan import Plan
+from hetsim.coordination.regions import Regions
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution, Node, PeerLost, Program, Regroup
 from hetsim.policies.admission import Admission
@@ -47,6 +48,8 @@ class Coordination(ABC):
     """Whether a worker may take local steps, with the local optimizer."""
     gives_up_gradients: ClassVar[bool] = False
     """Whether a worker may give up a gradient: whether its program asks for an `Attempt`."""
+    has_local_servers: ClassVar[bool] = False
+    """Whether each region of workers has a server of its own, on the ranks after the server's, with the regional optimizer."""
     aligns_epochs: ClassVar[bool] = True
     """Whether it works where workers wait for each other at the end of each epoch of their pools.
 
@@ -62,6 +65,10 @@ class Coordination(ABC):
     @property
     def needs_local_steps(self) -> str | None:
         """Why this coordination needs a local optimizer; None if it does not."""
+        return None
+
+    def regions(self, racks: tuple[int, ...]) -> Regions | None:
+        """Which workers have which local server, by the outermost rack of each; None without local servers. ValueError if it cannot be."""
         return None
 
     def remark(self, last: State) -> str | None:

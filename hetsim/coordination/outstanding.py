@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hetsim.coordination.plan import Plan, check_share, cursors
 from hetsim.coordination.pools import Cursors, Pools
@@ -31,7 +31,8 @@ class Outstanding(Collection[Batch]):
         self.next_sample = state.next_sample
         """The first position that was never handed out."""
         self.requeued = deque(state.outstanding)
-        self.holding: dict[int, Holding] = {}
+        self.holding: dict[Any, Holding] = {}
+        """By worker; or by any key, if a worker holds several."""
 
     @classmethod
     def of(cls, plan: Plan, state: State, present: Collection[int]) -> Outstanding:
@@ -57,10 +58,10 @@ class Outstanding(Collection[Batch]):
             self.requeued.appendleft(Batch(batch.start + fits, batch.samples - fits))
         return Batch(batch.start, fits)
 
-    def lose(self, rank: int) -> None:
+    def lose(self, holder: Any) -> None:
         """The range of a lost worker is to be handed out again."""
-        if rank in self.holding:
-            self.requeued.append(self.holding.pop(rank).batch)
+        if holder in self.holding:
+            self.requeued.append(self.holding.pop(holder).batch)
 
     def ready(self, idle: Collection[int]) -> Sequence[int]:
         """Those workers without a range for which there is one now."""
@@ -107,9 +108,10 @@ class OutstandingInPools(Outstanding):
         self.cursors[rank] = batch.stop
         return batch
 
-    def lose(self, rank: int) -> None:
-        if rank in self.holding:
-            self.cursors[rank] = self.holding.pop(rank).batch.start
+    def lose(self, holder: Any) -> None:
+        if holder in self.holding:
+            batch = self.holding.pop(holder).batch
+            self.cursors[batch.pool] = min(self.cursors[batch.pool], batch.start)
 
     def ready(self, idle: Collection[int]) -> Sequence[int]:
         return [rank for rank in sorted(idle) if self._room(rank)]

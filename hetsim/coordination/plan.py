@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple, overload
 
 from hetsim.coordination.pools import Cursors, Pools
+from hetsim.coordination.regions import Regions
 from hetsim.effects import Batch, ProgramError
 from hetsim.policies.allocation.base import proportional
 
@@ -114,6 +115,8 @@ class Plan:
     """Workers that are absent: the active ranks take their shares, too."""
     pools: Pools | None = None
     """The samples that belong to each worker; None: all workers share one pool."""
+    regions: Regions | None = None
+    """Which workers have which local server, in methods that have some."""
     _by_identity: dict[int, tuple[Sequence[int], Layout]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _by_value: dict[tuple[int, ...], Layout] = field(default_factory=dict, init=False, repr=False, compare=False)
     _pooled: list[tuple[Layout, PooledSplit]] = field(default_factory=list, init=False, repr=False, compare=False)

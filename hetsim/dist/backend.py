@@ -93,6 +93,11 @@ class Processes(Backend):
                 f"cluster={experiment.cluster.name} has hosts, CPU work of messages or quotas by periods, which padding cannot emulate: "
                 "take backend.emulate=none or quota, or backend=sim"
             )
+        if self.emulates == "pad" and experiment.regions is not None and experiment.cluster.shares_links:
+            raise ValueError(
+                f"cluster={experiment.cluster.name} has links that messages share, which padding emulates around one server only: take "
+                "backend.emulate=none, a method without local servers, or backend=sim"
+            )
         here = launched()
         if here is None:
             return
@@ -102,6 +107,7 @@ class Processes(Backend):
             raise ValueError(NEEDS_ONE_CLOCK)
         if here.size != experiment.num_ranks:
             server = " and a server" if experiment.coordination.needs_server else ""
+            server = server if experiment.regions is None else f", a server and {experiment.regions.num_regions} local servers"
             raise ValueError(
                 f"{here.by} started {here.size} processes, but method={experiment.method} on cluster={experiment.cluster.name} takes "
                 f"{experiment.num_ranks}: {experiment.num_workers} workers{server}; {here.how_to_start(experiment.num_ranks)}"

@@ -52,7 +52,7 @@ def check_devices(experiment: Experiment) -> None:
     """ValueError with one sentence if a rank of this host has a device that is not there."""
     for rank in local_ranks(experiment):
         if rank < experiment.num_ranks:
-            cluster, is_server = experiment.cluster, rank == experiment.num_workers
-            own = cluster.server.device if is_server else cluster.nodes[rank].device
+            is_server = rank >= experiment.num_workers
+            own = experiment.cluster.end(rank).device
             key = "device" if own is None else "cluster.server.device" if is_server else f"the device of node {rank}"
             check_present(key, experiment.device_of(rank))

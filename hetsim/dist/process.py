@@ -151,7 +151,9 @@ def take_part(
         warnings = late_warnings(results.lateness, run.metrics.applied.seconds)
         if settings.emulate == "quota":
             server = results.caps.pop(experiment.num_workers, None)
-            emulated["workers"] = [{"rank": rank, **done} for rank, done in sorted(results.caps.items()) if done is not None]
+            emulated["workers"] = [
+                {"rank": rank, **done} for rank, done in sorted(results.caps.items()) if done is not None and rank < experiment.num_workers
+            ]
             emulated |= {} if server is None else {"server": server}
             warnings = quota_warnings(experiment, emulated["workers"])
         warnings += shared_gpu_warnings(gpus) + calibration_warnings(experiment)

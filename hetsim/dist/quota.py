@@ -98,7 +98,7 @@ class Capped(Uncapped):
 def cap_of(experiment: Experiment, settings: Settings, rank: int) -> Uncapped:
     """What caps this rank, by the `cpu_quota` of its node or of the server."""
     cluster = experiment.cluster
-    end = cluster.nodes[rank] if rank < experiment.num_workers else cluster.server
+    end = cluster.end(rank)
     if settings.emulate != "quota" or end.cpu_quota is None:
         return Uncapped()
     return Capped(end.cpu_quota, period_seconds=end.cpu_quota_period_seconds)

@@ -103,7 +103,7 @@ class RankRun:
         began = self.clocks.begin(transport, self.pace.clock)
         mailbox = None
         if coordination.needs_server:
-            peers = range(num_workers) if rank == num_workers else [num_workers]
+            peers = experiment.peers(rank)
             with self._uncapped():
                 mailbox = Mailbox(
                     transport, peers, described_seconds(experiment, rank), self.pace, began=began,

@@ -175,7 +175,7 @@ class ProcessWorld:
 
     def update(self, state: RankState, effect: fx.Update, turn: Turn) -> Answered:
         """Really stepped; held for seconds_per_update of the server or the node."""
-        weights = state.update(self.optimizers.main, effect.at, effect.gradient, effect.fragment)
+        weights = state.update(self.prepared.optimizer_of(self.rank), effect.at, effect.gradient, effect.fragment)
         self.task.device.synchronise()
         if self.service is not None:
             seconds = self.service.update_seconds(effect.gradient)

@@ -45,7 +45,7 @@ def check_interval(trace: Path, start: float | None, end: float | None, rank: in
     """ValueError with one sentence for an interval that is none of a run of so many workers."""
     if any(seconds is None or not math.isfinite(seconds) or abs(seconds) > MAX_NUMBER for seconds in (start, end)):
         raise ValueError(f"{trace} has an interval from {start} to {end}, which are no times of a run: {REMEDY}")
-    if rank is None or not 0 <= rank <= num_workers:
+    if rank is None or not 0 <= rank <= 2 * num_workers:  # local servers follow the server
         raise ValueError(f"{trace} has rank {rank}, but its run has {num_workers} workers: {REMEDY}")
 
 

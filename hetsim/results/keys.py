@@ -28,6 +28,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "autocast": None,
         "data": "shared",
         "epochs": "independent",
+        "regional_optimizer": {},
     },
     "hetsim.dist.Processes": {"reduction": "ordered", "micro_batch": None},
     "hetsim.policies.allocation.GradualShift": {"repetitions": 0},

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from hetsim import checks
@@ -16,6 +16,7 @@ from hetsim.cluster.model import Cluster
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.pools import AlignedPools, Pools
+from hetsim.coordination.regions import Regions
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.curve import Point
@@ -37,6 +38,7 @@ class Experiment:
     workload: Workload
     optimizer: OptimizerRecipe
     local_optimizer: OptimizerRecipe | None = None
+    regional_optimizer: OptimizerRecipe | None = None
     budget: Budget
     batch_size: int
     seed: int = 0
@@ -83,6 +85,7 @@ class Experiment:
         self.coordination.allocation.initial_within(self.num_workers, self.batch_size, self.cluster.max_samples)
         self.coordination.admission.initial(self.num_workers)
         self.coordination.check(self.num_workers)
+        self._check_regions()
         self._check_optimizers()
         checks.name("workload.name", self.workload.name)
         self.workload.check()
@@ -92,10 +95,25 @@ class Experiment:
         """N."""
         return self.cluster.num_workers
 
+    @cached_property
+    def regions(self) -> Regions | None:
+        """Which workers have which local server, in methods that have some."""
+        return self.coordination.regions(self.cluster.regions)
+
     @property
     def num_ranks(self) -> int:
-        """The number of programs: the workers, and a server if the method has one."""
-        return self.num_workers + self.coordination.needs_server
+        """The number of programs: the workers, a server if the method has one, and local servers."""
+        return self.num_workers + self.coordination.needs_server + (0 if self.regions is None else self.regions.num_regions)
+
+    def server_of(self, rank: int) -> int:
+        """The rank of the server that a worker exchanges messages with."""
+        return self.num_workers if self.regions is None else self.regions.server_of(rank)
+
+    def peers(self, rank: int) -> Sequence[int]:
+        """The ranks that a rank of a method with a server exchanges messages with."""
+        if self.regions is not None:
+            return self.regions.peers(rank)
+        return range(self.num_workers) if rank == self.num_workers else [self.num_workers]
 
     @property
     def leader(self) -> int:
@@ -111,14 +129,14 @@ class Experiment:
 
     def device_of(self, rank: int) -> str:
         """The device of a rank, as the cluster or the config names it."""
-        end = self.cluster.server if rank == self.num_workers else self.cluster.nodes[rank]
+        end = self.cluster.end(rank)
         return end.device or self.device
 
     @property
     def imports(self) -> tuple[str, ...]:
         """Modules that `load` imports."""
-        local = () if self.local_optimizer is None else self.local_optimizer.imports
-        return (*self.workload.imports, *self.optimizer.imports, *local)
+        others = (each for each in (self.local_optimizer, self.regional_optimizer) if each is not None)
+        return (*self.workload.imports, *self.optimizer.imports, *(module for each in others for module in each.imports))
 
     def plan(self, task: Task) -> Plan:
         """The plan for handing out this task's samples."""
@@ -134,6 +152,7 @@ class Experiment:
             task.num_parameters,
             self.cluster.max_samples,
             pools=pools,
+            regions=self.regions,
         )
 
     def weights_of(self, task: Task) -> Callable[[Sequence[Contribution]], Iterable[tuple[int, float]]]:
@@ -157,6 +176,7 @@ class Experiment:
     def _optimizers(self, task: Task) -> Optimizers:
         optimizer = task.optimizer(self.optimizer)
         local = None if self.local_optimizer is None else task.optimizer(self.local_optimizer)
+        regional = None if self.regional_optimizer is None else task.optimizer(self.regional_optimizer)
         if self.budget.epochs is not None and self.budget.updates is None and self.budget.seconds is None:
             for either in (optimizer, local):
                 if either is not None:
@@ -166,7 +186,7 @@ class Experiment:
                 f"optimizer._target_={self.optimizer.optimizer.target} does not depend on a gradient's scale, so weighting or discounting "
                 "single gradients would do nothing: use torch.optim.SGD, or weighting=per_worker discount=none"
             )
-        return Optimizers(optimizer, local)
+        return Optimizers(optimizer, local, regional)
 
     def _check_data(self) -> None:
         """Raise ValueError for a partition of data that all workers share, and for owned data that nothing divides."""
@@ -184,6 +204,14 @@ class Experiment:
             raise ValueError("partition would do nothing with data=shared, where every worker takes samples of all: add data=owned")
         elif self.epochs != "independent":
             raise ValueError(f"epochs={self.epochs} would do nothing with data=shared, whose epochs are those of all: add data=owned")
+
+    def _check_regions(self) -> None:
+        """Raise ValueError for regions that cannot be, or whose servers compute on cores that nobody describes."""
+        if self.regions is not None and self.cluster.shares_cores:
+            raise ValueError(
+                f"cluster={self.cluster.name} has hosts, CPU work of messages or quotas by periods, which are not described for local "
+                "servers: leave them out, or take a method with one server"
+            )
 
     def _check_autocast(self) -> None:
         """Raise ValueError for an autocast that would have no effect."""
@@ -204,12 +232,20 @@ class Experiment:
             )
         if self.local_optimizer is None and self.coordination.needs_local_steps is not None:
             raise ValueError(f"local_optimizer is none, but {self.coordination.needs_local_steps}: add one, such as local_optimizer=sgd")
+        if self.regional_optimizer is not None and not self.coordination.has_local_servers:
+            raise ValueError(f"regional_optimizer would do nothing, as {coordination} has no local servers: take regional_optimizer=none")
+        if self.regional_optimizer is None and self.coordination.has_local_servers:
+            raise ValueError(
+                "regional_optimizer is none, but local servers step along what workers push: add one, such as "
+                "regional_optimizer=delayed_nesterov"
+            )
         recipe, schedule = self.optimizer.optimizer, self.optimizer.schedule
         self.coordination.compensation.suits(recipe.target, recipe.options, None if schedule is None else schedule.target)
 
 
 class Optimizers(NamedTuple):
-    """The optimizer that makes versions, and the optimizer of the workers' local steps, if they take any."""
+    """The optimizer that makes versions, and those of the workers' local steps and of local servers, if there are any."""
 
     main: Optimizer
     local: Optimizer | None = None
+    regional: Optimizer | None = None

@@ -13,7 +13,7 @@ from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.stop import StopRule
-from hetsim.workloads.task import Task
+from hetsim.workloads.task import Optimizer, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Preparation:
                 return saved.snapshot()
         start = self.start
         state = RankState(rank=rank)
-        self.restart(state, start, optimizer=self.optimizers.main.initial())
+        self.restart(state, start, optimizer=self.optimizer_of(rank).initial())
         if rank == self.experiment.num_workers:
             state.num_updates = start.version
         return state
@@ -63,9 +63,14 @@ class Preparation:
             times.skip(num_gradients)
         return times
 
+    def optimizer_of(self, rank: int) -> Optimizer:
+        """What takes the steps of `Update` on a rank."""
+        local_server = rank > self.experiment.num_workers
+        return self.optimizers.regional if local_server and self.optimizers.regional is not None else self.optimizers.main
+
     def service_times(self, server: RankState) -> ServiceTimes:
-        """The times of the server's updates, from the position of its stream on."""
-        times = ServiceTimes(self.experiment.cluster, seed=self.experiment.seed)
+        """The times of a server's updates, from the position of its stream on."""
+        times = ServiceTimes(self.experiment.cluster, seed=self.experiment.seed, number=server.rank - self.experiment.num_workers)
         times.skip(server.num_updates)
         return times
 
@@ -122,6 +127,13 @@ def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan,
         before, now = ("shared", "owned") if plan.pools is not None else ("owned", "shared")
         raise ValueError(f"data={now} cannot go on from a checkpoint of a run with data={before}: resume it with data={before}")
     num_workers, with_server = experiment.num_workers, experiment.coordination.needs_server
+    if experiment.regions is not None and checkpoint.ranks and len(checkpoint.ranks) != experiment.num_ranks:
+        raise ValueError(
+            f"the checkpoint is of a run of {len(checkpoint.ranks)} ranks, and this one has {experiment.num_ranks}: a run with local "
+            "servers is resumed with as many workers and regions"
+        )
+    if experiment.regions is not None:
+        return checkpoint
     num_before = len(checkpoint.ranks) - with_server if checkpoint.ranks else len(cursors.of)
     if num_before == num_workers:
         return checkpoint

@@ -61,6 +61,7 @@ class Membership:
         self.coordination = experiment.coordination
         self.faults = self.cluster.faults
         self.num_workers = experiment.num_workers
+        self.server_of = experiment.server_of
         self.leader = experiment.leader
         """The rank whose commits count."""
         self.generation = 0
@@ -246,7 +247,7 @@ class Membership:
             if lost.rank in world.collectives.members or world.collectives.is_regrouping:
                 self._change_membership()
         else:
-            world.messaging.report_loss(world.processes[self.leader], lost.rank)
+            world.messaging.report_loss(world.processes[self.server_of(lost.rank)], lost.rank)
 
     def _return(self, rank: int) -> None:
         """A node returns, or joins for the first time, and starts its program."""

@@ -65,11 +65,12 @@ class EventWorld:
         self._checkpoints = None if keep is None else Checkpoints(keep)
         self._optimizer = optimizers.main if coordination.needs_server else SharedSteps(optimizers.main)
         self._local_optimizer = optimizers.local
+        self._regional_optimizer: Any = optimizers.regional
         states = [self.prepared.rank_state(rank) for rank in range(experiment.num_ranks)]
         self._optimizer_at_commit: Any = states[experiment.leader].optimizer
         self._num_gradients_before = [state.num_gradients for state in states[:num_workers]]
         self._times = [self.prepared.step_times(rank, num_gradients=count) for rank, count in enumerate(self._num_gradients_before)]
-        self._service = self.prepared.service_times(states[-1])
+        self._service = {state.rank: self.prepared.service_times(state) for state in states[num_workers:]}
         self._num_workers = num_workers
         self._may_crash = self.membership.faults.nodes
         self._record_gradient = interval_recorder(observers, GRADIENT) or ignore
@@ -180,11 +181,12 @@ class EventWorld:
     def update(self, process: RankProcess, effect: fx.Update, callback: Callback) -> Any:
         """Takes seconds_per_update of the server or the node."""
         state, rank = process.state, process.rank
-        weights = state.update(self._optimizer, effect.at, effect.gradient, effect.fragment)
+        optimizer = self._optimizer if rank <= self._num_workers else self._regional_optimizer
+        weights = state.update(optimizer, effect.at, effect.gradient, effect.fragment)
         if rank < self._num_workers:
             seconds = self._times[rank].update_seconds(self.env.now)
         else:
-            seconds = self._service.update_seconds(effect.gradient)
+            seconds = self._service[rank].update_seconds(effect.gradient)
         return self._updated(rank, seconds, state.version, weights, callback)
 
     def local_update(self, process: RankProcess, effect: fx.LocalUpdate, callback: Callback) -> Any:

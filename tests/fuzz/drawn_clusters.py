@@ -47,6 +47,8 @@ def _house(rng: Random, cluster: dict[str, Any]) -> None:
     network.pop("racks", None)
     if racks:
         network["racks"] = racks
+    if len(racks) < 2:
+        network.pop("between", None)
 
 
 def slowdown(rng: Random) -> str:
@@ -137,6 +139,11 @@ def _racks(rng: Random) -> dict[str, Any]:
     return {name: _entry(rng, "network.racks", required=()) for name in rng.sample(RACKS, rng.randint(1, 3))}
 
 
+def _between(rng: Random) -> list[dict[str, Any]]:
+    ways: list[dict[str, Any]] = [{"racks": list(RACKS[:2]), "bytes_per_second": rng.choice(RATES)}]
+    return [way | ({"latency_seconds": rng.choice(TIMES)} if rng.random() < 0.5 else {}) for way in ways]
+
+
 def _calibrated(rng: Random) -> dict[str, Any]:
     texts = {name: rng.choice(("digits", "x86_64", "2026-11-23")) for name in ("date", "machine", "workload", "dtype", "torch")}
     samples = sorted(rng.choices(SIZES, k=2))
@@ -177,6 +184,7 @@ PARTS: dict[str, Callable[[Random], Any]] = {
     "cost_per_hour": lambda rng: rng.choice((0, 0.5, 3)),
     "rack": lambda rng: rng.choice((*RACKS[:2], None, None, None)),
     "racks": _racks,
+    "between": _between,
     "within": lambda rng: rng.choice((*RACKS, None, None)),
     "all_reduce": lambda rng: rng.choice(("ring", "halving_doubling", "two_level")),
     "shards": lambda rng: rng.choice((1, 2, 5)),

@@ -11,7 +11,7 @@ from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, Node
 from hetsim.cluster.parse.faults import _faults
 from hetsim.cluster.parse.hosts import _hosts
-from hetsim.cluster.parse.network import _network, _racks, _server
+from hetsim.cluster.parse.network import _between, _network, _racks, _server
 from hetsim.cluster.parse.nodes import _nodes, _with
 from hetsim.cluster.parse.validity import _calibrated
 from hetsim.cluster.parse.values import LINKS, _list, _number
@@ -42,7 +42,7 @@ def parse_cluster(config: Any) -> Cluster:
     cluster = Cluster(
         name=entries["name"],
         nodes=tuple(nodes),
-        network=replace(network, racks=racks),
+        network=replace(network, racks=racks, between=_between(shared.get("between"), racks)),
         server=server,
         faults=_faults(entries.get("faults"), len(nodes)),
         hosts=_hosts(entries.get("hosts"), nodes, server),

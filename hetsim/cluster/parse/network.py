@@ -8,14 +8,14 @@ from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.collectives import ALGORITHMS
-from hetsim.cluster.model import Network, Node, Rack, Server
+from hetsim.cluster.model import Between, Network, Node, Rack, Server
 from hetsim.cluster.parse.hosts import CPU, _communication, _cpu
-from hetsim.cluster.parse.values import LINKS, _distribution, _number, _rate, _table
+from hetsim.cluster.parse.values import LINKS, _distribution, _list, _number, _rate, _table
 
 
 def _network(config: Any) -> Network:
     required = ("latency_seconds", "bytes_per_second")
-    optional = ("jitter_seconds", "sharing_noise", "all_reduce", "all_reduce_table", "racks", "cpu", *LINKS)
+    optional = ("jitter_seconds", "sharing_noise", "all_reduce", "all_reduce_table", "racks", "between", "cpu", *LINKS)
     entry = checks.mapping("cluster.network", config, required=required, optional=optional)
     table = entry.get("all_reduce_table")
     algorithm = "ring" if entry.get("all_reduce") is None else entry["all_reduce"]
@@ -76,6 +76,32 @@ def _racks(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Rack
         if name not in occupied:
             raise ValueError(f"{key}.{name} has nothing in it: give rows of cluster.nodes rack: {name}, or leave it out")
     return {name: _rack(f"{key}.{name}", entry, _members(name, nodes, inside)) for name, entry in entries.items()}
+
+
+def _between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str], Between]:
+    """By pairs of racks; ValueError if one is not described, is no neighbour of the other, or is given twice."""
+    key, ways = "cluster.network.between", {}
+    for place, value in enumerate(_list(key, [] if config is None else config, "ways such as {racks: [a, b], bytes_per_second: 1e8}")):
+        row = f"{key}[{place}]"
+        entry = checks.mapping(row, value, required=("racks", "bytes_per_second"), optional=("latency_seconds",))
+        names = [str(name) for name in _list(f"{row}.racks", entry["racks"], "two racks")]
+        if len(names) != 2 or names[0] == names[1]:
+            raise ValueError(f"{row}.racks must be two racks, such as [a, b], not {entry['racks']!r}")
+        for name in names:
+            if name not in racks:
+                raise ValueError(
+                    f"{row} names rack {name!r}, which cluster.network.racks does not describe{checks.suggestion(name, racks)}"
+                )
+        if racks[names[0]].within != racks[names[1]].within:
+            raise ValueError(f"{row}.racks are within different racks, {' and '.join(names)}: give the way between the outer ones")
+        pair: frozenset[int | str] = frozenset(f"rack {name}" for name in names)
+        if pair in ways:
+            raise ValueError(f"{key} has the way between {' and '.join(names)} twice: leave one of them out")
+        ways[pair] = Between(
+            bytes_per_second=_rate(f"{row}.bytes_per_second", entry["bytes_per_second"]),
+            latency_seconds=_number(row, entry, "latency_seconds", None),
+        )
+    return ways
 
 
 def _members(rack: str, nodes: Sequence[Node], inside: Mapping[str, str | None]) -> list[Node]:

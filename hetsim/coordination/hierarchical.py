@@ -1,0 +1,285 @@
+"""Asynchronous local SGD on two tiers of servers: a local one in each region, and a global one that merges what the regions learn."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from hetsim import checks
+from hetsim.coordination.async_local_steps import AsyncLocalSteps
+from hetsim.coordination.outstanding import Holding, Outstanding
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.regions import Regions
+from hetsim.coordination.state import State
+from hetsim.effects import Batch, Commit, Contribution, Message, Node, Now, PeerLost, Program, Receive, Send, Update
+from hetsim.policies.admission import Decision, EveryGradient
+from hetsim.policies.compensation import NoCompensation
+from hetsim.policies.compression import NoCompression
+from hetsim.policies.weighting import NoDiscount, PerWorker
+from hetsim.vector import Vector, with_tail
+
+ASKS, PUSHED, RETURNS = range(3)
+"""What a local server tells the global one: it needs ranges for a worker, a worker has pushed, a range will not be computed."""
+RANGE, MORE, END = range(3)
+"""What the global server tells a local one: a worker's next range (empty: there is none), there may be ranges again, the run is over."""
+MAX_AHEAD = 100
+"""Ranges that a local server holds in advance for each worker, at most."""
+MAX_GRADIENTS_AHEAD = 100_000
+
+
+Range = tuple[Batch, int, int]
+"""Positions, the samples of a local step, and the epoch, by which the local learning rate goes."""
+
+
+@dataclass
+class Reserve:
+    """What a local server knows of one of its workers."""
+
+    ranges: deque[Range] = field(default_factory=deque)
+    """Those that it may take next."""
+    computes: Range | None = None
+    asked: deque[float] = field(default_factory=deque)
+    """When the global server was asked for ranges that have not come."""
+    ahead: int = 1
+    """How many ranges it is to have in advance."""
+    seconds: float = math.inf
+    """Of the local steps before its last push."""
+
+    def provide(self, trip: float) -> None:
+        """Hold as many ranges as are computed while a question or U is on its way, and the answer."""
+        if self.seconds < math.inf:
+            during = trip / self.seconds if self.seconds else trip and math.inf
+            self.ahead = max(self.ahead, 1 + math.floor(min(during, MAX_AHEAD - 1)))
+
+    def take_back(self) -> None:
+        """It crashed: what it was computing is the first that is to be computed."""
+        if self.computes is not None:
+            self.ranges.appendleft(self.computes)
+            self.computes = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing that it computes, may take or may get."""
+        return not (self.computes or self.ranges or self.asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HierarchicalLocalSteps(AsyncLocalSteps):
+    """In region r: L ← step(L, w_i − x_i) at each push; after K of them U = R − L is sent, and W ← step(W, U), L ← (1−α) L + αW, R ← L.
+
+    HALoS (arXiv 2506.04531), with Delayed Nesterov for the steps of both tiers. A worker is served by its local server alone and
+    never waits for U. One U of a region is on its way at most; what is pushed meanwhile moves L and never reaches W: it is counted as
+    discarded. With one region, no latency, K = α = 1 and plain steps of rate 1 along U it is asynchronous local SGD.
+
+    The global server hands out the ranges; a local one holds some in advance for each of its workers: as many as it computes during the
+    longest round trip so far. In the first ones workers may wait. A resumed run begins with L = R = W in every region.
+    """
+
+    has_local_servers: ClassVar[bool] = True
+    aligns_epochs: ClassVar[bool] = False
+
+    merge_every: int
+    """K"""
+    merge_weight: float
+    """α"""
+    steps: str = "by_speed"
+    """by_speed: H_i = max(1, ⌈H v_i / max v⌉) local steps, DyLU; equal: H."""
+    num_regions: int | None = None
+    """Regions of consecutive workers; None: the outermost racks of the cluster are the regions."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("coordination.merge_every", self.merge_every)
+        if not 0 < checks.number("coordination.merge_weight", self.merge_weight) <= 1:
+            raise ValueError(f"coordination.merge_weight must be above 0 and at most 1, not {self.merge_weight}")
+        checks.choice("coordination.steps", self.steps, ("by_speed", "equal"))
+        if self.num_regions is not None:
+            checks.whole("coordination.num_regions", self.num_regions)
+        why = "a local server steps along each push as it is: leave this axis as the method sets it"
+        self.only("admission", EveryGradient, why)
+        self.only("weighting", PerWorker, why)
+        self.only("discount", NoDiscount, why)
+        self.only("compensation", NoCompensation, why)
+        self.only("compression", NoCompression, why)
+
+    @property
+    def num_ahead(self) -> int:
+        return min(MAX_GRADIENTS_AHEAD, self.period * (MAX_AHEAD + 2))
+
+    def regions(self, racks: tuple[int, ...]) -> Regions:
+        """By the outermost rack of each worker, as numbers 0, 1, …, or as many as `num_regions` says."""
+        if self.num_regions is None:
+            return Regions(racks)
+        if max(racks):
+            raise ValueError(
+                f"coordination.num_regions={self.num_regions}, but the cluster has racks, and these are the regions: take "
+                "coordination.num_regions=null"
+            )
+        if self.num_regions > len(racks):
+            raise ValueError(f"coordination.num_regions={self.num_regions} is more than the cluster's {len(racks)} workers: lower it")
+        return Regions.consecutive(len(racks), self.num_regions)
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[State | None]:
+        assert plan.regions is not None
+        if node.rank < plan.num_workers:
+            return self.worker(replace(node, local_server=plan.regions.server_of(node.rank)), plan, state)
+        return self.global_server(node, plan, state) if node.rank == plan.num_workers else self.local_server(node, plan, state)
+
+    def local_server(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """Step along each push and answer it at once; every K pushes send U, and merge W when it comes; until the global server ends."""
+        assert plan.regions is not None
+        above, alpha, k = plan.num_workers, self.merge_weight, self.merge_every
+        reserves = {rank: Reserve() for rank in plan.regions.members(node.rank)}
+        active = set(reserves) - plan.absent
+        weights = reference = state.weights  # L and R
+        version, num_pushed, sent_at, trip = state.version, 0, 0.0, 0.0
+        waiting: set[int] = set()
+        dry = ended = False
+        while active or not ended:
+            try:
+                message = yield from Receive()
+            except PeerLost as lost:
+                if lost.rank is None:
+                    raise
+                active.discard(lost.rank)
+                waiting.discard(lost.rank)
+                changed = [lost.rank]
+                reserves[lost.rank].take_back()
+            else:
+                rank, changed = message.source, [*reserves]
+                if rank != above:
+                    waiting.add(rank)
+                    active.add(rank)
+                    reserve, changed = reserves[rank], [rank]
+                    if message.payload is None:  # its first message; if it computes, it crashed, and came back before that was detected
+                        reserve.take_back()
+                    elif reserve.computes and not ended:
+                        batch, _, _ = reserve.computes
+                        reserve.computes = None
+                        reserve.seconds = message.seconds
+                        reserve.provide(trip)
+                        weights = yield from Update(weights, message.payload)
+                        num_pushed += 1
+                        yield from Send(
+                            above, told=PUSHED, rank=rank, batch=batch, version=message.version, seconds=message.seconds,
+                            loss=message.loss, steps=message.steps, reaches=int(num_pushed <= k),
+                        )  # fmt: skip
+                        if num_pushed == k:
+                            yield from Send(above, self.progress(reference, weights, plan), version=version)
+                            sent_at = yield from Now()
+                elif message.payload is not None:
+                    weights = reference = (1 - alpha) * weights + alpha * message.payload
+                    version, num_pushed = message.version, 0
+                    trip = max(trip, (yield from Now()) - sent_at)
+                    for reserve in reserves.values():
+                        reserve.provide(trip)
+                elif message.told == RANGE:
+                    reserve, changed = reserves[message.rank], [message.rank]
+                    trip = max(trip, (yield from Now()) - reserve.asked.popleft())
+                    if message.batch:
+                        reserve.ranges.append((message.batch, message.share, message.epoch))
+                    dry = not message.batch
+                elif message.told == MORE:
+                    dry = False
+                else:
+                    ended = True
+            if ended:
+                for rank in sorted(waiting):
+                    yield from Send(rank, version=version, batch=Batch(0, 0))
+                active -= waiting
+                waiting.clear()
+                continue
+            for rank in changed:
+                reserve = reserves[rank]
+                if rank in waiting and reserve.ranges:
+                    waiting.discard(rank)
+                    batch, share, epoch = reserve.computes = reserve.ranges.popleft()
+                    yield from Send(rank, weights, version=version, batch=batch, share=share, epoch=epoch)
+                if rank in active and not dry and len(reserve.asked) + len(reserve.ranges) < reserve.ahead:
+                    now = yield from Now()
+                    while len(reserve.asked) + len(reserve.ranges) < reserve.ahead:
+                        reserve.asked.append(now)
+                        yield from Send(above, told=ASKS, rank=rank)
+                if rank not in active and not reserve.asked:
+                    while reserve.ranges:
+                        yield from Send(above, told=RETURNS, batch=reserve.ranges.popleft()[0])
+            if 0 < num_pushed < k and (dry or not active) and all(reserve.is_empty for reserve in reserves.values()):
+                num_pushed = k  # the last pushes: no more will come
+                yield from Send(above, self.progress(reference, weights, plan), version=version)
+                sent_at = yield from Now()
+
+    def global_server(self, node: Node, plan: Plan, state: State) -> Program[State | None]:
+        """Step along each U and send W back, and hand out ranges, until all of them are applied or discarded."""
+        regions = plan.regions
+        assert regions is not None
+        outstanding = Outstanding.of(plan, state, range(plan.num_workers))
+        state = state.evolve(outstanding=outstanding, next_sample=outstanding.next_sample)
+        pushed: dict[int, list[Contribution]] = {server: [] for server in regions.servers}
+        dry: set[int] = set()
+        going = True
+        while going and (outstanding or outstanding.has_next(plan)):
+            message = yield from Receive()
+            server = message.source
+            if message.payload is not None:
+                applied = [replace(c, staleness=state.version - c.version) for c in pushed[server]]
+                pushed[server] = []
+                weights = yield from Update(state.weights, message.payload)
+                state = self.settled(state, outstanding, Decision(apply=tuple(applied)), plan)
+                state = state.evolve(version=state.version + 1, weights=weights)
+                going = yield from Commit(state.version, state, applied)
+                if going:
+                    yield from Send(server, state.weights, version=state.version)
+            elif message.told == ASKS:
+                share, rank = self.allocation.shares(state.allocation)[message.rank], message.rank
+                batch = outstanding.take(plan, rank, share, self.num_steps(node, rank))
+                if batch:
+                    outstanding.holding[batch.pool, batch.start] = Holding(batch, None, state.version)
+                else:
+                    dry.add(server)
+                yield from Send(server, told=RANGE, rank=rank, batch=batch, share=share, epoch=plan.epoch(state.num_samples))
+            elif message.told == PUSHED:
+                contribution = self.reported(message, state)
+                node.own["step_seconds"] = {**node.own.get("step_seconds", {}), message.rank: message.seconds / message.steps}
+                if message.reaches:
+                    pushed[server].append(contribution)
+                else:
+                    state = self.settled(state, outstanding, Decision(drop=(contribution,)), plan)
+            else:
+                outstanding.lose((message.batch.pool, message.batch.start))
+                for server in sorted(dry):
+                    yield from Send(server, told=MORE)
+                dry.clear()
+        for server in regions.servers:
+            yield from Send(server, told=END)
+        return state.evolve(outstanding=(), next_sample=outstanding.next_sample) if going else None
+
+    def progress(self, reference: Vector, weights: Vector, plan: Plan) -> Vector:
+        """U = R − L."""
+        return with_tail(reference - weights, weights, plan.num_parameters)
+
+    def num_steps(self, node: Node, rank: int) -> int:
+        """H_i: with `by_speed` in proportion to how many steps a second the worker last took, and one step before it was measured."""
+        if self.steps == "equal":
+            return self.period
+        seconds = node.own.get("step_seconds", {})
+        if rank not in seconds:
+            return 1
+        share = min(seconds.values()) / seconds[rank] if seconds[rank] else 1.0
+        return max(1, math.ceil(self.period * share - 1e-9))
+
+    def reported(self, message: Message, state: State) -> Contribution:
+        """A push, as its local server has told of it."""
+        return Contribution(
+            message.rank, message.batch, message.version, message.seconds, message.loss, state.version - message.version,
+            num_gradients=message.steps,
+        )  # fmt: skip
+
+    def settled(self, state: State, outstanding: Outstanding, decision: Decision, plan: Plan) -> State:
+        """The state once these pushes have reached W, or never will: their ranges are not outstanding any more."""
+        for c in decision.apply + decision.drop:
+            del outstanding.holding[c.batch.pool, c.batch.start]
+        num_samples = state.num_samples + sum(c.samples for c in decision.apply)
+        state = state.evolve(num_samples=num_samples, next_sample=outstanding.next_sample)
+        return self.observed(plan, state, decision)
