@@ -28,6 +28,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.coordination.stopping_server.StoppingServer",
         "hetsim.coordination.streaming_steps.StreamingSteps",
         "hetsim.coordination.table_server.TableServer",
+        "hetsim.coordination.trials.Trials",
     ),
     "allocation": (
         "hetsim.policies.allocation.Even",

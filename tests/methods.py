@@ -114,6 +114,7 @@ STOPPING = ("rennala_stops", "ringmaster_stops")
 METHODS: dict[str, Row] = {
     "ssgd": Row(synchronous),
     "backup": Row(lambda run: staleness(run) == {0} and sizes(run) == {3} and run.states[-1].num_samples_discarded > 0),
+    "mindflayer": Row(lambda run: synchronous(run) and steps(run) == {2}),
     "asgd": Row(asynchronous),
     "ssp": Row(lambda run: asynchronous(run) and any(state.admission.waiting for state in run.states)),
     "softsync": Row(lambda run: sizes(run) == {2} and max(staleness(run)) > 1),
@@ -384,6 +385,20 @@ IDENTITIES: dict[str, Identity] = {
         parameters=True,
         keys={"num_nodes": 3, "one": {"admission": {"batch": 3}}},
         equal_nodes=True,
+    ),
+    "mindflayer of one trial without a limit is ssgd on a server": Identity(
+        ("method=mindflayer",),
+        ("method=ssgd", "coordination=parameter_server"),
+        times=True,
+        parameters=True,
+        keys={"one": {"coordination": {"trials": 1}}},
+    ),
+    "mindflayer whose limits are never met is mindflayer without": Identity(
+        ("method=mindflayer",),
+        ("method=mindflayer",),
+        times=True,
+        parameters=True,
+        keys={"one": {"coordination": {"within": [1e3, 1e4, 1e5], "success": 1.0}}},
     ),
     "ringleader of one worker is asgd": Identity(
         ("method=ringleader",), ("method=asgd",), times=True, parameters=True, keys={"num_nodes": 1}, equal_nodes=True

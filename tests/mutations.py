@@ -87,6 +87,14 @@ MUTATIONS = (
     Mutation("rennala", "groups of N", ON_TIME, "        return self.batch", "        return num_workers", RULES),
     Mutation("ringmaster_stops", "stopped one version late", BOUNDS, "delay >= self.max_delay", "delay > self.max_delay", STOPPED),
     Mutation("rennala_stops", "nobody is stopped", ON_TIME, "return delay > 0", "return delay > 10**9", STOPPED),
+    Mutation(
+        "mindflayer",
+        "Σ B_i in place of Σ B_i p_i",
+        "hetsim/coordination/trials.py",
+        "c.num_trials * self.probability(measured, c.rank)",
+        "c.num_trials",
+        "tests/owned/test_trials.py",
+    ),
     Mutation("malenia", "each gradient counts the same", WEIGHTING, "(len(m) * m[contribution.rank])", "len(contributions)", RULES),
     Mutation(
         "ringleader",

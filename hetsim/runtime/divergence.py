@@ -18,6 +18,7 @@ class Divergence:
 
     def __init__(self, samples_per_epoch: int, *, num_samples: int = 0) -> None:
         """For a run that begins after so many samples; above 0 if it resumes."""
+        self._num_samples = num_samples
         self.reason: str | None = None
         """Why, and at which version; None: it has not diverged."""
         self.version: int | None = None
@@ -27,8 +28,9 @@ class Divergence:
 
     def observe(self, version: int, num_samples: int, applied: Sequence[Contribution]) -> bool:
         """Whether the run has diverged, now that this version of so many samples is made of these contributions."""
-        if self.reason is not None or not applied:
+        if self.reason is not None or num_samples == self._num_samples:  # of a version without samples nobody has a loss
             return self.reason is not None
+        self._num_samples = num_samples
         loss = mean_loss(applied)
         if self._first is None:
             self._first = applied.rounds[0].loss if isinstance(applied, SynchronousContributions) else loss

@@ -147,7 +147,7 @@ class Applied:
                 by_staleness[staleness] = by_staleness.get(staleness, 0) + 1
                 if staleness > largest:
                     largest = staleness
-                if contribution.num_gradients > 1:
+                if contribution.num_gradients != 1:
                     self._more_gradients[rank] += contribution.num_gradients - 1
         if largest > self.staleness_max:
             self.staleness_max = largest

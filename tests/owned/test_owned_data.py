@@ -33,7 +33,8 @@ LABELS = np.random.default_rng(3).permutation(np.repeat(np.arange(10), 40))
 BALANCED = Divisible("by hand", len(LABELS), LABELS)
 FAULTS = {"schedule": [{"nodes": [1], "crash": 0.02, "repair": 0.08}, {"nodes": [2], "join": 0.03}], "detection_seconds": 0.003}
 GONE = {"schedule": [{"nodes": [1], "crash": 0.03}], "detection_seconds": 0.003}
-LOCAL_STEPS = ("local_sgd", "diloco", "streaming_diloco", "fedbuff", "fedasync", "async_local_sgd")
+IN_ROUNDS = ("local_sgd", "diloco", "streaming_diloco", "fedbuff", "fedasync", "async_local_sgd", "mindflayer")
+"""Methods whose workers take ranges for several gradients, which end with an epoch."""
 
 
 @pytest.mark.parametrize("num_workers", [1, 3, 7])
@@ -247,7 +248,7 @@ def test_a_single_pool_is_the_run_without_pools_bit_for_bit(name: str, epochs: s
         for choices, more in (((), {}), (("partition=even",), {"data": "owned", "epochs": epochs}))
     )
 
-    if epochs == "aligned" and name in LOCAL_STEPS:  # whose rounds end with an epoch
+    if epochs == "aligned" and name in IN_ROUNDS:  # whose rounds end with an epoch
         assert tile_pools([c.batch for c in applied(own)], (300,))
     else:
         assert own.rows() == shared.rows()

@@ -1,0 +1,196 @@
+"""MindFlayer SGD: each worker makes a number of trials, of which each is given so many seconds; a version is made of what has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, ClassVar
+
+from hetsim import checks
+from hetsim.coordination.async_local_steps import cut
+from hetsim.coordination.local_steps import MAX_PERIOD
+from hetsim.coordination.outstanding import Holding, Outstanding
+from hetsim.coordination.parameter_server import ParameterServer
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.pushes import Pushes
+from hetsim.coordination.state import State
+from hetsim.effects import Attempt, Batch, Contribution, Message, Node, Program, Receive, Send
+from hetsim.policies.admission import Barrier, Decision
+from hetsim.policies.weighting import PerWorker
+from hetsim.vector import Vector
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Tried(Contribution):
+    """The mean gradient of a worker's `num_gradients` trials that ended in time, of so many; zero if none did."""
+
+    num_trials: int = 0
+    num_samples_cut: int = 0
+    """Samples of the round that no gradient is of."""
+
+
+class Round(list[Contribution]):
+    """The contributions to a version, and Σ B_i p_i, how many trials were to end in time."""
+
+    def __init__(self, tried: Sequence[Contribution], expected: float) -> None:
+        super().__init__(tried)
+        self.expected = expected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials(ParameterServer):
+    """W ← W − η Σ g / Σ_i B_i p_i over all gradients that ended within t_i seconds, of B_i trials of each worker: arXiv 2410.04285.
+
+    All trials of a version are at its weights. One that takes longer is given up, and its samples are tried again, as long as there are
+    trials; what is left then is discarded. p_i = P(T_i ≤ t_i) is known beforehand, or measured: the part of the worker's trials so far
+    that ended in time. One trial without a limit is synchronous SGD.
+    """
+
+    gives_up_gradients: ClassVar[bool] = True
+
+    trials: int | Sequence[int]
+    """B_i: of all workers, or of each"""
+    within: float | Sequence[float] | None = None
+    """t_i in seconds: of all workers, or of each; None: no limit"""
+    success: float | Sequence[float] | None = None
+    """p_i: of all workers, or of each; None: measured"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check("trials", self.trials, lambda key, value: checks.whole(key, value, most=MAX_PERIOD))
+        _check("within", self.within, checks.seconds)
+        _check("success", self.success, _check_probability)
+        why = "a version is of the trials of all workers, which count alike: leave this axis as the method sets it"
+        self.only("admission", Barrier, why)
+        self.only("weighting", PerWorker, why)
+
+    def check(self, num_workers: int) -> None:
+        super().check(num_workers)
+        for key in ("trials", "within", "success"):
+            value = getattr(self, key)
+            if isinstance(value, Sequence) and len(value) != num_workers:
+                raise ValueError(
+                    f"coordination.{key} has {len(value)} numbers, but the cluster has {num_workers} workers: give one for each"
+                )
+
+    @property
+    def num_ahead(self) -> int:
+        return self.trials if isinstance(self.trials, int) else max(self.trials)
+
+    def initial(self, plan: Plan, weights: Vector, profile: Sequence[Contribution] = ()) -> State:
+        """The state before the first step: no trial has been made."""
+        return super().initial(plan, weights, profile).evolve(measured={})
+
+    def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """Pull weights and a range; try each part of it until it ends in time; push the mean; repeat until a range is empty."""
+        own, server = node.own, node.server
+        within = inf if self.within is None else _of(self.within, node.rank)
+        pushes = own.get("compression") or Pushes(self.compression.initial(state.weights))
+        packing = pushes.resumed(state.outstanding)
+        yield from Send(server)
+        message = yield from Receive(server)
+        while message.batch:
+            parts = cut(message.batch, message.share)
+            payload = mean = message.payload - message.payload
+            seconds = loss = 0.0
+            ended = samples = 0
+            for _ in parts:
+                computed = yield from Attempt(message.payload, parts[ended], message.version, within)
+                if computed is not None:
+                    ended += 1
+                    samples += computed.samples
+                    mean = mean + (computed.gradient - mean) * (1 / ended) if ended > 1 else computed.gradient
+                    seconds += (computed.seconds - seconds) / ended
+                    loss += (computed.loss - loss) / ended
+            if ended:
+                packing, payload = self.compression.pack(packing, mean, plan.num_parameters)
+                if packing is not None:
+                    own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
+            header = {"trials": len(parts), "ended": ended, "samples": samples}
+            yield from Send(server, payload, version=message.version, seconds=seconds, loss=loss, **header)
+            computed = payload = mean = None
+            message = yield from Receive(server)
+
+    def next_range(self, plan: Plan, state: State, outstanding: Outstanding, rank: int) -> Batch:
+        """The positions of all trials, each over the worker's share."""
+        return outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank], _of(self.trials, rank))
+
+    def details(self, plan: Plan, state: State, rank: int) -> Mapping[str, Any]:
+        """The samples of a trial."""
+        return {"share": self.allocation.shares(state.allocation)[rank]}
+
+    def contribution(self, message: Message, held: Holding, plan: Plan, state: State) -> Contribution:
+        """The mean of the trials that ended in time; they are of the first samples of the range."""
+        c = super().contribution(message, held, plan, state)
+        return Tried(
+            c.rank, replace(c.batch, samples=message.samples), c.version, c.seconds, c.loss, c.staleness, c.gradient, c.used,
+            num_gradients=message.ended, num_trials=message.trials, num_samples_cut=c.batch.samples - message.samples,
+        )  # fmt: skip
+
+    def corrected(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
+        """The contributions, with Σ B_i p_i; a worker that has none counts with the mean loss of the others."""
+        compensation, tried = super().corrected(plan, state, group)
+        losses = [c.loss for c in tried if c.num_gradients]
+        tried = [c if c.num_gradients or not losses else replace(c, loss=sum(losses) / len(losses)) for c in tried]
+        measured = counted(state.measured, tried)
+        expected = sum(c.num_trials * self.probability(measured, c.rank) for c in tried if isinstance(c, Tried))
+        return compensation, Round(tried, expected)
+
+    def probability(self, measured: Mapping[int, tuple[int, int]], rank: int) -> float:
+        """p_i."""
+        if self.success is not None:
+            return float(_of(self.success, rank))
+        ended, trials = measured[rank]
+        return ended / trials
+
+    def factors(self, group: Sequence[Contribution], plan: Plan) -> list[float]:
+        """m_i / Σ B_j p_j, where m_i of worker i's trials ended in time."""
+        expected = group.expected if isinstance(group, Round) else sum(c.num_gradients for c in group)
+        return [c.num_gradients / expected if expected else 0.0 for c in group]
+
+    def observed(self, plan: Plan, state: State, decision: Decision) -> State:
+        """The state after the allocation has observed a mean trial of each worker; with what was discarded, and how many trials ended."""
+        seen = decision.apply + decision.drop
+        steps = [replace(c, batch=replace(c.batch, samples=round(c.samples / c.num_gradients))) for c in seen if c.num_gradients]
+        allocation = self.allocation.observe(state.allocation, steps, plan.epoch(state.num_samples))
+        discarded = sum(c.num_samples_cut for c in seen if isinstance(c, Tried)) + sum(c.samples for c in decision.drop)
+        num_samples_discarded = state.num_samples_discarded + discarded
+        return state.evolve(allocation=allocation, num_samples_discarded=num_samples_discarded, measured=counted(state.measured, seen))
+
+    def remark(self, last: State) -> str | None:
+        """Whose trials were all given up."""
+        never = [rank for rank, (ended, _) in sorted((last.measured or {}).items()) if not ended]
+        if not never:
+            return super().remark(last)
+        ranks = ", ".join(map(str, never[:8])) + (", …" if len(never) > 8 else "")
+        return (
+            f"no trial of rank {ranks} ended within coordination.within, so its samples have had no part in the run: give it more seconds"
+        )
+
+
+def counted(measured: Mapping[int, tuple[int, int]], tried: Sequence[Contribution]) -> dict[int, tuple[int, int]]:
+    """How many trials of each worker have ended in time, of how many, with these ones."""
+    counts = dict(measured)
+    for c in tried:
+        if isinstance(c, Tried):
+            ended, trials = counts.get(c.rank, (0, 0))
+            counts[c.rank] = ended + c.num_gradients, trials + c.num_trials
+    return counts
+
+
+def _of(value: Any, rank: int) -> Any:
+    return value[rank] if isinstance(value, Sequence) else value
+
+
+def _check(name: str, value: Any, check: Callable[[str, Any], object]) -> None:
+    key = f"coordination.{name}"
+    if value is None and name != "trials":
+        return
+    for each in value if isinstance(value, list | tuple) else [value]:
+        check(key, each)
+
+
+def _check_probability(key: str, value: Any) -> None:
+    if checks.number(key, value) > 1:
+        raise ValueError(f"{key} is a probability, at most 1, not {value!r}")
