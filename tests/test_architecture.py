@@ -104,7 +104,7 @@ def test_methods_know_no_world(name: str):
 
 ONLY = {
     "simpy": ("hetsim/sim/",),
-    "torch.distributed": ("hetsim/dist/",),
+    "torch.distributed": ("hetsim/dist/", "hetsim/ddp/"),
     "torchvision": ("hetsim/workloads/data/torchvision.py", "hetsim/workloads/models/torchvision.py"),
     "hydra": ("hetsim/cli/",),
     "omegaconf": ("hetsim/cli/",),
@@ -113,7 +113,7 @@ ONLY = {
 
 @pytest.mark.parametrize("module", ONLY)
 def test_each_world_is_known_in_one_place(module: str):
-    """SimPy in sim, torch.distributed in dist, torchvision in vision.py, Hydra in run.py: there, and nowhere else."""
+    """SimPy in sim, torch.distributed in dist and ddp, torchvision in vision.py, Hydra in run.py: there, and nowhere else."""
     who = [name for name, text in FILES.items() if knows(text, module)]
 
     assert [name for name in who if not name.startswith(ONLY[module])] == []
@@ -151,6 +151,8 @@ MAY_IMPORT = {
         *("hetsim.dist", "hetsim.runtime", "hetsim.coordination", "hetsim.cluster", "hetsim.workloads", "hetsim.results"),
         *("hetsim.effects", "hetsim.vector", "hetsim.checks", "hetsim.errors", "hetsim.memory"),
     ),
+    "hetsim/ddp/trace.py": ("hetsim.ddp", "hetsim.policies", "hetsim.effects", "hetsim.runtime", "hetsim.results", "hetsim.checks"),
+    "hetsim/ddp/": ("hetsim.ddp", "hetsim.policies", "hetsim.effects", "hetsim.checks"),
     "hetsim/calibration/": ("hetsim.calibration", "hetsim.coordination", "hetsim.cluster", "hetsim.effects", "hetsim.vector"),
     "hetsim/results/": (
         *("hetsim.results", "hetsim.runtime", "hetsim.checks", "hetsim.errors", "hetsim.memory", "hetsim.registry", "hetsim.shipped"),
@@ -405,6 +407,22 @@ def test_an_experiment_is_checked_before_torch_is_imported():
     """)
 
     assert loaded & {"torch", "torchvision", "scipy.stats", "sklearn", "matplotlib", "pyarrow"} == set()
+
+
+@pytest.mark.slow
+def test_a_team_needs_torch_and_policies_only():
+    """A user's own script imports no config system, no simulator and no pictures with it."""
+    loaded = modules_after("import hetsim.ddp")
+
+    assert loaded & {"hydra", "omegaconf", "simpy", "matplotlib", "scipy", "sklearn", "pyarrow"} == set()
+    assert {name for name in loaded if name.startswith("hetsim.")} & {
+        "hetsim.sim",
+        "hetsim.dist",
+        "hetsim.cli",
+        "hetsim.runtime",
+        "hetsim.results",
+    } == set()
+    assert {"torch", "hetsim.policies.allocation"} <= loaded
 
 
 def test_pytest_looks_into_every_folder_of_the_tests(pytestconfig: pytest.Config) -> None:

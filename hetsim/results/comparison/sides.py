@@ -78,6 +78,8 @@ class Sides:
     def different(self) -> dict[str, tuple[Any, Any]]:
         """The dotted keys in which the sides' configs differ, with both values, except those that may differ in a comparison."""
         found = differences(self.first.config, self.second.config)
+        if any("script" in side.config for side in self.both):  # a Team knows little of the script that it is in
+            found = {key: values for key, values in found.items() if None not in values and key != "script"}
         if self.repeats:
             found.pop("seed", None)
             one, other = (", ".join(map(str, side.seeds)) for side in self.both)

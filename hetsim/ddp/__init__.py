@@ -1,0 +1,5 @@
+"""hetsim in somebody's own DistributedDataParallel script: each rank takes its share of the batch, and the gradient is the serial one."""
+
+from hetsim.ddp.team import Team
+
+__all__ = ["Team"]

@@ -1,0 +1,59 @@
+"""When a step of this rank began and when its gradients were computed: on the CPU, or on the GPU that computes them."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+
+
+class Clock(ABC):
+    """Marks moments now, and says later which they were. No mark waits for the device."""
+
+    @abstractmethod
+    def mark(self) -> Any:
+        """This moment of what the calling thread computes."""
+
+    @abstractmethod
+    def seconds(self, mark: Any) -> float:
+        """The moment of a mark, in seconds of the host's clock; waits until it is reached."""
+
+
+class HostClock(Clock):
+    """Of computation on the CPU."""
+
+    def mark(self) -> float:
+        """The host's time."""
+        return time.perf_counter()
+
+    def seconds(self, mark: float) -> float:
+        """The mark itself."""
+        return mark
+
+
+class CudaClock(Clock):
+    """Of computation on a CUDA device: a mark is an event on the current stream, reached when what was queued before it is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._first = self.mark()
+        self._first.synchronize()
+        self._began = time.perf_counter()
+
+    def mark(self) -> torch.cuda.Event:
+        """An event on the current stream of the device."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def seconds(self, mark: torch.cuda.Event) -> float:
+        """Waits for the event."""
+        mark.synchronize()
+        return self._began + float(self._first.elapsed_time(mark)) / 1e3
+
+
+def clock_of(device: torch.device) -> Clock:
+    """The clock for a model on this device."""
+    return CudaClock(device) if device.type == "cuda" else HostClock()

@@ -1,0 +1,173 @@
+"""What the ranks tell each other beside gradients: what they agree on at the start, and the seconds that their windows took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+
+from hetsim.ddp.clock import Clock
+from hetsim.ddp.schedule import Step
+from hetsim.effects import Batch, Contribution
+from hetsim.policies.allocation import Allocation
+
+LEAST_SECONDS = 1e-9
+UNREAD_WINDOWS = 4
+"""Marks of a GPU that are kept before the oldest is read: by then the GPU has passed it, and nothing waits."""
+
+
+class Control:
+    """Collectives on small tensors in the CPU's memory, over a gloo group of their own: they never wait for a GPU, nor for gradients."""
+
+    def __init__(self, group: Any = None) -> None:
+        ranks = None if group is None else dist.get_process_group_ranks(group)
+        self.group = cast(Any, dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None))
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The whole numbers of each rank, in rank order; as many of each."""
+        mine = torch.tensor(numbers, dtype=torch.int64)
+        everything = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(everything, mine, group=self.group)
+        return [each.tolist() for each in everything]
+
+    def sum(self, flat: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, in place."""
+        dist.all_reduce(flat, group=self.group)
+        return flat
+
+    def begin_gather(self, number: float) -> tuple[torch.Tensor, Any]:
+        """Each rank's number, in rank order, once what is returned beside them has been waited for."""
+        numbers = torch.zeros(self.size, dtype=torch.float64)
+        numbers[self.rank] = number
+        return numbers, dist.all_reduce(numbers, group=self.group, async_op=True)
+
+    def gather_rows(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """The rows of all ranks, of which each may have any number."""
+        counts = [count for (count,) in self.gather([len(rows)])]
+        padded = torch.zeros(max(counts), *rows.shape[1:], dtype=rows.dtype)
+        padded[: len(rows)] = rows
+        everything = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(everything, padded, group=self.group)
+        return [each[:count] for each, count in zip(everything, counts, strict=True)]
+
+    def check_agreed(self, **values: int) -> None:
+        """ValueError with one sentence, on every rank, if a value is not the same on all of them."""
+        everything = self.gather(list(values.values()))
+        for place, name in enumerate(values):
+            numbers = [each[place] for each in everything]
+            if len(set(numbers)) > 1:
+                raise ValueError(f"{name} must be the same on all ranks, and is not ({', '.join(map(str, numbers))} in rank order)")
+
+
+@dataclass(frozen=True)
+class Window:
+    """The steps of this rank from one reduction of the gradients to the next."""
+
+    number: int
+    """Of its last step, in all that were handed to the loop since the start."""
+    step: Step
+    num_steps: int
+    epoch: int
+    """The whole passes over the data that are over with it."""
+    start: Any
+    end: Any
+    """Marks of a clock: the loop asked for the first batch; the last bucket of gradients was ready."""
+    waits: tuple[tuple[Any, Any], ...] = ()
+    """Between these marks, the rank waited for others."""
+    measured: bool = True
+    """Whether its seconds say how fast the rank is."""
+
+    def seconds(self, clock: Clock) -> float:
+        """What this rank took to compute."""
+        waited = sum(clock.seconds(end) - clock.seconds(start) for start, end in self.waits)
+        return max(LEAST_SECONDS, clock.seconds(self.end) - clock.seconds(self.start) - waited)
+
+
+@dataclass(frozen=True)
+class _Report:
+    """A window that the allocation is to observe, with the exchange that it asked for."""
+
+    window: Window
+    num_steps: int = 0
+    seconds: torch.Tensor | None = None
+    work: Any = None
+
+
+class Balance:
+    """The allocation's state, and what was measured since it last asked. All but the seconds are the same on all ranks.
+
+    A window counts if it is split as was last decided, but for the first `warmup_steps` windows of each split: in them, kernels are
+    chosen and compiled for its sizes. Short steps at the end of an epoch are not measured.
+    """
+
+    def __init__(self, allocation: Allocation, state: Any, control: Control, *, warmup_steps: int) -> None:
+        self.allocation, self.state = allocation, state
+        self.measures = type(allocation).observe is not Allocation.observe
+        self.num_exchanges = 0
+        self._control, self._warmup_steps = control, warmup_steps
+        self._last: Window | None = None
+        self._report: _Report | None = None
+        self._num_windows = 0  # of the present split
+        self._unread: list[Window] = []
+        self._seconds, self._num_steps = 0.0, 0
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """The split that was last decided."""
+        return self.allocation.shares(self.state)
+
+    def end_window(self, window: Window) -> None:
+        """This window is over; in the next one it is reported."""
+        self._last = window
+
+    def begin_exchange(self, clock: Clock) -> None:
+        """The first gradients of the next window are ready: start to exchange what was measured, if the allocation asks."""
+        window, self._last = self._last, None
+        if window is None or not self.measures:
+            return
+        if window.step.split != self.shares:
+            self._num_windows = 0
+            return
+        self._num_windows += 1
+        if self._num_windows <= self._warmup_steps:
+            return
+        if window.step.full and window.measured:
+            self._unread.append(window)
+            self._num_steps += window.num_steps
+        asked = self._num_steps > 0 and self.allocation.asks(self.state, window.epoch)
+        self._read(clock, keep=0 if asked else UNREAD_WINDOWS)
+        if not asked:
+            self._report = _Report(window)
+            return
+        self.num_exchanges += 1
+        self._report = _Report(window, self._num_steps, *self._control.begin_gather(self._seconds))
+        self._seconds, self._num_steps = 0.0, 0
+
+    def _read(self, clock: Clock, *, keep: int) -> None:
+        while len(self._unread) > keep:
+            self._seconds += self._unread.pop(0).seconds(clock)
+
+    def decided(self) -> tuple[int, ...] | None:
+        """At the beginning of a step: observe what was exchanged in the step before; the new split, if there is one."""
+        report, self._report = self._report, None
+        if report is None:
+            return None
+        before, timings = self.shares, tuple[Contribution, ...]()
+        if report.seconds is not None:
+            report.work.wait()
+            split, seconds = report.window.step.split, report.seconds.tolist()
+            timings = tuple(
+                Contribution(rank, Batch(0, split[rank]), report.window.number, seconds[rank] / report.num_steps, 0.0)
+                for rank in range(len(split))
+            )
+        self.state = self.allocation.observe(self.state, timings, report.window.epoch)
+        if self.shares == before:
+            return None
+        self._num_windows = self._num_steps = 0
+        self._seconds = 0.0
+        self._unread.clear()
+        return self.shares

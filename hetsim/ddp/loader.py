@@ -1,0 +1,113 @@
+"""A data loader whose batches are this rank's shares, in place of a DataLoader with a DistributedSampler."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from hetsim.ddp.schedule import Schedule, Step
+
+OWN = ("batch_size", "batch_sampler", "sampler")
+DEFAULT_PREFETCH = 2
+"""Batches that each worker of a DataLoader draws ahead."""
+
+
+class Loop(Protocol):
+    """The training loop that asks for batches."""
+
+    number: int
+    """Of the next step."""
+
+    def begin_step(self, *, first: bool = False) -> None:
+        """The loop asks for the next batch."""
+
+    def hand_over(self, step: Step) -> None:
+        """The loop gets the batch of this step."""
+
+    def end_epoch(self) -> None:
+        """There was none left."""
+
+
+def look_ahead(options: Mapping[str, Any]) -> int:
+    """How many steps ahead of the one that it hands out a DataLoader with these options draws."""
+    workers = options.get("num_workers") or 0
+    return workers * (options.get("prefetch_factor") or DEFAULT_PREFETCH) if workers else 0
+
+
+def check_options(dataset: Any, options: Mapping[str, Any]) -> None:
+    """ValueError with one sentence for what would not give each rank its share of each step."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise ValueError("an IterableDataset hands out samples in its own order, and no rank can be given its share: take one with indices")
+    if not hasattr(dataset, "__len__"):
+        raise ValueError("the dataset has no __len__, by which an epoch is divided: add it")
+    for name in OWN:
+        if name in options:
+            raise ValueError(f"{name} is decided by the Team, whose batch_size is that of all ranks together: leave it out of the loader")
+    if options.get("in_order") is False:
+        raise ValueError("in_order=False hands batches out in any order, and their samples would get the weights of others: leave it out")
+
+
+class TeamLoader:
+    """The batches of this rank. It is no DataLoader, so that frameworks which would divide one among ranks leave it alone.
+
+    Iterating goes on where the last iteration stopped: to the end of the epoch after a `break` or a resume, else through the next epoch.
+    """
+
+    def __init__(self, dataset: Any, schedule: Schedule, loop: Loop, rank: int, device: Any, options: Mapping[str, Any]) -> None:
+        self.dataset, self.schedule = dataset, schedule
+        self._loop, self._rank, self._device = loop, rank, device
+        self._drawn: deque[Step] = deque()
+        self._loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=_Batches(self), **options)
+
+    def __len__(self) -> int:
+        """The steps of a whole epoch."""
+        return self.schedule.data.num_steps()
+
+    def draw(self) -> Iterator[list[int]]:
+        """The samples of this rank in each step that is left of the epoch."""
+        schedule = self.schedule
+        order = schedule.data.order(schedule.epoch)
+        for step in schedule.steps(self._loop.number):
+            self._drawn.append(step)
+            places = step.range_of(self._rank)
+            yield order[places.start : places.stop].tolist()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._loop.begin_step(first=True)
+        self._drawn.clear()
+        batches = iter(self._loader)
+        for batch in batches:
+            self._loop.hand_over(self._drawn.popleft())
+            yield batch if self._device is None else moved(batch, self._device)
+            self._loop.begin_step()
+        self._loop.end_epoch()
+
+
+class _Batches:
+    """The batch sampler of a TeamLoader."""
+
+    def __init__(self, loader: TeamLoader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._loader.draw()
+
+    def __len__(self) -> int:
+        return self._loader.schedule.num_steps()
+
+
+def moved(batch: Any, device: Any) -> Any:
+    """The batch with its tensors on the device."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return type(batch)({name: moved(part, device) for name, part in batch.items()})  # type: ignore[call-arg]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(moved(part, device) for part in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(moved(part, device) for part in batch)
+    return batch.to(device) if hasattr(batch, "to") else batch

@@ -1,0 +1,191 @@
+"""Which samples each rank takes in each step: a pure function of the seed, the epoch and the decisions, and so the same on all ranks.
+
+A loader with workers draws batches some steps ahead. So a new split takes effect a fixed number of steps after it was decided: with L,
+the largest look-ahead of all ranks, what was measured in step k is known to all at the beginning of step k+2, when no rank has drawn
+more than the batches up to step k+1+L; it holds from step k+2+L.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsim import checks
+from hetsim.policies.allocation import proportional
+
+STREAM = 18  # no other random stream with the same seed has this number
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of all ranks: the range [start, start + samples) of the epoch's order, and how many of them each rank takes."""
+
+    epoch: int
+    start: int
+    samples: int
+    shares: tuple[int, ...]
+    """In rank order; their sum is `samples`."""
+    split: tuple[int, ...]
+    """How a whole global batch would be divided in this step: `shares` are these unless the step is the short last one of an epoch."""
+    ends_window: bool
+    """Whether it is the last of `accumulate` steps, after which the gradients are reduced."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it is a whole global batch."""
+        return self.shares == self.split
+
+    def weight(self, rank: int) -> float:
+        """N·b_i/R: by this factor the rank's mean gradient counts, before N of them are averaged."""
+        return len(self.shares) * self.shares[rank] / self.samples
+
+    def range_of(self, rank: int) -> range:
+        """The positions of this rank. One that takes no sample computes the step's first one, whose gradient has weight 0."""
+        first = self.start + sum(self.shares[:rank])
+        return range(first, first + self.shares[rank]) if self.shares[rank] else range(self.start, self.start + 1)
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is divided into steps."""
+
+    num_samples: int
+    batch_size: int
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = False
+    accumulate: int = 1
+    """Steps in a window: the split never changes within one, and windows that would not be whole are dropped."""
+
+    def __post_init__(self) -> None:
+        checks.whole("the number of samples", self.num_samples)
+        checks.whole("batch_size", self.batch_size)
+        checks.whole("seed", self.seed, least=0)
+        checks.whole("accumulate", self.accumulate)
+        if self.accumulate > 1 and not self.drop_last:
+            raise ValueError(
+                f"with accumulate={self.accumulate}, the steps of a window must have equal weight, and the last ones of an epoch have not: "
+                "add drop_last=True to the loader"
+            )
+        if self.drop_last and self.num_samples < self.batch_size * self.accumulate:
+            raise ValueError(
+                f"batch_size={self.batch_size} times accumulate={self.accumulate} is more than the {self.num_samples} samples there are, "
+                "and drop_last=True drops them all: lower it"
+            )
+
+    def num_steps(self, position: int = 0) -> int:
+        """The steps of an epoch from this position on."""
+        remaining = self.num_samples - position
+        if not self.drop_last:
+            return -(-remaining // self.batch_size)
+        return remaining // (self.batch_size * self.accumulate) * self.accumulate
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """The samples in the order of this epoch."""
+        if not self.shuffle:
+            return np.arange(self.num_samples)
+        return np.random.default_rng([self.seed, epoch, STREAM]).permutation(self.num_samples)
+
+
+@dataclass
+class Schedule:
+    """The steps from one position on. Step 0 is the first one after the start, or after a resume."""
+
+    data: Data
+    num_ranks: int
+    shares: tuple[int, ...]
+    """With which step 0 is split."""
+    look_ahead: int = 0
+    """L: how many steps ahead of the one that is handed to the loop any rank draws its batches."""
+    epoch: int = 0
+    position: int = 0
+    """Samples of the epoch that were taken before step 0."""
+    pending: Sequence[tuple[int, tuple[int, ...]]] = ()
+    """Decisions that were made before step 0 and take effect at later steps."""
+    _decisions: list[tuple[int, tuple[int, ...]]] = field(init=False)
+    _offset: int = field(init=False, default=0)
+    """The number of the first step of the present epoch."""
+
+    def __post_init__(self) -> None:
+        if self.data.batch_size < self.num_ranks:
+            raise ValueError(f"batch_size={self.data.batch_size} is less than one sample for each of {self.num_ranks} ranks: raise it")
+        checks.whole("the position in the epoch", self.position, least=0)
+        checks.whole("the epoch", self.epoch, least=0)
+        self._decisions = [(0, tuple(self.shares)), *((first, tuple(shares)) for first, shares in self.pending)]
+
+    def resume(self, epoch: int, position: int, shares: Sequence[int], pending: Sequence[tuple[int, tuple[int, ...]]]) -> None:
+        """Step 0 is at this position of this epoch."""
+        self.epoch, self.position, self.shares, self.pending = epoch, position, tuple(shares), pending
+        self.__post_init__()
+
+    def decided(self, shares: tuple[int, ...], *, before: int) -> None:
+        """A new split, known to all ranks before the step of this number is drawn anywhere with a look-ahead of 0."""
+        window = self.data.accumulate
+        first = -(-(before + self.look_ahead) // window) * window
+        self._decisions = [(at, old) for at, old in self._decisions if at < first]
+        while len(self._decisions) > 1 and self._decisions[1][0] <= before - window:
+            del self._decisions[0]  # no window that is still open or to come is split so
+        self._decisions.append((first, tuple(shares)))
+
+    def split(self, number: int) -> tuple[int, ...]:
+        """Each rank's samples of a whole global batch in the step of this number."""
+        return next(shares for first, shares in reversed(self._decisions) if first <= number)
+
+    def steps(self, number: int) -> Iterator[Step]:
+        """The remaining steps of the present epoch from the one of this number on, each split when it is asked for."""
+        data, begin = self.data, self._begin
+        for index in range(number - self._offset, data.num_steps(begin)):
+            start = begin + index * data.batch_size
+            samples = min(data.batch_size, data.num_samples - start)
+            split = self.split(self._offset + index)
+            shares = split if samples == data.batch_size else short_split(split, samples)
+            ends = (index + 1) % data.accumulate == 0
+            yield Step(self.epoch, start, samples, shares, split, ends)
+
+    @property
+    def _begin(self) -> int:
+        return self.position if self._offset == 0 else 0
+
+    def num_steps(self) -> int:
+        """The steps of the present epoch, of which some may have been before a resume."""
+        return self.data.num_steps(self._begin)
+
+    def is_over(self, number: int) -> bool:
+        """Whether the step of this number would be after the end of the present epoch."""
+        return number - self._offset >= self.num_steps()
+
+    def begin_epoch(self, number: int) -> None:
+        """The step of this number is the first one of the next epoch."""
+        self.epoch += 1
+        self.position, self._offset = 0, number
+
+    def at(self, number: int) -> tuple[int, int]:
+        """The epoch and the position before the step of this number, which is one of the present epoch or the first one after it."""
+        return self.epoch, min(self.data.num_samples, self._begin + (number - self._offset) * self.data.batch_size)
+
+    def window_of(self, number: int) -> int:
+        """The number of the first step in the window of this step."""
+        return number - (number - self._offset) % self.data.accumulate
+
+    def state(self, number: int) -> dict[str, Any]:
+        """Where a run that goes on with the step of this number begins: plain numbers and lists."""
+        number = self.window_of(number)
+        epoch, position = self.at(number)
+        return {
+            "epoch": epoch,
+            "position": position,
+            "shares": list(self.split(number)),
+            "pending": [[first - number, list(shares)] for first, shares in self._decisions if first > number],
+        }
+
+
+def short_split(shares: Sequence[int], samples: int) -> tuple[int, ...]:
+    """Fewer samples than a global batch, in proportion to the shares and at least one each; if that is impossible, one for the largest."""
+    if samples >= len(shares):
+        return proportional(shares, samples, max_samples=shares)
+    first = sorted(range(len(shares)), key=lambda rank: (-shares[rank], rank))[:samples]
+    return tuple(int(rank in first) for rank in range(len(shares)))

@@ -1,0 +1,208 @@
+"""What `Team(trace=…)` leaves: the files of a run of hetsim, so that its commands take somebody's own training for one.
+
+Each rank has a row for each window, which rank 0 gathers at the end of an epoch. Files are written when its process ends, or by `close`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import zlib
+from collections.abc import Sequence
+from multiprocessing.util import Finalize
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import yaml
+
+from hetsim import checks
+from hetsim.ddp.clock import Clock
+from hetsim.ddp.exchange import Control, Window
+from hetsim.effects import Batch, Contribution
+from hetsim.policies.allocation import Allocation
+from hetsim.results.folder import finish_run
+from hetsim.runtime.files import begun
+from hetsim.runtime.metrics import Metrics, ratio
+from hetsim.runtime.recorder import ALL_REDUCE, APPLY, COMMIT, GRADIENT, UPDATE
+from hetsim.runtime.trace import Trace
+
+UNREAD = 64
+"""Windows whose marks are kept before the oldest are read: a GPU has passed those."""
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+COORDINATION, WEIGHTING = "hetsim.coordination.all_reduce.SynchronousAllReduce", "hetsim.policies.weighting.PerSample"
+COLUMNS = 5
+"""Of a window: it began, its gradients were ready, they were reduced, the loop went on; and the samples of this rank."""
+
+
+class TeamTrace:
+    """The windows of this rank, and on rank 0 those of all ranks as a trace, with their sums."""
+
+    def __init__(self, folder: Path, control: Control, *, batch_size: int, seed: int, allocation: Allocation) -> None:
+        self._control, self._folder = control, folder
+        self._open: tuple[Window, Any, Clock] | None = None
+        self._marked: list[tuple[Window, Any, Any, Clock]] = []
+        self._rows: list[tuple[float, ...]] = []
+        self._files: _Files | None = None
+        if control.rank == 0:
+            self._files = _Files(folder, control.size, batch_size=batch_size, seed=seed, allocation=allocation)
+        self.nbytes = 0
+        """Of the gradients."""
+
+    def reduced(self, window: Window, mark: Any, clock: Clock) -> None:
+        """The last gradients of this window are reduced; a second backward pass in it takes the place of the first."""
+        self._open = (window, mark, clock)
+
+    def updated(self, mark: Any) -> None:
+        """The loop goes on."""
+        if self._open is not None:
+            window, reduced, clock = self._open
+            self._open = None
+            self._marked.append((window, reduced, mark, clock))
+            self._read(keep=UNREAD)
+
+    def _read(self, *, keep: int) -> None:
+        while len(self._marked) > keep:
+            window, reduced, updated, clock = self._marked.pop(0)
+            start, end, last, done = (clock.seconds(mark) for mark in (window.start, window.end, reduced, updated))
+            waited = sum(clock.seconds(until) - clock.seconds(since) for since, until in window.waits)
+            samples = window.num_steps * window.step.shares[self._control.rank]
+            self._rows.append((start + waited, end, max(end, last), max(end, last, done), samples))
+
+    def gather(self) -> None:
+        """Rank 0 gets the windows of all ranks since it last did. All ranks call it."""
+        if self._open is not None:
+            self.updated(self._open[1])
+        self._read(keep=0)
+        rows = torch.tensor(self._rows, dtype=torch.float64).reshape(-1, COLUMNS)
+        self._rows.clear()
+        parts = self._control.gather_rows(rows)
+        hosts = [host for (host,) in self._control.gather([zlib.crc32(BOOT.read_bytes()) if BOOT.exists() else 0])]
+        nbytes = self._control.gather([self.nbytes])[0][0]
+        if self._files is not None:
+            self._files.append([part.tolist() for part in parts], hosts, nbytes)
+
+    def close(self) -> None:
+        """Rank 0 writes the files, once."""
+        if self._files is not None:
+            self._files.close()
+
+
+class _Files:
+    """The trace, and the sums for the summary, on rank 0."""
+
+    def __init__(self, folder: Path, size: int, *, batch_size: int, seed: int, allocation: Allocation) -> None:
+        self._folder, self._size, self._seed = folder, size, seed
+        folder.mkdir(parents=True, exist_ok=True)
+        self._config = {
+            "script": checks.printable(Path(sys.argv[0]).name),
+            "coordination": {"_target_": COORDINATION},
+            "allocation": described(allocation),
+            "weighting": {"_target_": WEIGHTING},
+            "seed": seed,
+            "batch_size": batch_size,
+        }
+        self._trace = Trace(folder, "full")
+        self._metrics = Metrics(size, num_ahead=1, weights=lambda group: ((c.rank, float(c.samples)) for c in group))
+        self._began: float | None = None
+        self._num_samples = 0
+        self._shares: list[int] = []
+        self._process = os.getpid()
+        self._closed = False
+        self._at_exit = Finalize(None, self.close, exitpriority=1)  # also where a process is multiprocessing's, and atexit is not called
+
+    def append(self, parts: Sequence[Sequence[Sequence[float]]], hosts: Sequence[int], nbytes: int) -> None:
+        """The windows of each rank. On other hosts than rank 0's, clocks are shifted so that reductions end at the same moments."""
+        num_windows = min(len(part) for part in parts)
+        if not num_windows or self._closed:
+            return
+        shifts = [
+            0.0 if hosts[rank] == hosts[0] else median(parts[0][place][2] - part[place][2] for place in range(num_windows))
+            for rank, part in enumerate(parts)
+        ]
+        if self._began is None:
+            self._began = min(part[0][0] + shift for part, shift in zip(parts, shifts, strict=True))
+        record = self._trace.record
+        gradient, update = self._metrics.on(GRADIENT), self._metrics.on(UPDATE)
+        assert gradient is not None
+        assert update is not None
+        for place in range(num_windows):
+            version, applied = self._metrics.applied.num_updates, list[Contribution]()
+            for rank, part in enumerate(parts):
+                *times, count = part[place]
+                start, end, reduced, done = (moment + shifts[rank] - self._began for moment in times)
+                samples = int(count)
+                gradient((start, end, rank, GRADIENT, version, samples, 0, 0))
+                update((reduced, done, rank, UPDATE, version, 0, 0, 0))
+                record((start, end, rank, GRADIENT, version, samples, 0, 0))
+                record((end, reduced, rank, ALL_REDUCE, version, 0, 0, nbytes))
+                record((reduced, done, rank, UPDATE, version, 0, 0, 0))
+                applied.append(Contribution(rank, Batch(0, samples), version, end - start, 0.0))
+            moment = parts[0][place][3] - self._began
+            self._shares = [c.samples for c in applied]
+            for c in applied:
+                record((moment, moment, c.rank, APPLY, version + 1, c.samples, 0, 0))
+            record((moment, moment, 0, COMMIT, version + 1, sum(self._shares), 0, 0))
+            self._num_samples += sum(self._shares)
+            self._metrics.applied.commit(moment, applied)
+            self._trace.spill()
+
+    def close(self) -> None:
+        """Write all files, unless there is no window to tell of, or another process does."""
+        if self._closed or os.getpid() != self._process:
+            return
+        self._closed = True
+        self._at_exit.cancel()
+        if not self._metrics.applied.num_updates:
+            return
+        self._trace.close()
+        contents = {
+            "config.yaml": yaml.safe_dump(self._config, sort_keys=False),
+            "curve.csv": "seconds,version,samples,train_loss,test_accuracy\n",
+            "summary.json": json.dumps(self._summary(), indent=2, allow_nan=False) + "\n",
+        }
+        for name, text in contents.items():
+            with begun(self._folder / name) as file:
+                file.write(text.encode())
+        finish_run(self._folder, ["trace.parquet", *contents])
+
+    def _summary(self) -> dict[str, Any]:
+        numbers = self._metrics.summary()
+        applied = self._metrics.applied
+        return {
+            "method": "ddp",
+            "backend": "dist",
+            "cluster": "these machines",
+            "workload": self._config["script"] or "a script",
+            "seed": self._seed,
+            "num_workers": self._size,
+            "num_updates": applied.num_updates,
+            "num_samples": self._num_samples,
+            "num_samples_discarded": 0,
+            "num_samples_in_flight": 0,
+            "profile_seconds": 0.0,
+            "samples_per_second": ratio(self._num_samples, applied.seconds),
+            **numbers,
+            "batch_sizes": self._shares,
+            "final": {"train_loss": None, "test_accuracy": None},
+            "class_accuracy": None,
+            "diverged": False,
+            "weight_shares": applied.weight_shares,
+            "pools": None,
+            "wall_seconds": applied.seconds,
+            "devices": [],
+            "emulation": None,
+            "warnings": [],
+        }
+
+
+def described(allocation: Allocation) -> dict[str, Any]:
+    """The allocation as a config has it."""
+    kind = type(allocation)
+    shipped = kind.__module__.startswith("hetsim.policies.allocation.")
+    place = "hetsim.policies.allocation" if shipped else kind.__module__
+    fields: dict[str, Any] = dataclasses.asdict(allocation) if dataclasses.is_dataclass(allocation) else {}
+    return {"_target_": f"{place}.{kind.__qualname__}", **{name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()}}

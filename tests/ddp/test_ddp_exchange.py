@@ -1,0 +1,137 @@
+"""What an allocation is shown of the measured windows: only steps that were split as it last decided, and after warming up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from hetsim.ddp.clock import HostClock
+from hetsim.ddp.exchange import Balance, Window
+from hetsim.ddp.saved import plain, restored
+from hetsim.ddp.schedule import Data, Schedule
+from hetsim.ddp.team import RULES
+from hetsim.policies.allocation import Allocation, OptPerf, SpeedProportional
+from hetsim.shipped import configs
+
+SPEEDS = (4.0, 2.0, 1.0)
+
+
+class Alone:
+    """The control group of one rank of three, which knows how fast the others are: all seconds are in proportion to samples."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.windows: list[tuple[int, ...]] = []
+
+    def begin_gather(self, seconds: float):
+        split = self.windows[-1]
+        own = seconds * SPEEDS[0] / split[0]
+        return torch.tensor([own * b / v for b, v in zip(split, SPEEDS, strict=True)], dtype=torch.float64), self
+
+    def wait(self) -> None:
+        """It is there."""
+
+
+def run(allocation: Allocation, *, steps: int, look_ahead: int = 0, warmup_steps: int = 0, batch_size: int = 84, num_samples: int = 10**6):
+    """A loop of this many steps on rank 0; of each step its split, and what the allocation observed at its beginning."""
+    schedule = Schedule(Data(num_samples, batch_size), 3, allocation.shares(allocation.initial(3, batch_size)), look_ahead)
+    control = Alone(schedule)
+    seen: list[tuple[int, object]] = []
+
+    class Watched(type(allocation)):
+        def observe(self, state, timings, epoch=0):
+            seen.append((number, tuple((c.samples, c.version, round(c.seconds, 9)) for c in timings)))
+            return super().observe(state, timings, epoch)
+
+    balance = Balance(Watched(**vars(allocation)), allocation.initial(3, batch_size), control, warmup_steps=warmup_steps)
+    drawn = list(schedule.steps(0))[:0]
+    draws, splits = schedule.steps(0), []
+    for number in range(steps):
+        shares = balance.decided()
+        if shares is not None:
+            schedule.decided(shares, before=number)
+        while len(drawn) <= number + look_ahead:
+            drawn.append(next(draws))
+        step = drawn[number]
+        balance.begin_exchange(HostClock())
+        control.windows.append(step.split)
+        splits.append(step.split)
+        balance.end_window(Window(number, step, 1, 0, 0.0, step.split[0] / SPEEDS[0]))
+    return splits, seen, balance
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1, 5])
+def test_what_was_measured_at_step_k_holds_from_step_k_plus_2_plus_the_look_ahead(look_ahead: int):
+    """DBS with one exchange per step: measured at step 0, in force at step 2 + L."""
+    splits, seen, _ = run(SpeedProportional(), steps=12, look_ahead=look_ahead)
+
+    assert splits[: 2 + look_ahead] == [(28, 28, 28)] * (2 + look_ahead)
+    assert splits[2 + look_ahead :] == [(48, 24, 12)] * (10 - look_ahead)
+    assert seen[0] == (2, ((28, 0, 7.0), (28, 0, 14.0), (28, 0, 28.0)))
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1, 5])
+@pytest.mark.parametrize("warmup_steps", [0, 2])
+def test_only_the_split_in_force_is_observed(look_ahead: int, warmup_steps: int):
+    """No step of a superseded split, nor the first ones of a split."""
+    splits, seen, _ = run(OptPerf(probes=3, recheck_steps=8), steps=80, look_ahead=look_ahead, warmup_steps=warmup_steps)
+    observed = [(at, timings) for at, timings in seen if timings]
+
+    changes = [step for step in range(1, len(splits)) if splits[step] != splits[step - 1]]
+    assert splits[-1] == (48, 24, 12)
+    for _, timings in observed:
+        number = timings[0][1]
+        since = max([change for change in changes if change <= number], default=0)
+        assert tuple(samples for samples, *_ in timings) == splits[number]
+        assert number - since >= warmup_steps
+
+
+def test_a_window_of_several_steps_reports_the_mean_of_all_of_them():
+    """DBS that decides every four steps asks once in four, and gets what all four took."""
+    _, seen, balance = run(SpeedProportional(reallocate_every=4), steps=11)
+
+    assert [bool(timings) for _, timings in seen] == [False] * 3 + [True] + [False] * 3 + [True]
+    assert balance.num_exchanges == 2
+    assert seen[3][1] == ((28, 3, 7.0), (28, 3, 14.0), (28, 3, 28.0))
+
+
+def test_a_short_step_is_not_measured():
+    """The last one of an epoch says little of a whole batch."""
+    *_, balance = run(SpeedProportional(reallocate_every=2), steps=2, num_samples=84 + 9)
+    balance.begin_exchange(HostClock())
+
+    assert balance._num_steps == 1
+
+
+def test_settled_steps_cost_no_exchange():
+    """OptPerf asks in its probing steps, and then once in `recheck_steps`."""
+    *_, balance = run(OptPerf(probes=2, recheck_steps=10), steps=60)
+    before = balance.num_exchanges
+    *_, balance = run(OptPerf(probes=2, recheck_steps=10), steps=100)
+
+    assert balance.num_exchanges - before == 4
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_state_is_saved_as_plain_numbers(name: str):
+    """And restored as it was, after it has seen something."""
+    allocation = RULES[name]
+    *_, balance = run(allocation, steps=40, warmup_steps=1)
+    fresh = allocation.initial(3, 84)
+
+    assert restored(fresh, json.loads(json.dumps(plain(balance.state)))) == balance.state
+    assert restored(balance.state, json.loads(json.dumps(plain(fresh)))) == fresh
+
+
+def test_what_cannot_be_saved_is_refused():
+    """An allocation of the user's own may keep anything."""
+    with pytest.raises(ValueError, match="holds set, which cannot be saved"):
+        plain({1, 2})
+
+
+def test_the_names_of_rules_are_those_of_the_configs():
+    """But for those that need parameters, or measure before the run."""
+    assert set(RULES) == {path.stem for path in (configs() / "allocation").glob("*.yaml")} - {"fixed", "static"}
+    assert {path.stem for path in (configs() / "allocation").glob("*.yaml")} > {"fixed", "static"}
