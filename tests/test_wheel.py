@@ -57,6 +57,7 @@ def test_the_wheel_brings_the_package_and_its_configs(environment: Path, tmp_pat
         "hetsim-advise",
         "hetsim-calibrate",
         "hetsim-compare",
+        "hetsim-ddp-check",
         "hetsim-launch",
         "hetsim-methods",
         "hetsim-search",

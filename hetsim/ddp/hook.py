@@ -35,6 +35,8 @@ class Weighted:
     steps: Steps
     hook: Hook
     state: Any = None
+    check: Any = None
+    """Who compares gradients with the serial ones, under `hetsim-ddp-check`."""
     _correction: Callable[[], torch.Tensor] | None = field(init=False, default=None)
 
 
@@ -43,13 +45,15 @@ def weighted_hook(state: Weighted, bucket: dist.GradBucket) -> torch.futures.Fut
     if bucket.index() == 0:
         state._correction = state.steps.first_bucket()
     reduced = state.steps.last_bucket() if bucket.is_last() else None
-    factor, correction = state.steps.factor, state._correction
+    factor, correction, check = state.steps.factor, state._correction, state.check
+    if check is not None:
+        check.before(bucket)
     if factor == 0:
         bucket.buffer().zero_()  # what is no number stays none when it is multiplied by zero
     elif factor != 1:
         bucket.buffer().mul_(factor)
     future: torch.futures.Future[Any] = state.hook(state.state, bucket)
-    if correction is None and reduced is None:
+    if correction is None and reduced is None and check is None:
         return future
 
     def finish(done: torch.futures.Future[Any]) -> torch.Tensor:
@@ -57,6 +61,8 @@ def weighted_hook(state: Weighted, bucket: dist.GradBucket) -> torch.futures.Fut
         average: torch.Tensor = value[0] if isinstance(value, list) else value
         if correction is not None:
             average.mul_(correction())
+        if check is not None:
+            check.after(bucket, average)
         if reduced is not None:
             reduced()
         return average

@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from hetsim import checks
+from hetsim.ddp.check import checked
 from hetsim.ddp.clock import Clock, HostClock, clock_of
 from hetsim.ddp.exchange import Balance, Control, Window
 from hetsim.ddp.hook import Hook, Weighted, weighted_hook
@@ -72,6 +73,9 @@ class Team:
         self._data = {"batch_size": batch_size, "seed": seed, "accumulate": accumulate}
         self._control = Control(group)
         self.rank, self.size = self._control.rank, self._control.size
+        self._check = checked(self.rank, self.size)
+        if self._check is not None:
+            self.allocation = self._check.allocation
         self._control.check_agreed(
             **self._data, warmup_steps=warmup_steps, allocation=zlib.crc32(repr(self.allocation).encode()), trace=int(trace is not None)
         )
@@ -145,7 +149,9 @@ class Team:
         self._clock = clock_of(self._device)
         if self._trace is not None:
             self._trace.nbytes = sum(p.numel() * p.element_size() for p in ddp.module.parameters() if p.requires_grad)
-        ddp.register_comm_hook(Weighted(self, hook, state), weighted_hook)
+        if self._check is not None:
+            self._check.begin(ddp)
+        ddp.register_comm_hook(Weighted(self, hook, state, self._check), weighted_hook)
         ddp.register_forward_pre_hook(DISABLED(self._before_forward))
         if ddp.broadcast_buffers and self._balance.measures and any(True for _ in ddp.module.buffers()):
             ddp.module.register_forward_pre_hook(DISABLED(self._after_buffers))
@@ -256,6 +262,8 @@ class Team:
 
         Where any rank has workers that begin with it, that step is not measured.
         """
+        if self._check is not None:
+            self._check.end(self.shares)
         shares = self._balance.decided()
         if shares is not None and self._schedule is not None:
             self._schedule.decided(shares, before=self.number)

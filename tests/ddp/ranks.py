@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import multiprocessing
+import os
+import runpy
+import socket
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,14 +25,17 @@ SECONDS = 240
 """How long all of it may take."""
 
 
-def world(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `function(rank, *arguments)` returns on each of `size` ranks; RuntimeError with the first traceback if one raises."""
+def world(size: int, function: Callable[..., Any], *arguments: Any, joined: bool = True) -> list[Any]:
+    """What `function(rank, *arguments)` returns on each of `size` ranks; RuntimeError with the first traceback if one raises.
+
+    Without `joined`, there is no process group yet, and it is `function(rank, size, *arguments)`.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*launch.PRELOAD, "torch.nn.parallel", "hetsim.ddp"])
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     processes = [
-        context.Process(target=_rank, args=(rank, size, store.port, pipes[rank][1], function, arguments), daemon=False)
+        context.Process(target=_rank, args=(rank, size, store.port if joined else None, pipes[rank][1], function, arguments))
         for rank in range(size)
     ]
     for process in processes:
@@ -52,9 +62,12 @@ def _results(pipes: Sequence[Connection]) -> list[Any]:
     return results
 
 
-def _rank(rank: int, size: int, port: int, pipe: Connection, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+def _rank(rank: int, size: int, port: int | None, pipe: Connection, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
     torch.set_num_threads(1)
     try:
+        if port is None:
+            pipe.send((function(rank, size, *arguments), ""))
+            return
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
         pipe.send((function(rank, *arguments), ""))
@@ -63,3 +76,29 @@ def _rank(rank: int, size: int, port: int, pipe: Connection, function: Callable[
     except BaseException:
         pipe.send((None, traceback.format_exc()))
         raise SystemExit(1) from None
+
+
+def run_scripts(size: int, runs: Sequence[tuple[Path, Sequence[str], dict[str, str]]]) -> list[str]:
+    """What rank 0 prints in each of these scripts, which take arguments and variables, and make their process groups as under torchrun."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in runs]
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return world(size, _scripts, [(str(path), list(arguments), known) for path, arguments, known in runs], ports, joined=False)[0]
+
+
+def _scripts(rank: int, size: int, runs: Sequence[tuple[str, list[str], dict[str, str]]], ports: Sequence[int]) -> list[str]:
+    said = []
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1")
+    os.environ["TORCHELASTIC_RUN_ID"] = "tests"
+    for (path, arguments, known), port in zip(runs, ports, strict=True):
+        os.environ.update(known, MASTER_PORT=str(port))
+        sys.argv = [path, *arguments]
+        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+            runpy.run_path(path, run_name="__main__")
+        said.append(printed.getvalue())
+        for name in known:
+            del os.environ[name]
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return said

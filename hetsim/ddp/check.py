@@ -1,0 +1,83 @@
+"""What a Team does under `hetsim-ddp-check`: it splits unevenly, keeps the gradients of the first step, and ends the script.
+
+The command runs the script in several processes and then in one. As positions do not depend on the number of ranks, the one takes the
+same global batch; the model's start is handed on in a file. Both leave the gradients in the folder that the variable names.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from hetsim.policies.allocation import Allocation, Fixed
+
+VARIABLE = "HETSIM_DDP_CHECK"
+START, SERIAL, WEIGHTED = "start.pt", "serial.pt", "weighted.pt"
+
+
+class Check:
+    """The gradients of the first step, by parameter: as they are reduced, and as plain averaging would have them."""
+
+    def __init__(self, folder: Path, rank: int, size: int) -> None:
+        self.folder, self.rank, self.size = folder, rank, size
+        self.names: dict[int, str] = {}
+        self.reduced: dict[str, torch.Tensor] = {}
+        self.plain: dict[str, torch.Tensor] = {}
+        self.group: Any = None
+
+    @property
+    def allocation(self) -> Allocation:
+        """The first rank takes N parts, the last one."""
+        return Fixed(parts=[self.size - rank for rank in range(self.size)])
+
+    def begin(self, ddp: DistributedDataParallel) -> None:
+        """Several processes leave their start; a single one takes it."""
+        self.group = ddp.process_group
+        self.names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
+        start = self.folder / START
+        if self.size > 1:
+            if self.rank == 0:
+                torch.save(ddp.module.state_dict(), start)
+        else:
+            ddp.module.load_state_dict(torch.load(start, weights_only=True, map_location="cpu"))
+
+    def before(self, bucket: Any) -> None:
+        """The mean gradients of this rank: what plain averaging would make of them."""
+        average = bucket.buffer().detach().clone() / self.size
+        dist.all_reduce(average, group=self.group)
+        self._take(self.plain, bucket, average)
+
+    def after(self, bucket: Any, average: torch.Tensor) -> None:
+        """The reduced gradients."""
+        self._take(self.reduced, bucket, average)
+
+    def _take(self, found: dict[str, torch.Tensor], bucket: Any, flat: torch.Tensor) -> None:
+        parts = torch.split(flat.detach().to("cpu", copy=True), [parameter.numel() for parameter in bucket.parameters()])
+        found.update({self.names[id(parameter)]: part for parameter, part in zip(bucket.parameters(), parts, strict=True)})
+
+    def end(self, shares: tuple[int, ...]) -> None:
+        """After the first step: leave what was found, and end the script."""
+        if not self.reduced:
+            return
+        if self.rank == 0:
+            found = {"reduced": self.reduced, "plain": self.plain, "shares": list(shares)}
+            torch.save(found, self.folder / (WEIGHTED if self.size > 1 else SERIAL))
+        raise SystemExit(0)
+
+
+def checked(rank: int, size: int) -> Check | None:
+    """The check that the command asks for, by a variable of the environment; None if there is none."""
+    folder = os.environ.get(VARIABLE)
+    return Check(Path(folder), rank, size) if folder else None
+
+
+def distance(ones: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> float:
+    """‖one − other‖ / ‖other‖ over all parameters."""
+    difference = sum(float((ones[name].double() - other.double()).pow(2).sum()) for name, other in others.items())
+    size = sum(float(other.double().pow(2).sum()) for other in others.values())
+    return float((difference / size) ** 0.5) if size else float(difference > 0)

@@ -1,0 +1,126 @@
+"""The scripts under docs/ddp run, plain, with a Team and under frameworks; `hetsim-ddp-check` tells right gradients from wrong."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import run_scripts
+
+from hetsim.cli import ddp_check
+from hetsim.ddp.check import VARIABLE
+
+SCRIPTS = Path(__file__).parents[2] / "docs" / "ddp"
+FRAMEWORKS = [name for name in ("accelerate", "lightning") if importlib.util.find_spec(name) is not None]
+WITH_A_TEAM = ["with_team", *(f"with_{name}" for name in FRAMEWORKS)]
+WRONG = """
+import sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from hetsim.ddp import Team
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5)).double()
+team = Team(30)
+samples = torch.utils.data.TensorDataset(torch.randn(60, 4).double())
+loader = team.loader(samples)
+model = team.wrap(DDP(model))
+for (x,) in loader:
+    (model(x) ** 2).mean().backward()
+"""
+
+
+def changed() -> tuple[list[str], list[str]]:
+    """The lines that a Team brings to the plain script, and those that it takes away, but for the first line and empty ones."""
+    plain, other = ((SCRIPTS / name).read_text(encoding="utf-8").splitlines()[1:] for name in ("plain.py", "with_team.py"))
+    lines = [line for line in difflib.ndiff(plain, other) if line[2:].strip()]
+    return [line[2:].strip() for line in lines if line[0] == "+"], [line[2:].strip() for line in lines if line[0] == "-"]
+
+
+def test_a_team_is_five_lines() -> None:
+    """And the call of set_epoch goes."""
+    more, fewer = changed()
+
+    assert len(more) == 5
+    assert len(fewer) == 5
+    assert fewer[3] == "sampler.set_epoch(epoch)"
+
+
+@pytest.mark.slow
+def test_both_versions_of_the_script_learn_and_the_frameworks_scripts_too(tmp_path: Path) -> None:
+    """In three processes. The checkpoint of the one with a Team has where it is, and is read with weights_only."""
+    names = ["plain", *WITH_A_TEAM]
+    said = run_scripts(
+        3, [(SCRIPTS / f"{name}.py", [str(tmp_path / name)] if "team" in name or name == "plain" else [], {}) for name in names]
+    )
+
+    for name, text in zip(names, said, strict=True):
+        assert "epoch 1: " in text, name
+    losses = [float(text.split()[-1]) for name, text in zip(names, said, strict=True) if name != "with_lightning"]
+    assert all(loss < 0.5 for loss in losses)
+    saved = torch.load(tmp_path / "with_team", weights_only=True)
+    assert (saved["team"]["epoch"], saved["team"]["position"]) == (2, 0)
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders of checks of these scripts: each in three processes, and then in one."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in (*WITH_A_TEAM, "wrong")}
+    (folders["wrong"] / "wrong.py").write_text(WRONG, encoding="utf-8")
+    for size in (3, 1):
+        runs = []
+        for name, folder in folders.items():
+            script = folder / "wrong.py" if name == "wrong" else SCRIPTS / f"{name}.py"
+            runs.append((script, [str(folder / "checkpoint")], {VARIABLE: str(folder)}))
+        run_scripts(size, runs)
+    return folders
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_A_TEAM)
+def test_the_check_finds_right_gradients_right(checked: dict[str, Path], name: str) -> None:
+    """As far as single precision goes; plain averaging is far off."""
+    said, right = ddp_check.verdict(checked[name])
+    weighted, plain = (float(line.split(" by ")[1].split()[0]) for line in said.splitlines()[1:3])
+
+    assert right
+    assert weighted < 1e-5
+    assert plain > 0.01
+    assert "150, 100, 50 samples, and one with all 300" in said
+    assert not (checked[name] / "checkpoint").exists()
+
+
+@pytest.mark.slow
+def test_the_check_finds_wrong_gradients_wrong(checked: dict[str, Path]) -> None:
+    """Dropout is drawn anew by each process."""
+    said, right = ddp_check.verdict(checked["wrong"])
+
+    assert not right
+    assert "dropout" in said
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        (["nowhere.py"], "there is no script nowhere.py"),
+        (["--processes", "1", __file__], "--processes must be from 2 to 64, not 1"),
+        ([__file__], "has ended without a step"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    typed: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """One sentence, exit status 1."""
+    monkeypatch.setattr(sys, "argv", ["hetsim-ddp-check", *typed])
+    monkeypatch.setattr(ddp_check.subprocess, "run", lambda command, **_: ddp_check.subprocess.CompletedProcess(command, 0, b"", b""))
+
+    with pytest.raises(SystemExit) as ended:
+        ddp_check.main()
+
+    assert ended.value.code == 1
+    assert sentence in capsys.readouterr().err
