@@ -31,11 +31,11 @@ from hetsim.policies.allocation import OptPerf, SpeedProportional
 
 SPEEDS = (1, 2, 4)
 BATCH_SIZE, STEPS, EPOCHS = 84, 100, 2
-SECONDS_PER_SAMPLE = 6e-3
+SECONDS_PER_SAMPLE = 1e-2
 CANDIDATES = {
     **RULES,
     "dbs_every_step": SpeedProportional(),
-    "dbs_every_5": SpeedProportional(reallocate_every=5, smoothing=0.5, dead_band=0.05),
+    "dbs_every_20": SpeedProportional(reallocate_every=20, smoothing=0.5, dead_band=0.05),
     "optperf_10_probes": OptPerf(probes=10),
 }
 

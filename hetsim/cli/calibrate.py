@@ -25,6 +25,7 @@ from hetsim.cli.compose import composed
 from hetsim.cli.entries import entries_of
 from hetsim.cli.environment import check_shown, hidden
 from hetsim.cli.errors import USERS, sentence
+from hetsim.cli.from_trace import from_trace
 from hetsim.cli.start import check_download
 from hetsim.cluster.model import Cluster, Node, Server
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -59,6 +60,7 @@ def main() -> None:
         metavar="PART.yaml[:COPIES]",
         help="measure nothing: the nodes of these calibrations, the links of the first",
     )
+    parser.add_argument("--from-trace", type=Path, metavar="RUN", help="measure nothing: take the times of this run")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     follow_launcher()
@@ -66,6 +68,9 @@ def main() -> None:
         keep_processes_out()
         if arguments.compose is not None:
             compose(arguments.file, arguments.compose, arguments.words)
+            return
+        if arguments.from_trace is not None:
+            from_trace(arguments.file, arguments.from_trace, arguments.words)
             return
         calibrate(
             arguments.file, arguments.words, seconds=arguments.seconds, against=arguments.against, config_dir=arguments.config_dir

@@ -26,14 +26,14 @@ M = TypeVar("M", bound=torch.nn.Module)
 T = TypeVar("T", float, torch.Tensor)
 
 RULES: dict[str, Allocation] = {
-    "dbs": SpeedProportional(reallocate_every=10, smoothing=0.5, dead_band=0.05),
+    "dbs": SpeedProportional(reallocate_every=5, smoothing=0.5, dead_band=0.05),
     "dbs_per_epoch": SpeedProportional(reallocate_every="epoch"),
     "even": Even(),
     "lb_bsp": GradualShift(),
-    "omnilearn": ProportionalController(reallocate_every=10),
+    "omnilearn": ProportionalController(reallocate_every=5),
     "optperf": OptPerf(),
 }
-"""By the names that they have in hetsim's configs. Rules that decide every k steps decide every ten, by the time of all ten."""
+"""By the names that they have in hetsim's configs. Rules that decide every k steps decide every five, by the time of all five."""
 DISABLED: Callable[[Any], Any] = torch.compiler.disable
 """What keeps a function out of compiled code, as it reads a clock."""
 

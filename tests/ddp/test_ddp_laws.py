@@ -5,13 +5,17 @@ All laws run in one world (`laws.py`), as starting processes is what takes time;
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from laws import BATCH_SIZE, PARTS, all_laws
 from pyarrow import parquet
 from ranks import world
 
+from hetsim.cli import calibrate
+from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.ddp.schedule import Data
 from hetsim.policies.allocation import proportional
 from hetsim.results.comparison.findings import compare
@@ -159,6 +163,23 @@ def test_a_trace_is_that_of_a_run(found, traced: Path):
     assert {row["nbytes"] for row in rows if row["kind"] == "all_reduce"} == {8 * (6 * 16 + 16 + 16 * 2 + 2)}
     assert compared.components
     assert compared.sides.different == {}
+
+
+def test_a_trace_becomes_a_cluster(
+    found, traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """`hetsim-calibrate --from-trace`: every rank slept a millisecond a sample; the cluster is one that hetsim reads."""
+    assert result(found, "traced") is None
+    file = tmp_path / "mine.yaml"
+    monkeypatch.setattr(sys, "argv", ["hetsim-calibrate", str(file), "--from-trace", str(traced)])
+    calibrate.main()
+    cluster = parse_cluster(yaml.safe_load(file.read_text()))
+
+    assert cluster.name == "mine"
+    seconds = [node.overhead_seconds + 48 * node.seconds_per_sample for node in cluster.nodes]
+    assert seconds == pytest.approx([0.048] * 3, rel=0.2)
+    assert all(0.001 <= node.seconds_per_update <= 0.02 for node in cluster.nodes)
+    assert "3 nodes, from a trace of 22 updates" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,128 @@
+"""A cluster from the trace of a training run, such as `Team(trace=…)` leaves: what its gradients, updates and all-reduces took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsim.calibration.fit import LEAST_SECONDS, Line, shown
+from hetsim.calibration.noise import Noise
+
+COLD_VERSIONS = 2
+"""The first versions, in which memory is allocated and kernels are chosen, are left out."""
+LEAST_GRADIENTS = 4
+FASTEST = 1e12
+"""Bytes per second, where nothing was sent."""
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Intervals of one kind of all ranks, in order of time; seconds, and the samples of gradients or the bytes of all-reduces."""
+
+    rank: NDArray[np.int64]
+    version: NDArray[np.int64]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    size: NDArray[np.int64]
+
+    def of(self, rank: int) -> Intervals:
+        """Those of one rank."""
+        own = self.rank == rank
+        return Intervals(self.rank[own], self.version[own], self.start[own], self.end[own], self.size[own])
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """How long they were."""
+        return np.maximum(self.end - self.start, LEAST_SECONDS)
+
+
+@dataclass(frozen=True)
+class FromTrace:
+    """The cluster, and for each node how far a line that is fitted to the first half of its gradients is from the second half's mean."""
+
+    config: dict[str, Any]
+    errors: tuple[float, ...]
+    sizes: tuple[tuple[int, ...], ...]
+    """The batch sizes that each node computed."""
+
+
+def cluster_of(name: str, num_workers: int, gradients: Intervals, updates: Intervals, all_reduces: Intervals) -> FromTrace:
+    """Times as they were in the run; ValueError with one sentence if a node has hardly any."""
+    nodes, errors, sizes = list[dict[str, Any]](), list[float](), list[tuple[int, ...]]()
+    for rank in range(num_workers):
+        own = gradients.of(rank)
+        kept = (own.version >= COLD_VERSIONS) & (own.size > 0)
+        size, seconds = own.size[kept], own.seconds[kept]
+        if len(size) < LEAST_GRADIENTS:
+            raise ValueError(
+                f"rank {rank} computed {len(size)} gradients after the first {COLD_VERSIONS}, and a node's time needs {LEAST_GRADIENTS}: "
+                "give the trace of a longer run"
+            )
+        line = _line(_means(size, seconds))
+        half = len(size) // 2
+        first = _line(_means(size[:half], seconds[:half]))
+        errors.append(abs(sum(map(first, size[half:].tolist())) / float(seconds[half:].sum()) - 1))
+        factors = seconds / np.array([line(samples) for samples in size.tolist()])
+        noise = Noise.fitted((factors / factors.mean()).tolist())
+        done = updates.of(rank).seconds
+        nodes.append(
+            {
+                "count": 1,
+                "seconds_per_sample": max(shown(line.slope), LEAST_SECONDS),
+                "overhead_seconds": shown(line.constant),
+                "seconds_per_update": shown(median(done)) if len(done) else 0.0,
+                **noise.as_row(None),
+            }
+        )
+        sizes.append(tuple(sorted(set(size.tolist()))))
+    server = {"seconds_per_update": max(node["seconds_per_update"] for node in nodes)}
+    config = {"name": name, "nodes": nodes, "network": _network(all_reduces, num_workers), "server": server}
+    return FromTrace(config, tuple(errors), tuple(sizes))
+
+
+def _network(all_reduces: Intervals, num_workers: int) -> dict[str, Any]:
+    """An all-reduce takes what it takes after the last rank has entered; links are as fast as a ring that takes so long."""
+    took = []
+    for version in np.unique(all_reduces.version[all_reduces.version >= COLD_VERSIONS]):
+        of_version = all_reduces.version == version
+        took.append(float(all_reduces.end[of_version].min() - all_reduces.start[of_version].max()))
+    if not took or num_workers < 2:
+        return {"latency_seconds": 0.0, "bytes_per_second": FASTEST}
+    seconds = shown(max(LEAST_SECONDS, median(took)))
+    nbytes = max(8, int(all_reduces.size.max()))
+    speed = shown(min(FASTEST, 2 * (num_workers - 1) * nbytes / (num_workers * seconds)))
+    return {"latency_seconds": 0.0, "bytes_per_second": speed, "all_reduce_table": [[nbytes, seconds]]}
+
+
+def _means(sizes: NDArray[np.int64], seconds: NDArray[np.float64]) -> dict[int, float]:
+    return {int(size): fmean(seconds[sizes == size].tolist()) for size in np.unique(sizes)}
+
+
+def _line(means: Mapping[int, float]) -> Line:
+    """Through the origin where one size was measured."""
+    if len(means) > 1:
+        return Line.fitted(means)
+    ((size, seconds),) = means.items()
+    return Line(0.0, seconds / size)
+
+
+def remarks(found: FromTrace, source: str) -> Sequence[str]:
+    """What a reader of the file should know."""
+    alike = [rank for rank, sizes in enumerate(found.sizes) if len(sizes) == 1]
+    lines = [
+        f"From the trace of {source}: times hold for what it trained, as it trained it.",
+        "A line that is fitted to the first half of a node's gradients is off the second half by "
+        + ", ".join(f"{100 * error:.1f} %" for error in found.errors)
+        + ".",
+        "An all-reduce is what is left of it after the last rank has its gradients: what overlaps with computing costs nothing here.",
+        "Links are those of a ring that takes so long: messages of a server were not measured.",
+        "An update is all that the loop does between a reduction and the next batch.",
+    ]
+    if alike:
+        lines.append(f"Node {', '.join(map(str, alike))} computed batches of one size: its overhead is in its seconds per sample.")
+    return lines
