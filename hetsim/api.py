@@ -72,6 +72,7 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     from hetsim.cli.compose import composed
     from hetsim.cli.environment import hidden
     from hetsim.cli.errors import USERS, sentence
+    from hetsim.cli.resumed import with_resumed
     from hetsim.cli.start import start
     from hetsim.results.lock import only_run_in
 
@@ -81,6 +82,7 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     if place.is_symlink():
         raise ValueError(f"{place} is a link, and would be written through: give another folder")
     try:
+        config = with_resumed(config, typed)
         summary = start(config, place, typed, only_run_in)
     except Exception as error:
         whole = "".join(traceback.format_exception(error))  # a notebook keeps what it shows

@@ -3,6 +3,7 @@
 ValueError          the config is wrong: one sentence that names the key, the value and what to do
 RunFailed           the run cannot go on: one sentence that says why
   └─ ProgramError   the method is wrong: its program asked for something that its world cannot answer
+RunStopped          the run was asked to stop, and has saved a checkpoint: no error, and not caught as one
 PeerLost            another rank is lost: thrown into programs, which may catch it and go on
 AssertionError      hetsim is wrong
 """
@@ -12,6 +13,10 @@ from __future__ import annotations
 
 class RunFailed(Exception):
     """A run that cannot go on, with one sentence that says why."""
+
+
+class RunStopped(BaseException):
+    """A run that was asked to stop has saved a checkpoint, with one sentence that says how it goes on."""
 
 
 class ProgramError(RunFailed):

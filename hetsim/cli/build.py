@@ -12,11 +12,13 @@ from omegaconf.errors import OmegaConfBaseException
 from hetsim import checks
 from hetsim.cli.devices import resolved
 from hetsim.cli.errors import sentence
+from hetsim.cli.resumed import resumed_file
 from hetsim.cli.schema import AXES, GROUPS, OPTIMIZERS, OPTIONAL, PLAIN, RATES, REQUIRED, TORCH_KEYS
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.base import Coordination
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.budget import Budget
+from hetsim.runtime.checkpointing import Checkpointing
 from hetsim.runtime.experiment import Experiment
 from hetsim.trust import argument_names, check_name, check_source, check_trusted, required_arguments, resolve
 from hetsim.workloads.partition import Partition
@@ -47,6 +49,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
     _check_targets(entries, trust)
     _check_rates(entries)
     budget = checks.mapping("budget", entries["budget"], optional=("epochs", "updates", "seconds"))
+    saved = checks.mapping("checkpoint", entries.get("checkpoint") or {}, optional=("every_seconds", "every_updates", "keep"))
     cluster = parse_cluster(entries["cluster"])
     policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in AXES.items()}
     partition = None if entries.get("partition") is None else _build("partition", entries["partition"], Partition, trust)
@@ -59,6 +62,8 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         local_optimizer=_optimizer(entries, "local_optimizer", tuple(trust)) if entries.get("local_optimizer") else None,
         regional_optimizer=_optimizer(entries, "regional_optimizer", tuple(trust)) if entries.get("regional_optimizer") else None,
         budget=Budget(**budget),
+        checkpoint=Checkpointing(**saved),
+        resume=resumed_file(entries.get("resume")),
         partition=partition,
         **{key: entries[key] for key in (*REQUIRED, *OPTIONAL) if key != "method" and key in entries},
     )

@@ -18,7 +18,7 @@ from hetsim import checks
 from hetsim.cli.schema import GROUPS, PLAIN
 from hetsim.dist.torchrun import CAUSE, CONSEQUENCE, first_to_refuse, leave_reason
 from hetsim.effects import PeerLost
-from hetsim.errors import RunFailed
+from hetsim.errors import RunFailed, RunStopped
 
 USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)
 """The errors that a user can correct."""
@@ -46,6 +46,11 @@ def report(error: BaseException, *, hide: Callable[[str], str] = str) -> None:
         return
     if isinstance(error, RunFailed | OSError) or first_to_refuse(text):
         print(f"hetsim: error: {text}", file=sys.stderr, flush=True)
+
+
+def tell_stopped(stopped: RunStopped) -> None:
+    """Print how a run that was asked to stop goes on."""
+    print(f"hetsim: {checks.printable(str(stopped))}", file=sys.stderr, flush=True)
 
 
 def show_traceback(*, hide: Callable[[str], str] = str) -> None:

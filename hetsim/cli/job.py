@@ -22,6 +22,7 @@ from hetsim.cli.environment import hidden
 from hetsim.cli.errors import USERS, report, sentence, show_notes, show_traceback
 from hetsim.cli.outcomes import Outcome
 from hetsim.cli.plugins import RECORD
+from hetsim.cli.resumed import with_resumed
 from hetsim.cli.start import start
 from hetsim.dist.launched import first_rank
 from hetsim.errors import RunFailed
@@ -53,6 +54,7 @@ def job(config: DictConfig) -> Outcome | None:
 def _single_run(config: DictConfig, folder: Path) -> None:
     summary = None
     try:
+        config = with_resumed(config, typed_words())
         if folder.is_symlink():
             raise ValueError(f"{folder} is a link, and would be written through: set hydra.run.dir to another folder")
         summary = start(config, folder, typed_words(), only_run_in)
@@ -80,6 +82,8 @@ def _single_run(config: DictConfig, folder: Path) -> None:
 def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
     """Run it unless its folder holds it. A failure is reported here and in the folder, and does not stop the other runs."""
     settings = HydraConfig.get()
+    if config.get("resume") is not None:
+        raise ValueError("resume lets one run go on: leave -m out")
     sweep = Path(os.path.normpath(Path(settings.runtime.cwd, settings.sweep.dir)))  # the current folder may be the run's own
     name, typed = os.path.relpath(folder, sweep), typed_words()
     if multiprocessing.get_start_method(allow_none=True) == "loky":

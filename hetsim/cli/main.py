@@ -17,16 +17,17 @@ from hetsim.checks import one_line
 from hetsim.cli import job
 from hetsim.cli.arguments import check_options, options_first, verbose, without_control_characters
 from hetsim.cli.environment import hidden
-from hetsim.cli.errors import USERS, report, show_traceback
+from hetsim.cli.errors import USERS, report, show_traceback, tell_stopped
 from hetsim.cli.folders import check_folder
 from hetsim.cli.launcher import RESUME, Refused, SweepRecord, launch_failure
 from hetsim.cli.launchers import own_plugins
 from hetsim.cli.task import task
 from hetsim.dist.launched import is_launched
 from hetsim.dist.orphan import follow_launcher
-from hetsim.errors import RunFailed
+from hetsim.errors import RunFailed, RunStopped
 from hetsim.libraries import keep_processes_out
 from hetsim.memory import out_of_memory
+from hetsim.runtime.checkpointing import STOPPED
 from hetsim.shipped import configs
 
 
@@ -47,6 +48,9 @@ def main() -> None:
     except Refused as refused:
         report(refused.error, hide=partial(hidden, config=refused.config))
         sys.exit(1)
+    except RunStopped as stopped:
+        tell_stopped(stopped)
+        sys.exit(STOPPED)
     except KeyboardInterrupt:
         print(f"hetsim: interrupted{_resume(SweepRecord.current)}", file=sys.stderr)
         sys.exit(130)

@@ -25,6 +25,7 @@ OPTIONAL = ("evaluate_every_epochs", "evaluate_every_seconds", "stop_when_diverg
 PLAIN = (
     *REQUIRED,
     *OPTIONAL,
+    "resume",
     *("trust", "data_root", "download", "learning_rate", "momentum", "local_learning_rate"),
 )
 """The keys with plain values."""
@@ -36,7 +37,7 @@ TORCH_KEYS = {
 }
 """The keys that hold a class of torch.optim, with the group of `hetsim.trust` that it must belong to."""
 GROUPS = (
-    *("backend", "cluster", "workload", "coordination", "budget", "partition", "regional_optimizer"),
+    *("backend", "cluster", "workload", "coordination", "budget", "checkpoint", "partition", "regional_optimizer"),
     *(*AXES, *OPTIMIZERS, *OPTIMIZERS.values()),
 )
 """The keys that are groups of choices, or hold keys of their own."""

@@ -47,6 +47,13 @@ def read_config(run: Path) -> dict[str, Any]:
     return {key: int(seed[1]) if key == "seed" else value for key, value in (_loaded(path, text) if shared is None else shared).items()}
 
 
+def parsed(path: Path, text: str) -> dict[str, Any]:
+    """The resolved config that a file has as a text; ValueError with one sentence if it is none."""
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"{path} has a config of {len(text)} letters, as no run has: {REMEDY}")
+    return _loaded(path, text)
+
+
 @lru_cache(maxsize=1000)
 def _loaded_once(text: str) -> dict[str, Any] | None:
     """The config of runs that differ in their seeds; None if it cannot be read, for which a sentence names the file of each."""

@@ -38,8 +38,10 @@ def finish_run(folder: Path, written: Collection[str]) -> None:
 def abandon(folder: Path) -> None:
     """Remove the unfinished files of a run that did not finish, and the folder if nothing else is in it."""
     with contextlib.suppress(OSError):
-        for path in folder.glob(".*.unfinished"):
+        for path in (*folder.glob(".*.unfinished"), *folder.glob("checkpoints/.*.unfinished")):
             path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (folder / "checkpoints").rmdir()
         folder.rmdir()
 
 

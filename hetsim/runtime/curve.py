@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
@@ -52,7 +53,19 @@ class LearningCurve(Recorder):
         self._unevaluated: list[tuple[float, int, int, Vector]] = []
 
     def begin(self, start: State) -> None:
-        self._add(0.0, start)
+        if not self.points:  # otherwise the run goes on
+            self._add(0.0, start)
+
+    def saved(self) -> dict[str, Any]:
+        """Its points so far, and the weights of those that are not evaluated yet: for a checkpoint."""
+        return {"points": tuple(self.points), "unevaluated": tuple(self._unevaluated), "multiples": self._multiples, "newest": self._newest}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what `saved` was."""
+        self.points, self._unevaluated = list(saved["points"]), list(saved["unevaluated"])
+        self._multiples, self._newest = saved["multiples"], saved["newest"]
+        self._evaluate()
+        self._seconds = self.points[-1].seconds
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
         self._seconds = seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from hetsim.coordination.contributions import SynchronousContributions, mean_loss
 from hetsim.effects import Contribution
@@ -41,6 +42,14 @@ class Divergence:
         elif num_samples - self._num_samples_not_above >= self._samples_per_epoch:
             self._found(version, f"its loss was above the first one, {self._first:.4g}, for a whole epoch until version {version}")
         return self.reason is not None
+
+    def saved(self) -> tuple[Any, ...]:
+        """What it has found so far: for a checkpoint."""
+        return self.reason, self.version, self._first, self._num_samples_not_above
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """Go on from what `saved` was."""
+        self.reason, self.version, self._first, self._num_samples_not_above = saved
 
     def _found(self, version: int, reason: str) -> None:
         self.reason, self.version = reason, version

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import NamedTuple
 
 from hetsim import checks
@@ -19,12 +20,14 @@ from hetsim.coordination.pools import AlignedPools, Pools
 from hetsim.coordination.regions import Regions
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.budget import Budget
+from hetsim.runtime.checkpointing import Checkpointing
 from hetsim.runtime.curve import Point
 from hetsim.runtime.trace import DETAILS
 from hetsim.workloads import device
 from hetsim.workloads.partition import Partition
 from hetsim.workloads.task import Optimizer, OptimizerRecipe, Task, Workload
 
+NEVER_SAVED = Checkpointing()
 PARTITIONS = ("even", "contiguous", "dirichlet", "by_class", "by_file")
 
 
@@ -59,6 +62,9 @@ class Experiment:
     """Of owned data: each pool has epochs of its own, or no worker begins the next one before all have ended this one (aligned)."""
     trace: str = "full"
     pictures: bool = True
+    checkpoint: Checkpointing = NEVER_SAVED
+    resume: Path | None = None
+    """The file of the checkpoint that the run goes on from."""
     watch: Callable[[Point], None] | None = None
     """Called with each evaluation in virtual time; what it raises ends the run. Real runs are evaluated when they are over."""
 

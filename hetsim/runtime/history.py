@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
@@ -62,18 +63,22 @@ class History:
 class Checkpoints:
     """Collects each rank's state at its commit of a version; calls `keep(checkpoint)` once it has the states of all ranks."""
 
-    def __init__(self, keep: Callable[[Checkpoint], None]) -> None:
+    def __init__(self, keep: Callable[[Checkpoint], None], wants: Callable[[int], bool] | None = None) -> None:
         self.keep = keep
+        self.wants = wants or (lambda _: True)
+        """Whether a checkpoint is to be kept at this version."""
         self._ranks: dict[int, dict[int, RankState]] = {}
-        self._states: dict[int, tuple[State, Sequence[int]]] = {}
+        self._seconds: dict[int, dict[int, float]] = {}
+        self._states: dict[int, tuple[State, Sequence[int], dict[str, Any]]] = {}
 
-    def add(self, rank: RankState, version: int) -> None:
-        """Add the state of a rank that is at this version."""
+    def add(self, rank: RankState, version: int, seconds: float) -> None:
+        """Add the state of a rank that is at this version, at this moment."""
         self._ranks.setdefault(version, {})[rank.rank] = rank.snapshot()
+        self._seconds.setdefault(version, {})[rank.rank] = seconds
 
-    def add_state(self, state: State, num_gradients: Sequence[int]) -> None:
-        """Add the state that the leader committed, and how many gradients of each rank are applied in it."""
-        self._states[state.version] = state, tuple(num_gradients)
+    def add_state(self, state: State, num_gradients: Sequence[int], progress: dict[str, Any]) -> None:
+        """Add the state that the leader committed, how many gradients of each rank are applied in it, and what its recorders had seen."""
+        self._states[state.version] = state, tuple(num_gradients), progress
 
     def complete(self, version: int, ranks: Collection[int], absent: Sequence[RankState]) -> None:
         """Call `keep` with the checkpoint of a version if it has the states of these ranks, which take part.
@@ -83,18 +88,22 @@ class Checkpoints:
         found = self._ranks.get(version, {})
         if version not in self._states or not found.keys() >= set(ranks):
             return
-        state, num_gradients = self._states[version]
+        state, num_gradients, progress = self._states[version]
+        seconds = self._seconds.get(version, {})
         found.update({rank.rank: rank for rank in absent if rank.rank not in found})
         parts = [found[rank] for rank in sorted(found)]
         for part in parts:
             if part.rank < len(num_gradients):
                 part.num_gradients = num_gradients[part.rank]
-        for collected in (self._ranks, self._states):
+        latest = max(seconds.values(), default=0.0)
+        for collected in (self._ranks, self._states, self._seconds):
             for older in [other for other in collected if other <= version]:
                 del collected[older]
-        self.keep(Checkpoint(state=state, ranks=tuple(parts)))
+        at = tuple(seconds.get(part.rank, latest) for part in parts)
+        self.keep(Checkpoint(state=state, ranks=tuple(parts), seconds=at, progress=progress))
 
     def forget(self) -> None:
         """Drop incomplete checkpoints: the membership has changed, so they will never be complete."""
         self._ranks.clear()
         self._states.clear()
+        self._seconds.clear()

@@ -152,6 +152,30 @@ class Applied:
         if largest > self.staleness_max:
             self.staleness_max = largest
 
+    def saved(self) -> dict[str, Any]:
+        """Everything counted so far: for a checkpoint."""
+        weight = list(self._weight)
+        if self._alike is not None and self.weights is not None:
+            for rank, factor in self.weights(self._alike[0]):
+                weight[rank] += self._alike[1] * factor
+        rounds = tuple((tuple(ranks), staleness, count) for (ranks, staleness), count in self._rounds.items())
+        return {
+            **{name: tuple(getattr(self, f"_{name}")) for name in ("count", "more_gradients", "staleness")},
+            "by_staleness": dict(self._by_staleness), "rounds": rounds, "weight": tuple(weight),
+            "staleness_max": self.staleness_max, "num_updates": self.num_updates, "seconds": self.seconds,
+        }  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what `saved` was. The counts of workers that are no more are left out."""
+        for name, nothing in (("count", 0), ("more_gradients", 0), ("staleness", 0), ("weight", 0.0)):
+            numbers = [*saved[name], *(nothing,) * self.num_workers][: self.num_workers]
+            setattr(self, f"_{name}", numbers)
+        self._by_staleness = dict(saved["by_staleness"])
+        for ranks, staleness, count in saved["rounds"]:
+            key = tuple(rank for rank in ranks if rank < self.num_workers), staleness
+            self._rounds[key] = self._rounds.get(key, 0) + count
+        self.staleness_max, self.num_updates, self.seconds = saved["staleness_max"], saved["num_updates"], saved["seconds"]
+
     def _count_alike(self, applied: SynchronousContributions) -> None:
         """The factors of groups that were split alike are computed once, as there are N of them."""
         if self._alike is not None and _split_alike(self._alike[0], applied):

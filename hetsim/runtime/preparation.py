@@ -121,19 +121,20 @@ def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan,
     """
     state = checkpoint.state
     cursors = state.next_sample
-    if plan.pools is None and not isinstance(cursors, Cursors):
-        return checkpoint
-    if plan.pools is None or not isinstance(cursors, Cursors):
+    num_workers, with_server = experiment.num_workers, experiment.coordination.needs_server
+    if (plan.pools is None) == isinstance(cursors, Cursors):
         before, now = ("shared", "owned") if plan.pools is not None else ("owned", "shared")
         raise ValueError(f"data={now} cannot go on from a checkpoint of a run with data={before}: resume it with data={before}")
-    num_workers, with_server = experiment.num_workers, experiment.coordination.needs_server
-    if experiment.regions is not None and checkpoint.ranks and len(checkpoint.ranks) != experiment.num_ranks:
-        raise ValueError(
-            f"the checkpoint is of a run of {len(checkpoint.ranks)} ranks, and this one has {experiment.num_ranks}: a run with local "
-            "servers is resumed with as many workers and regions"
-        )
     if experiment.regions is not None:
+        if checkpoint.ranks and len(checkpoint.ranks) != experiment.num_ranks:
+            raise ValueError(
+                f"the checkpoint is of a run of {len(checkpoint.ranks)} ranks, and this one has {experiment.num_ranks}: a run with local "
+                "servers is resumed with as many workers and regions"
+            )
         return checkpoint
+    if not isinstance(cursors, Cursors):
+        num_before = len(checkpoint.ranks) - with_server if checkpoint.ranks else num_workers
+        return checkpoint if num_before == num_workers else among_others(checkpoint, experiment, plan, optimizers, num_before)
     num_before = len(checkpoint.ranks) - with_server if checkpoint.ranks else len(cursors.of)
     if num_before == num_workers:
         return checkpoint
@@ -142,13 +143,24 @@ def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan,
             f"the checkpoint is of a run of {num_before} workers, and with {num_workers} the samples would be divided in another way: "
             "resume it with as many workers, or divide them with partition=by_file"
         )
-    again = cursors.before(state.outstanding)
+    return among_others(checkpoint, experiment, plan, optimizers, num_before)
+
+
+def among_others(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, optimizers: Optimizers, num_before: int) -> Checkpoint:
+    """The checkpoint, for another number of workers: weights, the optimizer's memory and positions go on, and policies begin anew."""
+    state, cursors = checkpoint.state, checkpoint.state.next_sample
+    num_workers, with_server = experiment.num_workers, experiment.coordination.needs_server
+    outstanding = tuple(state.outstanding)
+    if isinstance(cursors, Cursors):
+        again = cursors.before(outstanding)
+        cursors, outstanding = Cursors((*again.of, *(0,) * (num_workers - len(again.of)))), ()
     resumed = replace(
         experiment.coordination.initial(plan, state.weights),
         version=state.version,
-        next_sample=Cursors((*again.of, *(0,) * (num_workers - len(again.of)))),
+        next_sample=cursors,
         num_samples=state.num_samples,
         num_samples_discarded=state.num_samples_discarded,
+        outstanding=outstanding,
     )
     ranks = []
     if checkpoint.ranks:
@@ -159,4 +171,5 @@ def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan,
             ranks[-1].restart(version=state.version, epoch=plan.epoch(state.num_samples), optimizer=leader.optimizer, local_optimizer=local)
         if with_server:
             ranks[-1].num_updates = leader.num_updates
-    return Checkpoint(state=resumed, ranks=tuple(ranks))
+    seconds = (max(checkpoint.seconds),) * len(ranks) if checkpoint.seconds else ()
+    return Checkpoint(state=resumed, ranks=tuple(ranks), seconds=seconds, progress=checkpoint.progress)

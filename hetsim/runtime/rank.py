@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -85,3 +86,12 @@ class Checkpoint:
 
     state: State
     ranks: tuple[RankState, ...] = ()
+    seconds: tuple[float, ...] = ()
+    """The run's clock at the commit of each rank, or of the server, by rank; empty: the run goes on at 0."""
+    progress: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What the recorders had seen of the run by then (`hetsim.runtime.progress_so_far`); empty: nothing."""
+
+    @property
+    def began(self) -> float:
+        """When the first rank goes on, by the run's clock."""
+        return min(self.seconds, default=0.0)

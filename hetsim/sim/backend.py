@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
 
+from hetsim.checkpoints.resume import check_budget, continue_trace, load
+from hetsim.checkpoints.rows import SavedTrace
+from hetsim.checkpoints.saver import Saver
 from hetsim.results.folder import run_folder
 from hetsim.results.summary import summary_of, write_summary
 from hetsim.runtime.backend import Backend
+from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment, Optimizers
+from hetsim.runtime.rank import Checkpoint
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
 from hetsim.sim.garbage import of_this_run
@@ -43,17 +48,40 @@ class Simulator(Backend):
     def _run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         begun = perf_counter()
         task, optimizers = experiment.load()
-        with closing(task), run_folder(folder, config), Trace(folder, experiment.trace) as trace:
-            world = world_of(experiment, task, optimizers, [trace])
+        stop = StopRequest()
+        saves = experiment.checkpoint.enabled
+        checkpoint = None
+        if experiment.resume is not None:
+            checkpoint = load(experiment.resume, experiment, task, optimizers)
+            check_budget(experiment.resume, checkpoint, experiment, task)
+        with (
+            closing(task),
+            run_folder(folder, config),
+            (SavedTrace if saves else Trace)(folder, experiment.trace) as trace,
+            stop.by_signals() if saves else nullcontext(),
+        ):
+            saver = None
+            if saves:
+                saver = Saver(folder, config, experiment.checkpoint, trace, clock=perf_counter, stop=stop, resumed=experiment.resume)
+            if checkpoint is not None and experiment.resume is not None:
+                continue_trace(trace, experiment.resume, checkpoint)
+            world = world_of(experiment, task, optimizers, [trace], checkpoint=checkpoint, saver=saver)
             world.run()
+            if saver is not None:
+                assert world.checkpoint_at_end is not None
+                saver.write(world.checkpoint_at_end)
             return write_summary(folder, world.outcome, backend=self.name, wall_seconds=perf_counter() - begun, devices=[task.device.name])
 
 
-def world_of(experiment: Experiment, task: Task, optimizers: Optimizers, recorders: Sequence[Recorder]) -> EventWorld | LockstepWorld:
+def world_of(
+    experiment: Experiment, task: Task, optimizers: Optimizers, recorders: Sequence[Recorder], *,
+    checkpoint: Checkpoint | None = None, saver: Saver | None = None,
+) -> EventWorld | LockstepWorld:  # fmt: skip
     """The world for an experiment: in lockstep where that gives the same."""
     on_cores = HostWorld if experiment.cluster.shares_cores else EventWorld
     kind = LockstepWorld if LockstepWorld.suits(experiment, task) else on_cores
-    return kind(experiment, task, optimizers, recorders)
+    keep, wants = (None, None) if saver is None else (saver.keep, saver.due)
+    return kind(experiment, task, optimizers, recorders, checkpoint=checkpoint, keep=keep, wants=wants)
 
 
 class Simulation:

@@ -36,8 +36,8 @@ class Clock(Environment):
     now: float  # read at every effect, where a property would cost too much
     _queue: list[Any]
 
-    def __init__(self) -> None:
-        super().__init__(0.0)
+    def __init__(self, now: float = 0.0) -> None:
+        super().__init__(now)
         self._far: list[Any] = []
         self._first_far = inf  # when the entry of `far` that is in the queue is due; inf: there is none
         self._far_due = self._process_far  # bound once

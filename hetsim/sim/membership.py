@@ -56,7 +56,7 @@ class MembershipWorld(Protocol):
 class Membership:
     """Lets nodes crash and return; knows the absent workers, the leader, and the generation of the membership."""
 
-    def __init__(self, experiment: Experiment, recorders: Sequence[Recorder]) -> None:
+    def __init__(self, experiment: Experiment, recorders: Sequence[Recorder], *, began: float = 0.0) -> None:
         self.cluster = experiment.cluster
         self.coordination = experiment.coordination
         self.faults = self.cluster.faults
@@ -71,8 +71,12 @@ class Membership:
         for rank in self.faults.nodes:
             self._outages[rank] = outages(self.cluster, rank, seed=experiment.seed)
             self._draw_outage(rank)
-        self.absent = frozenset(rank for rank, (start, _) in self._next_outage.items() if start == 0)
-        """Workers that are absent when the run begins."""
+            while self._next_outage[rank][1] <= began:  # a run that goes on has had it
+                self._draw_outage(rank)
+        self.absent = frozenset(rank for rank, (start, _) in self._next_outage.items() if start == 0 or start < began)
+        """Workers that are absent when the run begins, or goes on."""
+        if self.absent and began and not self.coordination.needs_server:
+            self.leader = min({*range(self.num_workers)} - self.absent, default=self.leader)
         self.absent_at_end: frozenset[int] = frozenset()
         """Workers that were absent when the run ended."""
         self.down: dict[int, float] = {}
@@ -105,10 +109,10 @@ class Membership:
             start, until = self._next_outage[rank]
             if rank in self.absent:
                 world.processes[rank].status = LOST
-                self.down[rank] = 0.0
+                self.down[rank] = start
                 self._return_at(rank, until)
             else:
-                world.env.after(start, self._crash, rank)
+                world.env.at(start, self._crash, rank)
 
     def end(self, seconds: float) -> None:
         """End the run at its last commit: nodes that are down now were down until then."""

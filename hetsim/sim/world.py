@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from hetsim import effects as fx
@@ -14,6 +15,7 @@ from hetsim.runtime.metrics import Metrics
 from hetsim.runtime.outcome import Outcome, observed
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.profiling import Profile
+from hetsim.runtime.progress_so_far import activity_of, activity_until, restore, seen_by_leader
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, Row, ignore, interval_recorder
 from hetsim.runtime.stop import StopDecision
@@ -46,28 +48,41 @@ class EventWorld:
         *,
         checkpoint: Checkpoint | None = None,
         keep: Callable[[Checkpoint], None] | None = None,
+        wants: Callable[[int], bool] | None = None,
     ) -> None:
         self.experiment = experiment
         self.task = task
         num_workers, coordination = experiment.num_workers, experiment.coordination
-        self.env = Clock()
+        began = checkpoint.began if checkpoint is not None else 0.0
+        self.env = Clock(began)
         self.metrics = Metrics(num_workers, num_ahead=coordination.num_ahead, weights=experiment.weights_of(task))
         self.curve, observers = observed(experiment, task, self.metrics, recorders, at_once=True)
-        self.membership = Membership(experiment, observers)
+        self.membership = Membership(experiment, observers, began=began)
         self.prepared = prepare(
             experiment, task, optimizers,
             profile=self._profile, checkpoint=checkpoint, absent=self.membership.absent,
         )  # fmt: skip
-        self.profile_seconds = self.prepared.profile.total_seconds
+        resumed = self.prepared.checkpoint
+        self.profile_seconds = resumed.progress.get("profile_seconds", self.prepared.profile.total_seconds)
+        if resumed.progress:
+            self.metrics.activity[:] = activity_of(resumed, num_workers, coordination.num_ahead)
+            self.metrics.applied.restore(resumed.progress["applied"])
+            self.curve.restore(resumed.progress["curve"])
         self.prepared.profile.record(observers, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
         self._stop, self._samples_per_epoch = self.prepared.stop, task.num_samples
         self.history = History(self.prepared.start, self.prepared.stop, observers, keeps=keep is not None)
-        self._checkpoints = None if keep is None else Checkpoints(keep)
+        restore(resumed.progress, self.history)
+        self._keep = keep
+        self._checkpoints = None if keep is None else Checkpoints(self._with_activity, wants)
+        self._committed_at = [began] * experiment.num_ranks
+        self.checkpoint_at_end: Checkpoint | None = None
+        """The checkpoint of the run as it has ended, if checkpoints are kept."""
         self._optimizer = optimizers.main if coordination.needs_server else SharedSteps(optimizers.main)
         self._local_optimizer = optimizers.local
         self._regional_optimizer: Any = optimizers.regional
         states = [self.prepared.rank_state(rank) for rank in range(experiment.num_ranks)]
         self._optimizer_at_commit: Any = states[experiment.leader].optimizer
+        self._num_counted_before = self.metrics.applied.num_gradients
         self._num_gradients_before = [state.num_gradients for state in states[:num_workers]]
         self._times = [self.prepared.step_times(rank, num_gradients=count) for rank, count in enumerate(self._num_gradients_before)]
         self._service = {state.rank: self.prepared.service_times(state) for state in states[num_workers:]}
@@ -100,14 +115,20 @@ class EventWorld:
     def run(self) -> None:
         """Run every program to its end."""
         self.membership.begin(self)
+        seconds = self.prepared.checkpoint.seconds
         for process in [process for process in self.processes if not process.lost]:
-            process.resume()
+            if process.rank < len(seconds) and seconds[process.rank] > self.env.now:
+                self.env.at(seconds[process.rank], process.resume)
+            else:
+                process.resume()
         self.env.run_all()
         if not self.membership.over(self):
             total_loss = self.membership.total_loss(self.metrics.applied.num_updates)
             raise RunFailed(total_loss or sentence(self.processes, self.collectives, leader=self.membership.leader))
-        self.membership.end(self.metrics.applied.seconds)
         self.history.record_discarded(self.processes[self.membership.leader].result)
+        if self._checkpoints is not None:
+            self.checkpoint_at_end = self._at_end()
+        self.membership.end(self.metrics.applied.seconds)
         self.history.close()
 
     @property
@@ -230,12 +251,13 @@ class EventWorld:
         """Takes no time. The leader decides whether to go on; if seconds are limited, the other ranks wait for its decision."""
         state: State = effect.state
         process.state.committed(effect.version, state.num_samples // self._samples_per_epoch)
+        self._committed_at[process.rank] = self.env.now
         leads = process.rank == self.membership.leader
         stop = self._stop
         if leads:
             self._optimizer_at_commit = process.state.optimizer
             going = self.history.commit(self.env.now, process.rank, state, effect.applied)
-        if self._checkpoints is not None:
+        if self._checkpoints is not None and self._checkpoints.wants(effect.version):
             self._checkpoint(self._checkpoints, process, leads=leads)
         if not stop.waits:
             return going if leads else stop.others_go_on(effect.version)
@@ -256,12 +278,38 @@ class EventWorld:
         reporting = [member for member in self.processes if not member.lost] if with_server else [process]
         for member in reporting:
             member.state.num_messages = self.messaging.num_messages(member.rank)
-            checkpoints.add(member.state, version)
+            checkpoints.add(member.state, version, self.env.now)
         if leads:
-            count = zip(self._num_gradients_before, self.metrics.applied.num_gradients, strict=True)
-            checkpoints.add_state(self.history.last, [before + now for before, now in count])
+            checkpoints.add_state(self.history.last, self._num_gradients(), self._progress())
         ranks = [member.rank for member in reporting] if with_server else self.collectives.members
         checkpoints.complete(version, ranks, [self._absent(rank) for rank in self.membership.down])
+
+    def _num_gradients(self) -> list[int]:
+        """The gradients of each worker that are applied, also those before the run was resumed."""
+        now = self.metrics.applied.num_gradients
+        return [before + new - old for before, new, old in zip(self._num_gradients_before, now, self._num_counted_before, strict=True)]
+
+    def _progress(self) -> dict[str, Any]:
+        return seen_by_leader(self.history, self.metrics.applied, self.curve, profile_seconds=self.profile_seconds)
+
+    def _with_activity(self, checkpoint: Checkpoint) -> None:
+        assert self._keep is not None
+        activity = activity_until(self.metrics.activity, checkpoint.seconds)
+        self._keep(replace(checkpoint, progress={**checkpoint.progress, "activity": activity}))
+
+    def _at_end(self) -> Checkpoint:
+        counts, ranks = self._num_gradients(), []
+        for process in self.processes:
+            state = self._absent(process.rank) if process.lost else process.state.snapshot()
+            state.num_messages = self.messaging.num_messages(process.rank)
+            if process.rank < len(counts):
+                state.num_gradients = counts[process.rank]
+            ranks.append(state)
+        last = self.metrics.applied.seconds
+        with_server = self.experiment.coordination.needs_server
+        seconds = tuple(last if with_server or process.lost else self._committed_at[process.rank] for process in self.processes)
+        progress = {**self._progress(), "activity": activity_until(self.metrics.activity, seconds)}
+        return Checkpoint(state=self.history.last, ranks=tuple(ranks), seconds=seconds, progress=progress)
 
     def _absent(self, rank: int) -> RankState:
         """The state that an absent rank will have when it returns."""

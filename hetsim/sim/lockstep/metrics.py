@@ -25,6 +25,7 @@ class VectorizedMetrics(Recorder):
         self.samples = np.zeros(num_workers, np.int64)
         self.compute_seconds = np.zeros(num_workers)
         self.update_seconds = np.zeros(num_workers)
+        self.down_seconds = np.zeros(num_workers)
         self._recent: deque[tuple[bool, Seconds, Seconds, Counts]] = deque(maxlen=RECENT_INTERVALS * num_ahead)
         self._activity: list[RankActivity] | None = None
 
@@ -53,13 +54,22 @@ class VectorizedMetrics(Recorder):
             self._activity = self._by_rank()
         return self._activity
 
+    def by_rank(self) -> list[RankActivity]:
+        """What each rank has done so far."""
+        return self._by_rank()
+
+    def restore(self, activity: Sequence[RankActivity]) -> None:
+        """Go on from what the ranks had done. Lockstep has no absences but those of ranks that were not there before."""
+        for name in ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds"):
+            getattr(self, name)[:] = [getattr(its, name) for its in activity]
+
     def summary(self) -> dict[str, Any]:
         """Rates, staleness and idleness, up to the last commit."""
         return summary(self.applied, self.activity)
 
     def _by_rank(self) -> list[RankActivity]:
         ranks = [RankActivity(num_ahead=self.num_ahead) for _ in self.samples]
-        for name in ("iterations", "samples", "compute_seconds", "update_seconds"):
+        for name in ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds"):
             for activity, number in zip(ranks, getattr(self, name).tolist(), strict=True):
                 setattr(activity, name, number)
         for is_gradient, *arrays in self._recent:

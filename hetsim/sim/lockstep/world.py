@@ -22,6 +22,7 @@ from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import History
 from hetsim.runtime.outcome import Outcome, observed
 from hetsim.runtime.preparation import prepare
+from hetsim.runtime.progress_so_far import activity_of, activity_until, restore, seen_by_leader
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, UPDATE, Recorder, interval_recorder
 from hetsim.runtime.world import handlers, unsupported
@@ -61,6 +62,7 @@ class LockstepWorld:
         *,
         checkpoint: Checkpoint | None = None,
         keep: Callable[[Checkpoint], None] | None = None,
+        wants: Callable[[int], bool] | None = None,
     ) -> None:
         assert self.suits(experiment, task)
         self.experiment = experiment
@@ -70,10 +72,20 @@ class LockstepWorld:
         self.metrics = VectorizedMetrics(num_workers, num_ahead=coordination.num_ahead, weights=experiment.weights_of(task))
         self.curve, observers = observed(experiment, task, self.metrics, recorders, at_once=True)
         self.prepared = prepare(experiment, task, optimizers, profile=lambda: run_profiling(experiment), checkpoint=checkpoint)
-        self.profile_seconds = self.prepared.profile.total_seconds
+        resumed = self.prepared.checkpoint
+        self.profile_seconds = resumed.progress.get("profile_seconds", self.prepared.profile.total_seconds)
+        if resumed.progress:
+            self.metrics.restore(activity_of(resumed, num_workers, coordination.num_ahead))
+            self.metrics.applied.restore(resumed.progress["applied"])
+            self.curve.restore(resumed.progress["curve"])
         self.prepared.profile.record(observers, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
         self.history = History(self.prepared.start, self.prepared.stop, observers, keeps=keep is not None)
+        restore(resumed.progress, self.history)
         self._keep = keep
+        self.checkpoint_at_end: Checkpoint | None = None
+        """The checkpoint of the run as it has ended, if checkpoints are kept."""
+        self._wants = wants or (lambda _: True)
+        self._num_counted_before = self.metrics.applied.count
         saved = self.prepared.checkpoint.ranks
         states = [self.prepared.rank_state(rank) for rank in range(num_workers if saved else 1)]
         self._num_gradients_before = [state.num_gradients for state in states] if saved else [0] * num_workers
@@ -82,8 +94,10 @@ class LockstepWorld:
         plan = self.prepared.plan
         vectorized = VectorizedPlan(**{given.name: getattr(plan, given.name) for given in fields(plan) if given.init})
         self.program = coordination.program(fx.Node(ALL_RANKS, num_workers, self.state.own), vectorized, self.prepared.start)
-        self.clock: Seconds = np.zeros(num_workers)
+        self.clock: Seconds = np.full(num_workers, resumed.began)
         """The present time of each rank."""
+        self.clock[: len(resumed.seconds)] = resumed.seconds[:num_workers]
+        self._committed_at = self.clock
         self._times = VectorizedTimes(
             [self.prepared.step_times(rank, num_gradients=count) for rank, count in enumerate(self._num_gradients_before)]
         )
@@ -115,6 +129,8 @@ class LockstepWorld:
                 effect = self.program.send(answer)
             except StopIteration as ended:
                 self.history.record_discarded(ended.value)
+                if self._keep is not None:
+                    self.checkpoint_at_end = self.checkpoint()
                 self.history.close()
                 return
             answer, self.clock = self.handlers[type(effect)](self.state, effect, None)
@@ -184,11 +200,19 @@ class LockstepWorld:
         committed: State = effect.state
         state.committed(effect.version, self.prepared.epoch(committed))
         leader = self.experiment.leader
+        self._committed_at = self.clock
         at = self.clock[leader]
         going = self.history.commit(float(at), leader, committed, self._with_leaders_seconds(effect.applied))
-        if self._keep is not None:
-            self._keep(Checkpoint(state=self.history.last, ranks=self._by_rank()))
+        if self._keep is not None and self._wants(effect.version):
+            self._keep(self.checkpoint())
         return going, np.maximum(self.clock, at) if self.prepared.stop.waits else self.clock
+
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint of the present version."""
+        progress = seen_by_leader(self.history, self.metrics.applied, self.curve, profile_seconds=self.profile_seconds)
+        seconds = tuple(self._committed_at.tolist())
+        progress["activity"] = activity_until(self.metrics.by_rank(), seconds)
+        return Checkpoint(state=self.history.last, ranks=self._by_rank(), seconds=seconds, progress=progress)
 
     def now(self, state: RankState, effect: fx.Now, context: None) -> Answered:
         """Each rank's seconds since the run began."""
@@ -209,7 +233,7 @@ class LockstepWorld:
                 self.state,
                 rank=rank,
                 own={name: _of_rank(value, rank, shape) for name, value in self.state.own.items()},
-                num_gradients=self._num_gradients_before[rank] + count[rank],
+                num_gradients=self._num_gradients_before[rank] + count[rank] - self._num_counted_before[rank],
                 num_messages={},
             )
             for rank in range(len(self.clock))

@@ -1,0 +1,117 @@
+"""One file for a checkpoint: a safetensors file whose tensor `json` holds the rest as JSON, with the versions and a digest of everything.
+
+A safetensors file holds tensors and texts, and no code: to read one runs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetsim import checks
+from hetsim.checkpoints.values import Unreadable, Writer
+from hetsim.runtime.files import written_whole
+
+FORMAT = 1
+"""The version of the format. Another one is refused: a run that goes on in another way than it began is worse than none."""
+JSON = "json"
+KEYS = ("config", "checkpoint")
+VERSION = str(sys.modules["hetsim"].__version__)  # an import of the package from within would be a circle
+
+
+def write(path: Path, *, config: str, checkpoint: Any) -> None:
+    """Write a checkpoint and the config of its run atomically: the whole file gets its name, or there is none."""
+    writer = Writer()
+    text = json.dumps({"config": config, "checkpoint": writer.json_of(checkpoint)}, allow_nan=False).encode()
+    content = _serialised(np.frombuffer(text, np.uint8), writer.tensors)
+    with written_whole(path) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _serialised(text: Any, tensors: Mapping[str, Any]) -> bytes:
+    if not tensors:  # a phantom's run does not import torch
+        from safetensors.numpy import save as save_arrays
+
+        return bytes(save_arrays({JSON: text}, metadata=_metadata(text, {})))
+    import torch
+    from safetensors.torch import save
+
+    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}  # parts of one vector are saved apart
+    return bytes(save({JSON: torch.from_numpy(text.copy()), **whole}, metadata=_metadata(text, whole)))
+
+
+def _metadata(text: Any, tensors: Mapping[str, Any]) -> dict[str, str]:
+    return {"format": str(FORMAT), "hetsim": VERSION, "sha256": digest(text, tensors)}
+
+
+def digest(text: Any, tensors: Mapping[str, Any]) -> str:
+    """Of the JSON and of every tensor with its name, type and shape."""
+    found = hashlib.sha256(text.data)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        found.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.reshape(-1).view(sys.modules["torch"].uint8).numpy().data if tensor.numel() else b"")
+    return found.hexdigest()
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The entries of the JSON, and the tensors. ValueError with one sentence if it is no whole checkpoint of this version."""
+    try:
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            raise ValueError(f"{path} is a link, and is not followed: put the file itself there")
+        if not stat.S_ISREG(status.st_mode):
+            raise Unreadable("it is no file")
+        return _read(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}") from None
+    except Unreadable as error:
+        raise ValueError(f"{path} is no whole checkpoint ({checks.printable(str(error))}): {REMEDY}") from None
+
+
+REMEDY = "remove it to go on from the one before, if there is one"
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            about, names = file.metadata() or {}, set(file.keys()) - {JSON}
+            _check_versions(path, about)
+            text = file.get_tensor(JSON)
+        tensors: dict[str, Any] = {}
+        if names:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in names}
+        if text.dtype != np.uint8 or text.ndim != 1:
+            raise Unreadable("its JSON is none")
+        if digest(text, tensors) != about.get("sha256"):
+            raise Unreadable("its contents are not those that were written")
+        entries = json.loads(text.tobytes())
+    except (SafetensorError, UnicodeDecodeError, RecursionError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise Unreadable(" ".join(str(error).split())[:150]) from None
+    if not isinstance(entries, dict) or set(entries) != set(KEYS) or not isinstance(entries["config"], str):
+        raise Unreadable("its JSON is not that of a checkpoint")
+    return entries, tensors
+
+
+def _check_versions(path: Path, about: Mapping[str, str]) -> None:
+    """ValueError with one sentence for the file of another program, and of another version of the format."""
+    if "format" not in about or "hetsim" not in about:
+        raise Unreadable("it is not hetsim's")
+    if about["format"] != str(FORMAT):
+        raise ValueError(
+            f"{path} has format {checks.shown(about['format'])}, of hetsim {checks.shown(about['hetsim'])}, and hetsim {VERSION} reads "
+            f"format {FORMAT} alone: resume it with that version"
+        )

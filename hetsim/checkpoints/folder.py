@@ -1,0 +1,62 @@
+"""The folder `checkpoints` of a run: its newest files are kept, and those of another run that was in the folder before are removed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+NAME = "checkpoints"
+FILE = re.compile(r"\d{12}\.safetensors")
+ROWS = re.compile(r"rows-\d{12}\.parquet")
+
+
+def place(run: Path) -> Path:
+    """The folder of a run's checkpoints."""
+    return run / NAME
+
+
+def path_of(run: Path, version: int) -> Path:
+    """The file of the checkpoint at this version."""
+    return place(run) / f"{version:012}.safetensors"
+
+
+def rows_path(run: Path, version: int) -> Path:
+    """The file of the trace's rows between the checkpoint before and that at this version."""
+    return place(run) / f"rows-{version:012}.parquet"
+
+
+def newest(run: Path) -> Path:
+    """The file of a run's newest checkpoint; ValueError with one sentence if it has none."""
+    if not run.is_dir():
+        raise ValueError(f"resume={run} is no folder: give the folder of a run, which holds {NAME}")
+    folder = place(run)
+    if folder.is_symlink():
+        raise ValueError(f"{folder} is a link, and is not followed: put the folder itself there")
+    found = sorted(path for path in _files(folder) if FILE.fullmatch(path.name))
+    if not found:
+        raise ValueError(f"resume={run} has no checkpoint: give a run with checkpoint.every_seconds or checkpoint.every_updates")
+    return found[-1]
+
+
+def tidy(run: Path, *, keep: Iterable[Path]) -> None:
+    """Remove all checkpoints and rows but these, and what is unfinished."""
+    kept = set(keep)
+    for path in _files(place(run)):
+        ours = FILE.fullmatch(path.name) or ROWS.fullmatch(path.name)
+        if (ours and path not in kept) or path.name.endswith(".unfinished"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def files(run: Path) -> list[Path]:
+    """The files in the folder of a run's checkpoints."""
+    return _files(place(run))
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return [*folder.iterdir()] if not folder.is_symlink() else []
+    except OSError:
+        return []

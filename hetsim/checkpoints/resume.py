@@ -1,0 +1,239 @@
+"""Going on from a checkpoint: what it holds is checked against the run that its config describes, before anything of it is used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hetsim.checkpoints.file import REMEDY, read
+from hetsim.checkpoints.kinds import Fits, VectorType, hints, kinds_of
+from hetsim.checkpoints.rows import adopt
+from hetsim.checkpoints.values import Reader, Unreadable
+from hetsim.coordination.state import State
+from hetsim.runtime.curve import Point
+from hetsim.runtime.experiment import Experiment, Optimizers
+from hetsim.runtime.metrics import SUMMED
+from hetsim.runtime.rank import Checkpoint
+from hetsim.runtime.trace import Trace
+from hetsim.vector import Phantom, zeros_like
+from hetsim.workloads.task import Task
+
+MAX_LETTERS = 200
+"""The length of a text that is shown."""
+PROGRESS: dict[str, Any] = {
+    "applied": dict[str, Any],
+    "curve": dict[str, Any],
+    "divergence": tuple[str | None, int | None, float | None, int],
+    "profile_seconds": float,
+    "first_sample": int,
+    "activity": tuple[dict[str, Any], ...],
+    "trace": tuple[str, ...],
+}
+APPLIED: dict[str, Any] = {
+    **dict.fromkeys(("count", "more_gradients", "staleness"), tuple[int, ...]),
+    "by_staleness": dict[int, int],
+    "rounds": tuple[tuple[tuple[int, ...], int, int], ...],
+    "weight": tuple[float, ...],
+    "staleness_max": int,
+    "num_updates": int,
+    "seconds": float,
+}
+CURVE: dict[str, Any] = {
+    "points": tuple[Point, ...],
+    "unevaluated": tuple[tuple[float, int, int, VectorType], ...],
+    "multiples": tuple[float, float],
+    "newest": int,
+}
+ACTIVITY: dict[str, Any] = dict.fromkeys(SUMMED, float) | {"recent": tuple[tuple[str, float, float, int, int], ...]}
+INTERVALS = ("compute_seconds", "update_seconds", "down_seconds")
+
+
+def load(path: Path, experiment: Experiment, task: Task, optimizers: Optimizers) -> Checkpoint:
+    """The checkpoint in a file, for this experiment; ValueError with one sentence if it is broken, or another run's."""
+    entries, tensors = read(path)
+    weights = task.initial()
+    fits = Fits(partial(_is_like, weights))
+    try:
+        placed = {name: task.device.place(tensor) if tensor.ndim else tensor for name, tensor in tensors.items()}
+        reader = Reader(placed, kinds_of(experiment), partial(_check_fields, fits))
+        checkpoint = reader.value_of(entries["checkpoint"])
+        if not isinstance(checkpoint, Checkpoint):
+            raise Unreadable("it holds something else")
+        _check_weights(path, checkpoint.state.weights, weights)
+        _check_ranks(checkpoint, experiment)
+        _check_progress(checkpoint.progress, fits)
+        if len(checkpoint.ranks) == experiment.num_ranks:
+            _check_policies(checkpoint.state, experiment, task)
+        _check_memories(checkpoint, task, optimizers)
+    except RecursionError:
+        raise ValueError(f"{path} is no whole checkpoint (it is nested too deeply): {REMEDY}") from None
+    except Unreadable as error:
+        raise ValueError(f"{path} is no checkpoint that this run can go on from ({error}): {REMEDY}") from None
+    return checkpoint
+
+
+def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, task: Task) -> None:
+    """ValueError with one sentence for a budget that the run has reached already."""
+    budget, state, seconds = experiment.budget, checkpoint.state, max(checkpoint.seconds)
+    positions = budget.num_positions(task.num_samples)
+    done = state.next_sample - sum(batch.samples for batch in state.outstanding)
+    reached = None
+    if positions is not None and done >= positions:
+        reached = f"budget.epochs={budget.epochs:g}"
+    elif not budget.allows(state.version, seconds):
+        reached = (
+            f"budget.updates={budget.updates}" if state.version >= (budget.updates or math.inf) else f"budget.seconds={budget.seconds}"
+        )
+    elif positions is not None and state.next_sample > positions:
+        reached = f"budget.epochs={budget.epochs:g}"
+    if reached is not None:
+        raise ValueError(
+            f"{path} is at version {state.version}, after {state.num_samples} samples and {seconds:.6g} s, where {reached} has been "
+            "reached: type a larger budget to let the run go on"
+        )
+
+
+def continue_trace(trace: Trace, path: Path, checkpoint: Checkpoint) -> None:
+    """Let a trace begin with the rows of the run until its checkpoint."""
+    adopt(trace, path.parent.parent, checkpoint.progress["trace"], seconds=checkpoint.seconds, version=checkpoint.state.version)
+
+
+def _is_like(weights: Any, value: Any) -> bool:
+    """Whether a value is a vector of the size and kind of the weights."""
+    if isinstance(weights, Phantom):
+        return bool(value == weights)
+    return type(value) is type(weights) and value.shape == weights.shape and value.dtype == weights.dtype
+
+
+def _check_fields(fits: Fits, made: Any) -> None:
+    if not is_dataclass(made) and not isinstance(made, tuple):
+        return
+    for name, hint in hints(made.__class__).items():
+        if isinstance(made, State) and name == "weights":
+            continue  # another model has a sentence of its own
+        value: Any = getattr(made, name, None)
+        if not fits(value, hint):
+            raise Unreadable(f"the {name} of its {type(made).__name__} is of another kind or size")
+        if hint is int and value < 0 and not (name == "receiver"):
+            raise Unreadable(f"the {name} of its {type(made).__name__} is below 0")
+        if hint is float and not math.isfinite(value) and name not in ("loss",):
+            raise Unreadable(f"the {name} of its {type(made).__name__} is no finite number")
+
+
+def _check_weights(path: Path, found: Any, weights: Any) -> None:
+    """ValueError with one sentence for the weights of another model."""
+    if _is_like(weights, found):
+        return
+    sizes = [f"{_numbers(vector)}" for vector in (found, weights)]
+    raise ValueError(
+        f"{path} is of another model: it has weights of {sizes[0]}, and this workload of {sizes[1]}: resume it with the model and the data "
+        "that it was made with"
+    )
+
+
+def _numbers(vector: Any) -> str:
+    if isinstance(vector, Phantom):
+        return f"{vector.nbytes} bytes without numbers"
+    shape, dtype = getattr(vector, "shape", None), str(getattr(vector, "dtype", "")).removeprefix("torch.")
+    return "another kind" if shape is None else f"{' x '.join(map(str, shape))} numbers of {dtype}"
+
+
+def _check_ranks(checkpoint: Checkpoint, experiment: Experiment) -> None:
+    with_server = experiment.coordination.needs_server
+    num_workers = len(checkpoint.ranks) - with_server
+    if [rank.rank for rank in checkpoint.ranks] != list(range(num_workers + with_server)) or num_workers < 1:
+        raise Unreadable("it has not the states of all ranks")
+    if len(checkpoint.seconds) != len(checkpoint.ranks) or not all(0 <= seconds < math.inf for seconds in checkpoint.seconds):
+        raise Unreadable("it does not say when its ranks had come so far")
+    for rank in checkpoint.ranks:
+        if rank.version > checkpoint.state.version:
+            raise Unreadable("a rank is ahead of it")
+        if any(count < 0 for count in rank.num_messages.values()):
+            raise Unreadable("a rank has sent fewer messages than none")
+    for batch in checkpoint.state.outstanding:
+        if not 0 <= batch.pool < num_workers:
+            raise Unreadable("it has a range of nobody's samples")
+
+
+def _check_progress(progress: Mapping[str, Any], fits: Fits) -> None:
+    for where, table in ((progress, PROGRESS), (progress.get("applied", {}), APPLIED), (progress.get("curve", {}), CURVE)):
+        _check_table(where, table, fits)
+    for activity in progress["activity"]:
+        _check_table(activity, ACTIVITY, fits)
+        if not all(name in INTERVALS for name, *_ in activity["recent"]):
+            raise Unreadable("it has intervals of no kind")
+    reason = progress["divergence"][0]
+    points = progress["curve"]["points"]
+    if reason is not None and (not reason.isprintable() or len(reason) > MAX_LETTERS):
+        raise Unreadable("it has a text that hetsim does not write")
+    if not points or len({tuple(point.evaluation.named()) for point in points}) > 1:
+        raise Unreadable("its learning curve is none")
+    if not all(name.isidentifier() and len(name) <= MAX_LETTERS for name in points[0].evaluation.named()):
+        raise Unreadable("its learning curve has a metric of another name")
+    counts = [len(progress["applied"][name]) for name in ("count", "more_gradients", "staleness", "weight")]
+    if len(set(counts)) > 1:
+        raise Unreadable("its counts are of several numbers of workers")
+
+
+def _check_table(found: Any, table: Mapping[str, Any], fits: Fits) -> None:
+    if not isinstance(found, Mapping) or found.keys() != table.keys() or not all(fits(found[name], table[name]) for name in table):
+        raise Unreadable("what it says of the run so far is of another kind")
+
+
+def _check_policies(state: State, experiment: Experiment, task: Task) -> None:
+    """The states of the policies are those of this method, for so many workers."""
+    plan, num_workers = experiment.plan(task), experiment.num_workers
+    initial = experiment.coordination.initial(plan, task.initial())
+    for name in ("allocation", "compensation", "admission"):
+        expected, found = getattr(initial, name), getattr(state, name)
+        if type(found) is not type(expected):
+            raise Unreadable(f"its {name} is that of another method")
+        for its in fields(expected) if is_dataclass(expected) and not isinstance(expected, type) else ():
+            by_rank, parts = getattr(expected, its.name), getattr(found, its.name)
+            if isinstance(by_rank, tuple) and len(by_rank) == num_workers != len(parts):
+                raise Unreadable(f"its {name} is of another number of workers")
+            if not all(0 <= rank < num_workers for rank in _ranks(parts)):
+                raise Unreadable(f"its {name} names workers that are not there")
+    shares = experiment.coordination.allocation.shares(state.allocation)
+    if sum(shares) != experiment.batch_size or min(shares) < 1:
+        raise Unreadable("its shares are not those of a global batch")
+
+
+def _ranks(part: Any) -> Iterator[int]:
+    """The ranks that a policy's state names: members of sets, keys of tables, and whose contributions wait."""
+    if isinstance(part, frozenset | Mapping):
+        yield from part
+    elif isinstance(part, tuple):
+        yield from (its.rank for its in part if hasattr(its, "rank"))
+
+
+def _check_memories(checkpoint: Checkpoint, task: Task, optimizers: Optimizers) -> None:
+    """The memories of the optimizers are such that a step can be taken with them."""
+    nothing = zeros_like(task.initial())
+    tried: list[Any] = []
+    for rank in checkpoint.ranks:
+        for optimizer, memory in ((optimizers.main, rank.optimizer), (optimizers.local, rank.local_optimizer)):
+            if optimizer is None or any(memory is other for other in tried):
+                continue
+            tried.append(memory)
+            try:
+                if not _is_memory(memory, optimizer.initial(), nothing):
+                    raise ValueError("it is of another kind or size")
+                optimizer.step(memory, nothing, nothing, 0)
+            except Exception as error:  # whatever torch says of a memory that is none of this optimizer's
+                raise Unreadable(f"the memory of its optimizer fits no step: {' '.join(str(error).split())[:100]}") from None
+
+
+def _is_memory(memory: Any, initial: Any, like: Any) -> bool:
+    if initial is None or isinstance(like, Phantom):
+        return memory is None
+    parts: Sequence[Any] = list(memory.values()) if isinstance(memory, Mapping) else [memory]
+    return (
+        isinstance(memory, Mapping)
+        and all(isinstance(name, str) for name in memory)
+        and all(isinstance(part, int | float) or part is None or (hasattr(part, "ndim") and part.ndim <= 1) for part in parts)
+    )

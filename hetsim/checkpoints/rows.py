@@ -1,0 +1,135 @@
+"""The rows of a trace beside the checkpoints of its run: a file for each part of the run, and all of them joined at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetsim import checks
+from hetsim.checkpoints.folder import ROWS, place, rows_path
+from hetsim.coordination.state import State
+from hetsim.runtime.files import named_in_errors, unfinished
+from hetsim.runtime.trace import Trace, as_table
+
+OF_VERSIONS = ("apply", "commit")
+"""The kinds of rows that belong to a version, whenever it was committed."""
+
+
+class SavedTrace(Trace):
+    """A trace whose rows go to a file of `checkpoints` for each checkpoint; the run's own file is made of these when it is closed."""
+
+    def __init__(self, folder: Path, detail: str) -> None:
+        super().__init__(folder, detail)
+        self.folder = folder
+        self.parts: list[str] = []
+        """The names of the complete files, in order."""
+        self.whole = self._path
+        self._path = place(folder) / "rows.parquet" if self.commits else None
+
+    @property
+    def current(self) -> Path | None:
+        """The file that rows are written to now, under its temporary name."""
+        return None if self._writer is None or self._path is None else unfinished(self._path)
+
+    def split(self) -> tuple[str, ...]:
+        """Complete the file of the rows since the last call. Returns the names of all complete files."""
+        if self._path is None or self._closed:
+            return tuple(self.parts)
+        self.flush()
+        assert self._written is not None
+        path = rows_path(self.folder, 1 + max([int(name[5:17]) for name in self.parts], default=0))
+        with named_in_errors(path):
+            self._writer.close()
+            self._written.close()
+            os.replace(unfinished(self._path), path)
+        self._writer = None
+        self.parts.append(path.name)
+        return tuple(self.parts)
+
+    def close(self, last: State | None = None) -> None:
+        """Complete the run's own file."""
+        if self._path is None or self._closed:
+            return
+        self.split()
+        self._closed = True
+        self._path = self.whole
+        for name in self.parts:
+            with _opened(place(self.folder) / name) as file:
+                for group in range(file.num_row_groups):
+                    self.write(_typed(file.read_row_group(group)))
+        assert self._written is not None
+        assert self.whole is not None
+        with named_in_errors(self.whole):
+            self._writer.close()
+            self._written.close()
+        self._writer = None
+
+    def follow(self, names: Sequence[str]) -> None:
+        """Begin with the rows that were written until now, in a file that comes after these of the same folder."""
+        self.parts = list(names)
+        self.split()
+        self.parts = self.parts[-1:]
+
+
+def adopt(trace: Trace, run: Path, names: Sequence[str], *, seconds: Sequence[float], version: int) -> None:
+    """Begin a trace with the rows of a run's files up to its checkpoint. ValueError with one sentence if one is missing or broken.
+
+    What a rank did after its commit of this version is done again, and left out.
+    """
+    if not trace.stores:
+        return
+    for name in names:
+        if not ROWS.fullmatch(name):
+            raise ValueError(f"{place(run)} has a checkpoint that names {checks.shown(name)}, which is no file of rows: remove it")
+        with _opened(place(run) / name) as file:
+            for group in range(file.num_row_groups):
+                trace.write(_until(_typed(file.read_row_group(group)), seconds, version))
+    if isinstance(trace, SavedTrace):
+        trace.follow(names if run.resolve() == trace.folder.resolve() else ())
+
+
+def kept(run: Path, names: Collection[str]) -> list[Path]:
+    """The paths of files of rows."""
+    return [place(run) / name for name in names]
+
+
+def _opened(path: Path) -> Any:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        if path.is_symlink() or not path.is_file():
+            raise ValueError("it is no file of its own")
+        return parquet.ParquetFile(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise ValueError(f"{path}, a part of the trace, cannot be read ({reason}): put it there, or resume with trace=none") from None
+
+
+def _typed(table: Any) -> Any:
+    """The table with the columns of a trace."""
+    import pyarrow as pa
+
+    try:
+        return table.select(as_table([]).column_names).cast(as_table([]).schema)
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise ValueError(f"a part of the trace has other columns ({str(error)[:100]}): resume with trace=none") from None
+
+
+def _until(table: Any, seconds: Sequence[float], version: int) -> Any:
+    """The rows of what each rank did until its commit of this version; what was under way then ends there."""
+    import pyarrow as pa
+
+    columns: Mapping[str, Any] = {name: table.column(name).to_numpy() for name in ("start", "end", "rank", "version")}
+    kinds = np.asarray(table.column("kind").to_pylist(), dtype=object)
+    limits = np.asarray(seconds)[np.clip(columns["rank"], 0, len(seconds) - 1)]
+    of_version = np.isin(kinds, OF_VERSIONS)
+    end = np.where(of_version, columns["end"], np.minimum(columns["end"], limits))
+    kept = np.where(of_version, columns["version"] <= version, columns["start"] < limits)
+    kept &= (kinds != "down") | (columns["end"] < limits)  # an absence that goes on is recorded when it is over
+    with_ends = table.set_column(table.column_names.index("end"), "end", pa.array(end))
+    return with_ends.cast(as_table([]).schema).filter(pa.array(kept))

@@ -1,0 +1,65 @@
+"""Writes the checkpoints of a run, and lets the newest ones stay."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from hetsim.checkpoints import folder
+from hetsim.checkpoints.file import write
+from hetsim.checkpoints.rows import SavedTrace, kept
+from hetsim.errors import RunStopped
+from hetsim.runtime.checkpointing import Checkpointing, Due, StopRequest
+from hetsim.runtime.files import named_in_errors
+from hetsim.runtime.rank import Checkpoint
+from hetsim.runtime.trace import Trace
+
+
+class Saver:
+    """Keeps the newest checkpoints of a run in its folder; `due(version)` says whether one is due.
+
+    `config` is what the run's config.yaml will hold; `resumed` the file that the run has gone on from.
+    """
+
+    def __init__(
+        self, run: Path, config: str, settings: Checkpointing, trace: Trace, *,
+        clock: Callable[[], float], stop: StopRequest, resumed: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.run = run
+        self.config = config
+        self.settings = settings
+        self.trace = trace
+        self.stop = stop
+        self.due = Due(settings, clock, stop)
+        self._kept: list[tuple[Path, list[Path]]] = []
+        if resumed is not None and resumed.parent.resolve() == folder.place(run).resolve():
+            rows = [path for path in folder.files(run) if folder.ROWS.fullmatch(path.name)]
+            self._kept.append((folder.path_of(run, int(resumed.name[:12])), rows))
+        with named_in_errors(folder.place(run)):
+            folder.place(run).mkdir(parents=True, exist_ok=True)
+
+    def keep(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint. Raises RunStopped if the run was asked to stop."""
+        self.write(checkpoint)
+        if self.stop.asked:
+            raise RunStopped(self.sentence(checkpoint))
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, and remove those that are not kept any more."""
+        version = checkpoint.state.version
+        names = self.trace.split() if isinstance(self.trace, SavedTrace) else ()
+        path = folder.path_of(self.run, version)
+        write(path, config=self.config, checkpoint=replace(checkpoint, progress={**checkpoint.progress, "trace": names}))
+        others = [(other, rows) for other, rows in self._kept if other != path]
+        self._kept = [*others, (path, kept(self.run, names))][-self.settings.keep :]
+        current = [self.trace.current] if isinstance(self.trace, SavedTrace) and self.trace.current is not None else []
+        folder.tidy(self.run, keep=[*current, *(kept for path, rows in self._kept for kept in (path, *rows))])
+        self.due.saved(version)
+
+    def sentence(self, checkpoint: Checkpoint) -> str:
+        """What a user reads when the run has stopped."""
+        seconds = max(checkpoint.seconds, default=0.0)
+        command = f"hetsim resume={shlex.quote(str(self.run))}"
+        return f"stopped at version {checkpoint.state.version}, at {seconds:.6g} s of its clock: '{command}' lets it go on"

@@ -1,0 +1,133 @@
+"""Values as JSON and tensors, and back. Nothing is pickled, and the only classes are those of a table that the reader brings.
+
+A text, a whole number, true, false, null and a finite number stand for themselves, and a JSON list is a tuple. Everything else is a
+mapping with one key that says what it is: {"tensor": name}, {"dict": [[key, value], …]}, {"object": [class, {field: value}]}, …
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hetsim.checkpoints.kinds import field_names, name_of
+from hetsim.coordination.plan import Split
+from hetsim.coordination.pools import Cursors
+from hetsim.vector import Phantom
+
+MOST = 2**63
+"""The bound of whole numbers."""
+
+
+class Unreadable(Exception):
+    """Why a part of a checkpoint is none that hetsim writes."""
+
+
+class Writer:
+    """Collects the tensors of the values that it makes JSON of. A tensor that stands in several places is kept once."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+
+    def json_of(self, value: Any) -> Any:
+        """The value in what JSON can hold; TypeError if it is of a class that no checkpoint can hold."""
+        if value is None or isinstance(value, str | bool):
+            return value
+        if isinstance(value, Cursors):
+            return {"cursors": list(value.of)}
+        if isinstance(value, int):
+            return int(value)
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+        if isinstance(value, Phantom):
+            return {"phantom": [value.nbytes, value.itemsize]}
+        if isinstance(value, range):
+            return {"range": [value.start, value.stop, value.step]}
+        if isinstance(value, Split):  # its ranges are what is outstanding
+            return [self.json_of(batch) for batch in value]
+        if isinstance(value, Mapping):
+            return {"dict": [[self.json_of(key), self.json_of(part)] for key, part in value.items()]}
+        if (names := field_names(type(value))) is not None:
+            return {"object": [name_of(type(value)), {name: self.json_of(getattr(value, name)) for name in names}]}
+        if isinstance(value, tuple):
+            return [self.json_of(part) for part in value]
+        for name, kind in (("list", list), ("frozenset", frozenset), ("set", set)):
+            if isinstance(value, kind):
+                return {name: [self.json_of(part) for part in (value if kind is list else sorted(value))]}
+        if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
+            return {"tensor": self._named(value)}
+        if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a number of NumPy's
+            return self.json_of(value.item())
+        raise TypeError(
+            f"a checkpoint cannot hold a {name_of(type(value))}: keep numbers, texts, vectors, tuples, mappings and dataclasses in states"
+        )
+
+    def _named(self, tensor: Any) -> str:
+        name = self._names.get(id(tensor))
+        if name is None:
+            name = self._names[id(tensor)] = f"t{len(self._names)}"
+            self.tensors[name] = tensor  # kept, so that no other object has its id
+        return name
+
+
+class Reader:
+    """Makes values of JSON and tensors: objects of these classes alone, by name. Raises Unreadable."""
+
+    def __init__(self, tensors: Mapping[str, Any], kinds: Mapping[str, type], check: Callable[[Any], None]) -> None:
+        self.tensors = tensors
+        self.kinds = kinds
+        self.check = check
+        """Called with each object that was made; it may raise Unreadable."""
+
+    def value_of(self, entry: Any) -> Any:
+        """The value that `json_of` made this of."""
+        if isinstance(entry, list):
+            return tuple(map(self.value_of, entry))
+        if isinstance(entry, int) and not isinstance(entry, bool) and abs(entry) >= MOST:
+            raise Unreadable("it has a whole number of more than 63 bits")
+        if not isinstance(entry, dict):
+            return entry
+        if len(entry) != 1:
+            raise Unreadable("it has a mapping that says not what it is")
+        ((kind, content),) = entry.items()
+        try:
+            return self._made(kind, content)
+        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+            raise Unreadable(f"its {kind!r} cannot be read ({error})"[:200]) from None
+
+    def _made(self, kind: str, content: Any) -> Any:
+        if kind == "object":
+            return self._object(*content)
+        if kind == "tensor":
+            return self.tensors[content]
+        if kind == "float":
+            if content not in ("nan", "inf", "-inf"):
+                raise Unreadable("it has a number that is none")
+            return float(content)
+        parts = [self.value_of(part) for part in content]
+        if kind == "dict":
+            return dict(parts)
+        if kind in ("list", "set", "frozenset"):
+            return {"list": list, "set": set, "frozenset": frozenset}[kind](parts)
+        if not all(type(part) is int for part in parts):
+            raise Unreadable(f"its {kind!r} has what is no whole number")
+        if kind == "range":
+            return range(*parts)
+        if kind == "cursors" and all(part >= 0 for part in parts):
+            return Cursors(parts)
+        if kind == "phantom" and len(parts) == 2 and all(part >= 0 for part in parts):
+            return Phantom(*parts)
+        raise Unreadable("it has a value of a kind that hetsim does not know")
+
+    def _object(self, name: str, content: Mapping[str, Any]) -> Any:
+        made_of = self.kinds.get(name)
+        if made_of is None:
+            raise Unreadable(f"it has an object of the class {name!r}, which is none of those that this run keeps"[:200])
+        names = field_names(made_of)
+        if set(names or ()) != set(content):
+            raise Unreadable(f"its {made_of.__qualname__} has other fields than this version of hetsim's")
+        found = made_of(**{field: self.value_of(part) for field, part in content.items()})
+        self.check(found)
+        return found

@@ -1,0 +1,105 @@
+"""When a run is saved, and that it is asked to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hetsim import checks
+
+MAX_KEPT = 1000
+"""The most checkpoints that are kept."""
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""The signals that ask a run to save a checkpoint and stop."""
+STOPPED = 75
+"""The exit status of a run that was asked to stop, has saved a checkpoint and can go on: EX_TEMPFAIL of sysexits.h."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpointing:
+    """How often a run is saved: after so many wall seconds, at each multiple of so many updates; without either, never."""
+
+    every_seconds: float | None = None
+    every_updates: int | None = None
+    keep: int = 2
+    """How many of the newest checkpoints are kept."""
+
+    def __post_init__(self) -> None:
+        if self.every_seconds is not None:
+            checks.seconds("checkpoint.every_seconds", self.every_seconds)
+        if self.every_updates is not None:
+            checks.whole("checkpoint.every_updates", self.every_updates)
+        checks.whole("checkpoint.keep", self.keep, most=MAX_KEPT)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the run is saved at all."""
+        return self.every_seconds is not None or self.every_updates is not None
+
+
+class StopRequest:
+    """Whether the run has been asked to stop. One thread or a signal's handler sets it, others read it."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def ask(self) -> None:
+        """From now on the run is to stop at its next checkpoint."""
+        self.asked = True
+
+    @contextmanager
+    def by_signals(self) -> Iterator[None]:
+        """While this lasts, the first of `SIGNALS` asks to stop, and a second one does what it did before. In the main thread alone."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        def handle(*_: object) -> None:
+            restore()
+            self.ask()
+
+        for number in SIGNALS:
+            signal.signal(number, handle)
+        try:
+            yield
+        finally:
+            restore()
+
+
+class Due:
+    """Whether a checkpoint is due at a version: decided when the first rank asks, and the same for all that ask later."""
+
+    def __init__(self, settings: Checkpointing, clock: Callable[[], float], stop: StopRequest) -> None:
+        self.settings = settings
+        self.stop = stop
+        self._clock = clock
+        self._saved_at = clock()
+        self._newest = -1
+        self._wanted: set[int] = set()
+
+    def __call__(self, version: int) -> bool:
+        """Whether the ranks are to hand in their states at this version."""
+        if version > self._newest:
+            self._newest = version
+            if self._decide(version):
+                self._wanted.add(version)
+        return version in self._wanted
+
+    def saved(self, version: int) -> None:
+        """The checkpoint at this version is written."""
+        self._saved_at = self._clock()
+        self._wanted = {wanted for wanted in self._wanted if wanted > version}
+
+    def _decide(self, version: int) -> bool:
+        settings = self.settings
+        if settings.every_updates is not None and version % settings.every_updates == 0:
+            return True
+        return self.stop.asked or (settings.every_seconds is not None and self._clock() - self._saved_at >= settings.every_seconds)
