@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from hetsim import checks
-from hetsim.checkpoints.values import Unreadable, Writer
+from hetsim.checkpoints.values import Reader, Unreadable, Writer
+from hetsim.errors import RunFailed
 from hetsim.runtime.files import written_whole
 
 FORMAT = 1
@@ -25,6 +26,35 @@ FORMAT = 1
 JSON = "json"
 KEYS = ("config", "checkpoint")
 VERSION = str(sys.modules["hetsim"].__version__)  # an import of the package from within would be a circle
+
+
+def packed(value: Any) -> bytes:
+    """A value as bytes, for another process of the same run."""
+    writer = Writer()
+    text = json.dumps(writer.json_of(value), allow_nan=False).encode()
+    return _serialised(np.frombuffer(text, np.uint8), writer.tensors)
+
+
+def unpacked(content: bytes, kinds: Mapping[str, type]) -> Any:
+    """The value that `packed` made this of; objects are of these classes alone. RunFailed if it is none."""
+    from safetensors import SafetensorError, deserialize
+
+    try:
+        if all(name == JSON for name, _ in deserialize(content)):
+            from safetensors.numpy import load as load_arrays
+
+            arrays = load_arrays(content)
+            return Reader({}, kinds, _accept).value_of(json.loads(arrays[JSON].tobytes()))
+        from safetensors.torch import load
+
+        tensors = load(content)
+        return Reader(tensors, kinds, _accept).value_of(json.loads(tensors[JSON].numpy().tobytes()))
+    except (SafetensorError, Unreadable, ValueError, LookupError) as error:
+        raise RunFailed(f"a rank sent a state that cannot be read ({error}): run the same version of hetsim on all hosts") from None
+
+
+def _accept(_: object) -> None:
+    """What a rank of the same run sends is as it was made."""
 
 
 def write(path: Path, *, config: str, checkpoint: Any) -> None:

@@ -47,6 +47,7 @@ CURVE: dict[str, Any] = {
     "unevaluated": tuple[tuple[float, int, int, VectorType], ...],
     "multiples": tuple[float, float],
     "newest": int,
+    "best": tuple[float, VectorType] | None,
 }
 ACTIVITY: dict[str, Any] = dict.fromkeys(SUMMED, float) | {"recent": tuple[tuple[str, float, float, int, int], ...]}
 INTERVALS = ("compute_seconds", "update_seconds", "down_seconds")
@@ -170,9 +171,9 @@ def _check_progress(progress: Mapping[str, Any], fits: Fits) -> None:
     points = progress["curve"]["points"]
     if reason is not None and (not reason.isprintable() or len(reason) > MAX_LETTERS):
         raise Unreadable("it has a text that hetsim does not write")
-    if not points or len({tuple(point.evaluation.named()) for point in points}) > 1:
+    if not (points or progress["curve"]["unevaluated"]) or len({tuple(point.evaluation.named()) for point in points}) > 1:
         raise Unreadable("its learning curve is none")
-    if not all(name.isidentifier() and len(name) <= MAX_LETTERS for name in points[0].evaluation.named()):
+    if not all(name.isidentifier() and len(name) <= MAX_LETTERS for point in points[:1] for name in point.evaluation.named()):
         raise Unreadable("its learning curve has a metric of another name")
     counts = [len(progress["applied"][name]) for name in ("count", "more_gradients", "staleness", "weight")]
     if len(set(counts)) > 1:

@@ -10,6 +10,7 @@ from pathlib import Path
 from hetsim.checkpoints import folder
 from hetsim.checkpoints.file import write
 from hetsim.checkpoints.rows import SavedTrace, kept
+from hetsim.coordination.state import State
 from hetsim.errors import RunStopped
 from hetsim.runtime.checkpointing import Checkpointing, Due, StopRequest
 from hetsim.runtime.files import named_in_errors
@@ -44,7 +45,7 @@ class Saver:
         """Write a checkpoint. Raises RunStopped if the run was asked to stop."""
         self.write(checkpoint)
         if self.stop.asked:
-            raise RunStopped(self.sentence(checkpoint))
+            raise RunStopped(self.sentence(checkpoint.state, max(checkpoint.seconds)))
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, and remove those that are not kept any more."""
@@ -58,8 +59,7 @@ class Saver:
         folder.tidy(self.run, keep=[*current, *(kept for path, rows in self._kept for kept in (path, *rows))])
         self.due.saved(version)
 
-    def sentence(self, checkpoint: Checkpoint) -> str:
+    def sentence(self, last: State, seconds: float) -> str:
         """What a user reads when the run has stopped."""
-        seconds = max(checkpoint.seconds, default=0.0)
         command = f"hetsim resume={shlex.quote(str(self.run))}"
-        return f"stopped at version {checkpoint.state.version}, at {seconds:.6g} s of its clock: '{command}' lets it go on"
+        return f"stopped at version {last.version}, at {seconds:.6g} s of its clock: '{command}' lets it go on"

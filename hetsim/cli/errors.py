@@ -49,7 +49,9 @@ def report(error: BaseException, *, hide: Callable[[str], str] = str) -> None:
 
 
 def tell_stopped(stopped: RunStopped) -> None:
-    """Print how a run that was asked to stop goes on."""
+    """Print how a run that was asked to stop goes on; of a launcher's processes the leader knows."""
+    if not str(stopped):
+        return
     print(f"hetsim: {checks.printable(str(stopped))}", file=sys.stderr, flush=True)
 
 

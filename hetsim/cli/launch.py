@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from typing import Any
 
 from hetsim import __version__, checks
-from hetsim.errors import RunFailed
+from hetsim.dist.stopping import ENDED, LauncherStop
+from hetsim.errors import RunFailed, RunStopped
 from hetsim.libraries import keep_processes_out
+from hetsim.runtime.checkpointing import STOPPED
 
 DESCRIPTION = "Start this host's part of the processes of hetsim WORDS, with backend=dist. Call it once on each host, with the same words."
 LOOPBACK = "127.0.0.1:0"
 
 
 def main() -> None:
-    """Exit status 0 if the run succeeded, 1 with one sentence if it did not, 130 after Ctrl-C, 143 after SIGTERM."""
+    """Exit status 0 if the run succeeded, 1 with one sentence if it did not, 130 after Ctrl-C.
+
+    After SIGTERM or SIGUSR1 it is 75 if the run has saved a checkpoint, and 143 if it has not.
+    """
     parser = argparse.ArgumentParser(prog="hetsim-launch", description=DESCRIPTION)
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="the number of hosts (1)")
     parser.add_argument("--node-rank", type=int, metavar="K", help="which of them this one is, from 0")
@@ -31,15 +35,28 @@ def main() -> None:
     )
     given = parser.parse_args()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns, at length, of every connection that breaks
-    signal.signal(signal.SIGTERM, _terminated)
+    stop = LauncherStop()
     try:
         if given.nodes > 1 and (given.node_rank is None or given.master is None):
             raise ValueError(f"--nodes {given.nodes} needs --node-rank K and --master HOST:PORT: give both")
         keep_processes_out()
         address, port = _place(given.master or LOOPBACK)
         words = given.words[1:] if given.words[:1] == ["--"] else given.words
-        _run(nodes=given.nodes, node=given.node_rank or 0, processes=given.processes, address=address, port=port, words=tuple(words))
+        with stop.by_signals():
+            _run(
+                stop,
+                nodes=given.nodes,
+                node=given.node_rank or 0,
+                processes=given.processes,
+                address=address,
+                port=port,
+                words=tuple(words),
+            )
+    except RunStopped:
+        sys.exit(STOPPED)
     except (ValueError, RunFailed, OSError) as error:
+        if stop.asked and not isinstance(error, ValueError):
+            sys.exit(ENDED)
         tell(f"error: {checks.one_line(str(error))}")
         sys.exit(1)
     except KeyboardInterrupt:
@@ -47,11 +64,11 @@ def main() -> None:
         sys.exit(130)
 
 
-def _run(**call: Any) -> None:
+def _run(stop: LauncherStop, **call: Any) -> None:
     from hetsim.dist.hosts import Call
     from hetsim.dist.launch_host import run_on_this_host
 
-    run_on_this_host(Call(**call, version=__version__))
+    run_on_this_host(Call(**call, version=__version__), stop)
 
 
 def _place(text: str) -> tuple[str, int]:
@@ -60,10 +77,6 @@ def _place(text: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal():
         raise ValueError(f"--master must be HOST:PORT, as in 192.168.1.5:29500, not {text}")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _terminated(*_: object) -> None:
-    sys.exit(143)
 
 
 def tell(message: str) -> None:

@@ -20,7 +20,10 @@ AXES: dict[str, type] = {
 
 REQUIRED = ("method", "seed", "batch_size", "dtype", "threads", "trace", "pictures")
 """The keys with plain values that every run needs."""
-OPTIONAL = ("evaluate_every_epochs", "evaluate_every_seconds", "stop_when_diverged", "device", "autocast", "data", "epochs")
+OPTIONAL = (
+    *("evaluate_every_epochs", "evaluate_every_seconds", "stop_when_diverged", "device", "autocast", "data", "epochs"),
+    *("nonfinite", "save_weights"),
+)
 """The keys with plain values that a config may lack."""
 PLAIN = (
     *REQUIRED,

@@ -67,6 +67,8 @@ class Clocks:
         none = [Reading(0.0, 0.0, 0.0)] * len(ids)
         self.start, self.end = none, none
         self._began = 0.0
+        self.seconds_before = 0.0
+        """What the run's clock says when the run begins; above 0 if it goes on from a checkpoint."""
 
     @classmethod
     def shared(cls, num_ranks: int, *, leader: int) -> Clocks:
@@ -114,7 +116,7 @@ class Clocks:
         if last.at == first.at:
             return Line()
         drift = (last.offset - first.offset) / (last.at - first.at)
-        return Line(1 + drift, drift * (self._began - first.offset - first.at))
+        return Line(1 + drift, drift * (self._began - self.seconds_before - first.offset - first.at))
 
     def change(self, rank: int) -> Callable[[Any], Any]:
         """What becomes of each batch of rows that `rank` recorded: nothing where all ranks share a clock."""

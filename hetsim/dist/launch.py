@@ -17,8 +17,9 @@ from typing import Any
 
 from hetsim.dist.quota import remove_leftovers
 from hetsim.dist.settings import Settings
-from hetsim.errors import RunFailed
+from hetsim.errors import RunFailed, RunStopped
 from hetsim.results.folder import abandon
+from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment
 
 PRELOAD = ["torch", "hetsim.cli.build", "hetsim.dist.process"]
@@ -33,6 +34,7 @@ UNKNOWN_STATUS = 255
 
 def launch(experiment: Experiment, folder: Path, config: str, settings: Settings, *, port: int | None) -> dict[str, Any]:
     """Run one process for each rank. Returns the summary; in any case all processes have ended afterwards."""
+    saves = experiment.checkpoint.enabled
     listening = listen(port)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOAD, *experiment.imports])
@@ -57,14 +59,17 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
             sender.close()
         if not started:
             raise RunFailed("the process that forks one for each rank was killed, perhaps for lack of memory: the run is lost")
-        return outcome(receivers, processes)
+        stop, leader = StopRequest(), processes[experiment.leader]
+        saved = stop.by_signals(lambda: os.kill(leader.pid, signal.SIGUSR1)) if saves else contextlib.nullcontext()
+        with saved:
+            return outcome(receivers, processes)
     except BaseException:
-        _end(processes, receivers)
+        _end(processes, receivers, kill=saves)
         abandon(folder)
         raise
     finally:
         listening.close()
-        _end(processes, receivers)
+        _end(processes, receivers, kill=saves)
         if settings.emulate == "quota":
             remove_leftovers()
 
@@ -79,11 +84,11 @@ def _start(processes: Sequence[Any]) -> bool:
     return True
 
 
-def _end(processes: Sequence[Any], pipes: Sequence[Connection]) -> None:
-    """Terminate the processes; kill those that do not end, and those that have lost their forkserver."""
+def _end(processes: Sequence[Any], pipes: Sequence[Connection], *, kill: bool = False) -> None:
+    """Terminate the processes; kill those that do not end, that have lost their forkserver, or all, with `kill`: of a run that is saved."""
     for process in processes:
         if process.is_alive():
-            process.terminate()
+            (process.kill if kill else process.terminate)()
     for process in processes:
         if process.pid is not None:
             process.join(GRACE_SECONDS)
@@ -145,6 +150,7 @@ def outcome(pipes: Sequence[Connection], processes: Sequence[Any]) -> dict[str, 
     summary: dict[str, Any] | None = None
     reasons: list[tuple[int, Exception]] = []
     reported: dict[int, bool] = {}
+    stopped: list[RunStopped] = []
     while len(reported) < len(pipes):
         open_pipes = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in reported}
         ready = wait(list(open_pipes), GRACE_SECONDS if reasons else None)
@@ -162,12 +168,17 @@ def outcome(pipes: Sequence[Connection], processes: Sequence[Any]) -> dict[str, 
                     RunFailed(f"the process of rank {rank} ended by itself (exit status {processes[rank].exitcode}): the run is lost"),
                 )
             reported[rank] = True
+            if isinstance(answer, RunStopped):
+                stopped.append(answer)
+                continue
             if isinstance(answer, Exception):
                 reasons.append((order, answer))
             elif answer is not None:
                 summary = answer
     if reasons:
         raise min(reasons, key=lambda reason: reason[0])[1]
+    if stopped:
+        raise stopped[0]
     assert summary is not None
     return summary
 

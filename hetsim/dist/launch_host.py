@@ -18,7 +18,9 @@ from typing import Any
 from hetsim.dist.hosts import POLL_SECONDS, Call, Failure, Hosts, agree, open_store
 from hetsim.dist.launch import GRACE_SECONDS
 from hetsim.dist.launched import WATCH
-from hetsim.errors import RunFailed
+from hetsim.dist.stopping import LauncherStop
+from hetsim.errors import RunFailed, RunStopped
+from hetsim.runtime.checkpointing import STOPPED
 
 CALIBRATE = "hetsim-calibrate"
 """The first word with which this command is started in the place of hetsim."""
@@ -41,13 +43,16 @@ class Started:
         with contextlib.suppress(OSError, ValueError, KeyError):
             message = json.loads(self.reason.read_text(encoding="utf-8"))["message"]
             return Failure(int(message["extraInfo"]["order"]), str(message["message"]))
-        if status in (None, 0):
+        if status in (None, 0, STOPPED):
             return None
         return Failure(1 if status < 0 else 2, f"the process of rank {self.rank} ended by itself (exit status {status}): the run is lost")
 
 
-def run_on_this_host(call: Call) -> None:
-    """Run this host's processes with those of the other hosts. RunFailed with the failure nearest to the cause, on any host."""
+def run_on_this_host(call: Call, stop: LauncherStop) -> None:
+    """Run this host's processes with those of the other hosts. RunFailed with the failure nearest to the cause, on any host.
+
+    RunStopped if the run has saved a checkpoint and stopped. A `stop` that is asked for is passed on to the processes.
+    """
     store, port = open_store(call)
     try:
         counts = agree(store, call)
@@ -56,15 +61,20 @@ def run_on_this_host(call: Call) -> None:
         leave(store, call)
         raise
     with TemporaryDirectory(prefix="hetsim-launch-") as folder, Hosts(store, call).talking() as hosts:
+        stopped = False
         failure: Failure | None = Failure(1, f"the run was ended on node rank {call.node}")
         try:
             with started(call, first, sum(counts), port, Path(folder)) as processes:
-                failure = outcome(processes, hosts)
+                stop.running = True
+                failure = outcome(processes, hosts, stop)
+                stopped = any(each.process.poll() == STOPPED for each in processes)
         finally:
             hosts.end(failure)
         wait(hosts, failure)
         if hosts.failure is not None:
             raise RunFailed(hosts.failure.sentence)
+        if stopped:
+            raise RunStopped
 
 
 def leave(store: Any, call: Call) -> None:
@@ -123,12 +133,17 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             time.sleep(POLL_SECONDS)
 
 
-def outcome(processes: Sequence[Started], hosts: Hosts) -> Failure | None:
+def outcome(processes: Sequence[Started], hosts: Hosts, stop: LauncherStop) -> Failure | None:
     """How this host's processes end: None if all succeed. After a failure, here or elsewhere, the others have a moment to report theirs."""
     deadline = None
+    passed_on = False
     while any(each.process.poll() is None for each in processes) and (deadline is None or time.monotonic() < deadline):
         if deadline is None and (hosts.failure or any(each.failure() for each in processes)):
             deadline = time.monotonic() + GRACE_SECONDS
+        if stop.asked and not passed_on:
+            passed_on = True
+            for each in processes:
+                each.process.send_signal(signal.SIGTERM)
         time.sleep(POLL_SECONDS)
     failures = [failure for each in processes if (failure := each.failure()) is not None]
     if any(each.process.poll() is None for each in processes):

@@ -33,7 +33,7 @@ from hetsim.workloads.device import CPU, Device
 
 HEADER_BYTES = 512
 """Size of every encoded header."""
-GOODBYE, LEFT_AT = "program ended", "left links at"
+GOODBYE, LEFT_AT, STATE_AT, STATE_OF = "program ended", "left links at", "state at", "state of"
 """What mailboxes tell each other, in words that no program's header has for a name."""
 
 Outgoing = tuple[torch.Tensor, Callable[[], Any]]
@@ -91,6 +91,10 @@ class Mailbox:
         self._outbox: dict[int, SimpleQueue[Outgoing | None]] = {peer: SimpleQueue() for peer in peers}
         self._held = {peer: Held() for peer in self._outbox if links is not None and links.carries(peer, transport.rank)}
         self._emulator = LinkEmulator(links, pace, self.fail) if links is not None and serves else None
+        self.on_ask: Callable[[int], None] | None = None
+        """What `receive` calls, with a version, where the server has asked for this rank's state."""
+        self._versions: deque[int] = deque()
+        self._answers: dict[int, dict[int, bytes]] = {}
         self.num_sent = dict.fromkeys(self._outbox, 0)
         """Messages given to `send`, by receiver."""
         self.num_arrived = dict.fromkeys(self._outbox, 0)
@@ -114,6 +118,8 @@ class Mailbox:
             while True:
                 if self._broken is not None:
                     raise self._broken
+                while self._versions and self.on_ask is not None:
+                    self.on_ask(self._versions.popleft())
                 waiting = self._waiting(source)
                 if not waiting:
                     self._check(source)
@@ -125,6 +131,21 @@ class Mailbox:
                     self._inbox.remove(first)
                     return first[2]
                 self._arrived.wait(remaining)
+
+    def ask(self, version: int) -> None:
+        """On the server: ask all workers for their states, which belong to this version; before what is sent after this."""
+        for queue in self._outbox.values():
+            queue.put((encoded({STATE_AT: version}, None), lambda: None))
+
+    def answer(self, to: int, version: int, content: bytes) -> None:
+        """Send the server a state that it has asked for."""
+        payload = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        self._outbox[to].put((encoded({STATE_OF: version}, payload), lambda: payload))
+
+    def take_answers(self, version: int) -> dict[int, bytes]:
+        """The states that have arrived for this version, by worker."""
+        with self._arrived:
+            return self._answers.pop(version, {})
 
     def has_message(self, source: int | None) -> bool:
         """Whether a message for such a `receive` has arrived, whether due or not."""
@@ -210,6 +231,9 @@ class Mailbox:
                 if LEFT_AT in header:
                     self._left(peer, header[LEFT_AT] + self._began, self.pace.clock())
                     continue
+                if STATE_AT in header or STATE_OF in header:
+                    self._about_states(peer, header, payload)
+                    continue
                 if self._emulator is not None and peer in self._held:
                     at = header["sent_at"] + self._began
                     self._emulator.begin(peer, self._transport.rank, nbytes(payload), at, partial(self._left, peer))
@@ -220,6 +244,17 @@ class Mailbox:
             self.lose(peer)
         except Exception as error:
             self.fail(error)
+
+    def _about_states(self, peer: int, header: dict[str, Any], payload: Any) -> None:
+        """The server asks for this rank's state, or a worker has sent its own."""
+        if payload is not None:
+            self._transport.receive(payload, peer)
+        with self._arrived:
+            if payload is None:
+                self._versions.append(header[STATE_AT])
+            else:
+                self._answers.setdefault(header[STATE_OF], {})[peer] = payload.cpu().numpy().tobytes()
+            self._arrived.notify_all()
 
     def arrive(self, source: int, header: dict[str, Any], payload: Any = None) -> None:
         """A message is here, whose header says when it was sent: put it into the inbox, unless its transfer has yet to end."""

@@ -11,6 +11,7 @@ import socket
 import sys
 import traceback
 from collections import defaultdict
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -19,6 +20,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from hetsim.checkpoints.resume import check_budget, continue_trace, load
+from hetsim.checkpoints.rows import SavedTrace
+from hetsim.checkpoints.saver import Saver
 from hetsim.dist.clocks import Clocks, clock_id
 from hetsim.dist.launched import Launched
 from hetsim.dist.orphan import leading, leave_with_parent
@@ -29,13 +33,15 @@ from hetsim.dist.rank import RankRun
 from hetsim.dist.reduction import Library, Report, connected
 from hetsim.dist.rendezvous import RENDEZVOUS_TIMEOUT, check_interfaces, launchers_store
 from hetsim.dist.settings import NEEDS_ONE_CLOCK, Settings
+from hetsim.dist.stopping import StopWatch
 from hetsim.dist.torchrun import CONSEQUENCE, leave_reason
 from hetsim.dist.transport import GlooTransport, Transport
 from hetsim.effects import PeerLost
-from hetsim.errors import RunFailed
+from hetsim.errors import RunFailed, RunStopped
 from hetsim.memory import out_of_memory
 from hetsim.results.folder import abandon, run_folder
 from hetsim.results.summary import write_summary
+from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.files import keep_names
 from hetsim.runtime.metrics import RankActivity
@@ -93,6 +99,8 @@ def child(
             "127.0.0.1", port, experiment.num_ranks, rank == 0, RENDEZVOUS_TIMEOUT, master_listen_fd=master
         )
         summary = take_part(experiment, folder, config, settings, cap, rank=rank, store=store, report=report)
+    except RunStopped as stopped:
+        sender.send((0, stopped if rank == experiment.leader else None))
     except ValueError as error:
         sender.send((0, error))
     except RunFailed as error:
@@ -123,12 +131,22 @@ def take_part(
     reduce_timer_slack()
     os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
     task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
-    leads = rank == experiment.leader
+    leads, saves, stop = rank == experiment.leader, experiment.checkpoint.enabled, StopRequest()
     pace = Pace(settings.emulate)
+    checkpoint = None
+    if experiment.resume is not None:
+        checkpoint = load(experiment.resume, experiment, task, optimizers)
+        check_budget(experiment.resume, checkpoint, experiment, task)
     with contextlib.closing(task), run_folder(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
             clocks = clocks_of(transport, settings, leader=experiment.leader)
-            trace = whole = traces.enter_context(Trace(folder, experiment.trace) if leads else TracePart(experiment.trace))
+            own = SavedTrace if saves else Trace
+            trace = whole = traces.enter_context(own(folder, experiment.trace) if leads else TracePart(experiment.trace))
+            saver = None
+            if leads and saves:
+                saver = Saver(folder, config, experiment.checkpoint, whole, clock=clock, stop=stop, resumed=experiment.resume)
+            if leads and checkpoint is not None and experiment.resume is not None:
+                continue_trace(whole, experiment.resume, checkpoint)
             if leads and clocks.several:
                 trace = traces.enter_context(TracePart(experiment.trace))
             gpus = gpus_of(transport, task.device)
@@ -140,13 +158,21 @@ def take_part(
                 run = RankRun(
                     experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, reduction=reduction,
                     clocks=clocks, uncapped=cap.lifted, micro_batch=settings.micro_batch,
+                    checkpoint=checkpoint, saver=saver,
                 )  # fmt: skip
-                run.run(store, report)
-            if not leads:
-                send_results(run, cap)
-                return None
-            results = collect_results(run, whole, cap)
+                with stopping(store, stop, leads=leads) if saves else contextlib.nullcontext():
+                    run.run(store, report)
+            results = collect_results(run, whole, cap) if leads else send_results(run, cap)
+            stopped = run.saving is not None and transport.control.broadcast(float(run.saving.stopped), experiment.leader) > 0
+        if results is None:
+            if stopped:
+                raise RunStopped
+            return None
         close(run, whole)
+        if saver is not None:
+            write_last(run, results.states)
+            if stopped:
+                raise RunStopped(saver.sentence(run.outcome.last, run.metrics.applied.seconds))
         emulated = emulation(settings, results.lateness, library=library, shared_links=run.links is not None)
         warnings = late_warnings(results.lateness, run.metrics.applied.seconds)
         if settings.emulate == "quota":
@@ -163,6 +189,23 @@ def take_part(
             folder, run.outcome, backend="dist", wall_seconds=clock() - begun, devices=results.devices,
             emulation=emulated, warnings=warnings,
         )  # fmt: skip
+
+
+@contextlib.contextmanager
+def stopping(store: Any, stop: StopRequest, *, leads: bool) -> Iterator[None]:
+    """While this lasts, a signal to any of the processes asks the leader to stop the run."""
+    with stop.by_signals(again=True), StopWatch(store, stop, leads=leads):
+        yield
+
+
+def write_last(run: RankRun, states: dict[int, bytes]) -> None:
+    """On the leader: write the checkpoint of the run as it has ended."""
+    assert run.saving is not None
+    assert run.history is not None
+    run.saving.write_last(
+        run.history.last, run.state, states,
+        num_gradients=run.num_gradients(), seconds=run.metrics.applied.seconds, progress=run.progress_at_end,
+    )  # fmt: skip
 
 
 def calibration_warnings(experiment: Experiment) -> list[str]:
@@ -202,6 +245,8 @@ def send_results(run: RankRun, cap: Uncapped) -> None:
     run.close()
     run.transport.send_bytes([json.dumps(numbers).encode()], run.experiment.leader)
     run.transport.send_bytes(run.trace.pieces(), run.experiment.leader)
+    if run.saving is not None:
+        run.transport.send_bytes([run.saving.last_part(run.state)], run.experiment.leader)
 
 
 class Results(NamedTuple):
@@ -213,6 +258,8 @@ class Results(NamedTuple):
     """Of each rank."""
     caps: dict[int, dict[str, Any] | None]
     """How each rank was capped; None if it was not."""
+    states: dict[int, bytes]
+    """Of each other rank, its state at the end, where the run is saved."""
 
 
 def collect_results(run: RankRun, trace: Trace, cap: Uncapped) -> Results:
@@ -220,7 +267,7 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped) -> Results:
     experiment, transport, clocks = run.experiment, run.transport, run.clocks
     lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
     devices = [run.prepared.task.device.name] * experiment.num_ranks
-    caps = {run.rank: cap.report}
+    caps, states = {run.rank: cap.report}, {}
     for rank in range(experiment.num_ranks):
         if rank == run.rank:
             continue
@@ -233,7 +280,9 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped) -> Results:
             lateness[kind] += Lateness(**counts)
         caps[rank] = numbers["cap"]
         append_received(trace, transport.receive_bytes(rank), rank=rank, change=clocks.change(rank))
-    return Results(lateness, devices, caps)
+        if run.saving is not None:
+            states[rank] = b"".join(transport.receive_bytes(rank))
+    return Results(lateness, devices, caps, states)
 
 
 def close(run: RankRun, trace: Trace) -> None:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 
+from hetsim.checkpoints.saver import Saver
 from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import Jitter, StepTimes
 from hetsim.cluster.distributions import PROFILING
@@ -18,6 +19,7 @@ from hetsim.dist.clocks import Clocks
 from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Pace
 from hetsim.dist.reduction import Reduction
+from hetsim.dist.saving import Saving, counted
 from hetsim.dist.shared_links import SharedLinks
 from hetsim.dist.standstill import StandstillWatch, Store
 from hetsim.dist.transport import Transport
@@ -28,9 +30,11 @@ from hetsim.runtime.curve import LearningCurve
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import History
 from hetsim.runtime.metrics import Metrics
+from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.outcome import Outcome, observed
 from hetsim.runtime.preparation import Preparation, prepare
 from hetsim.runtime.profiling import Profile
+from hetsim.runtime.progress_so_far import activity_of, restore, seen_by_leader
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
@@ -62,6 +66,7 @@ class RankRun:
         checkpoint: Checkpoint | None = None,
         keep: Callable[[RankState], None] | None = None,
         recorders: Sequence[Recorder] = (),
+        saver: Saver | None = None,
         uncapped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
         micro_batch: int | None = None,
     ) -> None:
@@ -83,6 +88,18 @@ class RankRun:
             experiment, task, optimizers,
             profile=lambda: measured_profile(experiment, task, transport, pace), checkpoint=checkpoint,
         )  # fmt: skip
+        resumed = self.prepared.checkpoint
+        self.clocks.seconds_before = resumed.began
+        self.saving: Saving | None = None
+        if experiment.checkpoint.enabled:
+            self.saving = Saving(experiment, rank, transport, trace, self.metrics.activity, clocks=self.clocks, saver=saver)
+        if resumed.progress:
+            self.metrics.activity[:] = activity_of(resumed, experiment.num_workers, experiment.coordination.num_ahead)
+            self.metrics.applied.restore(resumed.progress["applied"])
+        self.profile_seconds = resumed.progress.get("profile_seconds", self.prepared.profile.total_seconds)
+        self._counted_before = self.metrics.applied.num_gradients
+        self.progress_at_end: dict[str, Any] = {}
+        """What the leader's recorders have seen, where the run is saved."""
         profile = self.prepared.profile
         profile.record([trace, *recorders], experiment.profile_batches, ranks=[rank] if rank < len(profile.seconds) else [])
         self.recorders: list[Recorder] = [self.metrics, trace, *recorders]
@@ -92,7 +109,10 @@ class RankRun:
         self.history: History | None = None
         if rank == experiment.leader:
             self.curve, observers = observed(experiment, task, self.metrics, [trace, *recorders], at_once=False)
-            self.history = History(self.prepared.start, self.prepared.stop, observers)
+            if resumed.progress:
+                self.curve.restore(resumed.progress["curve"])
+            self.history = History(self.prepared.start, self.prepared.stop, observers, keeps=self.saving is not None)
+            restore(resumed.progress, self.history)
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
         """Run this rank's program with those of the other ranks. `report(error)` is called on the leader if no rank can go on."""
@@ -100,7 +120,8 @@ class RankRun:
         coordination, num_workers = experiment.coordination, experiment.num_workers
         loss = warm_up(self.prepared, samples=-(-experiment.batch_size // num_workers))
         check_same_task(transport.control.gather_numbers(loss), experiment.workload.name)
-        began = self.clocks.begin(transport, self.pace.clock)
+        started = self.clocks.begin(transport, self.pace.clock)
+        began = started - self.prepared.checkpoint.began  # when the run's clock was at 0
         mailbox = None
         if coordination.needs_server:
             peers = experiment.peers(rank)
@@ -109,10 +130,12 @@ class RankRun:
                     transport, peers, described_seconds(experiment, rank), self.pace, began=began,
                     links=self.links, serves=rank == num_workers, device=self.prepared.task.device,
                 )  # fmt: skip
-        state = self.prepared.rank_state(rank)
+        self.state = state = self.prepared.rank_state(rank)
         world = ProcessWorld(
             self.prepared, state, transport=transport, mailbox=mailbox, pace=self.pace, reduction=self.reduction,
             recorders=self.recorders, history=self.history, keep=self._keep, micro_batch=self._micro_batch, began=began,
+            nonfinite=NonfiniteGradients(experiment.nonfinite, self.metrics.activity),
+            saving=self.saving, progress=self._progress, num_gradients=self.num_gradients,
         )  # fmt: skip
         leads = self.history is not None
         watch: Any = contextlib.nullcontext()
@@ -120,7 +143,7 @@ class RankRun:
             watch = StandstillWatch(store, rank, experiment.num_ranks, world.waiting, report if leads else None)
         program = coordination.program(Node(rank, num_workers, state.own), self.prepared.plan, self.prepared.start)
         with watch:
-            self.pace.sleep_until(began)
+            self.pace.sleep_until(started)
             gc.freeze()
             try:
                 result: State | None = world.run(program)
@@ -131,8 +154,21 @@ class RankRun:
                 self.history.record_discarded(result)
             if mailbox is not None:
                 mailbox.close()
+            if self.saving is not None and self.history is not None:
+                self.saving.write_answered()
+                self.progress_at_end = self._progress()
             transport.control.barrier()  # until all programs have ended, or the watch reports a standstill
         self.clocks.finish(transport, self.pace.clock)
+
+    def num_gradients(self) -> list[int]:
+        """The gradients of each worker that are applied, also those before the run was resumed; on the leader."""
+        before = [self.prepared.rank_state(rank).num_gradients for rank in range(self.experiment.num_workers)]
+        return counted(before, self._counted_before, self.metrics.applied.num_gradients)
+
+    def _progress(self) -> dict[str, Any]:
+        assert self.history is not None
+        assert self.curve is not None
+        return seen_by_leader(self.history, self.metrics.applied, self.curve, profile_seconds=self.profile_seconds)
 
     def close(self) -> None:
         """Close all recorders; on the leader, after the results of all ranks are collected."""
@@ -147,8 +183,7 @@ class RankRun:
         """The outcome, on the leader: once `metrics` has all ranks' activity, and the history is closed."""
         assert self.history is not None
         assert self.curve is not None
-        seconds = self.prepared.profile.total_seconds
-        return Outcome.of(self.experiment, self.history, self.metrics, self.curve, profile_seconds=seconds)
+        return Outcome.of(self.experiment, self.history, self.metrics, self.curve, profile_seconds=self.profile_seconds)
 
 
 def measured_profile(experiment: Experiment, task: Task, transport: Transport, pace: Pace) -> Profile:

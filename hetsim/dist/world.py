@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,9 +13,11 @@ from hetsim.dist.attempts import Attempts
 from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Pace
 from hetsim.dist.reduction import Reduction
+from hetsim.dist.saving import Saving
 from hetsim.dist.standstill import Waiting
 from hetsim.dist.transport import Transport
 from hetsim.runtime.history import History
+from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
 from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Recorder, ignore, interval_recorder
@@ -74,6 +76,10 @@ class ProcessWorld:
         history: History | None = None,
         keep: Callable[[RankState], None] | None = None,
         micro_batch: int | None = None,
+        nonfinite: NonfiniteGradients | None = None,
+        saving: Saving | None = None,
+        progress: Callable[[], dict[str, Any]] = dict,
+        num_gradients: Callable[[], Sequence[int]] = tuple,
         began: float,
     ) -> None:
         experiment = prepared.experiment
@@ -92,6 +98,13 @@ class ProcessWorld:
         self.began = began
         self.micro_batch = micro_batch
         self._keep = keep
+        self.nonfinite = nonfinite
+        self.saving = saving
+        self._progress = progress
+        self._num_gradients = num_gradients
+        if saving is not None and mailbox is not None:
+            saving.mailbox = mailbox
+            mailbox.on_ask = lambda version: saving.answer(self.state, version)
         is_worker = self.rank < experiment.num_workers
         self.times = prepared.step_times(self.rank, num_gradients=state.num_gradients) if is_worker else None
         self.service = None if is_worker else prepared.service_times(state)
@@ -112,7 +125,7 @@ class ProcessWorld:
 
     def run(self, program: fx.Program[Any]) -> Any:
         """Run the program to its end. Returns its result; an error of the world is thrown into it."""
-        at = self.began
+        at = self.began + self.prepared.checkpoint.began
         resume: Callable[[Any], fx.Effect[Any]] = program.send
         answer: Any = None
         try:
@@ -156,6 +169,8 @@ class ProcessWorld:
             state.version = effect.version
         described = self.times.seconds(samples, at - self.began)
         gradient, loss = self.task.gradient(effect.at, effect.batch)
+        if self.nonfinite is not None:
+            gradient = self.nonfinite.checked(gradient, rank=self.rank, version=effect.version, batch=effect.batch)
         self.task.device.synchronise()
         end = self.pace.due("gradient", at, described)
         self._record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
@@ -269,16 +284,36 @@ class ProcessWorld:
             going = self.history.commit(turn.at - self.began, self.rank, committed, effect.applied)
         else:
             going = stop.others_go_on(effect.version)
-        if stop.waits:
+        saving, due = self.saving, False
+        if saving is not None and self.history is not None:
+            saving.write_answered()
+            going, due = saving.decide(effect.version, going)
+        if stop.waits or (saving is not None and saving.agrees):
             self._num_collectives[turn.thread] += 1
-            going = bool(turn.transport.broadcast(float(going), self.experiment.leader))
+            decided = int(turn.transport.broadcast(float(going + 2 * due), self.experiment.leader))
+            going, due = bool(decided % 2), decided >= 2
+        if saving is not None and due:
+            self._save(saving, turn.at - self.began)
         if self._keep is not None:
             self._keep(state.snapshot())
         return going, turn.at
 
+    def _save(self, saving: Saving, seconds: float) -> None:
+        if self.history is None:
+            saving.hand_in(self.state)
+            return
+        save = saving.collect if saving.agrees else saving.ask
+        last, num_gradients, progress = self.history.last, self._num_gradients(), self._progress()
+        save(last, self.state, num_gradients=num_gradients, seconds=seconds, progress=progress)
+
     def now(self, state: RankState, effect: fx.Now, turn: Turn) -> Answered:
         """Seconds since the run began, on this host's clock."""
         return turn.at - self.began, turn.at
+
+    @property
+    def _agrees(self) -> bool:
+        """Whether a commit waits for the leader's decision."""
+        return self.prepared.stop.waits or (self.saving is not None and self.saving.agrees)
 
     def waiting(self) -> Waiting | None:
         """What this rank waits for at this moment; None if it may go on by itself."""
@@ -294,7 +329,7 @@ class ProcessWorld:
                 return None
             who = "anyone" if effect.source is None else f"rank {effect.source}"
             return Waiting(self._num_asked, f"waits for a message from {who}", sent=sent, arrived=arrived)
-        if isinstance(effect, fx.AllReduce | fx.Gather) or (isinstance(effect, fx.Commit) and self.prepared.stop.waits):
+        if isinstance(effect, fx.AllReduce | fx.Gather) or (isinstance(effect, fx.Commit) and self._agrees):
             collective = f"{thread} {self._num_collectives[thread]} {type(effect).__name__}"
             return Waiting(self._num_asked, f"waits in a {type(effect).__name__}", collective=collective, sent=sent, arrived=arrived)
         return None

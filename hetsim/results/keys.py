@@ -10,7 +10,7 @@ from hetsim.registry import current_name
 CHANGE_NO_FILE = ("objective", "download")
 """Keys that change no file of a run. They are not part of its identity: a run with another value of them is the same run."""
 
-CHANGE_NO_NUMBER = (*CHANGE_NO_FILE, "trace", "pictures", "data_root", "trust", "checkpoint", "resume")
+CHANGE_NO_NUMBER = (*CHANGE_NO_FILE, "trace", "pictures", "data_root", "trust", "checkpoint", "resume", "save_weights")
 """Keys that change no number of a run. Some change which files it leaves, or where its data and its code are found."""
 
 VARY_IN_A_ROW = (*CHANGE_NO_NUMBER, "seed")
@@ -31,6 +31,8 @@ ADDED: dict[str, dict[str, Any]] = {
         "regional_optimizer": {},
         "checkpoint": {"every_seconds": None, "every_updates": None, "keep": 2},
         "resume": None,
+        "nonfinite": "skip",
+        "save_weights": None,
     },
     "hetsim.dist.Processes": {"reduction": "ordered", "micro_batch": None},
     "hetsim.policies.allocation.GradualShift": {"repetitions": 0},

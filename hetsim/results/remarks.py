@@ -15,6 +15,7 @@ def remarks(outcome: Outcome) -> list[str]:
     experiment = outcome.experiment
     found = (
         _divergence(outcome),
+        _nonfinite(outcome),
         experiment.coordination.remark(outcome.last),
         experiment.coordination.allocation.remark(outcome.num_epochs),
         _budget(outcome),
@@ -44,6 +45,17 @@ def _divergence(outcome: Outcome) -> str | None:
         return None
     stopped = outcome.experiment.stop_when_diverged and outcome.divergence.version == outcome.last.version
     return f"the training diverged: {reason}{', where the run was stopped' if stopped else ''}; try a lower learning_rate"
+
+
+def _nonfinite(outcome: Outcome) -> str | None:
+    """The gradients that were left out."""
+    by_rank = [activity.num_nonfinite for activity in outcome.activity]
+    if not any(by_rank):
+        return None
+    return (
+        f"{sum(by_rank)} of the gradients, of {sum(map(bool, by_rank))} of the workers, had a NaN or an infinity and were left out, so "
+        "their samples taught nothing: lower learning_rate, or take nonfinite=fail to end a run at the first"
+    )
 
 
 def _budget(outcome: Outcome) -> str | None:

@@ -62,6 +62,7 @@ SUMMARY = {
     **dict.fromkeys(NAMES, TEXT),
     "seed": WHOLE,
     "num_workers": COUNT,
+    "num_nonfinite_gradients": NUMBER,
     **dict.fromkeys(("num_updates", "num_samples", "num_samples_discarded", "num_samples_in_flight"), NUMBER),
     **dict.fromkeys(("seconds", "profile_seconds", "wall_seconds", "staleness_max"), NUMBER_OR_NULL),
     **dict.fromkeys(("staleness_mean", "staleness_p50", "staleness_p95"), NUMBER_OR_NULL),

@@ -35,12 +35,25 @@ def write_summary(
         written.append("trace.parquet")
     if outcome.experiment.pictures:
         written += draw_run(folder, trace, outcome.points, summary)
+    if outcome.experiment.save_weights is not None:
+        written.append("weights.safetensors")
+        write_weights(folder / "weights.safetensors", outcome)
     with begun(folder / "curve.csv") as file:
         file.write(curve_csv(outcome.points).encode())
     with begun(folder / "summary.json") as file:
         file.write(json.dumps(summary, indent=2, allow_nan=False).encode() + b"\n")
     finish_run(folder, written)
     return summary
+
+
+def write_weights(path: Path, outcome: Outcome) -> None:
+    """Write the weights as tensors by name, which a model loads by `load_state_dict`."""
+    from safetensors.torch import save
+
+    named = {name: tensor.contiguous() for name, tensor in outcome.curve.task.named(outcome.weights).items()}
+    about = {"format": "pt", "which": str(outcome.experiment.save_weights), "workload": outcome.experiment.workload.name}
+    with begun(path) as file:
+        file.write(save(named, metadata=about))
 
 
 def summary_of(
@@ -73,6 +86,7 @@ def summary_of(
         "samples_per_second": metrics.ratio(last.num_samples - outcome.start.num_samples, numbers["seconds"]),
         "staleness_mean": numbers["staleness_mean"],
         **{key: numbers[key] for key in ("staleness_max", "staleness_p50", "staleness_p95")},
+        "num_nonfinite_gradients": numbers["num_nonfinite_gradients"],
         "idle_share": numbers["idle_share"],
         "batch_sizes": list(experiment.coordination.allocation.shares(last.allocation)),
         "final": {name: _finite(value) for name, value in final.named().items()},

@@ -51,8 +51,11 @@ class StopRequest:
         self.asked = True
 
     @contextmanager
-    def by_signals(self) -> Iterator[None]:
-        """While this lasts, the first of `SIGNALS` asks to stop, and a second one does what it did before. In the main thread alone."""
+    def by_signals(self, then: Callable[[], object] = bool, *, again: bool = False) -> Iterator[None]:
+        """While this lasts, the first of `SIGNALS` asks to stop and calls `then`. In the main thread alone.
+
+        A second one does what it did before; or nothing with `again`, in a process that several may send it to.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -63,8 +66,11 @@ class StopRequest:
                 signal.signal(number, handler)
 
         def handle(*_: object) -> None:
-            restore()
-            self.ask()
+            if not again:
+                restore()
+            if not self.asked:
+                self.ask()
+                then()
 
         for number in SIGNALS:
             signal.signal(number, handle)

@@ -40,6 +40,7 @@ class LearningCurve(Recorder):
         every_seconds: float = math.inf,
         at_once: bool,
         watch: Callable[[Point], None] | None = None,
+        keeps_best: bool = False,
     ) -> None:
         self.task = task
         self.at_once = at_once
@@ -50,20 +51,35 @@ class LearningCurve(Recorder):
         self._multiples = (0.0, 0.0)
         self._seconds = 0.0
         self._newest = -1
+        self.best: tuple[float, Vector] | None = None
+        """With `keeps_best`: how good the best version is, and its weights."""
+        self._keeps_best = keeps_best
         self._unevaluated: list[tuple[float, int, int, Vector]] = []
 
     def begin(self, start: State) -> None:
         if not self.points:  # otherwise the run goes on
             self._add(0.0, start)
 
+    def _keep_if_best(self, weights: Vector) -> None:
+        """By the accuracy on the test set; without one, by the loss on the training set. Of equal versions the first one counts."""
+        evaluation = self.points[-1].evaluation
+        accuracy, loss = evaluation.test_accuracy, evaluation.train_loss
+        good = accuracy if accuracy is not None else None if loss is None else -loss
+        if good is not None and not math.isnan(good) and (self.best is None or good > self.best[0]):
+            self.best = good, weights
+
     def saved(self) -> dict[str, Any]:
         """Its points so far, and the weights of those that are not evaluated yet: for a checkpoint."""
-        return {"points": tuple(self.points), "unevaluated": tuple(self._unevaluated), "multiples": self._multiples, "newest": self._newest}
+        return {
+            "points": tuple(self.points), "unevaluated": tuple(self._unevaluated), "best": self.best,
+            "multiples": self._multiples, "newest": self._newest,
+        }  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from what `saved` was."""
         self.points, self._unevaluated = list(saved["points"]), list(saved["unevaluated"])
         self._multiples, self._newest = saved["multiples"], saved["newest"]
+        self.best = saved["best"]
         self._evaluate()
         self._seconds = self.points[-1].seconds
 
@@ -91,6 +107,8 @@ class LearningCurve(Recorder):
     def _evaluate(self) -> None:
         for seconds, version, samples, weights in self._unevaluated:
             self.points.append(Point(seconds, version, samples, self.task.evaluate(weights)))
+            if self._keeps_best:
+                self._keep_if_best(weights)
             if self._watch is not None:
                 self._watch(self.points[-1])
         self._unevaluated.clear()

@@ -25,6 +25,7 @@ from hetsim.runtime.curve import Point
 from hetsim.runtime.trace import DETAILS
 from hetsim.workloads import device
 from hetsim.workloads.partition import Partition
+from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import Optimizer, OptimizerRecipe, Task, Workload
 
 NEVER_SAVED = Checkpointing()
@@ -62,6 +63,10 @@ class Experiment:
     """Of owned data: each pool has epochs of its own, or no worker begins the next one before all have ended this one (aligned)."""
     trace: str = "full"
     pictures: bool = True
+    nonfinite: str = "skip"
+    """What becomes of a gradient with a NaN or an infinity: it is left out (skip), or ends the run (fail)."""
+    save_weights: str | None = None
+    """Which weights the run leaves in weights.safetensors: the final ones, or those of the best version on the learning curve."""
     checkpoint: Checkpointing = NEVER_SAVED
     resume: Path | None = None
     """The file of the checkpoint that the run goes on from."""
@@ -84,6 +89,11 @@ class Experiment:
             if getattr(self, key) is not None:
                 checks.number(key, getattr(self, key))
         checks.flag("pictures", self.pictures)
+        if self.save_weights is not None:
+            checks.choice("save_weights", self.save_weights, ("final", "best"))
+            if isinstance(self.workload, PhantomWorkload):
+                raise ValueError(f"save_weights would do nothing, as workload={self.workload.name} has no weights: leave it out")
+        checks.choice("nonfinite", self.nonfinite, ("skip", "fail"))
         checks.flag("stop_when_diverged", self.stop_when_diverged)
         self._check_data()
         if self.batch_size < self.num_workers:

@@ -18,7 +18,7 @@ RECENT_INTERVALS = 8
 """Intervals kept per worker, for each gradient that may lie after the last commit."""
 WeightsOf = Callable[[Sequence[Contribution]], Iterable[tuple[int, float]]]
 """From the contributions to a version, to each rank that has one, and by which factor it counts."""
-SUMMED = ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds")
+SUMMED = ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds", "num_nonfinite")
 
 
 @dataclass(slots=True)
@@ -31,6 +31,8 @@ class RankActivity:
     update_seconds: float = 0.0
     down_seconds: float = 0.0
     """Seconds in which its node was absent."""
+    num_nonfinite: int = 0
+    """Gradients with a NaN or an infinity, which were left out."""
     num_ahead: int = 1
     """Gradients that may still be computed after the last commit."""
     recent: deque[tuple[str, float, float, int, int]] = field(init=False, compare=False)
@@ -279,6 +281,7 @@ def summary(applied: Applied, activity: Sequence[RankActivity]) -> dict[str, Any
         "staleness_max": applied.staleness_max,
         "staleness_p50": percentile(by_staleness, 50),
         "staleness_p95": percentile(by_staleness, 95),
+        "num_nonfinite_gradients": sum(worker.num_nonfinite for worker in activity),
         "idle_share": ratio(sum(waits), seconds * len(waits)),
         "per_worker": [
             {

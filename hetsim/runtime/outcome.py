@@ -16,7 +16,7 @@ from hetsim.runtime.history import History
 from hetsim.runtime.metrics import Applied, RankActivity
 from hetsim.runtime.progress import progress_bars
 from hetsim.runtime.recorder import Recorder
-from hetsim.vector import Phantom
+from hetsim.vector import Phantom, Vector
 from hetsim.workloads.task import Task
 
 
@@ -74,6 +74,7 @@ class Outcome:
     activity: Sequence[RankActivity]
     """By rank, of the workers."""
     points: Sequence[Point]
+    curve: LearningCurve
     divergence: Divergence
     num_epochs: float
     """Passes over the data in the samples that are applied in `last`."""
@@ -81,6 +82,12 @@ class Outcome:
     """The seconds that measuring the workers took before the run."""
     pools: Sequence[Pool] | None = None
     """By rank, where data belong to workers."""
+
+    @property
+    def weights(self) -> Vector:
+        """The weights to save: of the last version, or of the best one."""
+        best = self.curve.best
+        return self.last.weights if best is None else best[1]
 
     @property
     def num_parameters(self) -> int:
@@ -100,7 +107,7 @@ class Outcome:
         """What these have seen of a run, at the end of which these workers were absent."""
         return cls(
             experiment=experiment, start=history.start, last=history.last, applied=metrics.applied, activity=metrics.activity,
-            points=curve.points, divergence=history.divergence,
+            points=curve.points, curve=curve, divergence=history.divergence,
             num_epochs=history.last.num_samples / history.samples_per_epoch, profile_seconds=profile_seconds,
             pools=Pool.each(curve.task.pools, history.last, absent),
         )  # fmt: skip
@@ -117,5 +124,6 @@ def observed(
         every_seconds=math.inf if seconds is None else seconds,
         at_once=at_once,
         watch=experiment.watch,
+        keeps_best=experiment.save_weights == "best",
     )
     return curve, [metrics, curve, *recorders, *progress_bars(experiment, experiment.plan(task).num_positions)]

@@ -196,6 +196,18 @@ class TracePart(Trace):
                 self._writer.close()
             self._writer = None
 
+    def drain(self) -> list[bytes]:
+        """The rows until now as a finished stream, piece by piece; the rows that follow begin another one."""
+        with self._spilling:
+            self.flush()
+            with named_in_errors(Path(tempfile.gettempdir())):
+                self._writer.close()
+                found = list(self.pieces())
+                self._file.close()
+                self._file = SpooledTemporaryFile(max_size=MAX_MEMORY_BYTES)  # noqa: SIM115  (closed in __exit__)
+            self._writer = None
+            return found
+
     def pieces(self) -> Iterator[bytes]:
         """The finished stream, piece by piece."""
         self._file.seek(0)

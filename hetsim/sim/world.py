@@ -12,6 +12,7 @@ from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import Checkpoints, History
 from hetsim.runtime.metrics import Metrics
+from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.outcome import Outcome, observed
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.profiling import Profile
@@ -94,6 +95,7 @@ class EventWorld:
         self._under_way = {kind: self.membership.recorders(kind) for kind in (GRADIENT, UPDATE)}
         self._computes_until = [0.0] * num_workers
         self._batcher = None if isinstance(self.prepared.start.weights, Phantom) else GradientBatcher(task)
+        self._nonfinite = NonfiniteGradients(experiment.nonfinite, self.metrics.activity)
         self._end_gradient = self._computed  # bound once: binding a method for every gradient is costly
         self._decisions: dict[int, StopDecision] = {}
         self.processes: list[RankProcess] = []
@@ -191,6 +193,7 @@ class EventWorld:
         if process.status != LOST:
             batcher = self._batcher
             gradient, loss = self.task.gradient(effect.at, effect.batch) if batcher is None else batcher.gradient(due)
+            gradient = self._nonfinite.checked(gradient, rank=process.rank, version=effect.version, batch=effect.batch)
             callback(fx.Computed(gradient, loss, effect.batch.samples, seconds))
 
     def _record_under_way(self, row: Row, callback: Callback) -> Callback:

@@ -67,6 +67,11 @@ class FlatTask(Task):
     def initial(self) -> torch.Tensor:
         return self.flat.initial
 
+    def named(self, at: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the model's own `state_dict` has at these weights, each tensor by itself: a model loads it by `load_state_dict`."""
+        self.flat.place(at, training=False)
+        return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.flat.model.state_dict().items()}
+
     def optimizer(self, recipe: OptimizerRecipe) -> FlatOptimizer:
         return FlatOptimizer(recipe, self.flat.num_parameters)
 

@@ -127,6 +127,10 @@ class Task(ABC):
     def optimizer(self, recipe: OptimizerRecipe) -> Optimizer:
         """The optimizer for this task's vectors."""
 
+    def named(self, at: Vector) -> dict[str, Any]:
+        """The weights as tensors by name: those of the `state_dict` of a model, if there is one."""
+        return {"weights": at}
+
     def close(self) -> None:  # noqa: B027
         """End the threads and the processes that load data, after the last gradient and the last evaluation."""
 

@@ -66,7 +66,7 @@ FAULTY: dict[str, Any] = {
 CLUSTERS: dict[str, Any] = {"mixed4": None, "two_racks": None, "faulty": FAULTY}
 PHANTOM = ("workload=phantom", "workload.num_parameters=100000", "workload.num_samples=1500", "budget.epochs=6")
 DIGITS = ("workload=digits", "budget.epochs=2")
-LATER = ("staleness_p50", "staleness_p95", "diverged", "devices", "class_accuracy", "weight_shares", "pools")
+LATER = ("staleness_p50", "staleness_p95", "diverged", "devices", "class_accuracy", "weight_shares", "pools", "num_nonfinite_gradients")
 """Entries of summary.json that came after the recording: `tests/runtime` has their laws."""
 WARM = {"od_sgd", "pipe_sgd", "ssd_sgd", "cd_sgd", "abs_sgd"}
 

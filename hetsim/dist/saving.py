@@ -1,0 +1,171 @@
+"""The checkpoints of a run in processes: each rank hands its state to the leader, which writes them.
+
+Without a server the ranks agree at each commit, by the leader's broadcast, and hand in what they have at the commit that is saved. A
+server asks its workers, which are in the middle of something, by a message before those that release them: each answers when it next
+waits for a message, so that it has pushed at most what the server knows to be outstanding, and all goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hetsim.checkpoints.file import packed, unpacked
+from hetsim.checkpoints.kinds import kinds_of
+from hetsim.checkpoints.saver import Saver
+from hetsim.coordination.state import State
+from hetsim.dist.clocks import Clocks
+from hetsim.dist.messages import Mailbox
+from hetsim.dist.transport import Transport
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.metrics import RankActivity
+from hetsim.runtime.progress_so_far import activity_until
+from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.trace import Trace, TracePart, append_received
+
+LENGTH_BYTES = 8
+"""Before a worker's state, in a message that has its rows after it."""
+
+
+@dataclass
+class Asked:
+    """A checkpoint of a server that waits for the answers of its workers."""
+
+    state: State
+    num_gradients: Sequence[int]
+    seconds: float
+    progress: dict[str, Any]
+    server: RankState
+    parts: dict[int, bytes] = field(default_factory=dict)
+
+
+class Saving:
+    """One rank's part in the checkpoints of a run. `saver` writes them, on the leader; None on other ranks."""
+
+    def __init__(
+        self, experiment: Experiment, rank: int, transport: Transport, trace: Trace, activity: Sequence[RankActivity], *,
+        clocks: Clocks, saver: Saver | None,
+    ) -> None:  # fmt: skip
+        self.experiment = experiment
+        self.rank = rank
+        self.transport = transport
+        self.trace = trace
+        self.activity = activity
+        self.clocks = clocks
+        self.saver = saver
+        self.mailbox: Mailbox | None = None
+        self.agrees = not experiment.coordination.needs_server
+        """Whether all ranks follow the leader's decision at each commit."""
+        self.stopped = False
+        """Whether the leader has ended the run because it was asked to."""
+        self._asked: Asked | None = None
+
+    def decide(self, version: int, going: bool) -> tuple[bool, bool]:
+        """On the leader: whether the run goes on after this version, and whether it is saved there."""
+        assert self.saver is not None
+        if going and self.saver.stop.asked:
+            going, self.stopped = False, True
+        return going, going and self._asked is None and self.saver.due(version)
+
+    def hand_in(self, state: RankState) -> None:
+        """On another rank: send the leader this rank's state, at a commit that is saved."""
+        # all ranks without a server take the same steps, so the memory of their optimizer is the leader's
+        own = replace(state.snapshot(), optimizer=None)
+        self.transport.control.send_bytes([self._part(own)], self.experiment.leader)
+        self.transport.control.send_bytes(self._rows(), self.experiment.leader)
+
+    def collect(self, state: State, own: RankState, *, num_gradients: Sequence[int], seconds: float, progress: dict[str, Any]) -> None:
+        """On the leader without a server: receive the states of all ranks, and write the checkpoint."""
+        parts = {}
+        for rank in range(self.experiment.num_ranks):
+            if rank != self.rank:
+                parts[rank] = b"".join(self.transport.control.receive_bytes(rank))
+                self._append(self.transport.control.receive_bytes(rank), rank)
+        self._append(self._rows(), self.rank)
+        self._write(Asked(state, num_gradients, seconds, progress, own.snapshot(), parts))
+
+    def ask(self, state: State, own: RankState, *, num_gradients: Sequence[int], seconds: float, progress: dict[str, Any]) -> None:
+        """On the server: ask the workers for their states at this version."""
+        assert self.mailbox is not None
+        self._asked = Asked(state, num_gradients, seconds, progress, own.snapshot())
+        self.mailbox.ask(state.version)
+
+    def answer(self, state: RankState, version: int) -> None:
+        """On a worker of a server: send it this rank's state."""
+        assert self.mailbox is not None
+        part = self._part(state.snapshot())
+        self.mailbox.answer(self.experiment.leader, version, b"".join([len(part).to_bytes(LENGTH_BYTES), part, *self._rows()]))
+
+    def write_answered(self) -> None:
+        """On the server: write the checkpoint for which all workers have answered, if there is one."""
+        asked = self._asked
+        if asked is None:
+            return
+        assert self.mailbox is not None
+        for rank, content in self.mailbox.take_answers(asked.state.version).items():
+            end = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES])
+            asked.parts[rank] = content[LENGTH_BYTES:end]
+            self._append([content[end:]], rank)
+        if len(asked.parts) == self.experiment.num_workers:
+            self._asked = None
+            self._append(self._rows(), self.rank)
+            self._write(asked)
+
+    def last_part(self, state: RankState) -> bytes:
+        """A rank's state at the end of the run."""
+        return self._part(state.snapshot())
+
+    def write_last(
+        self,
+        state: State,
+        own: RankState,
+        parts: dict[int, bytes],
+        *,
+        num_gradients: Sequence[int],
+        seconds: float,
+        progress: dict[str, Any],
+    ) -> None:
+        """On the leader, when all ranks have handed in their results: write the checkpoint of the run as it has ended."""
+        self._write(Asked(state, num_gradients, seconds, progress, own.snapshot(), parts))
+
+    def _part(self, state: RankState) -> bytes:
+        activity = self.activity[self.rank].as_numbers() if self.rank < len(self.activity) else None
+        return packed({"state": state, "activity": json.dumps(activity)})
+
+    def _rows(self) -> Iterable[bytes]:
+        return self.trace.drain() if isinstance(self.trace, TracePart) else ()
+
+    def _append(self, pieces: Iterable[bytes], rank: int) -> None:
+        assert self.saver is not None
+        if not pieces:
+            return
+        append_received(self.saver.trace, iter(pieces), rank=rank, change=self.clocks.change(rank))
+
+    def _write(self, asked: Asked) -> None:
+        assert self.saver is not None
+        experiment, kinds = self.experiment, kinds_of(self.experiment)
+        ranks, activity = [asked.server], {self.rank: self.activity[self.rank]} if self.rank < len(self.activity) else {}
+        for rank, content in asked.parts.items():
+            part = unpacked(content, kinds)
+            state: RankState = part["state"]
+            ranks.append(replace(state, optimizer=asked.server.optimizer) if self.agrees else state)
+            numbers = json.loads(part["activity"])
+            if numbers is not None:
+                activity[rank] = RankActivity.of_numbers(numbers, experiment.coordination.num_ahead)
+        ranks.sort(key=lambda its: int(its.rank))
+        for state, count in zip(ranks, asked.num_gradients, strict=False):
+            state.num_gradients = count
+        seconds = (asked.seconds,) * len(ranks)
+        by_rank = [activity[rank] for rank in range(experiment.num_workers)]
+        progress = {**asked.progress, "activity": activity_until(by_rank, seconds)}
+        outstanding = tuple(asked.state.outstanding)
+        self.saver.write(
+            Checkpoint(state=asked.state.evolve(outstanding=outstanding), ranks=tuple(ranks), seconds=seconds, progress=progress)
+        )
+
+
+def counted(before: Sequence[int], counted_before: Sequence[int], now: Sequence[int]) -> list[int]:
+    """The gradients of each worker that are applied, of which some were before the run was resumed."""
+    return [first + new - old for first, old, new in zip(before, counted_before, now, strict=True)]
