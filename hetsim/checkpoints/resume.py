@@ -13,7 +13,9 @@ from hetsim.checkpoints.file import REMEDY, read
 from hetsim.checkpoints.kinds import Fits, VectorType, hints, kinds_of
 from hetsim.checkpoints.rows import adopt
 from hetsim.checkpoints.values import Reader, Unreadable
+from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
+from hetsim.coordination.timings import UnreportedTimings
 from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.metrics import SUMMED
@@ -22,6 +24,7 @@ from hetsim.runtime.trace import Trace
 from hetsim.vector import Phantom, zeros_like
 from hetsim.workloads.task import Task
 
+OWN = {"unreported": UnreportedTimings, "compression": Pushes}
 MAX_LETTERS = 200
 """The length of a text that is shown."""
 PROGRESS: dict[str, Any] = {
@@ -98,8 +101,10 @@ def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, tas
         )
 
 
-def continue_trace(trace: Trace, path: Path, checkpoint: Checkpoint) -> None:
-    """Let a trace begin with the rows of the run until its checkpoint."""
+def continue_trace(trace: Trace, path: Path, checkpoint: Checkpoint, experiment: Experiment) -> None:
+    """Let a trace begin with the rows of the run until its checkpoint; among others, whose ranks are not those, it begins there."""
+    if len(checkpoint.ranks) != experiment.num_ranks:
+        return
     adopt(trace, path.parent.parent, checkpoint.progress["trace"], seconds=checkpoint.seconds, version=checkpoint.state.version)
 
 
@@ -155,9 +160,21 @@ def _check_ranks(checkpoint: Checkpoint, experiment: Experiment) -> None:
             raise Unreadable("a rank is ahead of it")
         if any(count < 0 for count in rank.num_messages.values()):
             raise Unreadable("a rank has sent fewer messages than none")
+        _check_own(rank.own, experiment, checkpoint.state.weights)
     for batch in checkpoint.state.outstanding:
         if not 0 <= batch.pool < num_workers:
             raise Unreadable("it has a range of nobody's samples")
+
+
+def _check_own(own: Mapping[str, Any], experiment: Experiment, weights: Any) -> None:
+    """What the programs that ship keep of their own; other programs' is theirs."""
+    for name, kind in OWN.items():
+        if name in own and not isinstance(own[name], kind):
+            raise Unreadable(f"a rank's {name} is of another kind")
+    if "compression" in own:
+        pushes, kind = own["compression"], type(experiment.coordination.compression.initial(weights))
+        if not all(isinstance(state, kind) for state in (pushes.after, *(before for _, before in pushes.before))):
+            raise Unreadable("what a compression has left out is that of another one")
 
 
 def _check_progress(progress: Mapping[str, Any], fits: Fits) -> None:

@@ -38,6 +38,8 @@ class Saver:
         if resumed is not None and resumed.parent.resolve() == folder.place(run).resolve():
             rows = [path for path in folder.files(run) if folder.ROWS.fullmatch(path.name)]
             self._kept.append((folder.path_of(run, int(resumed.name[:12])), rows))
+        if folder.place(run).is_symlink():
+            raise ValueError(f"{folder.place(run)} is a link, and would be written through: remove it, or take another folder for the run")
         with named_in_errors(folder.place(run)):
             folder.place(run).mkdir(parents=True, exist_ok=True)
 

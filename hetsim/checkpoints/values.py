@@ -43,9 +43,7 @@ class Writer:
             return float(value) if math.isfinite(value) else {"float": repr(float(value))}
         if isinstance(value, Phantom):
             return {"phantom": [value.nbytes, value.itemsize]}
-        if isinstance(value, range):
-            return {"range": [value.start, value.stop, value.step]}
-        if isinstance(value, Split):  # its ranges are what is outstanding
+        if isinstance(value, Split | range):  # the ranges of a global batch, as what is outstanding
             return [self.json_of(batch) for batch in value]
         if isinstance(value, Mapping):
             return {"dict": [[self.json_of(key), self.json_of(part)] for key, part in value.items()]}
@@ -113,8 +111,6 @@ class Reader:
             return {"list": list, "set": set, "frozenset": frozenset}[kind](parts)
         if not all(type(part) is int for part in parts):
             raise Unreadable(f"its {kind!r} has what is no whole number")
-        if kind == "range":
-            return range(*parts)
         if kind == "cursors" and all(part >= 0 for part in parts):
             return Cursors(parts)
         if kind == "phantom" and len(parts) == 2 and all(part >= 0 for part in parts):

@@ -146,7 +146,7 @@ def take_part(
             if leads and saves:
                 saver = Saver(folder, config, experiment.checkpoint, whole, clock=clock, stop=stop, resumed=experiment.resume)
             if leads and checkpoint is not None and experiment.resume is not None:
-                continue_trace(whole, experiment.resume, checkpoint)
+                continue_trace(whole, experiment.resume, checkpoint, experiment)
             if leads and clocks.several:
                 trace = traces.enter_context(TracePart(experiment.trace))
             gpus = gpus_of(transport, task.device)
@@ -162,7 +162,11 @@ def take_part(
                 )  # fmt: skip
                 with stopping(store, stop, leads=leads) if saves else contextlib.nullcontext():
                     run.run(store, report)
-            results = collect_results(run, whole, cap) if leads else send_results(run, cap)
+            results = None
+            if leads:
+                results = collect_results(run, whole, cap)
+            else:
+                send_results(run, cap)
             stopped = run.saving is not None and transport.control.broadcast(float(run.saving.stopped), experiment.leader) > 0
         if results is None:
             if stopped:

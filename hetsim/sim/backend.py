@@ -64,7 +64,7 @@ class Simulator(Backend):
             if saves:
                 saver = Saver(folder, config, experiment.checkpoint, trace, clock=perf_counter, stop=stop, resumed=experiment.resume)
             if checkpoint is not None and experiment.resume is not None:
-                continue_trace(trace, experiment.resume, checkpoint)
+                continue_trace(trace, experiment.resume, checkpoint, experiment)
             world = world_of(experiment, task, optimizers, [trace], checkpoint=checkpoint, saver=saver)
             world.run()
             if saver is not None:

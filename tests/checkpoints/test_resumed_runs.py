@@ -178,4 +178,6 @@ def test_more_or_fewer_workers_hand_out_each_position_once(name: str, num_worker
     before, after = applied(half), applied(whole, checkpoint)
 
     assert len(checkpoint.ranks) == half.num_ranks
+    summary = run(whole, tmp_path / "rest", resume=tmp_path)
+    assert (summary["num_samples"], len(summary["per_worker"])) == (2000, num_workers)
     assert tiles(before.batches + after.batches, 2000)
