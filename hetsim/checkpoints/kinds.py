@@ -12,6 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.coordination.timings import ComputedBatches, UnreportedTimings
+from hetsim.coordination.trials import Tried
 from hetsim.effects import Batch, Contribution
 from hetsim.policies.admission import ArrivalState, ClockState, Mean, RoundState
 from hetsim.policies.allocation.gradual_shift import GradualShiftState
@@ -28,7 +29,7 @@ from hetsim.workloads.task import Evaluation
 SHIPPED: tuple[type, ...] = (
     *(ArrivalState, Batch, Checkpoint, ClockState, ComputedBatches, Contribution, DanaState, Evaluation, GapAwareState, GradualShiftState),
     *(Mean, OptPerfState, PeriodicState, Point, Pushes, RankState, RoundState, State, StaticState, TimingSums, TwoBitState),
-    *(UnreportedTimings,),
+    *(Tried, UnreportedTimings),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 from hetsim import effects as fx
@@ -183,6 +184,9 @@ class ProcessWorld:
         at, state.version = turn.at, effect.version
         described = self.times.seconds(effect.batch.samples, at - self.began)
         computed, end = Attempts(self.task, self.mailbox, self.pace, self.micro_batch).attempt(effect, at, described)
+        if computed is not None and self.nonfinite is not None:
+            checked = self.nonfinite.checked(computed.gradient, rank=self.rank, version=effect.version, batch=effect.batch)
+            computed = replace(computed, gradient=checked)
         samples = 0 if computed is None else computed.samples
         if samples or end > at:
             self._record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))

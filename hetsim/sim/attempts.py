@@ -11,7 +11,10 @@ from hetsim.runtime.recorder import GRADIENT, RecordInterval, Row
 from hetsim.sim.clock import Callback, Clock
 from hetsim.sim.membership import Membership
 from hetsim.sim.rank_process import LOST, RankProcess
-from hetsim.workloads.task import Task
+from hetsim.vector import Vector
+
+Compute = Callable[[int, fx.Attempt], tuple[Vector, float]]
+"""What gives the gradient of a rank, and its loss."""
 
 
 class UnderWay:
@@ -40,9 +43,9 @@ class UnderWay:
 class Attempts:
     """Answers Attempt. One that is given up is an interval without samples, and its gradient is never computed."""
 
-    def __init__(self, env: Clock, task: Task, times: Sequence[StepTimes], membership: Membership, record: RecordInterval) -> None:
+    def __init__(self, env: Clock, compute: Compute, times: Sequence[StepTimes], membership: Membership, record: RecordInterval) -> None:
         self.env = env
-        self.task = task
+        self.compute = compute
         self.times = times
         self.membership = membership
         self.record = record
@@ -75,7 +78,7 @@ class Attempts:
         if it.seconds is None:
             callback(None)
         else:
-            gradient, loss = self.task.gradient(effect.at, effect.batch)
+            gradient, loss = self.compute(it.process.rank, effect)
             callback(fx.Computed(gradient, loss, effect.batch.samples, it.seconds))
 
     def _interrupt(self, it: UnderWay) -> None:

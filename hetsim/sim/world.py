@@ -160,7 +160,7 @@ class EventWorld:
         return collectives, Messaging(self.env, experiment.cluster, self.processes, observers, seed=experiment.seed)
 
     def _attempts(self) -> Any:
-        return Attempts(self.env, self.task, self._times, self.membership, self._record_gradient)
+        return Attempts(self.env, self.computed_at, self._times, self.membership, self._record_gradient)
 
     def _process(self, state: RankState, start: State | None) -> RankProcess:
         node = fx.Node(state.rank, self._num_workers, state.own)
@@ -195,6 +195,11 @@ class EventWorld:
             gradient, loss = self.task.gradient(effect.at, effect.batch) if batcher is None else batcher.gradient(due)
             gradient = self._nonfinite.checked(gradient, rank=process.rank, version=effect.version, batch=effect.batch)
             callback(fx.Computed(gradient, loss, effect.batch.samples, seconds))
+
+    def computed_at(self, rank: int, effect: fx.Gradient | fx.Attempt) -> tuple[Vector, float]:
+        """A rank's gradient and loss; zeros in its place if it is not finite."""
+        gradient, loss = self.task.gradient(effect.at, effect.batch)
+        return self._nonfinite.checked(gradient, rank=rank, version=effect.version, batch=effect.batch), loss
 
     def _record_under_way(self, row: Row, callback: Callback) -> Callback:
         """Record an interval that begins on a node that may crash before it ends."""

@@ -11,6 +11,7 @@ import torch
 from methods import METHODS
 from test_every_method import short
 from threads import run_in_threads
+from worlds import UNEVEN
 
 from hetsim.dist.rank import RankRun
 from hetsim.effects import Batch
@@ -95,3 +96,18 @@ def test_a_sum_that_overflows_is_no_reason() -> None:
 
     assert kept is large
     assert not large.sum().isfinite()
+
+
+@pytest.mark.usefixtures("broken")
+@pytest.mark.parametrize("name", ["asgd", "rennala_stops"])
+def test_it_is_counted_where_processes_share_cores(name: str) -> None:
+    """Also of a gradient that could be given up."""
+    rows = [{"count": 3, "seconds_per_sample": 1e-3, "overhead_seconds": 0, "host": "one"}]
+    shared = {**UNEVEN, "nodes": rows, "hosts": {"one": {"cores": 2}}}
+    described = made(name, cluster=shared)
+    world = world_of(described, *described.load(), [])
+
+    world.run()
+
+    assert is_finite(world.history.last.weights)
+    assert sum(its.num_nonfinite for its in world.metrics.activity) >= 1

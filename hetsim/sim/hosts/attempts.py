@@ -8,12 +8,11 @@ from typing import Any
 
 from hetsim import effects as fx
 from hetsim.runtime.recorder import GRADIENT, Row
-from hetsim.sim.attempts import interruption
+from hetsim.sim.attempts import Compute, interruption
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.hosts.cores import Work
 from hetsim.sim.hosts.processors import Processors
 from hetsim.sim.rank_process import RankProcess
-from hetsim.workloads.task import Task
 
 
 class UnderWay:
@@ -34,10 +33,10 @@ class HostAttempts:
     """Answers Attempt by work on cores. `seconds(rank, samples)` is what a gradient takes on its own; `record` is told of each interval."""
 
     def __init__(
-        self, env: Clock, task: Task, processors: Processors, seconds: Callable[[int, int], float], record: Callable[[Row], None]
+        self, env: Clock, compute: Compute, processors: Processors, seconds: Callable[[int, int], float], record: Callable[[Row], None]
     ) -> None:
         self.env = env
-        self.task = task
+        self.compute = compute
         self.processors = processors
         self.seconds = seconds
         self.record = record
@@ -57,7 +56,7 @@ class HostAttempts:
     def _end(self, it: UnderWay) -> None:
         effect = it.effect
         seconds = self._close(it, effect.batch.samples)
-        gradient, loss = self.task.gradient(effect.at, effect.batch)
+        gradient, loss = self.compute(it.process.rank, effect)
         it.callback(fx.Computed(gradient, loss, effect.batch.samples, seconds))
 
     def _time_is_over(self, it: UnderWay) -> None:

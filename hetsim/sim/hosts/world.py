@@ -65,7 +65,7 @@ class HostWorld(EventWorld):
             self._begin_gradient(rank)
         now = self.env.now
         self._record_gradient((start, now, rank, GRADIENT, effect.version, effect.batch.samples, 0, 0))
-        gradient, loss = self.task.gradient(effect.at, effect.batch)
+        gradient, loss = self.computed_at(rank, effect)
         callback(fx.Computed(gradient, loss, effect.batch.samples, now - start))
 
     def _updated(self, rank: int, seconds: float, version: int, weights: Vector, callback: Callback) -> Any:
@@ -80,7 +80,7 @@ class HostWorld(EventWorld):
         return self.processors.compute(rank, seconds, end, weights)
 
     def _attempts(self) -> HostAttempts:
-        return HostAttempts(self.env, self.task, self.processors, self._attempt_seconds, self._record_attempt)
+        return HostAttempts(self.env, self.computed_at, self.processors, self._attempt_seconds, self._record_attempt)
 
     def _attempt_seconds(self, rank: int, samples: int) -> float:
         """What a gradient takes on its own, if it begins now."""
