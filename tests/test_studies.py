@@ -24,8 +24,9 @@ Load = Callable[[Path, str], Any]
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """A module of a study, which may import its neighbours; studies have modules of the same names."""
+    """A module of a study, which may import its neighbours and what studies share; studies have modules of the same names."""
     before = set(sys.modules)
+    monkeypatch.syspath_prepend(STUDIES)
 
     def loaded(study: Path, name: str) -> Any:
         monkeypatch.syspath_prepend(study)
@@ -63,7 +64,9 @@ def test_a_study_has_all_parts(study: Path) -> None:
 
     assert first.startswith("**Question.** ")
     assert re.search(r"\*\*Answer\.\*\* .*\d", first, flags=re.DOTALL)
-    assert {"Method", "What is not predicted well, and why"} <= set(re.findall(r"^## (.*)", text, flags=re.MULTILINE))
+    headings = set(re.findall(r"^## (.*)", text, flags=re.MULTILINE))
+    assert "Method" in headings
+    assert headings & {"What is not predicted well, and why", "What this does not show"}
     assert "\n|---|" in text
     for picture in re.findall(r"!\[.+\]\((.*\.png)\)", text):
         assert 10_000 < (study / picture).stat().st_size < 200_000
@@ -181,3 +184,50 @@ def test_study_04_measures(load: Load, tmp_path: Path) -> None:
     (row,) = rows(tmp_path / "results.csv")
     assert sum(float(row[name]) for name in ("compute", "communication", "server", "waiting", "absent")) == pytest.approx(1, abs=1e-3)
     assert float(row["updates_per_second"]) > 10
+
+
+SCALE = STUDIES / "05-scale"
+
+
+@pytest.mark.parametrize("study", [SCALE], ids=lambda study: study.name)
+def test_a_study_of_a_claim_reports_what_its_runs_say(study: Path, load: Load, tmp_path: Path) -> None:
+    """Its tables follow from results.csv, in which every run has as many seeds as any other."""
+    shutil.copy(study / "results.csv", tmp_path)
+
+    load(study, "evaluate").main(["--folder", str(tmp_path)])
+
+    assert (tmp_path / "tables.md").read_text(encoding="utf-8") == (study / "tables.md").read_text(encoding="utf-8")
+    seeds = Counter(int(row["seed"]) for row in rows(study / "results.csv"))
+    assert set(seeds) >= set(range(5))
+    assert len({seeds[seed] for seed in range(5)}) == 1
+
+
+def test_a_study_goes_on_where_it_was_stopped(load: Load, tmp_path: Path) -> None:
+    """A run that is in the table is not made again, and a row that was not finished is."""
+    common = load(SCALE, "common")
+    made: list[int] = []
+
+    def make() -> dict[str, object]:
+        made.append(1)
+        return {"rate": 0.123456}
+
+    for _ in range(2):
+        assert common.Runs(tmp_path / "results.csv", ["seed"], ["rate"]).row({"seed": 0}, make)["rate"] == "0.12346"
+    with (tmp_path / "results.csv").open("a", encoding="utf-8") as file:
+        file.write("1")
+    common.Runs(tmp_path / "results.csv", ["seed"], ["rate"]).row({"seed": 1}, make)
+
+    assert len(made) == 2
+    assert rows(tmp_path / "results.csv") == [{"seed": "0", "rate": "0.12346"}, {"seed": "1", "rate": "0.12346"}]
+
+
+def test_study_05_a_server_gives_no_more_than_its_link(load: Load) -> None:
+    """A busy server of one machine applies as many gradients a second as its link carries; 64 nodes that never wait are 64 times one."""
+    cases = load(SCALE, "cases")
+
+    busy, commits = cases.simulate("asgd", cases.cluster("equal", 64, 0), seed=0, num_updates=640, nbytes=4e6)
+    alone = cases.SHARE * 64 / cases.first_gradients(cases.cluster("1:1", 64, 0, links=False), 64, each=1, seed=0, num_versions=1)
+
+    assert commits.rate(0.5) / cases.SHARE == pytest.approx(cases.LINK / 4e6, rel=0.15)
+    assert busy["staleness_max"] >= 63
+    assert alone == pytest.approx(64 * cases.SHARE / cases.compute_seconds(), rel=0.35)
