@@ -186,10 +186,10 @@ def test_study_04_measures(load: Load, tmp_path: Path) -> None:
     assert float(row["updates_per_second"]) > 10
 
 
-SCALE = STUDIES / "05-scale"
+WEIGHTED, SCALE = (STUDIES / name for name in ("03-gradient-weighting", "05-scale"))
 
 
-@pytest.mark.parametrize("study", [SCALE], ids=lambda study: study.name)
+@pytest.mark.parametrize("study", [WEIGHTED, SCALE], ids=lambda study: study.name)
 def test_a_study_of_a_claim_reports_what_its_runs_say(study: Path, load: Load, tmp_path: Path) -> None:
     """Its tables follow from results.csv, in which every run has as many seeds as any other."""
     shutil.copy(study / "results.csv", tmp_path)
@@ -200,6 +200,22 @@ def test_a_study_of_a_claim_reports_what_its_runs_say(study: Path, load: Load, t
     seeds = Counter(int(row["seed"]) for row in rows(study / "results.csv"))
     assert set(seeds) >= set(range(5))
     assert len({seeds[seed] for seed in range(5)}) == 1
+
+
+@pytest.mark.parametrize("study", [WEIGHTED], ids=lambda study: study.name)
+def test_a_study_of_a_claim_tunes_every_method_by_the_same_budget(study: Path, load: Load) -> None:
+    """In each regime every method has each rate of the grid with each of the tuning seeds, and five others at the rate that was chosen."""
+    training, grid = load(study, "training"), load(study, "train").GRID
+    found = rows(study / "results.csv")
+    results = training.Results(found, grid.common)
+
+    for regime in results.regimes():
+        for method in grid.methods:
+            one = replace(regime, method=method)
+            tuning = [row for row in training._of(found, one) if int(row["seed"]) in training.TUNING_SEEDS]
+            assert Counter(float(row["rate"]) for row in tuning) == dict.fromkeys(grid.rates, 2)
+            assert [int(row["seed"]) for row in results.runs(regime, method)] == [0, 1, 2, 3, 4]
+            assert [int(row["seed"]) for row in results.runs(regime, method, tuned=False)] == [0, 1, 2, 3, 4]
 
 
 def test_a_study_goes_on_where_it_was_stopped(load: Load, tmp_path: Path) -> None:
@@ -219,6 +235,21 @@ def test_a_study_goes_on_where_it_was_stopped(load: Load, tmp_path: Path) -> Non
 
     assert len(made) == 2
     assert rows(tmp_path / "results.csv") == [{"seed": "0", "rate": "0.12346"}, {"seed": "1", "rate": "0.12346"}]
+
+
+def test_study_03_weighted_means_are_the_gradient_of_the_whole_batch(load: Load) -> None:
+    """On shared data hetgrad ends where equal batches end, whatever the split, to rounding; unweighted means do not."""
+    train, training = load(WEIGHTED, "train"), load(WEIGHTED, "training")
+    run = training.Run("digits", 4, "1:16", "shared", method="", epochs=2, rate=0.05)
+
+    losses = {
+        method: training.train(replace(run, method=method), make(4), "none", momentum=0.9)["loss"] for method, make in train.METHODS.items()
+    }
+
+    assert losses["hetgrad"] == pytest.approx(losses["ssgd"], rel=1e-3)
+    assert losses["static"] != pytest.approx(losses["ssgd"], rel=1e-2)
+    assert training.noise([5, 5, 5]) == pytest.approx(1)
+    assert training.noise([1, 3]) == pytest.approx(4 / 3)
 
 
 def test_study_05_a_server_gives_no_more_than_its_link(load: Load) -> None:
