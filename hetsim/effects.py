@@ -231,6 +231,17 @@ class Receive(Effect[Message]):
 
 
 @dataclass(slots=True)
+class ReceiveWithin(Effect["Message | None"]):
+    """The next message due within so many seconds; None if there is none. What is due at the very end, as at this moment with 0, counts.
+
+    From any rank or from `source`; raises PeerLost if that rank is lost.
+    """
+
+    seconds: float
+    source: int | None = None
+
+
+@dataclass(slots=True)
 class AllReduce(Effect[Vector]):
     """The sum over all workers' values, the same on every rank; waits until all workers have entered."""
 

@@ -19,6 +19,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
     "coordination": (
         "hetsim.coordination.all_reduce.SynchronousAllReduce",
         "hetsim.coordination.async_local_steps.AsyncLocalSteps",
+        "hetsim.coordination.decoupled_steps.DecoupledSteps",
         "hetsim.coordination.delayed_all_reduce.DelayedAllReduce",
         "hetsim.coordination.delayed_server.DelayedParameterServer",
         "hetsim.coordination.dynamic_local_steps.AsyncDynamicLocalSteps",
@@ -44,6 +45,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.policies.weighting.PerSample",
         "hetsim.policies.weighting.PerWorker",
         "hetsim.policies.weighting.PerWorkerMean",
+        "hetsim.policies.weighting.Tokens",
     ),
     "discount": (
         "hetsim.policies.weighting.DelayAdaptive",
@@ -74,6 +76,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.policies.admission.Ringmaster",
         "hetsim.policies.admission.RingmasterStops",
         "hetsim.policies.admission.SoftSync",
+        "hetsim.policies.quorum.Quorum",
     ),
     "optimizer": ("hetsim.workloads.delayed_nesterov.DelayedNesterov",),
     "compression": ("hetsim.policies.compression.NoCompression", "hetsim.policies.compression.TwoBit"),

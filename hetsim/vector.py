@@ -69,6 +69,14 @@ def norm(vector: Vector) -> Vector:
     return vector if isinstance(vector, Phantom) else vector.norm()
 
 
+def unit(vector: Vector) -> Vector:
+    """The vector of norm 1 in this direction; zeros for zeros."""
+    if isinstance(vector, Phantom):
+        return vector
+    size = norm(vector)
+    return where(size > 0, vector / size, zeros_like(vector))
+
+
 def with_tail(vector: Vector, of: Vector, num_parameters: int | None) -> Vector:
     """`vector` with the numbers after the first `num_parameters` replaced by those of `of`; None: there are none after them.
 

@@ -84,6 +84,11 @@ def begin_beside_gradients(run: Run) -> bool:
     return {(row.rank, row.start) for row in run.rows("all_reduce")[:-4]} <= {(row.rank, row.start) for row in run.rows("gradient")}
 
 
+def taken(run: Run, rank: int) -> list[int]:
+    """The local steps of a worker in each version."""
+    return [sum(c.rank == rank for c in group) for group in run.applied]
+
+
 def changed(run: Run, name: str) -> bool:
     """Whether a field of the allocation's state has changed since the first update."""
     return getattr(run.states[0].allocation, name) != getattr(run.states[-1].allocation, name)
@@ -105,7 +110,7 @@ SHRINKING = {
 }
 """Keys with which it converges: Adam's steps do not shrink by themselves, and weight decay moves the optimum."""
 
-DROPPING = ("backup", "halos", "malenia", "rennala", "ringmaster")
+DROPPING = ("backup", "decoupled_diloco", "halos", "malenia", "rennala", "ringmaster")
 """Methods that drop gradients, or whose pushes may not reach a version."""
 
 STOPPING = ("rennala_stops", "ringmaster_stops")
@@ -156,6 +161,15 @@ METHODS: dict[str, Row] = {
     "abs_sgd": Row(lambda run: delayed(run) and balanced(run)),
     "local_sgd": Row(lambda run: sizes(run) == {40}),
     "diloco": Row(lambda run: sizes(run) == {40}, keys=SHRINKING),
+    "decoupled_diloco": Row(
+        lambda run: (
+            staleness(run) == {0}
+            and all({c.rank for c in group} >= {3} for group in run.applied[:-4])
+            and max(taken(run, 3)) > max(taken(run, 0)) > 0
+            and run.states[-1].admission.exchange > 0
+        ),
+        keys=SHRINKING,
+    ),
     "streaming_diloco": Row(
         lambda run: sizes(run) == {20} and max(reduced(run)) <= run.weights.nbytes / 2 + 4 and begin_beside_gradients(run),
         keys=SHRINKING,

@@ -34,7 +34,7 @@ BOUNDS, GROUPS, ON_TIME, RINGLEADER = (f"hetsim/policies/admission/{name}.py" fo
 COMPENSATION, DELAY = "hetsim/policies/compensation.py", "hetsim/coordination/delayed_server.py"
 DELAYED_ALL_REDUCE = "hetsim/coordination/delayed_all_reduce.py"
 SERVER, LOCAL = "hetsim/coordination/parameter_server.py", "hetsim/coordination/local_steps.py"
-STREAMING = "tests/coordination/test_streaming_steps.py"
+STREAMING, DECOUPLED = "tests/coordination/test_streaming_steps.py", "tests/coordination/test_decoupled_steps.py"
 STOPPED = "tests/coordination/test_stopping_server.py"
 RULES, ADMITTED = "tests/policies/test_admission_rules.py", "tests/coordination/test_server_admission.py"
 ASYNC_LOCAL, WEIGHTING = "tests/owned/test_async_local_steps.py", "hetsim/policies/weighting.py"
@@ -316,6 +316,30 @@ MUTATIONS = (
         "memories.get(fragment)",
         "next(reversed(memories.values()), None)",
         STREAMING,
+    ),
+    Mutation(
+        "decoupled_diloco",
+        "tokens without the samples per step",
+        WEIGHTING,
+        "c.samples * c.samples / c.num_gradients",
+        "c.samples",
+        DECOUPLED,
+    ),
+    Mutation(
+        "decoupled_diloco",
+        "a fragment's new weights set the counters of all to zero",
+        "hetsim/coordination/decoupled_steps.py",
+        "                steps[p] = samples[p] = 0\n",
+        "                steps, samples = [0] * self.fragments, [0] * self.fragments\n",
+        DECOUPLED,
+    ),
+    Mutation(
+        "decoupled_diloco",
+        "no grace",
+        "hetsim/policies/quorum.py",
+        "return self.grace * max(",
+        "return 0 * max(",
+        DECOUPLED,
     ),
 )
 

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from hetsim import checks
 from hetsim.coordination.plan import Plan
 from hetsim.effects import Fragment
 from hetsim.vector import Vector, length, piece, with_piece, with_tail
+
+MAX_FRAGMENTS = 100_000
+"""Of which a run makes a list."""
+
+
+def check_fragments(period: int, count: int) -> None:
+    """ValueError with one sentence, unless so many local steps can be divided among so many fragments."""
+    checks.whole("coordination.fragments", count, most=MAX_FRAGMENTS)
+    if period % count:
+        raise ValueError(
+            f"coordination.period={period} steps cannot be divided among coordination.fragments={count}: take a multiple of it"
+        )
 
 
 def fragments(weights: Vector, plan: Plan, count: int) -> tuple[Fragment, ...]:
@@ -36,6 +49,10 @@ def merged(x: Vector, weights: Vector, fragment: Fragment, local_share: float) -
 
 
 def difference(weights: Vector, x: Vector, fragment: Fragment, plan: Plan) -> Vector:
-    """Θ_p − x_p of a fragment p; what stands after the parameters, in the last one, is that of x."""
-    theta, own = cut_out(weights, fragment), cut_out(x, fragment)
-    return with_tail(theta - own, own, None if plan.num_parameters is None else min(fragment.stop, plan.num_parameters) - fragment.start)
+    """Θ_p − x_p of a fragment p, where x is x_p alone; what stands after the parameters, in the last one, is that of x."""
+    return with_tail(cut_out(weights, fragment) - x, x, parameters_in(fragment, plan))
+
+
+def parameters_in(fragment: Fragment, plan: Plan) -> int:
+    """How many of a fragment's numbers are parameters; those after them are averaged."""
+    return (fragment.stop if plan.num_parameters is None else min(fragment.stop, plan.num_parameters)) - fragment.start

@@ -15,6 +15,7 @@ from hetsim.coordination.state import State
 from hetsim.effects import Batch, Commit, Contribution, Gradient, Message, Node, PeerLost, Program, Receive, Send, Update
 from hetsim.policies.admission import Decision, EveryGradient
 from hetsim.policies.compensation import NoCompensation
+from hetsim.policies.quorum import Quorum
 from hetsim.policies.weighting import NoDiscount, PerLocalStep, PerWorker
 from hetsim.vector import with_tail
 
@@ -48,6 +49,8 @@ class ParameterServer(Coordination):
             needed = "table_server" if self.admission.keeps_table else "stopping_server" if self.admission.stops else "parameter_server"
             name = type(self).__name__
             raise ValueError(f"admission is {type(self.admission).__name__}, but coordination is {name}: take coordination={needed}")
+        if isinstance(self.admission, Quorum):
+            raise ValueError("admission is Quorum, whose grace window a parameter server does not keep: take coordination=decoupled_steps")
         if self.discount.applied_on_arrival:
             name = type(self.discount).__name__
             why = f"discount is {name}, which weights all workers alike only if each gradient is applied on arrival: take every_gradient"

@@ -8,16 +8,13 @@ from typing import ClassVar
 
 from hetsim import checks
 from hetsim.coordination.contributions import Round, SynchronousContributions
-from hetsim.coordination.fragments import difference, fragments, merged
+from hetsim.coordination.fragments import check_fragments, cut_out, difference, fragments, merged
 from hetsim.coordination.local_steps import LocalSteps
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.coordination.timings import UnreportedTimings, gather_timings
 from hetsim.effects import AllReduce, Commit, Contribution, Node, Program, Start, Update, Wait
 from hetsim.vector import Vector
-
-MAX_FRAGMENTS = 100_000
-"""Of which a run makes a list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +41,10 @@ class StreamingSteps(LocalSteps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.whole("coordination.fragments", self.fragments, most=MAX_FRAGMENTS)
+        check_fragments(self.period, self.fragments)
         checks.whole("coordination.delay", self.delay, least=0)
         if checks.number("coordination.local_share", self.local_share, zero=True) > 1:
             raise ValueError(f"coordination.local_share must be at most 1, not {checks.shown(self.local_share)}")
-        if self.period % self.fragments:
-            raise ValueError(
-                f"coordination.period={self.period} steps cannot be divided among coordination.fragments={self.fragments}: "
-                "take a multiple of it"
-            )
         if self.delay >= self.steps_per_fragment:
             raise ValueError(
                 f"coordination.delay={self.delay} must be less than coordination.period/coordination.fragments={self.steps_per_fragment}, "
@@ -80,7 +72,7 @@ class StreamingSteps(LocalSteps):
             before = max(1, len(rounds) - self.delay)
             x, own, group = yield from self.local_steps(node, plan, state, x, rounds[:before])
             whole = SynchronousContributions(state.version, tuple(Round(batches, 0.0, 0.0) for batches in rounds))
-            pending = yield from Start(AllReduce(self.term(difference(state.weights, x, p, plan), whole, plan, node.rank)))
+            pending = yield from Start(AllReduce(self.term(difference(state.weights, cut_out(x, p), p, plan), whole, plan, node.rank)))
             x, own_beside, beside = yield from self.local_steps(node, plan, state, x, rounds[before:])
             delta = yield from Wait(pending)
             num_samples = state.num_samples + sum(batches.num_samples for batches in rounds)

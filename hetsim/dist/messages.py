@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 from queue import SimpleQueue
 from threading import Condition, Thread
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -112,8 +113,15 @@ class Mailbox:
         if self._emulator is not None and self._emulator.carries(self._transport.rank, to):
             self._emulator.begin(self._transport.rank, to, nbytes(payload), at, partial(self._tell_end, to))
 
-    def receive(self, source: int | None) -> Arrival:
-        """The message due first, of all or of those from `source`; waits until it is due. PeerLost if such a peer is lost."""
+    @overload
+    def receive(self, source: int | None) -> Arrival: ...
+    @overload
+    def receive(self, source: int | None, until: float) -> Arrival | None: ...
+    def receive(self, source: int | None, until: float = math.inf) -> Arrival | None:
+        """The message due first, of all or of those from `source`; waits until it is due. PeerLost if such a peer is lost.
+
+        None if none is due `until` this moment of the host's clock.
+        """
         with self._arrived:
             while True:
                 if self._broken is not None:
@@ -123,14 +131,16 @@ class Mailbox:
                 waiting = self._waiting(source)
                 if not waiting:
                     self._check(source)
-                    self._arrived.wait()
-                    continue
-                first = min(waiting)
-                remaining = first[0] - self.pace.clock()
-                if remaining <= 0:
+                first = min(waiting, default=None)
+                due = math.inf if first is None else first[0]
+                now = self.pace.clock()
+                if first is not None and due <= min(now, until):
                     self._inbox.remove(first)
                     return first[2]
-                self._arrived.wait(remaining)
+                if until <= now:
+                    return None
+                waking = min(due, until)
+                self._arrived.wait(None if waking == math.inf else waking - now)
 
     def ask(self, version: int) -> None:
         """On the server: ask all workers for their states, which belong to this version; before what is sent after this."""

@@ -11,7 +11,7 @@ from hetsim import effects as fx
 from hetsim.cluster.collectives import Collectives
 from hetsim.coordination.state import State
 from hetsim.dist.attempts import Attempts
-from hetsim.dist.messages import Mailbox
+from hetsim.dist.messages import Arrival, Mailbox
 from hetsim.dist.pace import Pace
 from hetsim.dist.reduction import Reduction
 from hetsim.dist.saving import Saving
@@ -228,7 +228,16 @@ class ProcessWorld:
     def receive(self, state: RankState, effect: fx.Receive, turn: Turn) -> Answered:
         """The message due first; waits until it is due."""
         assert self.mailbox is not None
-        message = self.mailbox.receive(effect.source)
+        return self._received(self.mailbox.receive(effect.source), turn)
+
+    def receive_within(self, state: RankState, effect: fx.ReceiveWithin, turn: Turn) -> Answered:
+        """The same, but at most for so long; None is given at the end of the time."""
+        assert self.mailbox is not None
+        until = turn.at + effect.seconds
+        message = self.mailbox.receive(effect.source, until)
+        return (None, until) if message is None else self._received(message, turn)
+
+    def _received(self, message: Arrival, turn: Turn) -> Answered:
         start, end = message.sent_at - self.began, message.due_at - self.began
         version = message.header.get("version", 0)
         self._record[MESSAGE]((start, end, message.source, MESSAGE, version, 0, 0, nbytes(message.payload)))

@@ -69,6 +69,18 @@ class PerSample(Weighting):
         return tuple(contribution.samples / fair_share for contribution in contributions)
 
 
+@dataclass(frozen=True)
+class Tokens(Weighting):
+    """By samples and samples per step: w_i ∝ s_i · (s_i / n_i), for s_i samples in n_i local steps, with Σ w_i = c in a group of c.
+
+    Decoupled DiLoCo, arXiv 2604.21428, where samples are tokens. Workers whose steps are over equally many samples count by their steps.
+    """
+
+    def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
+        w = [c.samples * c.samples / c.num_gradients for c in contributions]
+        return tuple(len(w) * w_i / sum(w) for w_i in w)
+
+
 class Discount(ABC):
     """Decides d(τ), by how much an old gradient counts less."""
 

@@ -55,6 +55,10 @@ class World(Protocol[Caller, Context, Answer]):
         """The next message that is due."""
 
     @property
+    def receive_within(self) -> Callable[[Caller, fx.ReceiveWithin, Context], Answer]:
+        """The next message that is due in time, or None."""
+
+    @property
     def all_reduce(self) -> Callable[[Caller, fx.AllReduce, Context], Answer]:
         """The sum over all workers in rank order, once the last has entered and the reduction has taken its time."""
 

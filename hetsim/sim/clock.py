@@ -19,6 +19,8 @@ class Suspended:
 
 
 SUSPENDED: Final = Suspended()
+LAST: Final = NORMAL + 1
+"""A priority below SimPy's: after all that happens at the same moment."""
 
 
 class Clock(Environment):

@@ -10,7 +10,7 @@ from hetsim import effects as fx
 from hetsim.cluster.compute_times import Jitter, SharingWeights
 from hetsim.cluster.model import Cluster
 from hetsim.runtime.recorder import MESSAGE, Recorder, interval_recorder
-from hetsim.sim.clock import SUSPENDED, Callback, Clock
+from hetsim.sim.clock import LAST, SUSPENDED, Callback, Clock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Flow, Link, Route
 from hetsim.sim.rank_process import LOST, RankProcess
@@ -125,6 +125,22 @@ class Messaging:
         assert process.callback is None, f"rank {process.rank} waits for two messages at once"
         process.source, process.callback = source, callback
         return SUSPENDED
+
+    def receive_within(self, process: RankProcess, effect: fx.ReceiveWithin, callback: Callback) -> Any:
+        """As `receive`; None after everything else that happens at the end of the time."""
+
+        def answer(message: Any) -> None:
+            callback(message)
+
+        def expire(_: Any) -> None:
+            if process.callback is answer:  # and not of a later question
+                process.callback = None
+                callback(None)
+
+        received = self.receive(process, fx.Receive(effect.source), answer)
+        if received is SUSPENDED and process.callback is answer:
+            self.env.at(self.env.now + effect.seconds, expire, priority=LAST)
+        return received
 
     def skip(self, sender: int, num_messages: Mapping[int, int]) -> None:
         """Set the streams of a sender's messages to the positions after so many messages to each receiver."""

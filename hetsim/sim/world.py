@@ -102,6 +102,7 @@ class EventWorld:
         self.collectives, self.messaging = self._communication(observers)
         self.all_reduce, self.gather = self.collectives.all_reduce, self.collectives.gather
         self.send, self.receive = self.messaging.send, self.messaging.receive
+        self.receive_within = self.messaging.receive_within
         self.regroup = self.membership.regroup
         self.attempt = self._attempts().attempt
         self.handlers = handlers(self)

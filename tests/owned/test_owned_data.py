@@ -320,6 +320,18 @@ def test_where_a_method_comes_to_rest_goes_by_the_weight_of_each_worker(name: st
         assert weights == pytest.approx(shares, abs=1e-3)
 
 
+@pytest.mark.parametrize(("weighting", "rests_at"), [("tokens", 79 / 22), ("per_worker", 3.125)])
+def test_token_weights_go_by_speed_twice(weighting: str, rests_at: float):
+    """Decoupled DiLoCo in World Q, H = 4: workers of 4, 4, 2 and 1 s take 1, 1, 2 and 4 steps, and w is by these once more."""
+    keys = {"local_learning_rate": 1e-3, "coordination": {"period": 4, "fragments": 1, "merge": "mean"}}
+
+    rest, _ = settled(
+        "decoupled_diloco", "optimizer=sgd", "local_optimizer=sgd", f"weighting={weighting}", updates=4000, **{**keys, "learning_rate": 1.0}
+    )
+
+    assert rest == pytest.approx(rests_at, abs=0.004)
+
+
 @pytest.mark.parametrize("method", LOCKSTEP_METHODS)
 def test_lockstep_is_event_by_event_with_pools_too(method: str):
     """To the last bit: commits, checkpoints, rows, what each worker did; with unequal pools and either kind of epochs."""
@@ -373,7 +385,7 @@ QUICK = cluster(*(node(seconds, 1e-4) for seconds in (4e-6, 1e-6, 2e-6)), networ
     "name",
     [
         *("asgd", "ssp", "softsync", "dbs_sgd", "backup", "fedbuff", "fedasync", "async_local_sgd"),
-        *("rescaled_asgd", "rennala", "malenia", "ringleader", "halos"),
+        *("rescaled_asgd", "rennala", "malenia", "ringleader", "halos", "decoupled_diloco"),
     ],
 )
 def test_real_ranks_hand_out_each_position_once(name: str, epochs: str):

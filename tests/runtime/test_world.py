@@ -101,7 +101,10 @@ def test_the_worlds_have_twin_methods(kind: type[Any]) -> None:
     methods = {name for name in dir(kind) if name in declared}
     refused = {name for name in methods if getattr(kind, name) is unsupported}
 
-    assert refused == {EventWorld: set(), LockstepWorld: {"send", "receive", "regroup", "attempt"}, ProcessWorld: {"regroup"}}[kind]
+    assert (
+        refused
+        == {EventWorld: set(), LockstepWorld: {"send", "receive", "receive_within", "regroup", "attempt"}, ProcessWorld: {"regroup"}}[kind]
+    )
 
 
 class Intervals(Recorder):

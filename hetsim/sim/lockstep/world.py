@@ -51,7 +51,7 @@ class LockstepWorld:
     """One run, with the results of `EventWorld`. They are in `metrics`, `curve` and `history` after `run`."""
 
     name: ClassVar[str] = "backend=sim in lockstep"
-    send = receive = regroup = attempt = unsupported
+    send = receive = receive_within = regroup = attempt = unsupported
 
     def __init__(
         self,

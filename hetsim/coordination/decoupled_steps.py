@@ -1,0 +1,316 @@
+"""Decoupled local steps: learners never wait, and a syncer merges the weights of a quorum of them, a fragment at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+from hetsim import checks
+from hetsim.coordination.async_local_steps import cut
+from hetsim.coordination.base import Coordination
+from hetsim.coordination.fragments import check_fragments, cut_out, difference, fragments, parameters_in
+from hetsim.coordination.learners import (
+    ANSWER,
+    EMPTY,
+    END,
+    FRAGMENT,
+    HELLO,
+    LOST,
+    MORE,
+    PULL,
+    RANGES,
+    REPORT,
+    START,
+    Answer,
+    Answers,
+    Learners,
+)
+from hetsim.coordination.local_steps import MAX_PERIOD
+from hetsim.coordination.merging import MERGES, radial_directional
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
+from hetsim.effects import (
+    Batch,
+    Commit,
+    Contribution,
+    Fragment,
+    Gradient,
+    LocalUpdate,
+    Message,
+    Node,
+    Now,
+    PeerLost,
+    Program,
+    Receive,
+    ReceiveWithin,
+    Send,
+    Update,
+)
+from hetsim.policies.compensation import NoCompensation
+from hetsim.policies.compression import NoCompression
+from hetsim.policies.quorum import Quorum
+from hetsim.policies.weighting import NoDiscount
+from hetsim.vector import Vector, weighted_sum, with_piece
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoupledSteps(Coordination):
+    """Decoupled DiLoCo, arXiv 2604.21428: learners take local steps for ever; a syncer, the server, merges what they have learned.
+
+    A learner reports when it has taken h = H/P steps since it was last asked, and goes on. When K have reported, the syncer asks all for
+    fragment p of their weights, in its turn of P. A learner answers between two steps, with x_p, and the steps and samples since it
+    received p. The answers of those that had reported are waited for, and others' for a grace window; later ones are dropped. Then the
+    Δ_m = Θ_p − x_m,p are merged, Θ_p ← an outer step along that, and Θ_p is sent to all. They overwrite x_p by it, whatever they have
+    learned meanwhile.
+
+    Each of these makes a version. Its contributions are the local steps since the last one, of the learners that answered in time. Steps
+    that were overwritten in all fragments before an answer count as discarded: with P = 1 those between an answer and the new weights.
+    A learner holds ranges of samples for H steps ahead. It begins at Θ after a crash, and after a resume.
+    """
+
+    needs_server: ClassVar[bool] = True
+    regroups: ClassVar[bool] = False
+    takes_local_steps: ClassVar[bool] = True
+    aligns_epochs: ClassVar[bool] = False
+    admission: Quorum
+
+    period: int
+    """H"""
+    fragments: int
+    """P, which divides H"""
+    merge: str
+    """How Δ_m become one: radial_directional or mean, either weighted by the `weighting`"""
+
+    def __post_init__(self) -> None:
+        checks.whole("coordination.period", self.period, most=MAX_PERIOD)
+        check_fragments(self.period, self.fragments)
+        checks.choice("coordination.merge", self.merge, MERGES)
+        reason = "a syncer asks learners for their weights once a quorum has reported: leave this axis as the method sets it"
+        self.only("admission", Quorum, reason)
+        self.only("compensation", NoCompensation, reason)
+        self.only("discount", NoDiscount, reason)
+        self.only("compression", NoCompression, "weights are asked for, and no change of them is pushed: take compression=none")
+
+    @property
+    def needs_local_steps(self) -> str | None:
+        return "between two exchanges the learners take local steps"
+
+    @property
+    def steps_per_fragment(self) -> int:
+        """h"""
+        return self.period // self.fragments
+
+    @property
+    def num_ahead(self) -> int:
+        return 2 * self.steps_per_range
+
+    @property
+    def steps_per_range(self) -> int:
+        """Of the two ranges that a learner holds."""
+        return -(-self.period // 2)
+
+    def initial(self, plan: Plan, weights: Vector, profile: Sequence[Contribution] = ()) -> State:
+        fragments(weights, plan, self.fragments)
+        return super().initial(plan, weights, profile)
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[State | None]:
+        return self.syncer(plan, state) if node.rank == node.server else self.learner(node, plan, state)
+
+    def learner(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """Take a local step whenever no message is due; answer pulls, put in new fragments, ask for further ranges in time."""
+        parts, h, server = fragments(state.weights, plan, self.fragments), self.steps_per_fragment, node.server
+        yield from Send(server, kind=HELLO)
+        start = yield from Receive(server)
+        while start.kind not in (START, END):  # sent to the program that was here before a crash which nobody has noticed yet
+            start = yield from Receive(server)
+        x, version, epoch, answered = start.payload, start.version, start.epoch, start.version - 1
+        batches: deque[Batch] = deque()
+        num_grants = done = since_answer = 0
+        steps, samples = [0] * self.fragments, [0] * self.fragments
+        seconds = loss = 0.0
+        asked, reported = True, -1
+        message: Message | None = start
+        while message is None or message.kind != END:
+            if message is None:
+                batch = batches.popleft()
+                computed = yield from Gradient(at=x, batch=batch, version=version)
+                x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=version, epoch=epoch)
+                done, since_answer, seconds, loss = done + 1, since_answer + 1, seconds + computed.seconds, loss + computed.loss
+                steps, samples = [count + 1 for count in steps], [count + batch.samples for count in samples]
+            elif message.kind == PULL:
+                p = message.version % self.fragments
+                yield from Send(
+                    server, cut_out(x, parts[p]), kind=ANSWER, version=message.version, done=done, kept=max(steps), steps=steps[p],
+                    samples=samples[p], seconds=seconds / max(1, since_answer), loss=loss / max(1, since_answer),
+                )  # fmt: skip
+                answered, since_answer, seconds, loss = message.version, 0, 0.0, 0.0
+            elif message.kind == FRAGMENT:
+                version, epoch = message.version, message.epoch
+                p = (version - 1) % self.fragments
+                x = with_piece(x, parts[p].start, message.payload)
+                steps[p] = samples[p] = 0
+            else:
+                batches.extend(cut(message.batch, message.share) if message.batch else ())
+                num_grants += 1
+                asked = not message.batch
+            if version > max(answered, reported) and min(since_answer, max(steps)) >= h:
+                reported = version
+                yield from Send(server, kind=REPORT, version=version)
+            if len(batches) <= self.steps_per_range and not asked:
+                asked = True
+                yield from Send(server, kind=MORE)
+            if not batches and (message is None or message.kind in (START, RANGES)):
+                yield from Send(server, kind=EMPTY, num_grants=num_grants)
+            if batches:
+                message = yield from ReceiveWithin(0.0, server)
+            else:
+                message = yield from Receive(server)
+
+    def syncer(self, plan: Plan, state: State) -> Program[State | None]:
+        """Wait for a quorum, ask for a fragment, merge the answers that come in time, step, commit, send the fragment to all; repeat."""
+        parts = fragments(state.weights, plan, self.fragments)
+        learners = Learners(plan, state)
+        held = learners.held
+        state = state.evolve(outstanding=held, next_sample=held.next_sample)
+        going = True
+        while going and (held or held.has_next(plan)):
+            p = parts[state.version % self.fragments]
+            waited = yield from self.quorum(plan, state, learners)
+            began = yield from Now()
+            answers, grace = yield from self.answers(plan, state, learners, p)
+            applied, merged, overwritten = self.counted(learners, answers)
+            if not (applied and merged):  # all that was learned since the last exchange is overwritten by now
+                overwritten += sum(c.samples for c in applied)
+                state = state.evolve(num_samples_discarded=state.num_samples_discarded + overwritten)
+                continue
+            group = Answers(applied, merged)
+            weights = yield from Update(at=state.weights, gradient=self.change(group, p, plan), fragment=p)
+            now = yield from Now()
+            step = sum(c.seconds for c in applied) / len(applied)
+            num_samples = state.num_samples + sum(c.samples for c in applied)
+            epoch = plan.epoch(num_samples)
+            steps = [replace(c, batch=Batch(0, round(c.samples / c.num_gradients))) for c in merged if c.seconds]
+            state = state.evolve(
+                version=state.version + 1,
+                weights=weights,
+                num_samples=num_samples,
+                num_samples_discarded=state.num_samples_discarded + overwritten,
+                next_sample=held.next_sample,
+                allocation=self.allocation.observe(state.allocation, steps, epoch),
+                admission=self.admission.measured(state.admission, step=step, quorum=waited, exchange=now - began - grace),
+            )
+            going = yield from Commit(state.version, state, group)
+            for rank in sorted(learners.started) if going else ():
+                yield from Send(rank, cut_out(weights, p), kind=FRAGMENT, version=state.version, epoch=epoch)
+        for rank in sorted(learners.members):
+            yield from Send(rank, kind=END, version=state.version, epoch=0)
+        return state.evolve(outstanding=(), next_sample=held.next_sample) if going else None
+
+    def quorum(self, plan: Plan, state: State, learners: Learners) -> Program[float]:
+        """Attend to learners until K have reported, or none is left that will. Returns the seconds since the first report."""
+        first: float | None = None
+        while learners.num_reported(state.version) < self.admission.size and not learners.no_others(state.version):
+            if first is None and learners.num_reported(state.version):
+                first = yield from Now()
+            yield from self.attend(plan, state, learners)
+        now = yield from Now()
+        return 0.0 if first is None else now - first
+
+    def answers(self, plan: Plan, state: State, learners: Learners, p: Fragment) -> Program[tuple[dict[int, Answer], float]]:
+        """Ask all learners for a fragment. Returns the answers that came in time, by rank, and the seconds of the grace window."""
+        awaited, missing = learners.ready(state.version), set(learners.started)
+        for rank in sorted(missing):
+            yield from Send(rank, kind=PULL, version=state.version)
+        answers: dict[int, Answer] = {}
+        opened: float | None = None
+        closes = 0.0
+        while missing:
+            within = None
+            if not missing & awaited:
+                now = yield from Now()
+                if opened is None:
+                    opened, closes = now, now + self.admission.grace_seconds(state.admission)
+                within = max(0.0, closes - now)
+            message = yield from self.attend(plan, state, learners, within)
+            if message is None:
+                break
+            if message.kind in (HELLO, LOST):
+                missing.discard(message.source)
+                answers.pop(message.source, None)
+            elif message.kind == ANSWER:
+                contribution = Contribution(
+                    message.source, Batch(0, message.samples), message.version, message.seconds, message.loss,
+                    state.version - message.version, difference(state.weights, message.payload, p, plan), num_gradients=message.steps,
+                )  # fmt: skip
+                if self.admission.arrived(state.admission, contribution)[1].apply:
+                    missing.discard(message.source)
+                    answers[message.source] = Answer(contribution, message.done, message.kept)
+        now = yield from Now()
+        return answers, 0.0 if opened is None else now - opened
+
+    def counted(self, learners: Learners, answers: dict[int, Answer]) -> tuple[list[Contribution], list[Contribution], int]:
+        """A contribution for each local step that is new in these answers, one for each learner to merge, and the samples overwritten."""
+        applied: list[Contribution] = []
+        overwritten = 0
+        for rank, answer in sorted(answers.items()):
+            new = learners.settle(rank, answer.done)
+            first = max(0, len(new) - answer.kept)
+            overwritten += sum(batch.samples for batch in new[:first])
+            applied += [replace(answer.contribution, batch=batch, gradient=None, num_gradients=1) for batch in new[first:]]
+        merged = [answer.contribution for _, answer in sorted(answers.items()) if answer.contribution.num_gradients]
+        return applied, merged, overwritten
+
+    def attend(self, plan: Plan, state: State, learners: Learners, within: float | None = None) -> Program[Message | None]:
+        """Receive a message, and give the learner the ranges that it needs. Returns the message; None if there is none in time."""
+        message: Message | None
+        try:
+            if within is None:
+                message = yield from Receive()
+            else:
+                message = yield from ReceiveWithin(within)
+        except PeerLost as lost:
+            if lost.rank is None:
+                raise
+            learners.lose(lost.rank)
+            message = Message(lost.rank, {"kind": LOST})
+        if message is None:
+            return None
+        rank = message.source
+        if message.kind == HELLO:
+            learners.join(rank)
+            batch, share = self.taken(plan, state, learners, rank, 2 * self.steps_per_range)
+            epoch = plan.epoch(state.num_samples)
+            yield from Send(rank, state.weights, kind=START, version=state.version, epoch=epoch, batch=batch, share=share)
+        elif message.kind == MORE:
+            learners.wanting.add(rank)
+        elif message.kind == EMPTY:
+            learners.is_empty(rank, message.num_grants)
+        elif message.kind == REPORT:
+            learners.has_reported(rank, message.version)
+        if message.kind in (HELLO, LOST, MORE):  # of lost ranges all may have a part
+            for asking in sorted(learners.wanting) if message.kind != MORE else [rank]:
+                batch, share = self.taken(plan, state, learners, asking, self.steps_per_range)
+                if batch:
+                    yield from Send(asking, kind=RANGES, batch=batch, share=share)
+        return message
+
+    def taken(self, plan: Plan, state: State, learners: Learners, rank: int, num_steps: int) -> tuple[Batch, int]:
+        """A learner's next range for so many steps, empty if there is none for it yet, and the samples of a step."""
+        share = self.allocation.shares(state.allocation)[rank]
+        batch = learners.held.take(plan, rank, share, num_steps)
+        learners.grant(rank, cut(batch, share) if batch else [])
+        return batch, share
+
+    def change(self, group: Answers, p: Fragment, plan: Plan) -> Vector:
+        """The Δ_m of the learners, merged."""
+        vectors, factors = [c.gradient for c in group.merged], partial(self.factors, group.merged, plan)
+        return weighted_sum(vectors, factors) if self.merge == "mean" else radial_directional(vectors, factors, parameters_in(p, plan))
+
+    def weights(self, group: Sequence[Contribution], plan: Plan) -> list[tuple[int, float]]:
+        """Each learner that was merged, and its factor of the mean."""
+        if not isinstance(group, Answers):
+            return super().weights(group, plan)
+        return [(c.rank, factor) for c, factor in zip(group.merged, self.factors(group.merged, plan), strict=True)]

@@ -1,0 +1,70 @@
+"""Ranges that a server hands out ahead: a worker holds several, and tells now and then how far it has come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+
+from hetsim.coordination.outstanding import Outstanding, OutstandingInPools
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.pools import Pools
+from hetsim.coordination.state import State
+from hetsim.effects import Batch
+
+
+class HeldRanges(Outstanding):
+    """The ranges that were handed out and not settled yet: those to hand out again, then those of each worker in the order of its steps."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self.held: dict[int, deque[Batch]] = {}
+
+    @classmethod
+    def of(cls, plan: Plan, state: State, present: Collection[int]) -> HeldRanges:
+        """Those of a state, while these workers are present; `present` changes as the server goes on."""
+        return HeldRanges(state) if plan.pools is None else HeldRangesInPools(state, plan.pools, present)
+
+    def hold(self, rank: int, batches: Iterable[Batch]) -> None:
+        """A worker takes these one after the other, after what it has."""
+        self.held.setdefault(rank, deque()).extend(batches)
+
+    def settle(self, rank: int, count: int) -> list[Batch]:
+        """The first so many of a worker, which it has computed: they are not handed out again."""
+        held = self.held.get(rank, deque())
+        return [held.popleft() for _ in range(count)]
+
+    def lose(self, rank: int) -> None:
+        """The ranges of a lost worker are to be handed out again, as long as they were."""
+        self.requeued.extend(joined(self.held.pop(rank, ())))
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from self.requeued
+        for batches in self.held.values():
+            yield from batches
+
+    def __len__(self) -> int:
+        return len(self.requeued) + sum(map(len, self.held.values()))
+
+
+class HeldRangesInPools(HeldRanges, OutstandingInPools):
+    """The same where each worker has a pool of its own."""
+
+    def __init__(self, state: State, pools: Pools, present: Collection[int]) -> None:
+        OutstandingInPools.__init__(self, state, pools, present)
+        self.held = {}
+
+    def lose(self, rank: int) -> None:
+        """The pool's cursor goes back; the range waits for the pool's owner."""
+        if batches := self.held.pop(rank, None):
+            self.cursors[rank] = batches[0].start
+
+
+def joined(batches: Iterable[Batch]) -> list[Batch]:
+    """The same positions in as few ranges."""
+    ranges: list[Batch] = []
+    for batch in batches:
+        if ranges and ranges[-1].stop == batch.start:
+            ranges[-1] = Batch(ranges[-1].start, ranges[-1].samples + batch.samples, batch.pool)
+        else:
+            ranges.append(batch)
+    return ranges
