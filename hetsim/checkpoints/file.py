@@ -40,7 +40,7 @@ def unpacked(content: bytes, kinds: Mapping[str, type]) -> Any:
     from safetensors import SafetensorError, deserialize
 
     try:
-        if all(name == JSON for name, _ in deserialize(content)):
+        if all(name == JSON for name, _ in deserialize(content)):  # type: ignore[no-untyped-call]
             from safetensors.numpy import load as load_arrays
 
             arrays = load_arrays(content)

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -59,9 +60,9 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
             sender.close()
         if not started:
             raise RunFailed("the process that forks one for each rank was killed, perhaps for lack of memory: the run is lost")
-        stop, leader = StopRequest(), processes[experiment.leader]
-        saved = stop.by_signals(lambda: os.kill(leader.pid, signal.SIGUSR1)) if saves else contextlib.nullcontext()
-        with saved:
+        leader = processes[experiment.leader].pid
+        assert leader is not None
+        with StopRequest().by_signals(partial(os.kill, leader, signal.SIGUSR1)) if saves else contextlib.nullcontext():
             return outcome(receivers, processes)
     except BaseException:
         _end(processes, receivers, kill=saves)
