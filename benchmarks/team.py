@@ -31,7 +31,6 @@ from hetsim.policies.allocation import OptPerf, SpeedProportional
 
 SPEEDS = (1, 2, 4)
 BATCH_SIZE, STEPS, EPOCHS = 84, 100, 2
-SECONDS_PER_SAMPLE = 1e-2
 CANDIDATES = {
     **RULES,
     "dbs_every_step": SpeedProportional(),
@@ -40,7 +39,7 @@ CANDIDATES = {
 }
 
 
-def epochs(rank: int, rule: str, noise: float) -> dict[str, Any]:
+def epochs(rank: int, rule: str, noise: float, seconds: float) -> dict[str, Any]:
     """Two epochs with one rule: the seconds of all steps and of the settled ones, exchanges, changes of the split."""
     team = Team(BATCH_SIZE, CANDIDATES[rule])
     torch.manual_seed(0)
@@ -56,7 +55,7 @@ def epochs(rank: int, rule: str, noise: float) -> dict[str, Any]:
         for inputs, targets in loader:
             loss = nn.functional.cross_entropy(model(inputs), targets)
             factor = float(torch.exp(noise * torch.randn((), generator=chance)))
-            time.sleep(factor * SECONDS_PER_SAMPLE * len(inputs) / SPEEDS[rank])
+            time.sleep(factor * seconds * len(inputs) / SPEEDS[rank])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -79,10 +78,10 @@ def ranks(rank: int, arguments: argparse.Namespace) -> None:
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for _ in range(arguments.turns):
         for rule in ("even", *arguments.rules):
-            found[rule].append(epochs(rank, rule, arguments.noise))
+            found[rule].append(epochs(rank, rule, arguments.noise, arguments.seconds))
     if rank == 0:
         bound = sum(SPEEDS) / (len(SPEEDS) * min(SPEEDS))
-        print(f"bound {bound:.3f}; log-normal noise {arguments.noise:g}; {arguments.turns} turns")
+        print(f"bound {bound:.3f}; {arguments.seconds:g} s a sample; log-normal noise {arguments.noise:g}; {arguments.turns} turns")
         for rule, turns in found.items():
             steps = "  ".join(f"{1e3 * statistics.median(turn[part] for turn in turns):6.1f} ms" for part in ("all", "settled"))
             parts = []
@@ -102,5 +101,6 @@ if __name__ == "__main__":
     parser.add_argument("rules", nargs="*", default=["dbs", "optperf"], choices=[*CANDIDATES, []], metavar="rule")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--noise", type=float, default=0.0)
+    parser.add_argument("--seconds", type=float, default=0.01, help="of a sample, on the slowest rank")
     parser.add_argument("--port", default="29511")
     torch.multiprocessing.spawn(ranks, (parser.parse_args(),), nprocs=len(SPEEDS))

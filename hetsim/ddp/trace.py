@@ -142,11 +142,13 @@ class _Files:
                 record((reduced, done, rank, UPDATE, version, 0, 0, 0))
                 applied.append(Contribution(rank, Batch(0, samples), version, end - start, 0.0))
             moment = parts[0][place][3] - self._began
-            self._shares = [c.samples for c in applied]
+            num_samples = sum(c.samples for c in applied)
+            if num_samples >= sum(self._shares):  # the last step of an epoch may be short
+                self._shares = [c.samples for c in applied]
             for c in applied:
                 record((moment, moment, c.rank, APPLY, version + 1, c.samples, 0, 0))
-            record((moment, moment, 0, COMMIT, version + 1, sum(self._shares), 0, 0))
-            self._num_samples += sum(self._shares)
+            record((moment, moment, 0, COMMIT, version + 1, num_samples, 0, 0))
+            self._num_samples += num_samples
             self._metrics.applied.commit(moment, applied)
             self._trace.spill()
 

@@ -263,6 +263,48 @@ def measured(rank: int, seconds_per_sample: float, workers: int) -> dict[str, An
     return {"taken": taken, "shares": shares, "exchanges": team.num_exchanges}
 
 
+class Recording(SpeedProportional):
+    """Keeps even shares, and what it observes."""
+
+    def __init__(self) -> None:
+        super().__init__(reallocate_every=1)
+        object.__setattr__(self, "seen", [])
+
+    def decide(self, state):
+        return state.shares, state.v
+
+    def observe(self, state, timings, epoch=0):
+        self.seen.extend(tuple(c.seconds for c in timings) for _ in range(bool(timings)))
+        return super().observe(state, timings, epoch)
+
+
+def waits(rank: int) -> dict[str, Any]:
+    """Two backward passes and a `mean` in each step, buffers of rank 0: a slow rank's time is not that of those who wait for it."""
+    samples, data = Samples(28 * 8), Data(28 * 8, BATCH_SIZE)
+    allocation = Recording()
+    team = Team(BATCH_SIZE, allocation)
+
+    def make() -> nn.Module:
+        model = mlp()
+        model.register_buffer("constant", torch.ones(1))
+        return model
+
+    model, alone = team.wrap(DDP(make())), make()
+    worst = 0.0
+    for (x, y, _), places in zip(team.loader(samples), serial_batches(data, 0), strict=True):
+        time.sleep(0.02 * rank)
+        for _ in range(2):
+            model.zero_grad()
+            alone.zero_grad()
+            time.sleep(0.01 * rank)
+            loss = mse_loss(model(x), y)
+            team.mean(loss.detach())
+            loss.backward()
+            mse_loss(alone(samples.x[places]), samples.y[places]).backward()
+            worst = max(worst, farthest(gradients(model), gradients(alone)))
+    return {"error": worst, "seen": allocation.seen}
+
+
 def settled(rank: int) -> dict[str, Any]:
     """OptPerf, which measures once every ten steps when it is settled."""
     samples = Samples(84 * 90)
@@ -473,6 +515,7 @@ def all_laws(rank: int, folder: str) -> dict[str, Any]:
         "tokens": lambda: tokens(rank),
         "windows": lambda: windows(rank),
         "measured": lambda: measured(rank, 2e-3, workers=2),
+        "waits": lambda: waits(rank),
         "settled": lambda: settled(rank),
         "resumed": lambda: resumed(rank),
         "refused": lambda: refused(rank),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 import yaml
@@ -128,6 +129,18 @@ def test_shares_follow_speed_and_each_sample_is_taken_once(found):
     )
 
 
+def test_waiting_for_others_is_not_timed(found):
+    """Ranks that sleep 0, 40 and 80 ms a step, with two backward passes, a `mean` and buffers that are sent: their times are these."""
+    seen = result(found, "waits")
+    fast, middle, slow = (median(each) for each in zip(*seen["seen"], strict=True))
+
+    assert seen["error"] <= F64
+    assert len(seen["seen"]) >= 3
+    assert fast < 0.02
+    assert 0.035 < middle < 0.06
+    assert 0.075 < slow < 0.1
+
+
 def test_once_settled_there_is_one_exchange_every_recheck_steps(found):
     """OptPerf: two probing splits, the solution, perhaps its repetition; then every tenth step."""
     exchanges = result(found, "settled")["exchanges"]
@@ -154,6 +167,7 @@ def test_a_trace_is_that_of_a_run(found, traced: Path):
     rows = parquet.read_table(traced / "trace.parquet").to_pylist()
 
     assert (summary["num_updates"], summary["num_samples"], summary["num_workers"]) == (22, 2 * 861, 3)
+    assert summary["batch_sizes"] == [48, 24, 12]
     assert summary["weight_shares"] == pytest.approx([4 / 7, 2 / 7, 1 / 7])
     seconds = [worker["compute_seconds"] for worker in summary["per_worker"]]
     assert seconds[0] / seconds[2] == pytest.approx(4, rel=0.25)

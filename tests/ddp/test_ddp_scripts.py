@@ -51,6 +51,15 @@ def test_a_team_is_five_lines() -> None:
     assert fewer[3] == "sampler.set_epoch(epoch)"
 
 
+def test_the_page_shows_these_lines() -> None:
+    """In docs/ddp.md."""
+    shown = (SCRIPTS.parent / "ddp.md").read_text(encoding="utf-8").split("```diff\n")[1].split("```")[0].splitlines()
+    more, fewer = changed()
+
+    assert [line[1:].strip() for line in shown if line[:1] == "+"] == more
+    assert [line[1:].strip() for line in shown if line[:1] == "-"] == fewer
+
+
 @pytest.mark.slow
 def test_both_versions_of_the_script_learn_and_the_frameworks_scripts_too(tmp_path: Path) -> None:
     """In three processes. The checkpoint of the one with a Team has where it is, and is read with weights_only."""
