@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from hetsim.ddp import Team
-from hetsim.ddp.team import RULES
+from hetsim.ddp.rules import RULES
 from hetsim.policies.allocation import OptPerf, SpeedProportional
 
 SPEEDS = (1, 2, 4)

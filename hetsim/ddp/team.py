@@ -18,22 +18,14 @@ from hetsim.ddp.clock import Clock, HostClock, clock_of
 from hetsim.ddp.exchange import Balance, Control, Window
 from hetsim.ddp.hook import Hook, Weighted, weighted_hook
 from hetsim.ddp.loader import TeamLoader, check_options, look_ahead
+from hetsim.ddp.rules import allocation_of
 from hetsim.ddp.saved import plain, restored
 from hetsim.ddp.schedule import Data, Schedule, Step
-from hetsim.policies.allocation import Allocation, Even, GradualShift, OptPerf, ProportionalController, SpeedProportional
+from hetsim.policies.allocation import Allocation
 
 M = TypeVar("M", bound=torch.nn.Module)
 T = TypeVar("T", float, torch.Tensor)
 
-RULES: dict[str, Allocation] = {
-    "dbs": SpeedProportional(reallocate_every=5, smoothing=0.5, dead_band=0.05),
-    "dbs_per_epoch": SpeedProportional(reallocate_every="epoch"),
-    "even": Even(),
-    "lb_bsp": GradualShift(),
-    "omnilearn": ProportionalController(reallocate_every=5),
-    "optperf": OptPerf(),
-}
-"""By the names that they have in hetsim's configs. Rules that decide every k steps decide every five, by the time of all five."""
 DISABLED: Callable[[Any], Any] = torch.compiler.disable
 """What keeps a function out of compiled code, as it reads a clock."""
 
@@ -57,7 +49,7 @@ class Team:
         warmup_steps: int = 2,
         trace: str | Path | None = None,
     ) -> None:
-        """`allocation` is the name of one of `RULES`, or an allocation with parameters of your own.
+        """`allocation` is the name of one of `hetsim.ddp.rules.RULES`, or an allocation with parameters of your own.
 
         `max_samples` is the most samples that fit into this rank's memory, or those of all ranks; `accumulate` the number of steps
         in a window of `no_sync`; the first `warmup_steps` steps of each split are not measured. In the folder `trace`, rank 0 leaves what
@@ -65,7 +57,7 @@ class Team:
         """
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError("a Team needs a process group: call torch.distributed.init_process_group before it")
-        self.allocation = _allocation(allocation)
+        self.allocation = allocation_of(allocation)
         checks.whole("batch_size", batch_size)
         checks.whole("accumulate", accumulate)
         checks.whole("seed", seed, least=0)
@@ -400,18 +392,3 @@ class Team:
             self._balance.state = restored(self._balance.state, saved["allocation_state"])
             shares, pending = tuple(saved["shares"]), [(first, tuple(later)) for first, later in saved["pending"]]
         schedule.resume(saved["epoch"], saved["position"], shares, pending)
-
-
-def _allocation(given: str | Allocation) -> Allocation:
-    if isinstance(given, str):
-        if given not in RULES:
-            raise ValueError(f"allocation must be {', '.join(RULES)} or an Allocation, not {given!r}{checks.suggestion(given, RULES)}")
-        return RULES[given]
-    if not isinstance(given, Allocation):
-        raise ValueError(f"allocation must be a name or an Allocation, not {checks.shown(given)}")
-    if given.repetitions:
-        raise ValueError(
-            f"{type(given).__name__} with repetitions={given.repetitions} measures before the run, and a Team in it alone: "
-            "take allocation='dbs' or 'optperf', or repetitions=0"
-        )
-    return given

@@ -9,9 +9,9 @@ import torch
 
 from hetsim.ddp.clock import HostClock
 from hetsim.ddp.exchange import Balance, Window
+from hetsim.ddp.rules import RULES
 from hetsim.ddp.saved import plain, restored
 from hetsim.ddp.schedule import Data, Schedule
-from hetsim.ddp.team import RULES
 from hetsim.policies.allocation import Allocation, OptPerf, SpeedProportional
 from hetsim.shipped import configs
 
