@@ -60,11 +60,13 @@ def _mnist(data_root: str) -> Arrays:
 
 
 def speeds(regime: str, num: int) -> list[float]:
-    """Of the nodes, the slowest first: 1:r is a geometric progression from 1 to r; one straggler is ten times slower than all others."""
+    """Of the nodes, the slowest first: 1:r is a geometric progression, `half 1:r` are two kinds, a straggler takes ten times as long."""
     if regime == "straggler":
         return [1 / STRAGGLER] + [1.0] * (num - 1)
-    most = float(regime.removeprefix("1:"))
-    return [most ** (rank / (num - 1)) for rank in range(num)]
+    kind, _, most = regime.rpartition("1:")
+    if kind == "half ":
+        return [1.0] * (num // 2) + [float(most)] * (num - num // 2)
+    return [float(most) ** (rank / (num - 1)) for rank in range(num)]
 
 
 def cluster(regime: str, num: int) -> Cluster:

@@ -186,10 +186,10 @@ def test_study_04_measures(load: Load, tmp_path: Path) -> None:
     assert float(row["updates_per_second"]) > 10
 
 
-WEIGHTED, SCALE = (STUDIES / name for name in ("03-gradient-weighting", "05-scale"))
+DYNAMIC, WEIGHTED, SCALE = (STUDIES / name for name in ("01-dynamic-batch-size", "03-gradient-weighting", "05-scale"))
 
 
-@pytest.mark.parametrize("study", [WEIGHTED, SCALE], ids=lambda study: study.name)
+@pytest.mark.parametrize("study", [DYNAMIC, WEIGHTED, SCALE], ids=lambda study: study.name)
 def test_a_study_of_a_claim_reports_what_its_runs_say(study: Path, load: Load, tmp_path: Path) -> None:
     """Its tables follow from results.csv, in which every run has as many seeds as any other."""
     shutil.copy(study / "results.csv", tmp_path)
@@ -202,7 +202,7 @@ def test_a_study_of_a_claim_reports_what_its_runs_say(study: Path, load: Load, t
     assert len({seeds[seed] for seed in range(5)}) == 1
 
 
-@pytest.mark.parametrize("study", [WEIGHTED], ids=lambda study: study.name)
+@pytest.mark.parametrize("study", [DYNAMIC, WEIGHTED], ids=lambda study: study.name)
 def test_a_study_of_a_claim_tunes_every_method_by_the_same_budget(study: Path, load: Load) -> None:
     """In each regime every method has each rate of the grid with each of the tuning seeds, and five others at the rate that was chosen."""
     training, grid = load(study, "training"), load(study, "train").GRID
@@ -235,6 +235,21 @@ def test_a_study_goes_on_where_it_was_stopped(load: Load, tmp_path: Path) -> Non
 
     assert len(made) == 2
     assert rows(tmp_path / "results.csv") == [{"seed": "0", "rate": "0.12346"}, {"seed": "1", "rate": "0.12346"}]
+
+
+def test_study_01_equal_steps_make_delays_uniform(load: Load) -> None:
+    """Dynamic batch sizes make all workers' mean delays alike, after the even first split; without them they go against the speeds."""
+    train, training = load(DYNAMIC, "train"), load(DYNAMIC, "training")
+    run = training.Run("digits", 8, "1:20", "shared", method="", epochs=20, rate=0.01)
+
+    delays = {}
+    for method in ("asgd", "dbs_sgd"):
+        coordination = train.METHODS[method](8)
+        found = training.train(replace(run, method=method), coordination, "none", momentum=0.0)
+        delays[method] = [float(delay) for delay in found["mean_delays"].split()]
+
+    assert delays["asgd"][0] > 5 * delays["asgd"][-1]
+    assert max(delays["dbs_sgd"]) < 1.5 * min(delays["dbs_sgd"])
 
 
 def test_study_03_weighted_means_are_the_gradient_of_the_whole_batch(load: Load) -> None:
