@@ -178,6 +178,10 @@ class Grid:
             coordination = self.methods[run.method](run.num_nodes)
             return runs.row(asdict(run), lambda: train(run, coordination, data_root, momentum=self.momentum))
 
+        try:
+            regimes[0].load(data_root).check()
+        except ValueError as error:
+            raise SystemExit(f"{error} (here by --data-root FOLDER)") from None
         bar = tqdm(total=len(regimes) * len(self.methods), disable=None)
         for regime in regimes:
             for method in self.methods:
