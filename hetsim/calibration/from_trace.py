@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -63,9 +63,9 @@ def cluster_of(name: str, num_workers: int, gradients: Intervals, updates: Inter
                 f"rank {rank} computed {len(size)} gradients after the first {COLD_VERSIONS}, and a node's time needs {LEAST_GRADIENTS}: "
                 "give the trace of a longer run"
             )
-        line = _line(_means(size, seconds))
+        line = _line(size, seconds)
         half = len(size) // 2
-        first = _line(_means(size[:half], seconds[:half]))
+        first = _line(size[:half], seconds[:half])
         errors.append(abs(sum(map(first, size[half:].tolist())) / float(seconds[half:].sum()) - 1))
         factors = seconds / np.array([line(samples) for samples in size.tolist()])
         noise = Noise.fitted((factors / factors.mean()).tolist())
@@ -99,16 +99,17 @@ def _network(all_reduces: Intervals, num_workers: int) -> dict[str, Any]:
     return {"latency_seconds": 0.0, "bytes_per_second": speed, "all_reduce_table": [[nbytes, seconds]]}
 
 
-def _means(sizes: NDArray[np.int64], seconds: NDArray[np.float64]) -> dict[int, float]:
-    return {int(size): fmean(seconds[sizes == size].tolist()) for size in np.unique(sizes)}
+def _line(sizes: NDArray[np.int64], seconds: NDArray[np.float64]) -> Line:
+    """Least squares of relative errors of each size's mean, which counts as often as it was measured; through the origin for one size."""
+    from scipy.optimize import nnls
 
-
-def _line(means: Mapping[int, float]) -> Line:
-    """Through the origin where one size was measured."""
-    if len(means) > 1:
-        return Line.fitted(means)
-    ((size, seconds),) = means.items()
-    return Line(0.0, seconds / size)
+    x, counts = np.unique(sizes, return_counts=True)
+    y = np.array([fmean(seconds[sizes == size].tolist()) for size in x])
+    if len(x) == 1:
+        return Line(0.0, float(y[0] / x[0]))
+    weight = np.sqrt(counts)
+    (constant, slope), _ = nnls(np.stack([weight / y, weight * x / y], axis=1), weight)
+    return Line(float(constant), float(slope))
 
 
 def remarks(found: FromTrace, source: str) -> Sequence[str]:

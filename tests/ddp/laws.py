@@ -351,19 +351,30 @@ def resumed(rank: int) -> dict[str, Any]:
     return {"before": before, "again": again, "places": places, "epoch": other.epoch, "mismatched": mismatched}
 
 
-def traced(rank: int, folder: str) -> None:
-    """Two epochs of ten steps and a short one, at speeds of 4:2:1; the files are written when the process ends."""
+def traced(rank: int, folder: str) -> tuple[float, float]:
+    """Two epochs of ten steps and a short one; the files are written when the process ends.
+
+    Returns the seconds that it certainly computed, and those in which it may have: without `mean`, in which it waits for the others.
+    """
     samples = Samples(84 * 10 + 21)
     team = Team(84, UNEVEN, trace=folder)
     model = team.wrap(DDP(mlp()))
     batches = team.loader(samples)
+    least = most = 0.0
     for _ in range(2):
+        ended = time.perf_counter()
         for x, y, _ in batches:
+            began = time.perf_counter()
             loss = mse_loss(model(x), y)
             time.sleep(1e-3 * len(x))
+            computed = time.perf_counter()
             team.mean(loss.detach())
+            meant = time.perf_counter()
             loss.backward()
+            least, most = least + computed - began, most + time.perf_counter() - meant + computed - ended
             time.sleep(0.001)
+            ended = time.perf_counter()
+    return least, most
 
 
 def raised(act: Callable[[], Any]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import pytest
 import yaml
@@ -136,9 +136,7 @@ def test_waiting_for_others_is_not_timed(found):
 
     assert seen["error"] <= F64
     assert len(seen["seen"]) >= 3
-    assert fast < 0.02
-    assert 0.035 < middle < 0.06
-    assert 0.075 < slow < 0.1
+    assert fast < 0.04 < middle < 0.08 < slow
 
 
 def test_once_settled_there_is_one_exchange_every_recheck_steps(found):
@@ -161,7 +159,6 @@ def test_a_resumed_team_goes_on_where_it_stopped(found):
 
 def test_a_trace_is_that_of_a_run(found, traced: Path):
     """The commands read it: rates and shares as they were, idleness by the clock; waiting for `mean` is not computing."""
-    assert result(found, "traced") is None
     summary = read_summary(traced)
     compared = compare([traced], [traced])
     rows = parquet.read_table(traced / "trace.parquet").to_pylist()
@@ -169,9 +166,9 @@ def test_a_trace_is_that_of_a_run(found, traced: Path):
     assert (summary["num_updates"], summary["num_samples"], summary["num_workers"]) == (22, 2 * 861, 3)
     assert summary["batch_sizes"] == [48, 24, 12]
     assert summary["weight_shares"] == pytest.approx([4 / 7, 2 / 7, 1 / 7])
-    seconds = [worker["compute_seconds"] for worker in summary["per_worker"]]
-    assert seconds[0] / seconds[2] == pytest.approx(4, rel=0.25)
-    assert seconds[0] == pytest.approx(1e-3 * 861 / 7 * 4 * 2, rel=0.25)
+    for rank, worker in enumerate(summary["per_worker"]):
+        least, most = result(found, "traced", rank)
+        assert least <= worker["compute_seconds"] <= most
     assert [row["kind"] for row in rows].count("commit") == 22
     assert all(row["end"] >= row["start"] >= 0 for row in rows)
     assert {row["nbytes"] for row in rows if row["kind"] == "all_reduce"} == {8 * (6 * 16 + 16 + 16 * 2 + 2)}
@@ -182,17 +179,20 @@ def test_a_trace_is_that_of_a_run(found, traced: Path):
 def test_a_trace_becomes_a_cluster(
     found, traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """`hetsim-calibrate --from-trace`: every rank slept a millisecond a sample; the cluster is one that hetsim reads."""
-    assert result(found, "traced") is None
+    """`hetsim-calibrate --from-trace`: a node takes what its gradients took on average; the cluster is one that hetsim reads."""
+    assert len(result(found, "traced")) == 2
     file = tmp_path / "mine.yaml"
     monkeypatch.setattr(sys, "argv", ["hetsim-calibrate", str(file), "--from-trace", str(traced)])
     calibrate.main()
     cluster = parse_cluster(yaml.safe_load(file.read_text()))
 
     assert cluster.name == "mine"
-    seconds = [node.overhead_seconds + 48 * node.seconds_per_sample for node in cluster.nodes]
-    assert seconds == pytest.approx([0.048] * 3, rel=0.2)
-    assert all(0.001 <= node.seconds_per_update <= 0.02 for node in cluster.nodes)
+    rows = [row for row in parquet.read_table(traced / "trace.parquet").to_pylist() if row["version"] >= 2]
+    for rank, samples in enumerate((48, 24, 12)):
+        took = [row["end"] - row["start"] for row in rows if (row["kind"], row["rank"], row["samples"]) == ("gradient", rank, samples)]
+        node = cluster.nodes[rank]
+        assert node.overhead_seconds + samples * node.seconds_per_sample == pytest.approx(fmean(took), rel=0.1)
+        assert node.seconds_per_update >= 0.001
     assert "3 nodes, from a trace of 22 updates" in capsys.readouterr().out
 
 
