@@ -13,7 +13,7 @@ from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.coordination.timings import ComputedBatches, UnreportedTimings
 from hetsim.coordination.trials import Tried
-from hetsim.effects import Batch, Contribution
+from hetsim.effects import Batch, Contribution, Fragment
 from hetsim.policies.admission import ArrivalState, ClockState, Mean, RoundState
 from hetsim.policies.allocation.gradual_shift import GradualShiftState
 from hetsim.policies.allocation.optperf import OptPerfState, TimingSums
@@ -21,14 +21,27 @@ from hetsim.policies.allocation.periodic import PeriodicState
 from hetsim.policies.allocation.static import StaticState
 from hetsim.policies.compensation import DanaState, GapAwareState
 from hetsim.policies.compression import TwoBitState
+from hetsim.policies.quorum import QuorumState
 from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.workloads.task import Evaluation
 
 SHIPPED: tuple[type, ...] = (
-    *(ArrivalState, Batch, Checkpoint, ClockState, ComputedBatches, Contribution, DanaState, Evaluation, GapAwareState, GradualShiftState),
-    *(Mean, OptPerfState, PeriodicState, Point, Pushes, RankState, RoundState, State, StaticState, TimingSums, TwoBitState),
+    *(
+        ArrivalState,
+        Batch,
+        Checkpoint,
+        ClockState,
+        ComputedBatches,
+        Contribution,
+        DanaState,
+        Evaluation,
+        Fragment,
+        GapAwareState,
+        GradualShiftState,
+    ),
+    *(Mean, OptPerfState, PeriodicState, Point, Pushes, QuorumState, RankState, RoundState, State, StaticState, TimingSums, TwoBitState),
     *(Tried, UnreportedTimings),
 )
 

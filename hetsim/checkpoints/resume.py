@@ -19,9 +19,9 @@ from hetsim.coordination.timings import UnreportedTimings
 from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.metrics import SUMMED
-from hetsim.runtime.rank import Checkpoint
+from hetsim.runtime.rank import Checkpoint, by_fragment
 from hetsim.runtime.trace import Trace
-from hetsim.vector import Phantom, zeros_like
+from hetsim.vector import Phantom, piece, zeros_like
 from hetsim.workloads.task import Task
 
 OWN = {"unreported": UnreportedTimings, "compression": Pushes}
@@ -239,9 +239,14 @@ def _check_memories(checkpoint: Checkpoint, task: Task, optimizers: Optimizers) 
                 continue
             tried.append(memory)
             try:
-                if not _is_memory(memory, optimizer.initial(), nothing):
-                    raise ValueError("it is of another kind or size")
-                optimizer.step(memory, nothing, nothing, 0)
+                fragments = by_fragment(memory)
+                for part in fragments.values() or (memory,):
+                    if not _is_memory(part, optimizer.initial(), nothing):
+                        raise ValueError("it is of another kind or size")
+                for fragment, part in fragments.items():
+                    optimizer.step(part, nothing, piece(nothing, fragment.start, fragment.stop), 0, fragment)
+                if not fragments:
+                    optimizer.step(memory, nothing, nothing, 0)
             except Exception as error:  # whatever torch says of a memory that is none of this optimizer's
                 raise Unreadable(f"the memory of its optimizer fits no step: {' '.join(str(error).split())[:100]}") from None
 

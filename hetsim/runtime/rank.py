@@ -12,8 +12,9 @@ from hetsim.vector import Vector
 from hetsim.workloads.task import Optimizer
 
 
-class FragmentMemories(dict[Fragment, Any]):
-    """The memory of the optimizer that makes versions, by fragment, where it steps one fragment at a time. It is not changed in place."""
+def by_fragment(memory: Any) -> Mapping[Fragment, Any]:
+    """The memories of an optimizer that steps one fragment at a time; empty if it steps the whole, or has not stepped yet."""
+    return memory if isinstance(memory, Mapping) and memory and all(isinstance(key, Fragment) for key in memory) else {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,9 +51,9 @@ class RankState:
         if fragment is None:
             self.optimizer, weights = optimizer.step(self.optimizer, at, gradient, self.epoch)
             return weights
-        memories = self.optimizer if isinstance(self.optimizer, FragmentMemories) else FragmentMemories()
+        memories = by_fragment(self.optimizer)
         memory, weights = optimizer.step(memories.get(fragment), at, gradient, self.epoch, fragment)
-        self.optimizer = FragmentMemories({**memories, fragment: memory})
+        self.optimizer = {**memories, fragment: memory}
         return weights
 
     def local_update(self, optimizer: Optimizer, at: Vector, gradient: Vector, epoch: int) -> Vector:

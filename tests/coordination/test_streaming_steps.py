@@ -14,7 +14,7 @@ from hetsim.coordination.fragments import fragments
 from hetsim.coordination.plan import Plan
 from hetsim.dist.rank import RankRun
 from hetsim.effects import Batch, Fragment
-from hetsim.runtime.rank import FragmentMemories, RankState
+from hetsim.runtime.rank import RankState, by_fragment
 from hetsim.vector import Phantom
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.quadratic_task import QuadraticTask
@@ -260,7 +260,7 @@ def test_a_fragment_is_stepped_as_if_it_were_alone(name: str, options: dict[str,
         assert torch.equal(weights[other], before[other])
 
     assert torch.equal(weights, torch.cat(alone))
-    assert isinstance(rank.optimizer, FragmentMemories)
+    assert by_fragment(rank.optimizer)
     assert rank.num_updates == 7
 
 
