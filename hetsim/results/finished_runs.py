@@ -117,6 +117,11 @@ def no_garbage() -> Iterator[None]:
             gc.enable()
 
 
+def _of_a_row(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without the keys in which the runs of a row may differ."""
+    return {key: value for key, value in config.items() if key not in VARY_IN_A_ROW}
+
+
 class _Reader:
     """The runs of a folder, of which those of one config share it."""
 
@@ -130,7 +135,7 @@ class _Reader:
         folder = self.folder / name
         summary = read_summary(folder)
         check_has(folder, summary, *KEYS)
-        config = {key: value for key, value in read_config(folder).items() if key not in VARY_IN_A_ROW}
+        config = _of_a_row(read_config(folder))
         config |= environment_hashes(folder, without=VARY_IN_A_ROW)
         shared = self._shared(config or {"method": summary["method"]})
         return FinishedRun(self.folder, name, for_tables(summary), shared, typed_overrides(folder))
@@ -139,7 +144,7 @@ class _Reader:
         """The run of this folder as the index has it; ValueError if its config is none."""
         if id(row.config) not in self._checked:
             check_leaves(self.folder / NAME, row.config)
-            self._checked[id(row.config)] = self._shared(with_added(dict(row.config)))
+            self._checked[id(row.config)] = self._shared(_of_a_row(with_added(dict(row.config))))
         stored = row.curve if isinstance(row.curve, StoredCurve) else None
         return FinishedRun(self.folder, name, row.summary, self._checked[id(row.config)], row.typed, stored)
 
