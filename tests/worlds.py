@@ -139,8 +139,12 @@ def simulate(
     checkpoint: Checkpoint | None = None,
     trace: str = "none",
     at_commit: Callable[[EventWorld, State], None] | None = None,
+    saved: bool = True,
 ) -> Run:
-    """Run an experiment in virtual time, from a checkpoint if one is given, and record every commit and every gradient."""
+    """Run an experiment in virtual time, from a checkpoint if one is given, and record every commit and every gradient.
+
+    Its checkpoints are kept, too, unless it is not to be `saved`.
+    """
     task, optimizers = experiment.load()
     run = Run(Trace(None, trace), at_commit=at_commit)
     gradient, step = task.gradient, optimizers.main.step
@@ -156,7 +160,9 @@ def simulate(
         return step(*asked)
 
     kind = HostWorld if experiment.cluster.shares_cores else EventWorld
-    run.simulation = kind(experiment, task, optimizers, [run.trace, run], checkpoint=checkpoint, keep=run.checkpoints.append)
+    run.simulation = kind(
+        experiment, task, optimizers, [run.trace, run], checkpoint=checkpoint, keep=run.checkpoints.append if saved else None
+    )
     task.gradient, optimizers.main.step = recording_gradient, counting_step  # type: ignore[method-assign]
     run.simulation.run()
     return run

@@ -233,7 +233,7 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
                     yield from Send(server, state.weights, version=state.version)
             elif message.told == ASKS:
                 share, rank = self.allocation.shares(state.allocation)[message.rank], message.rank
-                batch = outstanding.take(plan, rank, share, self.num_steps(node, rank))
+                batch = outstanding.take(plan, rank, share, self.next_steps(node, rank))
                 if batch:
                     outstanding.holding[batch.pool, batch.start] = Holding(batch, None, state.version)
                 else:
@@ -259,7 +259,7 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
         """U = R − L."""
         return with_tail(reference - weights, weights, plan.num_parameters)
 
-    def num_steps(self, node: Node, rank: int) -> int:
+    def next_steps(self, node: Node, rank: int) -> int:
         """H_i: with `by_speed` in proportion to how many steps a second the worker last took, and one step before it was measured."""
         if self.steps == "equal":
             return self.period
