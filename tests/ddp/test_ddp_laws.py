@@ -1,6 +1,6 @@
 """A Team in three real processes over gloo: the gradient is that of one process, whatever DistributedDataParallel is combined with.
 
-All laws run in one world (`laws.py`), as starting processes is what takes time; each is asserted by itself.
+All laws run in one world (`ddp_laws.py`), as starting processes is what takes time; each is asserted by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 import pytest
 import yaml
-from laws import BATCH_SIZE, PARTS, all_laws
+from ddp_laws import BATCH_SIZE, PARTS, all_laws
 from pyarrow import parquet
 from ranks import world
 
