@@ -265,7 +265,7 @@ MUTATIONS = (
         "halos",
         "momentum in every step",
         "hetsim/workloads/delayed_nesterov.py",
-        'if state["step"] % n == 0:',
+        "if (t + 1) % N == 0:",
         "if True:",
         "tests/owned/test_halos.py",
     ),

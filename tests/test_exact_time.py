@@ -172,6 +172,7 @@ def test_waiting_is_what_is_neither_compute_nor_update():
         "staleness_max": 0,
         "staleness_p50": 0,
         "staleness_p95": 0,
+        "num_nonfinite_gradients": 0,
         "idle_share": 4 / 16,
         "per_worker": [
             {

@@ -16,7 +16,7 @@ from hetsim.cluster.distributions import Distribution
 from hetsim.cluster.model import Faults, Outages
 from hetsim.cluster.outages import outages
 from hetsim.cluster.parse.cluster import parse_cluster as described
-from hetsim.coordination.parameter_server import Outstanding
+from hetsim.coordination.outstanding import Holding, Outstanding
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution
@@ -230,7 +230,7 @@ def test_ranges_that_come_back_are_handed_out_in_the_order_of_the_losses():
     plan = Plan(num_workers=3, batch_size=12, max_samples=(8, 3, 8))
     out = Outstanding(state)
     for rank, batch in ((0, Batch(0, 8)), (1, Batch(8, 4)), (2, Batch(12, 8))):
-        out.holding[rank] = (batch, None)
+        out.holding[rank] = Holding(batch, None, 0)
     out.lose(2)
     out.lose(0)
     out.lose(0)

@@ -383,8 +383,8 @@ def test_an_emulator_that_breaks_says_so(clock: Clock) -> None:
     """To the program, and to whoever waits for its end; a transfer that did not begin is not waited for."""
     errors: list[Exception] = []
     emulator = LinkEmulator(SharedLinks(narrow(), seed=0), Pace("pad", clock=clock), errors.append)
-    with pytest.raises(IndexError):
-        emulator.begin(0, 9, 8, BEGAN, errors.append)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        emulator.begin(0, None, 8, BEGAN, errors.append)  # type: ignore[arg-type]
     emulator.wait_for_all()
 
     emulator.begin(0, 2, 0, BEGAN, lambda end: {}[end])  # type: ignore[index]
@@ -432,7 +432,7 @@ def test_a_noisy_node_goes_on_where_its_stream_stood(clock: Clock) -> None:
     assert fresh.times is not None
     sixth = [fresh.times.seconds(4) for _ in range(6)][-1]
 
-    saved = Checkpoint(state=fresh.prepared.start, ranks=(RankState(rank=0, num_gradients=5),))
+    saved = Checkpoint(state=fresh.prepared.start, ranks=tuple(RankState(rank=rank, num_gradients=5) for rank in range(3)))
     later = driver(clock, cluster=noisy, checkpoint=saved)
 
     assert later.times is not None

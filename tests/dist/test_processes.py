@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -268,7 +268,7 @@ def test_what_was_started_goes_on_while_the_program_computes() -> None:
     )
     made = experiment("method=ssgd", "workload=quadratic", cluster=slow, batch_size=48, dtype="float64", budget={"updates": 1})
     policies = {axis: getattr(made.coordination, axis) for axis in AXES}
-    made = made.__class__(**{**vars(made), "coordination": Overlapped(**policies)})
+    made = replace(made, coordination=Overlapped(**policies))
 
     took = float(run_in_processes(made)[0].states[-1].weights[0])
 
@@ -358,7 +358,7 @@ def test_no_process_is_left_behind(end: str, tmp_path: Path) -> None:
 def test_an_error_on_one_rank_ends_them_all(tmp_path: Path) -> None:
     """What only a process can find out, an optimizer that cannot work, reaches the user as its sentence."""
     made = experiment("method=ssgd", "optimizer=adam", cluster=QUICK, budget={"updates": 1})
-    bad = made.__class__(**{**vars(made), "optimizer": made.optimizer.__class__(made.optimizer.optimizer.__class__("torch.optim.LBFGS"))})
+    bad = replace(made, optimizer=made.optimizer.__class__(made.optimizer.optimizer.__class__("torch.optim.LBFGS")))
 
     with pytest.raises(ValueError, match=r"torch\.optim\.LBFGS does not work on one flat dense vector"):
         Processes().run(bad, tmp_path, "")

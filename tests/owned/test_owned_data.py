@@ -304,7 +304,7 @@ def settled(name: str, *choices: str, updates: int = 16_000, **keys: Any) -> tup
     made = experiment(
         f"method={name}", "partition=contiguous", "workload=phantom", *choices, **settings, data="owned", budget={"updates": updates}
     )
-    run = simulate(replace(made, workload=Q()))
+    run = simulate(replace(made, workload=Q()), saved=False)
     return float(torch.cat([state.weights for state in run.states[-800:]]).mean()), run.simulation.metrics.applied.weight_shares  # type: ignore[return-value]
 
 

@@ -86,7 +86,10 @@ def test_rennala_makes_so_many_versions_a_second_in_world_q(batch: int, rate: fl
     """By hand, for workers of 4, 4, 2 and 1 s and a trifle more, so that of two that end together the lower rank is first."""
     workers = cluster(*(node(seconds + 1e-7 * rank) for rank, seconds in enumerate((4.0, 4.0, 2.0, 1.0))))
     run = simulate(
-        experiment("method=rennala", "workload=phantom", admission={"batch": batch}, cluster=workers, batch_size=4, budget={"updates": 800})
+        experiment(
+            "method=rennala", "workload=phantom", admission={"batch": batch}, cluster=workers, batch_size=4, budget={"updates": 800}
+        ),
+        saved=False,
     )
 
     assert len(run.seconds) / run.seconds[-1] == pytest.approx(rate, rel=0.01)

@@ -32,7 +32,7 @@ class Candidate:
     @property
     def synchronous(self) -> bool:
         """Whether it trains as one machine does that takes the same batches: every version waits for all."""
-        return self.method.family == "synchronous" and self.method.choices["admission"] == "barrier"
+        return self.method.choices["admission"] == "barrier" and self.method.choices["coordination"] in ("all_reduce", "parameter_server")
 
     def words(self, *, rates: bool = True) -> list[str]:
         """What one types for it, behind the words that hold for all."""
