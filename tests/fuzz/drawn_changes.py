@@ -60,9 +60,15 @@ def sweep(draft: Draft) -> None:
 
 
 def fitting_leaf(draft: Draft) -> str:
-    """A key of conf/, most of the time one that the present choices have."""
-    keys = known_keys.fitting(draft.choices) if draft.rng.random() < 0.9 else list(known_keys.leaves())
-    return draft.rng.choice(keys)
+    """A key of conf/: one that the present choices have, or any, most of the time after a choice that has it."""
+    rng = draft.rng
+    if rng.random() < 0.5:
+        return rng.choice(known_keys.fitting(draft.choices))
+    key = rng.choice(list(known_keys.leaves()))
+    group = key.split(".")[0]
+    if rng.random() < 0.8 and (having := known_keys.having(group, key)):
+        draft.choose(group, rng.choice(having))
+    return key
 
 
 def plus(draft: Draft) -> str:
@@ -71,16 +77,16 @@ def plus(draft: Draft) -> str:
 
 
 def drawn_class(draft: Draft, *, plausible: bool = False) -> tuple[str, str]:
-    """A group and the class of its choice; half of the time a choice is made first."""
+    """A group and the class of its choice; half of the time a choice is made first, any argument of any class as likely as any other."""
     rng = draft.rng
     options = {(group, choice): target for (group, choice), target in known_keys.targets().items() if known_keys.fields(target)}
     if plausible:
         options = {place: target for place, target in options.items() if place[0] != "backend"}
     group = rng.choice(sorted({group for group, _ in options}))
+    if draft.chosen(group) not in options.values() or rng.random() < 0.5:
+        group, choice = rng.choices(list(options), [len(known_keys.fields(target)) for target in options.values()])[0]
+        draft.choose(group, choice)
     target = draft.chosen(group)
-    if target not in options.values() or rng.random() < (0.15 if plausible else 0.4):
-        draft.choose(group, rng.choice([choice for at, choice in options if at == group]))
-        target = draft.chosen(group)
     assert target is not None
     return group, target
 

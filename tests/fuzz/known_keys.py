@@ -67,6 +67,11 @@ def fitting(choices: Mapping[str, str]) -> list[str]:
     return [key for key in leaves() if key.split(".")[0] not in inside or key in having]
 
 
+def having(group: str, key: str) -> list[str]:
+    """The choices of a group whose files have a key."""
+    return [choice for choice in groups().get(group, ()) if key in _leaves_of(group, choice)]
+
+
 @cache
 def _leaves_of(group: str, choice: str) -> tuple[str, ...]:
     return tuple(key for key, _ in _walk(written(group, choice), group))
