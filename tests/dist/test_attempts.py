@@ -160,7 +160,12 @@ def test_padded_ranks_stop_when_simulated_ones_do() -> None:
     All samples have the same gradient: which of the two that are stopped at the same moment asks first is left to chance.
     """
     workers = cluster(node(0.4), node(0.4004), node(0.1), network=NO_NETWORK)
-    keys = {"workload": {"num_parameters": 8, "num_samples": 100, "noise": 0.0}, "batch_size": 3, "cluster": workers, "admission": {"max_delay": 1}}
+    keys = {
+        "workload": {"num_parameters": 8, "num_samples": 100, "noise": 0.0},
+        "batch_size": 3,
+        "cluster": workers,
+        "admission": {"max_delay": 1},
+    }
     made = experiment("method=ringmaster_stops", "workload=quadratic", dtype="float64", **keys, budget={"updates": 10})
     simulated = simulate(made, trace="full")
 
