@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ METHODS = {name: text for name, text in FILES.items() if name.startswith(("hetsi
 # Imports
 
 
-def imports(text: str, package: str = "hetsim") -> set[str]:
+@cache
+def imports(text: str, package: str = "hetsim") -> frozenset[str]:
     """Every module that a text names, whether at its top or in a function, and every attribute of one that it reaches through."""
     found = set()
     for part in ast.walk(ast.parse(text)):
@@ -38,7 +40,7 @@ def imports(text: str, package: str = "hetsim") -> set[str]:
             found.add(ast.unparse(part))
         elif isinstance(part, ast.Call) and ast.unparse(part.func).split(".")[-1] in ("import_module", "__import__"):
             found |= {argument.value for argument in part.args if isinstance(argument, ast.Constant)} or {"anything"}
-    return found
+    return frozenset(found)
 
 
 def knows(text: str, *modules: str, package: str = "hetsim") -> set[str]:

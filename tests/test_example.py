@@ -16,7 +16,7 @@ from hetsim.cli.table import main as table_main
 pytestmark = pytest.mark.slow
 
 PAGE = (Path(__file__).parents[1] / "docs" / "example-decision.md").read_text(encoding="utf-8")
-QUICK = {"learning_rate=0.05,0.1,0.2,0.4": "learning_rate=0.1,0.2", "seed=range(0,5)": "seed=0", "budget.epochs=12": "budget.epochs=4"}
+QUICK = {"learning_rate=0.05,0.1,0.2,0.4": "learning_rate=0.1,0.2", "seed=range(0,5)": "seed=0", "budget.epochs=12": "budget.epochs=1"}
 """What the test changes in the question of learning, whose training takes minutes."""
 
 
