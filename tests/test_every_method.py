@@ -146,12 +146,12 @@ def test_each_position_is_handed_out_once_and_drops_are_counted(name: str, epoch
 def test_it_starts_again_from_any_committed_state(name: str) -> None:
     """The rest applies or drops what the part before had not, once, and its versions go on."""
     made = short(name, "workload=quadratic", budget={"epochs": 6.3})
-    whole = simulate(made)
+    whole = simulate(made, saved=True)
     dropping = name in DROPPING
 
     assert len(whole.checkpoints) == len(whole.states)
     for stop in range(0, len(whole.states), max(1, len(whole.states) // 12)):
-        rest = simulate(made, checkpoint=whole.checkpoints[stop])
+        rest = simulate(made, checkpoint=whole.checkpoints[stop], saved=True)
 
         before = [c.batch for group in whole.applied[: stop + 1] for c in group]
         after = [c.batch for group in rest.applied for c in group]

@@ -61,12 +61,12 @@ def made_of(run: Run) -> list[Any]:
 def test_a_synchronous_run_goes_on_as_if_it_had_never_stopped(coordination: str, allocation: str):
     """From every version: the same commits and bit-equal states, with momentum, a schedule, and shares that still move."""
     described = method(coordination, allocation, "workload=quadratic", "weighting=per_sample", **KEYS)
-    whole = simulate(described)
+    whole = simulate(described, saved=True)
     assert len(whole.states) == 11
     assert "momentum_buffer" in whole.checkpoints[0].ranks[described.leader].optimizer
 
     for stop in range(11):
-        rest = simulate(described, checkpoint=whole.checkpoints[stop])
+        rest = simulate(described, checkpoint=whole.checkpoints[stop], saved=True)
 
         assert made_of(rest) == made_of(whole)[stop + 1 :]
         assert all(same(one, other) for one, other in zip(rest.checkpoints, whole.checkpoints[stop + 1 :], strict=True))
@@ -76,9 +76,9 @@ def test_a_synchronous_run_goes_on_as_if_it_had_never_stopped(coordination: str,
 def test_a_noisy_run_goes_on_as_if_it_had_never_stopped(coordination: str):
     """Each node's stream of chance goes on where it was, and so do shares that follow measured speeds."""
     described = method(coordination, "dbs", "workload=quadratic", "weighting=per_sample", **{**KEYS, "cluster": UNEVEN})
-    whole = simulate(described)
+    whole = simulate(described, saved=True)
 
-    rest = simulate(described, checkpoint=whole.checkpoints[4])
+    rest = simulate(described, checkpoint=whole.checkpoints[4], saved=True)
 
     assert made_of(rest) == made_of(whole)[5:]
     assert torch.equal(rest.weights, whole.weights)
@@ -88,11 +88,11 @@ def test_a_noisy_run_goes_on_as_if_it_had_never_stopped(coordination: str):
 def test_an_asynchronous_run_applies_every_position_once_across_a_stop(allocation: str):
     """What was in flight is handed out again: the parts before and after the stop cover the sequence without a gap."""
     described = method("server", allocation, "workload=quadratic", **KEYS)
-    whole = simulate(described)
+    whole = simulate(described, saved=True)
     assert len(whole.states) > 20
 
     for stop in range(len(whole.states)):
-        rest = simulate(described, checkpoint=whole.checkpoints[stop])
+        rest = simulate(described, checkpoint=whole.checkpoints[stop], saved=True)
 
         before = [c.batch for group in whole.applied[: stop + 1] for c in group]
         after = [c.batch for group in rest.applied for c in group]
@@ -104,10 +104,10 @@ def test_an_asynchronous_run_applies_every_position_once_across_a_stop(allocatio
 def test_an_asynchronous_run_may_stop_twice():
     """A state committed behind a new start still knows what an earlier stop left outstanding."""
     described = method("server", "dbs", "workload=quadratic", **KEYS)
-    first = simulate(described)
-    second = simulate(described, checkpoint=first.checkpoints[4])
+    first = simulate(described, saved=True)
+    second = simulate(described, checkpoint=first.checkpoints[4], saved=True)
 
-    third = simulate(described, checkpoint=second.checkpoints[0])
+    third = simulate(described, checkpoint=second.checkpoints[0], saved=True)
 
     applied = [*first.applied[:5], *second.applied[:1], *third.applied]
     assert tiles([c.batch for group in applied for c in group], 315)
@@ -116,9 +116,9 @@ def test_an_asynchronous_run_may_stop_twice():
 def test_a_start_at_the_end_of_the_budget_does_nothing():
     """Everything was handed out and applied: no gradient, no version."""
     described = method("server", "even", "workload=quadratic", **KEYS)
-    whole = simulate(described)
+    whole = simulate(described, saved=True)
 
-    rest = simulate(described, checkpoint=whole.checkpoints[-1])
+    rest = simulate(described, checkpoint=whole.checkpoints[-1], saved=True)
 
     assert (rest.states, rest.computed) == ([], [])
 
@@ -127,11 +127,13 @@ def test_a_start_at_the_end_of_the_budget_does_nothing():
 def test_a_finished_run_can_be_continued_with_a_larger_budget(coordination: str):
     """Every worker takes part again, also one for whom the last, shorter batch had no range."""
     keys = {**KEYS, "workload": {"num_parameters": 6, "num_samples": 100}, "batch_size": 33}
-    whole = simulate(method(coordination, "even", "workload=quadratic", **{**keys, "budget": {"epochs": 1}}))
+    whole = simulate(method(coordination, "even", "workload=quadratic", **{**keys, "budget": {"epochs": 1}}), saved=True)
     assert [c.rank for c in whole.applied[-1]] == [0]
 
     more = simulate(
-        method(coordination, "even", "workload=quadratic", **{**keys, "budget": {"epochs": 2}}), checkpoint=whole.checkpoints[-1]
+        method(coordination, "even", "workload=quadratic", **{**keys, "budget": {"epochs": 2}}),
+        checkpoint=whole.checkpoints[-1],
+        saved=True,
     )
 
     assert [sum(c.samples for c in group) for group in more.applied] == [33, 33, 33, 1]
@@ -167,11 +169,11 @@ def test_a_resume_restores_what_each_rank_owned(name: str):
     """Local optimizers, residuals, timings to be reported: from every other version the rest is bit-equal, on noisy nodes."""
     choices, keys = SYNCHRONOUS_METHODS[name]
     described = experiment(*choices, "workload=quadratic", **{**KEYS, "cluster": UNEVEN, "learning_rate": 0.02, **keys})
-    whole = simulate(described)
+    whole = simulate(described, saved=True)
     assert len(whole.checkpoints) > 4
 
     for stop, checkpoint in list(enumerate(whole.checkpoints[:-1]))[::2]:
-        rest = simulate(described, checkpoint=checkpoint)
+        rest = simulate(described, checkpoint=checkpoint, saved=True)
 
         assert made_of(rest) == made_of(whole)[stop + 1 :]
         assert all(same(one, other) for one, other in zip(rest.checkpoints, whole.checkpoints[stop + 1 :], strict=True))
@@ -184,9 +186,9 @@ def test_what_a_rank_owned_matters(choices: tuple[str, ...]):
     """Otherwise the law above would hold of nothing: begun afresh at the same state, the rest is another one."""
     keys = {"coordination": {"period": 2}} if "method=diloco" in choices else {"compression": {"threshold": 0.05}}
     described = experiment(*choices, "workload=quadratic", **{**KEYS, **keys})
-    whole = simulate(described)
+    whole = simulate(described, saved=True)
 
-    fresh = simulate(described, checkpoint=replace(whole.checkpoints[2], ranks=()))
+    fresh = simulate(described, checkpoint=replace(whole.checkpoints[2], ranks=()), saved=True)
 
     assert not torch.equal(fresh.weights, whole.weights)
 
@@ -209,10 +211,10 @@ DELAYED = {"coordination": {"warm_up": 2}}
 def test_delayed_and_asynchronous_methods_lose_and_repeat_no_sample(choices: tuple[str, ...], keys: dict[str, Any]):
     """What was under way is computed again: the parts before and after a stop cover the sequence once."""
     described = experiment(*choices, "workload=quadratic", **{**KEYS, **keys})
-    whole = simulate(described)
+    whole = simulate(described, saved=True)
 
     for stop, checkpoint in enumerate(whole.checkpoints[:-1]):
-        rest = simulate(described, checkpoint=checkpoint)
+        rest = simulate(described, checkpoint=checkpoint, saved=True)
 
         batches = [c.batch for group in [*whole.applied[: stop + 1], *rest.applied] for c in group]
         assert tiles(batches, 315)
@@ -223,11 +225,11 @@ def test_a_checkpoint_taken_while_a_rank_was_absent_is_whole(gone: int):
     """It has every rank: the absent one as it will come back, so that all ranks take the same steps after a resume."""
     faults = {"schedule": [{"nodes": [gone], "crash": 0.05, "repair": 0.2}]}
     keys = {**KEYS, "cluster": {**UNEVEN, "faults": faults}, "momentum": 0.9, "budget": {"epochs": 10}}
-    crashed = simulate(experiment("method=ssgd", "workload=quadratic", **keys))
+    crashed = simulate(experiment("method=ssgd", "workload=quadratic", **keys), saved=True)
     without = {state.version for state, group in zip(crashed.states, crashed.applied, strict=True) if gone not in {c.rank for c in group}}
     taken = next(its for its in crashed.checkpoints if its.state.version in without)
 
-    rest = simulate(experiment("method=ssgd", "workload=quadratic", **{**keys, "cluster": UNEVEN}), checkpoint=taken)
+    rest = simulate(experiment("method=ssgd", "workload=quadratic", **{**keys, "cluster": UNEVEN}), checkpoint=taken, saved=True)
 
     assert [rank.rank for rank in taken.ranks] == [0, 1, 2]
     assert all(equal(rank.optimizer, its.ranks[0].optimizer) for its in [taken, *rest.checkpoints] for rank in its.ranks)
@@ -237,7 +239,7 @@ def test_a_checkpoint_taken_while_a_rank_was_absent_is_whole(gone: int):
 def test_a_server_that_goes_on_without_a_worker_is_checkpointed():
     """At each version, of all ranks, and nothing is kept for versions that never become whole."""
     faults = {"schedule": [{"nodes": [1], "crash": 0.02}]}
-    run = simulate(experiment("method=asgd", "workload=quadratic", **{**KEYS, "cluster": {**UNEVEN, "faults": faults}}))
+    run = simulate(experiment("method=asgd", "workload=quadratic", **{**KEYS, "cluster": {**UNEVEN, "faults": faults}}), saved=True)
 
     assert len(run.checkpoints) == len(run.states) > 20
     assert {len(its.ranks) for its in run.checkpoints} == {4}

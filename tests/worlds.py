@@ -139,11 +139,11 @@ def simulate(
     checkpoint: Checkpoint | None = None,
     trace: str = "none",
     at_commit: Callable[[EventWorld, State], None] | None = None,
-    saved: bool = True,
+    saved: bool = False,
 ) -> Run:
     """Run an experiment in virtual time, from a checkpoint if one is given, and record every commit and every gradient.
 
-    Its checkpoints are kept, too, unless it is not to be `saved`.
+    Its checkpoints are kept, too, if it is `saved`.
     """
     task, optimizers = experiment.load()
     run = Run(Trace(None, trace), at_commit=at_commit)

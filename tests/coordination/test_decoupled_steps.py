@@ -227,10 +227,10 @@ def test_a_resume_begins_with_the_ranges_that_were_not_settled():
         "method=decoupled_diloco", "workload=phantom", workload={"num_samples": 400}, batch_size=30, coordination={"period": 4},
         cluster=cluster(node(2e-3), node(1e-3, count=2), network=SLOW_LINKS), budget={"epochs": 2},
     )  # fmt: skip
-    whole = simulate(made)
+    whole = simulate(made, saved=True)
 
     for checkpoint in whole.checkpoints:
-        last = simulate(made, checkpoint=checkpoint).simulation.history.last
+        last = simulate(made, checkpoint=checkpoint, saved=True).simulation.history.last
         assert (last.num_samples + last.num_samples_discarded, last.num_samples_in_flight) == (800, 0)
 
 

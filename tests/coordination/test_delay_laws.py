@@ -71,12 +71,12 @@ def test_every_position_is_applied_once_and_nobody_is_left_waiting(where: str, k
 def test_a_new_start_applies_what_is_left_once(where: str, k: int, allocation: str, workers: int):
     """From the checkpoint of every version: what was under way is dealt again, and versions go on."""
     described = uneven(where, k, allocation, workers, budget={"epochs": 3.5})
-    whole = simulate(described)
+    whole = simulate(described, saved=True)
     assert len(whole.states) == 11
 
     assert len(whole.checkpoints) == 11
     for stop, checkpoint in enumerate(whole.checkpoints):
-        rest = simulate(described, checkpoint=checkpoint)
+        rest = simulate(described, checkpoint=checkpoint, saved=True)
 
         before = [c.batch for group in whole.applied[: stop + 1] for c in group]
         assert tiles(before + applied(rest), 315)
@@ -88,9 +88,9 @@ def test_a_new_start_applies_what_is_left_once(where: str, k: int, allocation: s
 def test_a_new_start_within_warm_up_goes_on_as_if_it_had_never_stopped(where: str, k: int):
     """Bit by bit: there is no delay yet that a stop could lose."""
     described = uneven(where, k, "dbs", 3, warm_up=4, budget={"epochs": 3.5})
-    whole = simulate(described)
+    whole = simulate(described, saved=True)
 
-    rest = simulate(described, checkpoint=whole.checkpoints[1])
+    rest = simulate(described, checkpoint=whole.checkpoints[1], saved=True)
 
     assert torch.equal(rest.weights, whole.weights)
     assert rest.applied[-1][0].batch == whole.applied[-1][0].batch

@@ -254,12 +254,12 @@ def test_local_sgd_goes_on_as_if_it_had_never_stopped(allocation: str, inner: st
     described = local_sgd(
         f"allocation={name}", f"local_optimizer={inner}", allocation=options, period=2, momentum=0.9, budget={"epochs": 3.5}
     )
-    whole = simulate(described)
+    whole = simulate(described, saved=True)
     assert len(whole.states) == 6
 
     assert len(whole.checkpoints) == len(whole.states)
     for stop, checkpoint in enumerate(whole.checkpoints):
-        rest = simulate(described, checkpoint=checkpoint)
+        rest = simulate(described, checkpoint=checkpoint, saved=True)
 
         assert all(torch.equal(one.weights, other.weights) for one, other in zip(rest.states, whole.states[stop + 1 :], strict=True))
         assert applied(rest) == [c.batch for group in whole.applied[stop + 1 :] for c in group]
@@ -270,11 +270,11 @@ def test_a_new_start_applies_what_is_left_once(allocation: str):
     """Whatever the allocation had measured."""
     name, options = ALLOCATIONS[allocation]
     described = local_sgd(f"allocation={name}", allocation=options, period=2, budget={"epochs": 3.5})
-    whole = simulate(described)
+    whole = simulate(described, saved=True)
 
     assert len(whole.checkpoints) == len(whole.states)
     for stop, checkpoint in enumerate(whole.checkpoints):
-        rest = simulate(described, checkpoint=checkpoint)
+        rest = simulate(described, checkpoint=checkpoint, saved=True)
 
         assert tiles([c.batch for group in whole.applied[: stop + 1] for c in group] + applied(rest), 315)
         assert [after.version for after in rest.states] == list(range(stop + 2, 7))

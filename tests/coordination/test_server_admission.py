@@ -173,13 +173,13 @@ def test_a_new_start_applies_or_drops_every_position_that_is_left(admission: str
     """From the checkpoint of every version: what was in flight is handed out again, nothing twice, and versions go on."""
     described = served(admission, on="quadratic", cluster=UNEVEN, budget={"epochs": 3.5})
     num_dropped: list[int] = []
-    whole = simulate(described, at_commit=lambda *_: num_dropped.append(len(dropped)))
+    whole = simulate(described, at_commit=lambda *_: num_dropped.append(len(dropped)), saved=True)
     dropped_before = list(dropped)
 
     assert len(whole.checkpoints) == len(whole.states)
     for stop, checkpoint in enumerate(whole.checkpoints):
         dropped.clear()
-        rest = simulate(described, checkpoint=checkpoint)
+        rest = simulate(described, checkpoint=checkpoint, saved=True)
 
         before = [c.batch for group in whole.applied[: stop + 1] for c in group] + dropped_before[: num_dropped[stop]]
         assert tiles(before + applied(rest) + dropped, 315)
@@ -191,9 +191,9 @@ def test_a_new_start_applies_or_drops_every_position_that_is_left(admission: str
 def test_a_finished_run_can_be_continued_with_a_larger_budget(admission: str):
     """Every worker takes part again, though all had left, and a round is of all three where it was."""
     short, long = (served(admission, on="quadratic", cluster=UNEVEN, budget={"epochs": epochs}) for epochs in (1.5, 3.5))
-    first = simulate(short)
+    first = simulate(short, saved=True)
 
-    more = simulate(long, checkpoint=first.checkpoints[-1])
+    more = simulate(long, checkpoint=first.checkpoints[-1], saved=True)
 
     assert {c.rank for group in more.applied[:6] for c in group} == {0, 1, 2}
     if admission in ("softsync", "barrier"):

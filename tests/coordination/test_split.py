@@ -177,7 +177,7 @@ def test_an_iteration_takes_a_rank_no_time_in_the_number_of_ranks(choices: str, 
     ranges, parts = counted(monkeypatch, Split, "__getitem__"), counted(monkeypatch, SynchronousContributions, "_part")
     layouts = counted(monkeypatch, Layout, "of")
 
-    computed = simulate(made, saved=False).computed
+    computed = simulate(made).computed
 
     assert len(ranges) <= 3 * len(computed)
     assert (len(parts), len(layouts)) == (0, 1)

@@ -33,7 +33,7 @@ def ended(world: str, *choices: str, coordination: dict[str, Any], **keys: Any) 
     """Of a run in this world, each rank's global weights and its own, after the last version."""
     made = experiment(*choices, "workload=quadratic", **{**SMALL, "cluster": UNEVEN, **keys}, coordination=coordination)
     if world == "sim":
-        last = simulate(made).checkpoints[-1]
+        last = simulate(made, saved=True).checkpoints[-1]
         return [(last.state.weights, rank.own.get("x", last.state.weights)) for rank in last.ranks]
     kept: dict[int, RankState] = {}
     runs = run_in_threads(made, keep=lambda state: kept.update({state.rank: state}))
@@ -268,7 +268,9 @@ def test_a_crash_lets_all_go_on_from_the_global_weights():
     """What only a worker knew is lost: after the regroup its own weights are those of the last commit."""
     away = {**UNEVEN, "faults": {"schedule": [{"nodes": [1], "crash": 0.08}], "detection_seconds": 0.001}}
     keys = {"period": 4, "fragments": 2, "delay": 1, "local_share": 1.0}
-    run = simulate(experiment("method=streaming_diloco", "workload=quadratic", **SMALL, cluster=away, coordination=keys), trace="full")
+    run = simulate(
+        experiment("method=streaming_diloco", "workload=quadratic", **SMALL, cluster=away, coordination=keys), trace="full", saved=True
+    )
 
     first = next(v for v, group in enumerate(run.applied) if {c.rank for c in group} == {0, 2})
     before, after = run.checkpoints[first - 1], run.checkpoints[first]

@@ -217,7 +217,7 @@ def test_phantoms_travel_too(method: tuple[str, ...], tmp_path: Path) -> None:
 def test_a_run_goes_on_from_a_committed_state() -> None:
     """Stop at update 4, start again from what Commit was given: the tenth version is the uninterrupted run's."""
     made = experiment("method=ssgd", cluster=QUICK, batch_size=48, dtype="float64", budget={"updates": 10})
-    whole = simulate(made)
+    whole = simulate(made, saved=True)
 
     resumed = run_in_processes(made, checkpoint=whole.checkpoints[3])[0].states
 

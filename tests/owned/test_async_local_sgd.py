@@ -151,9 +151,9 @@ def test_a_resumed_run_knows_the_speeds():
     """They are part of the state: no worker begins with single steps again."""
     workers = cluster(node(4e-3, noise=NOISE), node(1e-3, noise=NOISE))
     made = experiment("method=async_local_sgd", "workload=phantom", cluster=workers, budget={"updates": 12})
-    whole = simulate(made)
+    whole = simulate(made, saved=True)
 
-    rest = simulate(made, checkpoint=whole.checkpoints[5])
+    rest = simulate(made, checkpoint=whole.checkpoints[5], saved=True)
 
     assert whole.states[5].measured.keys() == {0, 1}
     assert max(c.num_gradients for c in rest.applied[0]) > 1

@@ -122,7 +122,7 @@ def test_a_resumed_run_goes_on_in_the_streams_of_gradient_times():
     """A push of three steps has used three of its node's times."""
     workers = cluster(node(1e-3, noise=NOISE), node(2e-3, noise=NOISE))
     made = experiment("method=fedasync", "workload=phantom", coordination={"period": 3}, cluster=workers, budget={"updates": 9})
-    run = simulate(made)
+    run = simulate(made, saved=True)
 
     for checkpoint, upto in zip(run.checkpoints, range(1, 10), strict=True):
         pushes = [c.rank for group in run.applied[:upto] for c in group]

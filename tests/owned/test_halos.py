@@ -289,12 +289,12 @@ def test_a_region_that_dies_gives_its_ranges_back():
 def test_a_resumed_run_keeps_both_tiers_momentum_and_begins_with_the_global_weights():
     """Each local server's memory is that of its checkpoint, and what it sends its workers first are the committed weights."""
     made = short("halos", "workload=quadratic", dtype="float64", budget={"epochs": 9})
-    whole = simulate(made)
+    whole = simulate(made, saved=True)
     taken = whole.checkpoints[3]
 
     assert [rank.rank for rank in taken.ranks] == [0, 1, 2, 3, 4, 5]
     assert all(rank.optimizer["num_pushes"] > 0 and rank.optimizer["momentum_buffer"].abs().max() > 0 for rank in taken.ranks[3:])
-    rest, fresh = (simulate(made, checkpoint=checkpoint) for checkpoint in (taken, replace(taken, ranks=())))
+    rest, fresh = (simulate(made, checkpoint=checkpoint, saved=True) for checkpoint in (taken, replace(taken, ranks=())))
     assert not torch.equal(rest.states[0].weights, fresh.states[0].weights)
     assert made.coordination.num_regions == 2
 

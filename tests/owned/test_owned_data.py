@@ -206,10 +206,10 @@ def test_a_run_that_is_resumed_loses_and_repeats_no_position(name: str, epochs: 
     if name in DROPS or (epochs == "aligned" and name in HANDS_OUT_AHEAD):
         pytest.skip("it drops gradients, or is refused")
     made = owned(name, "workload=phantom", epochs=epochs, budget={"epochs": 3})
-    whole = simulate(made)
+    whole = simulate(made, saved=True)
 
     for stop in range(0, len(whole.checkpoints), 3):
-        rest = simulate(made, checkpoint=whole.checkpoints[stop])
+        rest = simulate(made, checkpoint=whole.checkpoints[stop], saved=True)
 
         before = [c.batch for group in whole.applied[: stop + 1] for c in group]
         reached = cursors(rest)
@@ -221,10 +221,10 @@ def test_a_run_that_is_resumed_loses_and_repeats_no_position(name: str, epochs: 
 def test_a_synchronous_run_goes_on_as_if_it_had_never_stopped(name: str):
     """Bit by bit, from every version."""
     made = owned(name, "workload=quadratic", epochs="aligned", budget={"epochs": 3})
-    whole = simulate(made)
+    whole = simulate(made, saved=True)
 
     for checkpoint in whole.checkpoints:
-        rest = simulate(made, checkpoint=checkpoint)
+        rest = simulate(made, checkpoint=checkpoint, saved=True)
 
         assert not rest.states or torch.equal(rest.weights, whole.weights)
 
@@ -304,7 +304,7 @@ def settled(name: str, *choices: str, updates: int = 12_000, **keys: Any) -> tup
     made = experiment(
         f"method={name}", "partition=contiguous", "workload=phantom", *choices, **settings, data="owned", budget={"updates": updates}
     )
-    run = simulate(replace(made, workload=Q()), saved=False)
+    run = simulate(replace(made, workload=Q()))
     return float(torch.cat([state.weights for state in run.states[-800:]]).mean()), run.simulation.metrics.applied.weight_shares  # type: ignore[return-value]
 
 
@@ -417,14 +417,14 @@ def test_a_checkpoint_is_of_the_workers_whose_data_they_are():
         for count in (3, 2)
     )
     shared = short("asgd", "workload=phantom", budget={"epochs": 2})
-    half = simulate(three).checkpoints[4]
+    half = simulate(three, saved=True).checkpoints[4]
 
     with pytest.raises(ValueError, match=r"^the checkpoint is of a run of 3 workers, and with 2 the samples would be divided"):
-        simulate(two, checkpoint=half)
+        simulate(two, checkpoint=half, saved=True)
     with pytest.raises(ValueError, match=r"^data=shared cannot go on from a checkpoint of a run with data=owned"):
-        simulate(shared, checkpoint=half)
+        simulate(shared, checkpoint=half, saved=True)
     with pytest.raises(ValueError, match=r"^data=owned cannot go on from a checkpoint of a run with data=shared"):
-        simulate(three, checkpoint=simulate(shared).checkpoints[4])
+        simulate(three, checkpoint=simulate(shared, saved=True).checkpoints[4], saved=True)
 
 
 class Files(Pieces):
@@ -446,10 +446,10 @@ def test_pools_of_files_go_on_with_another_number_of_workers(name: str, before: 
         }
         run = short(name, "workload=quadratic", "partition=even", data="owned", **keys, budget={"epochs": 4})
         made.append(replace(run, partition=Files(sizes[:count])))
-    first = simulate(made[0])
+    first = simulate(made[0], saved=True)
     stop = len(first.checkpoints) // 2
 
-    rest = simulate(made[1], checkpoint=first.checkpoints[stop])
+    rest = simulate(made[1], checkpoint=first.checkpoints[stop], saved=True)
 
     batches = [c.batch for group in first.applied[: stop + 1] for c in group] + [c.batch for c in applied(rest)]
     assert tile_pools(batches, cursors(rest))

@@ -89,7 +89,6 @@ def test_rennala_makes_so_many_versions_a_second_in_world_q(batch: int, rate: fl
         experiment(
             "method=rennala", "workload=phantom", admission={"batch": batch}, cluster=workers, batch_size=4, budget={"updates": 800}
         ),
-        saved=False,
     )
 
     assert len(run.seconds) / run.seconds[-1] == pytest.approx(rate, rel=0.01)

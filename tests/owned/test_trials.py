@@ -133,8 +133,8 @@ def test_what_is_measured_is_part_of_the_state():
     made = experiment(
         "method=mindflayer", "workload=phantom", cluster=NOISY, batch_size=4, coordination={"within": 4.0}, budget={"updates": 8}
     )
-    whole = simulate(made)
-    rest = simulate(made, checkpoint=whole.checkpoints[3])
+    whole = simulate(made, saved=True)
+    rest = simulate(made, checkpoint=whole.checkpoints[3], saved=True)
 
     assert [trials for _, trials in whole.states[3].measured.values()] == [8] * 4
     assert [trials for _, trials in rest.states[-1].measured.values()] == [16] * 4
