@@ -201,13 +201,13 @@ def test_a_finished_run_can_be_continued_with_a_larger_budget(admission: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [1, 2, 5, 10, 30])
+@pytest.mark.parametrize("n", [1, 5, 30])
 def test_softsync_is_n_versions_late_on_average_and_hardly_ever_more_than_2n(n: int):
     """30 equal noisy workers, arXiv 1511.05950: mean staleness (N−1)n/N within a tenth, and P(τ > 2n) < 1e-3."""
     workers = cluster(node(1.0, count=30, noise=NOISE))
     size = 30 // n
 
-    run = simulate(served("softsync", admission={"n": n}, cluster=workers, batch_size=30, budget={"updates": 6000 // size}))
+    run = simulate(served("softsync", admission={"n": n}, cluster=workers, batch_size=30, budget={"updates": 4000 // size}))
 
     taus = staleness(run, after=4 * n)
     assert {len(group) for group in run.applied} == {size}

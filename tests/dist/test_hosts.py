@@ -226,7 +226,15 @@ def without_gloos(text: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["lose a worker", "interrupt", "kill the first launcher", "kill the second launcher"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "lose a worker",
+        pytest.param("interrupt", marks=pytest.mark.long),
+        pytest.param("kill the first launcher", marks=pytest.mark.long),
+        "kill the second launcher",
+    ],
+)
 def test_no_process_is_left_on_any_host(end: str, launchers: Any, tmp_path: Path) -> None:
     """Whoever ends: both launchers say it in one sentence, and nothing unfinished is left."""
     both = launchers("budget.epochs=1000000")
