@@ -218,6 +218,94 @@ def test_a_study_of_a_claim_tunes_every_method_by_the_same_budget(study: Path, l
             assert [int(row["seed"]) for row in results.runs(regime, method, tuned=False)] == [0, 1, 2, 3, 4]
 
 
+COMPOSED = STUDIES / "06-compositions"
+
+
+def test_study_06_reports_what_its_runs_say(load: Load, tmp_path: Path) -> None:
+    """Its tables follow from its runs, in which all that is reported has the same five seeds."""
+    for path in COMPOSED.glob("*.csv"):
+        shutil.copy(path, tmp_path)
+
+    load(COMPOSED, "evaluate").main(["--folder", str(tmp_path)])
+
+    assert (tmp_path / "tables.md").read_text(encoding="utf-8") == (COMPOSED / "tables.md").read_text(encoding="utf-8")
+    seeds = Counter(int(row["seed"]) for row in rows(COMPOSED / "results.csv") if row["stage"] == "fresh")
+    assert sorted(seeds) == [0, 1, 2, 3, 4]
+    assert len(set(seeds.values())) == 1
+
+
+def test_study_06_tunes_every_composition_by_the_same_budget(load: Load) -> None:
+    """All settings on one seed and at least the best four on two more; a search tries as many settings as the plain methods have."""
+    train, compositions = load(COMPOSED, "train"), load(COMPOSED, "compositions")
+    found = rows(COMPOSED / "results.csv")
+    plain = set(map(str, compositions.PLAIN.values()))
+
+    for regime in train.regimes():
+        runs = train.here(found, regime)
+        searched = {(row["composition"], row["momentum"], row["rate"]) for row in runs if row["stage"] == "search"}
+        assert len(searched) == train.TRIALS == sum(len(train.RATES[m]) for made in compositions.PLAIN.values() for m in made.momenta)
+        for composition in train.tuned_here(found, regime):
+            tried = [row for row in runs if row["composition"] == composition and row["stage"] != "fresh"]
+            settings = Counter((float(row["momentum"]), float(row["rate"])) for row in tried)
+            momenta = compositions.Composition.of(composition).momenta
+            assert set(settings) >= {(momentum, rate) for momentum in momenta for rate in train.RATES[momentum]}
+            assert sum(count == 3 for count in settings.values()) >= train.BEST
+        assert plain <= {row["composition"] for row in runs}
+
+
+def test_study_06_chooses_without_the_seeds_that_judge(load: Load) -> None:
+    """With other losses on these, the same settings, winners and best plain methods are chosen."""
+    evaluate = load(COMPOSED, "evaluate")
+    found = rows(COMPOSED / "results.csv")
+    others = [row | {"loss": str(index % 7 + 0.1)} if row["stage"] == "fresh" else row for index, row in enumerate(found)]
+    first, second = evaluate.Results(found), evaluate.Results(others)
+
+    for regime in first.regimes():
+        assert first.winner(regime) == second.winner(regime)
+        assert first.best_plain(regime) == second.best_plain(regime)
+        assert [first.chosen(regime, made) for made in first.compositions()] == [
+            second.chosen(regime, made) for made in first.compositions()
+        ]
+        assert first.numbers(regime, first.winner(regime), "loss") != second.numbers(regime, first.winner(regime), "loss")
+
+
+def test_study_06_can_run_whatever_a_search_may_suggest(load: Load) -> None:
+    """Every combination of choices that its space has, and no plain method is outside it."""
+    train, compositions = load(COMPOSED, "train"), load(COMPOSED, "compositions")
+    regime = train.Trial(0, 8, "1:4", "by speed", momentum=0.9, rate=0.01)
+    every = [
+        compositions.Composition(versions, split, weights, delays)
+        for versions in compositions.VERSIONS
+        for split in compositions.SPLITS
+        for delays in compositions.corrections(versions)
+        for weights in compositions.weights(versions, split, delays)
+    ]
+
+    experiments = [replace(regime, composition=str(made)).experiment("none") for made in every]
+
+    assert len({repr((made.coordination, made.local_optimizer)) for made in experiments}) == len(every) == 126
+    assert set(compositions.PLAIN.values()) | {compositions.PILOT} <= set(every)
+
+
+def test_study_06_stretches_a_cluster_and_nothing_else_changes(load: Load) -> None:
+    """Everything takes as many times as long, so the same versions are made of the same gradients."""
+    train, measure, training = load(COMPOSED, "train"), load(COMPOSED, "measure"), load(COMPOSED, "training")
+    trial = train.Trial(0, 4, "1:4", "shared", "every_gradient, dbs, means, no correction", rate=0.05)
+    once = trial.experiment("none")
+    longer = replace(
+        once,
+        cluster=measure.stretched(training.cluster("1:4", 4), 60.0),
+        budget=replace(once.budget, seconds=60.0 * trial.seconds),
+        evaluate_every_seconds=60.0 * trial.seconds,
+    )
+
+    first, second = (train.Simulation(made).run() for made in (once, longer))
+
+    assert second["seconds"] == pytest.approx(60.0 * first["seconds"])
+    assert second["final"] == pytest.approx(first["final"])
+    assert second["num_updates"] == first["num_updates"] > 20
+
+
 def test_a_study_goes_on_where_it_was_stopped(load: Load, tmp_path: Path) -> None:
     """A run that is in the table is not made again, and a row that was not finished is."""
     common = load(SCALE, "common")

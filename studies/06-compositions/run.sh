@@ -1,0 +1,16 @@
+#!/bin/sh
+# About 20 minutes on one core, with MNIST/raw in the folder data of the repository, or --data-root FOLDER. Stopped and started again, it goes on:
+# results.csv keeps every run that is complete. From nothing: rm results.csv
+# --quick takes 30 seconds: digits in the place of MNIST, one cluster, a short search, two seeds, into runs/studies/06-compositions.
+set -eu
+cd "$(dirname "$0")"
+python=${PYTHON:-python}
+export PYTHONPATH="..${PYTHONPATH:+:$PYTHONPATH}"
+folder=.
+if [ "${1:-}" = --quick ]; then
+    folder=../../runs/studies/06-compositions
+fi
+"$python" train.py "$@" --folder "$folder"
+"$python" measure.py "$@" --folder "$folder"
+"$python" evaluate.py --folder "$folder"
+"$python" plot.py --folder "$folder"
