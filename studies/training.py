@@ -97,6 +97,20 @@ class Run:
         model, _, count = self.workload.partition(" ")
         return CachedMNIST(model=model, data_root=data_root, num_samples=int(count))
 
+    def cluster(self) -> Cluster:
+        """Its nodes and links."""
+        return cluster(self.speeds, self.num_nodes)
+
+    @property
+    def schedule(self) -> Recipe | None:
+        """Of the rate."""
+        return None
+
+    @property
+    def local_optimizer(self) -> OptimizerRecipe | None:
+        """Of the workers' local steps, in methods that take some."""
+        return None
+
     @property
     def num_samples(self) -> int:
         """Of the training set."""
@@ -119,17 +133,16 @@ class Delays(Recorder):
             self.of[contribution.rank].append(contribution.staleness)
 
 
-def train(run: Run, coordination: Coordination, data_root: str, *, momentum: float) -> dict[str, object]:
-    """Train in virtual time; what FOUND names, losses on the training set, accuracies on the test set."""
-    points: list[Point] = []
+def experiment(run: Run, coordination: Coordination, data_root: str, *, momentum: float) -> Experiment:
+    """The run as hetsim takes it: evaluated after half of the epochs, at their end, and at each multiple of the equal time."""
     partition = PARTITIONS[run.data]
-    sgd = Recipe("torch.optim.SGD", {"lr": run.rate, "momentum": momentum})
-    experiment = Experiment(
+    return Experiment(
         method=run.method.partition(" ")[0],
         coordination=coordination,
-        cluster=cluster(run.speeds, run.num_nodes),
+        cluster=run.cluster(),
         workload=run.load(data_root),
-        optimizer=OptimizerRecipe(sgd),
+        optimizer=OptimizerRecipe(Recipe("torch.optim.SGD", {"lr": run.rate, "momentum": momentum}), run.schedule),
+        local_optimizer=run.local_optimizer,
         budget=Budget(epochs=run.epochs),
         batch_size=BATCH,
         seed=run.seed,
@@ -139,10 +152,15 @@ def train(run: Run, coordination: Coordination, data_root: str, *, momentum: flo
         evaluate_every_seconds=run.ideal_seconds,
         trace="none",
         pictures=False,
-        watch=points.append,
     )
+
+
+def train(run: Run, coordination: Coordination, data_root: str, *, momentum: float) -> dict[str, object]:
+    """Train in virtual time; what FOUND names, losses on the training set, accuracies on the test set."""
+    points: list[Point] = []
     delays = Delays(run.num_nodes)
-    summary = Simulation(experiment, [delays]).run()
+    one = replace(experiment(run, coordination, data_root, momentum=momentum), watch=points.append)
+    summary = Simulation(one, [delays]).run()
     halfway = next(point for point in points if point.samples >= run.num_samples * run.epochs / 2)
     in_time = next((point for point in points if point.seconds >= run.ideal_seconds), points[-1])
     found: dict[str, object] = {}
