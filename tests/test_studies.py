@@ -187,17 +187,18 @@ def test_study_04_measures(load: Load, tmp_path: Path) -> None:
 
 
 DYNAMIC, WEIGHTED, SCALE = (STUDIES / name for name in ("01-dynamic-batch-size", "03-gradient-weighting", "05-scale"))
+DELAY = STUDIES / "02-one-step-delay"
 
 
-@pytest.mark.parametrize("study", [DYNAMIC, WEIGHTED, SCALE], ids=lambda study: study.name)
+@pytest.mark.parametrize("study", [DYNAMIC, DELAY, WEIGHTED, SCALE], ids=lambda study: study.name)
 def test_a_study_of_a_claim_reports_what_its_runs_say(study: Path, load: Load, tmp_path: Path) -> None:
-    """Its tables follow from results.csv, in which every run has as many seeds as any other."""
+    """Its tables follow from results.csv, in which every run in virtual time has as many seeds as any other."""
     shutil.copy(study / "results.csv", tmp_path)
 
     load(study, "evaluate").main(["--folder", str(tmp_path)])
 
     assert (tmp_path / "tables.md").read_text(encoding="utf-8") == (study / "tables.md").read_text(encoding="utf-8")
-    seeds = Counter(int(row["seed"]) for row in rows(study / "results.csv"))
+    seeds = Counter(int(row["seed"]) for row in rows(study / "results.csv") if row.get("backend") != "dist")
     assert set(seeds) >= set(range(5))
     assert len({seeds[seed] for seed in range(5)}) == 1
 
@@ -306,6 +307,22 @@ def test_study_06_stretches_a_cluster_and_nothing_else_changes(load: Load) -> No
     assert second["num_updates"] == first["num_updates"] > 20
 
 
+def test_study_02_tunes_every_method_by_the_same_budget(load: Load) -> None:
+    """Twelve settings with two tuning seeds for each method, where it is tuned; the best and the common one with five others."""
+    train, evaluate = load(DELAY, "train"), load(DELAY, "evaluate")
+    results = evaluate.Results(rows(DELAY / "results.csv"))
+
+    for regime, methods in results.regimes.items():
+        for method in methods:
+            one = replace(regime, method=method)
+            tuning = [row for row in train.of(results.table, train.tuned_in(one)) if int(row["seed"]) in train.TUNING_SEEDS]
+            found = Counter(tuple(float(row[name]) for name in ("momentum", "rate", "local_rate")) for row in tuning)
+            assert found == dict.fromkeys(train.settings(method), 2)
+            assert len(found) == 12
+            for setting in (train.tuned(results.table, one), train.common(method)):
+                assert [int(row["seed"]) for row in results.runs(one, setting)] == [0, 1, 2, 3, 4]
+
+
 def test_a_study_goes_on_where_it_was_stopped(load: Load, tmp_path: Path) -> None:
     """A run that is in the table is not made again, and a row that was not finished is."""
     common = load(SCALE, "common")
@@ -338,6 +355,31 @@ def test_study_01_equal_steps_make_delays_uniform(load: Load) -> None:
 
     assert delays["asgd"][0] > 5 * delays["asgd"][-1]
     assert max(delays["dbs_sgd"]) < 1.5 * min(delays["dbs_sgd"])
+
+
+@pytest.mark.parametrize("links", ["private", "shared", "ring"])
+def test_study_02_a_delay_takes_the_longer_part(load: Load, links: str) -> None:
+    """Without noise, synchronous SGD takes a gradient and its communication, OD-SGD the longer of both."""
+    cases = load(DELAY, "cases")
+    alone = cases.SHARE * cases.PER_SAMPLE
+
+    for ratio in (0.5, 2.0):
+        run = cases.Run("phantom", 4, "1:1 steady", "shared", method="", epochs=0, links=links, ratio=ratio)
+        rates = {method: replace(run, method=method).time()["samples_per_second"] for method in ("ssgd", "od_sgd")}
+        assert rates["ssgd"] == pytest.approx(4 * cases.SHARE / (alone * (1 + ratio)), rel=0.03)
+        assert rates["od_sgd"] == pytest.approx(4 * cases.SHARE / (alone * max(1, ratio)), rel=0.03)
+
+
+def test_study_02_links_and_speeds_change_only_the_clock_of_od_sgd(load: Load) -> None:
+    """On a ring and with unequal nodes it ends with the same loss as around a server with equal ones: so it is tuned once."""
+    cases = load(DELAY, "cases")
+    run = cases.Run("digits", 4, "1:1", "shared", method="od_sgd", epochs=6, rate=0.05, local_rate=0.1, momentum=0.9)
+
+    one, ring, slow = (other.make("none") for other in (run, replace(run, links="ring"), replace(run, speeds="1:4", ratio=0.3)))
+
+    assert ring["loss"] == pytest.approx(one["loss"], rel=1e-3)
+    assert slow["loss"] == one["loss"]
+    assert slow["samples_per_second"] < 0.5 * one["samples_per_second"]
 
 
 def test_study_03_weighted_means_are_the_gradient_of_the_whole_batch(load: Load) -> None:
