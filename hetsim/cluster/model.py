@@ -171,6 +171,8 @@ class Outages:
     seconds_to_crash: Distribution | None = None
     seconds_to_repair: Distribution | None = None
     """None: it does not return."""
+    hangs: frozenset[float] = frozenset()
+    """The beginnings of those outages in which its process is stopped, and gives no sign of life, rather than ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +182,14 @@ class Faults:
     detection_seconds: float = 0.0
     regroup_seconds: float = 0.0
     nodes: Mapping[int, Outages] = field(default_factory=dict)
+    lost_after_seconds: float = 10.0
+    """Until a node that gives no sign of life counts as lost."""
+    pauses: Mapping[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    """(from, until) in seconds, in order, at which a node is stopped for less than that, and only computes nothing."""
+
+    def detection_of(self, rank: int, start: float) -> float:
+        """Seconds from the beginning of an outage until the others know it."""
+        return self.lost_after_seconds if start in self.nodes[rank].hangs else self.detection_seconds
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 from hetsim import checks
+from hetsim.dist.faults import check_faults
 from hetsim.dist.interface import LOOPBACK, interface_to
 from hetsim.dist.launch import launch
 from hetsim.dist.launched import is_launched, launched
@@ -29,6 +30,7 @@ class Processes(Backend):
     library is NCCL where each rank has a GPU of its own, otherwise gloo. Without padding, a gradient that can be given up is computed
     `micro_batch` samples at a time, and given up between two of these; null: it is computed to its end. Sums in parts have other last bits,
     and batch norm other statistics.
+    Each process gives a sign of life every `heartbeat_seconds`, and counts as lost after `lost_after_seconds` without one.
     """
 
     emulate: Emulation | None = None
@@ -36,6 +38,8 @@ class Processes(Backend):
     port: int | None = None
     reduction: str = "ordered"
     micro_batch: int | None = None
+    heartbeat_seconds: float = 0.5
+    lost_after_seconds: float = 10.0
 
     name: ClassVar[str] = "dist"
 
@@ -45,6 +49,13 @@ class Processes(Backend):
         checks.choice("backend.reduction", self.reduction, ("ordered", "native"))
         if self.micro_batch is not None:
             checks.whole("backend.micro_batch", self.micro_batch)
+        checks.seconds("backend.heartbeat_seconds", self.heartbeat_seconds)
+        checks.seconds("backend.lost_after_seconds", self.lost_after_seconds)
+        if not 0 < 2 * self.heartbeat_seconds <= self.lost_after_seconds:
+            raise ValueError(
+                f"backend.lost_after_seconds={self.lost_after_seconds:g} must be at least twice "
+                f"backend.heartbeat_seconds={self.heartbeat_seconds:g}, which must be above 0: raise the one, or lower the other"
+            )
         interfaces = [name for _, name in socket.if_nameindex()]
         if self.interface is not None and self.interface not in interfaces:
             raise ValueError(
@@ -60,8 +71,9 @@ class Processes(Backend):
         one_host = here is None or here.one_host
         interface = self.interface or (LOOPBACK if here is None or one_host else interface_to(here.address, here.port))
         return Settings(
-            interface=interface, emulate=self.emulates, reduction=self.reduction, micro_batch=self.micro_batch, one_host=one_host
-        )
+            interface=interface, emulate=self.emulates, reduction=self.reduction, micro_batch=self.micro_batch, one_host=one_host,
+            heartbeat_seconds=self.heartbeat_seconds, lost_after_seconds=self.lost_after_seconds,
+        )  # fmt: skip
 
     @property
     def emulates(self) -> Emulation:
@@ -75,8 +87,8 @@ class Processes(Backend):
     def check(self, experiment: Experiment) -> None:
         super().check(experiment)
         check_devices(experiment)
-        if experiment.cluster.faults.nodes:
-            raise ValueError("cluster.faults are simulated only: take backend=sim, or cluster.faults=null")
+        if experiment.cluster.faults.nodes or experiment.cluster.faults.pauses:
+            check_faults(experiment, lost_after=self.lost_after_seconds)
         if self.micro_batch is not None and not experiment.coordination.gives_up_gradients:
             raise ValueError(
                 f"backend.micro_batch={self.micro_batch} would do nothing, as method={experiment.method} gives up no gradient: leave it out"

@@ -64,6 +64,7 @@ class FakeTransport(Transport):
         self.network = network
         self.rank = rank
         self.size = network.size
+        self.members = range(network.size)
         self.background: Transport = self
         self.control: Transport = self
         self._lane = lane

@@ -11,14 +11,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hetsim.dist.faults import Schedule, is_elastic
 from hetsim.dist.quota import remove_leftovers
 from hetsim.dist.settings import Settings
-from hetsim.errors import RunFailed, RunStopped
+from hetsim.dist.started import Started
+from hetsim.dist.supervision import GRACE_SECONDS, Child, Supervision
+from hetsim.errors import RunFailed
 from hetsim.results.folder import abandon
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment
@@ -26,8 +29,7 @@ from hetsim.runtime.experiment import Experiment
 PRELOAD = ["torch", "hetsim.cli.build", "hetsim.dist.process"]
 """Modules that each process would take seconds to import."""
 
-GRACE_SECONDS = 3.0
-"""Seconds that other processes have to report their errors after the first one, and that a process has to end."""
+NO_FORKSERVER = "the process that forks one for each rank was killed, perhaps for lack of memory: the run is lost"
 
 UNKNOWN_STATUS = 255
 """The exit status that multiprocessing reports of a process, living or not, once the forkserver has ended. Its pipe tells which."""
@@ -39,38 +41,56 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     listening = listen(port)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOAD, *experiment.imports])
-    pipes = [context.Pipe(duplex=False) for _ in range(experiment.num_ranks)]
-    processes = [
-        context.Process(
-            target=_child,
-            args=(experiment, folder, config, settings, rank, listening, listening.getsockname()[1], sender),
-            name=f"hetsim rank {rank}",
-            daemon=True,
-        )
-        for rank, (_, sender) in enumerate(pipes)
-    ]
-    receivers = [receiver for receiver, _ in pipes]
+    schedule, elastic = Schedule(experiment), is_elastic(experiment)
+    members = tuple(rank for rank in range(experiment.num_ranks) if rank not in schedule.joins)
+    ours, keepers = context.Pipe()
+    about = (listening, keepers, dict.fromkeys(members, 0), settings.lost_after_seconds, saves)
+    keeper = Child(-1, 0, context.Process(target=_keep, args=about, name="hetsim store", daemon=True), ours)
+
+    def prepared(rank: int, incarnation: int, joins_at: float | None) -> tuple[Child, Connection]:
+        receiver, sender = context.Pipe(duplex=False)
+        where = Started(rank, incarnation, members, joins_at, address[1], elastic)
+        arguments = (experiment, folder, config, settings, where, sender)
+        process = context.Process(target=_child, args=arguments, name=f"hetsim rank {rank}", daemon=True)
+        return Child(rank, incarnation, process, receiver), sender
+
+    def start(*about: Any) -> Child:
+        child, sender = prepared(*about)
+        with _no_main():
+            started = _start([child.process])
+        sender.close()
+        if not started:
+            raise RunFailed(NO_FORKSERVER)
+        return child
+
+    address = listening.getsockname()
+    first = [prepared(rank, 0, schedule.joins.get(rank)) for rank in range(experiment.num_ranks)]
+    children = [child for child, _ in first]
     with contextlib.chdir(Path(__file__).parent):  # it imports PyTorch, see hetsim.libraries; its children go back
         _without_interrupts(forkserver.ensure_running)
     try:
         with _no_main():
-            started = _start(processes)
+            started = _start([keeper.process, *(child.process for child in children)])
         listening.close()
-        for _, sender in pipes:
+        for sender in (keepers, *(sender for _, sender in first)):
             sender.close()
         if not started:
-            raise RunFailed("the process that forks one for each rank was killed, perhaps for lack of memory: the run is lost")
-        leader = processes[experiment.leader].pid
-        assert leader is not None
+            raise RunFailed(NO_FORKSERVER)
+        supervision = Supervision(
+            experiment, children, keeper, start=start, elastic=elastic, schedule=schedule, lost_after=settings.lost_after_seconds
+        )
+        leader = children[experiment.leader].process.pid
         with StopRequest().by_signals(partial(os.kill, leader, signal.SIGUSR1)) if saves else contextlib.nullcontext():
-            return outcome(receivers, processes)
+            return supervision.outcome()
     except BaseException:
-        _end(processes, receivers, kill=saves)
+        _end([child.process for child in children], [child.pipe for child in children], kill=saves)
         abandon(folder)
         raise
     finally:
         listening.close()
-        _end(processes, receivers, kill=saves)
+        _end([child.process for child in children], [child.pipe for child in children], kill=saves)
+        ours.close()  # the keeper ends with it
+        _end([keeper.process], [], kill=saves)
         if settings.emulate == "quota":
             remove_leftovers()
 
@@ -96,7 +116,7 @@ def _end(processes: Sequence[Any], pipes: Sequence[Connection], *, kill: bool = 
         if process.is_alive():
             process.kill()
             process.join()
-    for process, pipe in zip(processes, pipes, strict=True):
+    for process, pipe in zip(processes, pipes, strict=False):
         if process.exitcode == UNKNOWN_STATUS and not _closed(pipe, 0):
             os.kill(process.pid, signal.SIGKILL)
             _closed(pipe, GRACE_SECONDS)
@@ -146,54 +166,13 @@ def listen(port: int | None) -> socket.socket:
     return listening
 
 
-def outcome(pipes: Sequence[Connection], processes: Sequence[Any]) -> dict[str, Any]:
-    """The summary. Raises the error of a process that is nearest to the cause: the one of the lowest number."""
-    summary: dict[str, Any] | None = None
-    reasons: list[tuple[int, Exception]] = []
-    reported: dict[int, bool] = {}
-    stopped: list[RunStopped] = []
-    while len(reported) < len(pipes):
-        open_pipes = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in reported}
-        ready = wait(list(open_pipes), GRACE_SECONDS if reasons else None)
-        if not ready:
-            break
-        for pipe in ready:
-            assert isinstance(pipe, Connection)
-            rank = open_pipes[pipe]
-            try:
-                order, answer = pipe.recv()
-            except EOFError:
-                processes[rank].join(GRACE_SECONDS)
-                order, answer = (
-                    1,
-                    RunFailed(f"the process of rank {rank} ended by itself (exit status {processes[rank].exitcode}): the run is lost"),
-                )
-            reported[rank] = True
-            if isinstance(answer, RunStopped):
-                stopped.append(answer)
-                continue
-            if isinstance(answer, Exception):
-                reasons.append((order, answer))
-            elif answer is not None:
-                summary = answer
-    if reasons:
-        raise min(reasons, key=lambda reason: reason[0])[1]
-    if stopped:
-        raise stopped[0]
-    assert summary is not None
-    return summary
+def _keep(*about: Any) -> None:
+    from hetsim.dist.keeper import keep
+
+    keep(*about)
 
 
-def _child(
-    experiment: Experiment,
-    folder: Path,
-    config: str,
-    settings: Settings,
-    rank: int,
-    listening: socket.socket,
-    port: int,
-    sender: Connection,
-) -> None:
+def _child(*about: Any) -> None:
     from hetsim.dist.process import child
 
-    child(experiment, folder, config, settings, rank=rank, listening=listening, port=port, sender=sender)
+    child(*about)

@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hetsim.dist.hosts import POLL_SECONDS, Call, Failure, Hosts, agree, open_store
-from hetsim.dist.launch import GRACE_SECONDS
 from hetsim.dist.launched import WATCH
 from hetsim.dist.stopping import LauncherStop
+from hetsim.dist.supervision import GRACE_SECONDS
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.runtime.checkpointing import STOPPED
 

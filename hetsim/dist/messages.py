@@ -24,6 +24,7 @@ from typing import Any, overload
 import torch
 
 from hetsim.dist.emulator import LinkEmulator
+from hetsim.dist.over import RunOver
 from hetsim.dist.pace import Pace, realtime_threads, reduce_timer_slack
 from hetsim.dist.shared_links import SharedLinks
 from hetsim.dist.transport import Transport, as_tensor
@@ -44,10 +45,12 @@ Outgoing = tuple[torch.Tensor, Callable[[], Any]]
 class Arrival(Message):
     """A message that has arrived, and when it was sent and is due, in seconds of the host's clock."""
 
-    __slots__ = ("due_at", "sent_at")
+    __slots__ = ("due_at", "lost", "sent_at")
 
     due_at: float
     sent_at: float
+    lost: bool
+    """Whether it stands for a message that will not come: its source is lost."""
 
 
 class Held:
@@ -71,13 +74,22 @@ class Mailbox:
 
     If messages are to share `links`, the mailbox of the server emulates that; `serves` says whether this is that one. Payloads are sent
     from `device`, and those received are in the CPU's memory.
+
+    If it `goes_on` without lost peers, the loss of each is raised once, after what had arrived from it, and what is sent to it is dropped;
+    a new process of its rank may `connect`. On a worker that `joins` a run under way, RunOver is raised if that has ended.
     """
 
     def __init__(
         self, transport: Transport, peers: Iterable[int], seconds: Callable[[int, int], float], pace: Pace, *, began: float,
         links: SharedLinks | None = None, serves: bool = False, device: Device | None = None,
+        goes_on: bool = False, joins: bool = False,
     ) -> None:  # fmt: skip
         self._transport = transport
+        self._goes_on = goes_on
+        self._joins = joins
+        self._closing = self._abandoned = False
+        self.on_loss: Callable[[int], object] = lambda _: None
+        """Called at the loss of a peer that the mailbox goes on without."""
         self._device = device or CPU()
         self._seconds = seconds
         self._began = began
@@ -90,7 +102,8 @@ class Mailbox:
         self._ended: set[int] = set()
         self._serial = itertools.count()
         self._outbox: dict[int, SimpleQueue[Outgoing | None]] = {peer: SimpleQueue() for peer in peers}
-        self._held = {peer: Held() for peer in self._outbox if links is not None and links.carries(peer, transport.rank)}
+        self._links = links
+        self._held = {peer: Held() for peer in self._outbox if self._carries(peer)}
         self._emulator = LinkEmulator(links, pace, self.fail) if links is not None and serves else None
         self.on_ask: Callable[[int], None] | None = None
         """What `receive` calls, with a version, where the server has asked for this rank's state."""
@@ -100,14 +113,51 @@ class Mailbox:
         """Messages given to `send`, by receiver."""
         self.num_arrived = dict.fromkeys(self._outbox, 0)
         """Messages that have arrived, by sender."""
-        self._listeners = [Thread(target=self._listen, args=(peer,), daemon=True) for peer in self._outbox]
-        self._senders = [Thread(target=self._deliver, args=(peer,), daemon=True) for peer in self._outbox]
+        self.links: dict[int, Transport] = {}
+        """By which each peer is reached, also one that is lost."""
+        self._threads: dict[int, list[Thread]] = {}
         with realtime_threads():
-            for thread in (*self._listeners, *self._senders):
-                thread.start()
+            for peer in self._outbox:
+                self._start(peer, transport)
+
+    def _carries(self, peer: int) -> bool:
+        return self._links is not None and self._links.carries(peer, self._transport.rank)
+
+    @property
+    def present(self) -> list[int]:
+        """The peers that are not lost."""
+        with self._arrived:
+            return sorted(self._outbox.keys() - self._lost)
+
+    def connect(self, peer: int, link: Transport) -> bool:
+        """A new process of this rank is reached by this link from now on. False if the run has ended."""
+        self.lose(peer)
+        with self._arrived, realtime_threads():
+            if self._closing:
+                return False
+            self._lost.discard(peer)
+            self._ended.discard(peer)
+            self._outbox[peer] = SimpleQueue()
+            if self._carries(peer):
+                self._held[peer] = Held()
+            self.num_sent[peer] = self.num_arrived[peer] = 0
+            self._start(peer, link)
+            return True
+
+    def _start(self, peer: int, link: Transport) -> None:
+        self.links[peer] = link
+        queue = self._outbox[peer]
+        self._threads[peer] = [
+            Thread(target=self._deliver, args=(peer, queue, link), daemon=True),
+            Thread(target=self._listen, args=(peer, link), daemon=True),
+        ]
+        for thread in self._threads[peer]:
+            thread.start()
 
     def send(self, to: int, header: dict[str, Any], payload: Any, *, at: float) -> None:
         """Send a message without waiting, also for the device; `at` counts as the moment at which it was sent."""
+        if self._goes_on and to in self._lost:
+            return
         self._outbox[to].put((encoded({**header, "sent_at": at - self._began}, payload), self._device.begin_fetch(payload)))
         self.num_sent[to] += 1
         if self._emulator is not None and self._emulator.carries(self._transport.rank, to):
@@ -136,6 +186,8 @@ class Mailbox:
                 now = self.pace.clock()
                 if first is not None and due <= min(now, until):
                     self._inbox.remove(first)
+                    if first[2].lost:
+                        raise PeerLost.of(first[2].source)
                     return first[2]
                 if until <= now:
                     return None
@@ -183,10 +235,21 @@ class Mailbox:
         """Report to all peers that this program has ended, and wait until all of theirs have."""
         if self._emulator is not None:
             self._emulator.wait_for_all()
+        with self._arrived:
+            self._closing = True
         for queue in self._outbox.values():
             queue.put(None)
-        for thread in (*self._senders, *self._listeners):
+        for thread in itertools.chain.from_iterable(self._threads[peer] for peer in self.present):
             thread.join()
+        if self._emulator is not None:
+            self._emulator.stop()
+
+    def abandon(self, error: Exception) -> None:
+        """Let `receive` raise this error, and the threads end, once their connections are shut down; the program has not ended."""
+        self._abandoned = True
+        self.fail(error)
+        for queue in self._outbox.values():
+            queue.put(None)
         if self._emulator is not None:
             self._emulator.stop()
 
@@ -200,40 +263,45 @@ class Mailbox:
         if held and self._emulator is not None:  # it tells when they have come, also of a peer that is lost by then
             return
         gone = self._lost if source is None else self._lost & {source}
-        if gone:
+        if self._goes_on:
+            peers = peers - gone
+        elif gone:
             raise PeerLost(f"rank {min(gone)} is gone: its process ended or its connection broke")
         if held:
             return
         if peers and self._ended.issuperset(peers):
+            if self._joins:
+                raise RunOver
             whose = "all other programs have" if source is None else f"the program of rank {source} has"
             raise RunFailed(f"rank {self._transport.rank} waits for a message, but {whose} ended: no message can come")
 
-    def _deliver(self, peer: int) -> None:
+    def _deliver(self, peer: int, queue: SimpleQueue[Outgoing | None], link: Transport) -> None:
         try:
-            while self._deliver_next(peer):
+            while self._deliver_next(peer, queue, link):
                 pass
-            self._transport.send(encoded({GOODBYE: 1}, None), peer)
+            if not self._abandoned:
+                link.send(encoded({GOODBYE: 1}, None), peer)
         except PeerLost:
-            self.lose(peer)
+            self.lose(peer, link)
         except Exception as error:
             self.fail(error)
 
-    def _deliver_next(self, peer: int) -> bool:
+    def _deliver_next(self, peer: int, queue: SimpleQueue[Outgoing | None], link: Transport) -> bool:
         """Send the next message, if one more comes. A function of its own, so that no payload is kept while the queue is empty."""
-        if (item := self._outbox[peer].get()) is None:
+        if (item := queue.get()) is None:
             return False
         header, fetched = item
-        self._transport.send(header, peer)
+        link.send(header, peer)
         if (payload := fetched()) is not None:
-            self._transport.send(as_tensor(payload), peer)
+            link.send(as_tensor(payload), peer)
         return True
 
-    def _listen(self, peer: int) -> None:
+    def _listen(self, peer: int, link: Transport) -> None:
         reduce_timer_slack()
         packed = torch.empty(HEADER_BYTES, dtype=torch.uint8)
         try:
             while True:
-                self._transport.receive(packed, peer)
+                link.receive(packed, peer)
                 header, payload = decoded(packed, self._device.empty)
                 if GOODBYE in header:
                     self._end(peer)
@@ -242,23 +310,26 @@ class Mailbox:
                     self._left(peer, header[LEFT_AT] + self._began, self.pace.clock())
                     continue
                 if STATE_AT in header or STATE_OF in header:
-                    self._about_states(peer, header, payload)
+                    self._about_states(peer, header, payload, link)
                     continue
                 if self._emulator is not None and peer in self._held:
                     at = header["sent_at"] + self._began
-                    self._emulator.begin(peer, self._transport.rank, nbytes(payload), at, partial(self._left, peer))
+                    self._emulator.begin(peer, self._transport.rank, nbytes(payload), at, partial(self._left, peer, held=self._held[peer]))
                 if payload is not None:
-                    self._transport.receive(as_tensor(payload), peer)
-                self.arrive(peer, header, payload)
+                    link.receive(as_tensor(payload), peer)
+                with self._arrived:
+                    if self._goes_on and (peer in self._lost or self.links[peer] is not link):
+                        return  # its loss was told, so its range may have been handed out again
+                    self.arrive(peer, header, payload)
         except PeerLost:
-            self.lose(peer)
+            self.lose(peer, link)
         except Exception as error:
             self.fail(error)
 
-    def _about_states(self, peer: int, header: dict[str, Any], payload: Any) -> None:
+    def _about_states(self, peer: int, header: dict[str, Any], payload: Any, link: Transport) -> None:
         """The server asks for this rank's state, or a worker has sent its own."""
         if payload is not None:
-            self._transport.receive(payload, peer)
+            link.receive(payload, peer)
         with self._arrived:
             if payload is None:
                 self._versions.append(header[STATE_AT])
@@ -279,9 +350,11 @@ class Mailbox:
                     due = header["sent_at"] + self._began + self._seconds(source, nbytes(payload))
                 self._put(source, header, payload, now, due)
 
-    def _left(self, source: int, end: float, known: float | None = None) -> None:
+    def _left(self, source: int, end: float, known: float | None = None, *, held: Held | None = None) -> None:
         """The transfer of this peer's next held message has ended at this moment, which is known since then or the other moment."""
         with self._arrived:
+            if held is not None and held is not self._held[source]:
+                return  # of a process that is lost
             self._held[source].ends.append((end, end if known is None else known))
             self._match(source)
 
@@ -295,6 +368,7 @@ class Mailbox:
     def _put(self, source: int, header: dict[str, Any], payload: Any, now: float, due: float) -> None:
         """Put a message that is here now into the inbox, with the time at which it is due."""
         message = Arrival(source, header, payload)
+        message.lost = False
         message.sent_at = header.pop("sent_at") + self._began
         if self.pace.pad:
             due = self._latest[source] = max(due, self._latest.get(source, due))  # no message overtakes another from the same peer
@@ -304,9 +378,19 @@ class Mailbox:
         self.num_arrived[source] = self.num_arrived.get(source, 0) + 1
         self._arrived.notify_all()
 
-    def lose(self, peer: int) -> None:
-        """This peer is gone: `receive` raises PeerLost once its messages are read."""
+    def lose(self, peer: int, link: Transport | None = None) -> None:
+        """This peer is gone: `receive` raises PeerLost once its messages are read. Nothing, if it is reached by another link by now."""
         with self._arrived:
+            if link is not None and self.links.get(peer) is not link:
+                return
+            if self._goes_on and peer in self._outbox and peer not in self._lost:
+                notice = Arrival(peer, {})
+                notice.lost = True
+                self._inbox.append((max(self.pace.clock(), self._latest.get(peer, 0.0)), next(self._serial), notice))
+                if peer in self._held:
+                    self._held[peer] = Held()
+                self._outbox[peer].put(None)
+                self.on_loss(peer)
             self._lost.add(peer)
             self._arrived.notify_all()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
@@ -59,7 +59,7 @@ class RankRun:
         trace: Trace,
         *,
         rank: int,
-        transport: Transport,
+        transport: Transport | None,
         pace: Pace,
         reduction: Reduction | None = None,
         clocks: Clocks | None = None,
@@ -67,12 +67,14 @@ class RankRun:
         keep: Callable[[RankState], None] | None = None,
         recorders: Sequence[Recorder] = (),
         saver: Saver | None = None,
+        absent: Collection[int] = (),
         uncapped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
         micro_batch: int | None = None,
     ) -> None:
         self.experiment = experiment
         self.rank = rank
         self.transport = transport
+        """None: this rank joins a run under way."""
         self.pace = pace
         self.reduction = reduction
         self.clocks = clocks or Clocks.shared(experiment.num_ranks, leader=experiment.leader)
@@ -86,12 +88,14 @@ class RankRun:
         self.metrics = Metrics(experiment.num_workers, num_ahead=experiment.coordination.num_ahead, weights=experiment.weights_of(task))
         self.prepared = prepare(
             experiment, task, optimizers,
-            profile=lambda: measured_profile(experiment, task, transport, pace), checkpoint=checkpoint,
+            profile=lambda: Profile() if transport is None else measured_profile(experiment, task, transport, pace),
+            checkpoint=checkpoint, absent=absent,
         )  # fmt: skip
         resumed = self.prepared.checkpoint
         self.clocks.seconds_before = resumed.began
         self.saving: Saving | None = None
         if experiment.checkpoint.enabled:
+            assert transport is not None
             self.saving = Saving(experiment, rank, transport, trace, self.metrics.activity, clocks=self.clocks, saver=saver)
         if resumed.progress:
             self.metrics.activity[:] = activity_of(resumed, experiment.num_workers, experiment.coordination.num_ahead)
@@ -105,6 +109,7 @@ class RankRun:
         self.recorders: list[Recorder] = [self.metrics, trace, *recorders]
         self.last = self.prepared.start
         """The state that this rank committed last; of a worker of a server, that of the beginning."""
+        self.absent_at_end: frozenset[int] = frozenset()
         self.curve: LearningCurve | None = None
         self.history: History | None = None
         if rank == experiment.leader:
@@ -118,18 +123,12 @@ class RankRun:
         """Run this rank's program with those of the other ranks. `report(error)` is called on the leader if no rank can go on."""
         experiment, rank, transport = self.experiment, self.rank, self.transport
         coordination, num_workers = experiment.coordination, experiment.num_workers
+        assert transport is not None
         loss = warm_up(self.prepared, samples=-(-experiment.batch_size // num_workers))
         check_same_task(transport.control.gather_numbers(loss), experiment.workload.name)
         started = self.clocks.begin(transport, self.pace.clock)
         began = started - self.prepared.checkpoint.began  # when the run's clock was at 0
-        mailbox = None
-        if coordination.needs_server:
-            peers = experiment.peers(rank)
-            with self._uncapped():
-                mailbox = Mailbox(
-                    transport, peers, described_seconds(experiment, rank), self.pace, began=began,
-                    links=self.links, serves=rank == num_workers, device=self.prepared.task.device,
-                )  # fmt: skip
+        mailbox = self.mailbox(transport, began=began) if coordination.needs_server else None
         self.state = state = self.prepared.rank_state(rank)
         world = ProcessWorld(
             self.prepared, state, transport=transport, mailbox=mailbox, pace=self.pace, reduction=self.reduction,
@@ -140,7 +139,7 @@ class RankRun:
         leads = self.history is not None
         watch: Any = contextlib.nullcontext()
         if store is not None:
-            watch = StandstillWatch(store, rank, experiment.num_ranks, world.waiting, report if leads else None)
+            watch = StandstillWatch(store, rank, lambda: range(experiment.num_ranks), world.waiting, report if leads else None)
         program = coordination.program(Node(rank, num_workers, state.own), self.prepared.plan, self.prepared.start)
         with watch:
             self.pace.sleep_until(started)
@@ -170,6 +169,16 @@ class RankRun:
         assert self.curve is not None
         return seen_by_leader(self.history, self.metrics.applied, self.curve, profile_seconds=self.profile_seconds)
 
+    def mailbox(self, transport: Transport, *, began: float, goes_on: bool = False, joins: bool = False) -> Mailbox:
+        """This rank's mailbox among the members of the transport."""
+        experiment, rank = self.experiment, self.rank
+        peers = [peer for peer in experiment.peers(rank) if peer in transport.members]
+        with self._uncapped():
+            return Mailbox(
+                transport, peers, described_seconds(experiment, rank), self.pace, began=began,
+                links=self.links, serves=rank == experiment.num_workers, device=self.prepared.task.device, goes_on=goes_on, joins=joins,
+            )  # fmt: skip
+
     def close(self) -> None:
         """Close all recorders; on the leader, after the results of all ranks are collected."""
         if self.history is not None:
@@ -183,7 +192,8 @@ class RankRun:
         """The outcome, on the leader: once `metrics` has all ranks' activity, and the history is closed."""
         assert self.history is not None
         assert self.curve is not None
-        return Outcome.of(self.experiment, self.history, self.metrics, self.curve, profile_seconds=self.profile_seconds)
+        seconds = self.profile_seconds
+        return Outcome.of(self.experiment, self.history, self.metrics, self.curve, profile_seconds=seconds, absent=self.absent_at_end)
 
 
 def measured_profile(experiment: Experiment, task: Task, transport: Transport, pace: Pace) -> Profile:

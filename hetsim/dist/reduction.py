@@ -37,6 +37,8 @@ class Reduction(NamedTuple):
     library: Library
     main: Add
     second: Add
+    order: str
+    """As the key `backend.reduction` names it."""
 
     @classmethod
     def by_gloo(cls, transport: Transport, device: Device, order: str) -> Reduction:
@@ -46,7 +48,7 @@ class Reduction(NamedTuple):
             add = in_order(sums, order)
             return lambda value: device.place(add(as_tensor(device.fetch(value))))
 
-        return cls("gloo", through_cpu(transport), through_cpu(transport.background))
+        return cls("gloo", through_cpu(transport), through_cpu(transport.background), order)
 
     @classmethod
     def on_device(cls, sums: Sums, background: Sums, device: Device, order: str) -> Reduction:
@@ -56,7 +58,7 @@ class Reduction(NamedTuple):
             add = in_order(sums, order)
             return lambda value: add(device.place(as_tensor(value)))
 
-        return cls("nccl", there(sums), there(background))
+        return cls("nccl", there(sums), there(background), order)
 
 
 def in_order(sums: Sums, order: str) -> Callable[[torch.Tensor], torch.Tensor]:

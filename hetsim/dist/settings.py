@@ -22,5 +22,9 @@ class Settings:
     """How an all-reduce adds up: "ordered", by rank as the simulator does, or "native", as the library does."""
     micro_batch: int | None = None
     """The most samples of a gradient between two looks at whether it is given up; None: it is computed to its end."""
+    heartbeat_seconds: float = 0.5
+    """Between two signs of life of a rank."""
+    lost_after_seconds: float = 10.0
+    """Without one, after which a rank counts as lost."""
     one_host: bool = True
     """Whether all processes are known to be on one host, and so to share its clock; if not, they find out."""

@@ -12,7 +12,7 @@ a collective two polls are enough. A thread that does not get to poll, as on a b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from threading import Event, Thread
 from typing import Any, Protocol
@@ -58,11 +58,16 @@ class StandstillWatch:
     """Watches one rank, and on the leader all ranks. There the watching thread calls `report(error)` at a standstill."""
 
     def __init__(
-        self, store: Store, rank: int, num_ranks: int, look: Callable[[], Waiting | None], report: Callable[[RunFailed], None] | None
+        self,
+        store: Store,
+        rank: int,
+        ranks: Callable[[], Sequence[int]],
+        look: Callable[[], Waiting | None],
+        report: Callable[[RunFailed], None] | None,
     ) -> None:
         self._store = store
         self._rank = rank
-        self._num_ranks = num_ranks
+        self._ranks = ranks
         self._look = look
         self._report = report
         self._stopped = Event()
@@ -79,8 +84,8 @@ class StandstillWatch:
     def _watch(self) -> None:
         seen: Waiting | None = None
         poll = 0
-        first: list[dict[str, Any]] | None = None
-        polls: list[int] = []
+        first: dict[int, dict[str, Any]] | None = None
+        polls: dict[int, int] = {}
         since = 0
         while not self._stopped.wait(POLL_SECONDS):
             poll += 1
@@ -96,48 +101,51 @@ class StandstillWatch:
                     first = None
                 elif found[1] != first:
                     (polls, first), since = found, poll
-                elif all(now > then for now, then in zip(found[0], polls, strict=True)) and poll - since >= patience(found[1]):
+                elif all(now > polls[rank] for rank, now in found[0].items()) and poll - since >= patience(found[1]):
                     self._report(RunFailed(sentence(found[1])))
                     return
             except Exception:  # the run has ended, and the store with it
                 return
 
-    def _read(self) -> tuple[list[int], list[Any]] | None:
-        """The number of each rank's last poll, and what it found; None until all ranks have polled."""
-        keys = [self._key(rank) for rank in range(self._num_ranks)]
+    def _read(self) -> tuple[dict[int, int], dict[int, Any]] | None:
+        """By rank, the number of its last poll, and what it found; None until all ranks that take part have polled."""
+        ranks = list(self._ranks())
+        keys = [self._key(rank) for rank in ranks]
         if not self._store.check(keys):
             return None
-        polls, ranks = zip(*(json.loads(self._store.get(key)) for key in keys), strict=True)
-        return list(polls), list(ranks)
+        found = {rank: json.loads(self._store.get(key)) for rank, key in zip(ranks, keys, strict=True)}
+        return {rank: poll for rank, (poll, _) in found.items()}, {rank: waiting for rank, (_, waiting) in found.items()}
 
     @staticmethod
     def _key(rank: int) -> str:
         return f"waiting/{rank}"
 
 
-def standing_still(ranks: list[dict[str, Any] | None]) -> bool:
+def standing_still(ranks: Mapping[int, dict[str, Any] | None]) -> bool:
     """Whether no rank can go on, by what each rank waits for (None: it may go on by itself)."""
-    known = [waiting for waiting in ranks if waiting is not None]
-    if len(known) < len(ranks) or all(waiting["ended"] for waiting in known):
+    known = {rank: waiting for rank, waiting in ranks.items() if waiting is not None}
+    if len(known) < len(ranks) or all(waiting["ended"] for waiting in known.values()):
         return False
-    if len({waiting["collective"] for waiting in known}) == 1 and known[0]["collective"] is not None:
+    collectives = {waiting["collective"] for waiting in known.values()}
+    if len(collectives) == 1 and None not in collectives:
         return False  # all ranks are in it, so it will complete
     return all(
         count == known[int(receiver)]["arrived"].get(str(sender), 0)
-        for sender, waiting in enumerate(known)
+        for sender, waiting in known.items()
         for receiver, count in waiting["sent"].items()
+        if int(receiver) in known
     )
 
 
-def patience(ranks: list[dict[str, Any]]) -> float:
+def patience(ranks: Mapping[int, dict[str, Any]]) -> float:
     """Polls for which all ranks must have been waiting like this."""
-    return COLLECTIVE_SECONDS / POLL_SECONDS if any(waiting["collective"] is not None for waiting in ranks) else 1
+    return COLLECTIVE_SECONDS / POLL_SECONDS if any(waiting["collective"] is not None for waiting in ranks.values()) else 1
 
 
-def sentence(ranks: list[dict[str, Any]]) -> str:
+def sentence(ranks: Mapping[int, dict[str, Any]]) -> str:
     """What each of the waiting ranks waits for."""
-    waiting = [f"rank {rank} {one['what']}" for rank, one in enumerate(ranks) if not one["ended"]]
-    ended = [f"rank {rank} {one['what']}" for rank, one in enumerate(ranks) if one["ended"]]
+    waiting = [f"rank {rank} {one['what']}" for rank, one in ranks.items() if not one["ended"]]
+    ended = [f"rank {rank} {one['what']}" for rank, one in ranks.items() if one["ended"]]
     named = (waiting + ended)[:MAX_NAMED]
     more = len(ranks) - len(named)
     return f"the run can make no progress: {'; '.join(named)}{f'; and {more} more' if more else ''}"

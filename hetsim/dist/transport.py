@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -33,6 +33,8 @@ class Transport(Sums):
     rank: int
     background: Transport
     """The same ranks, for the collectives of a second thread."""
+    members: Sequence[int]
+    """The ranks that take part, in the order of a collective's values."""
     control: Transport
     """The same ranks, for collectives outside the programs: a program that enters one which others do not cannot mix with them."""
 
@@ -90,6 +92,7 @@ class GlooTransport(GroupSums, Transport):
     def __init__(self, rank: int, size: int, group: Any = None) -> None:
         super().__init__(size, group, peer_errors)
         self.rank = rank
+        self.members = range(size)
         self.background = self.control = self
 
     @classmethod

@@ -62,7 +62,7 @@ class ProcessWorld:
     """
 
     name: ClassVar[str] = "backend=dist"
-    regroup = unsupported
+    regroup: Any = unsupported
 
     def __init__(
         self,
@@ -112,11 +112,12 @@ class ProcessWorld:
         self.collectives = Collectives(experiment.cluster)
         kinds = (GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER)
         self._record = {kind: interval_recorder(recorders, kind) or ignore for kind in kinds}
-        self._second = ThreadPoolExecutor(max_workers=1, initializer=self.task.device.own_queue)
+        self._second = self._second_thread()
         self._answers: list[Any] = []
         """Of started effects, which what is queued on the device may still read."""
         self._asked: list[fx.Effect[Any] | None] = [None, None]
-        self._num_asked = 0
+        self.num_asked = 0
+        """How many effects its program has asked for."""
         self._num_collectives = [0, 0]
         self.last: State = prepared.start
         """The state that this rank committed last."""
@@ -124,9 +125,14 @@ class ProcessWorld:
         """Whether the program has ended."""
         self.handlers = handlers(self)
 
-    def run(self, program: fx.Program[Any]) -> Any:
-        """Run the program to its end. Returns its result; an error of the world is thrown into it."""
-        at = self.began + self.prepared.checkpoint.began
+    def _second_thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=1, initializer=self.task.device.own_queue)
+
+    def run(self, program: fx.Program[Any], *, now: bool = False) -> Any:
+        """Run the program to its end, from the run's beginning or from now; an error of the world is thrown into it. Returns its result."""
+        at = self.pace.clock() if now else self.began + self.prepared.checkpoint.began
+        if self.ended:
+            self.ended, self._second = False, self._second_thread()
         resume: Callable[[Any], fx.Effect[Any]] = program.send
         answer: Any = None
         try:
@@ -155,7 +161,7 @@ class ProcessWorld:
             self.task.device.synchronise()
             turn = turn._replace(at=self.pace.clock())
         self._asked[turn.thread] = effect
-        self._num_asked += 1
+        self.num_asked += 1
         try:
             answered: Answered = self.handlers[type(effect)](self.state, effect, turn)
         finally:
@@ -261,7 +267,8 @@ class ProcessWorld:
         ranks = turn.transport.gather_numbers(effect.number, turn.at)
         last = max(entered for _, entered in ranks)
         end = self._held("gather", GATHER, turn, last, self.collectives.gather_seconds(), 8)
-        return tuple(number for number, _ in ranks), end
+        by_rank = dict(zip(turn.transport.members, (number for number, _ in ranks), strict=True))
+        return tuple(by_rank.get(rank, 0.0) for rank in range(self.experiment.num_workers)), end
 
     def _held(self, kind: str, row_kind: int, turn: Turn, last: float, seconds: float, size: int) -> float:
         end = self.pace.due(kind, last, seconds)
@@ -335,14 +342,14 @@ class ProcessWorld:
         if isinstance(effect, fx.Wait):
             thread, effect = SECOND, self._asked[SECOND]
         if self.ended:
-            return Waiting(self._num_asked, "has ended", ended=True, sent=sent, arrived=arrived)
+            return Waiting(self.num_asked, "has ended", ended=True, sent=sent, arrived=arrived)
         if isinstance(effect, fx.Receive):
             assert self.mailbox is not None
             if self.mailbox.has_message(effect.source):
                 return None
             who = "anyone" if effect.source is None else f"rank {effect.source}"
-            return Waiting(self._num_asked, f"waits for a message from {who}", sent=sent, arrived=arrived)
+            return Waiting(self.num_asked, f"waits for a message from {who}", sent=sent, arrived=arrived)
         if isinstance(effect, fx.AllReduce | fx.Gather) or (isinstance(effect, fx.Commit) and self._agrees):
             collective = f"{thread} {self._num_collectives[thread]} {type(effect).__name__}"
-            return Waiting(self._num_asked, f"waits in a {type(effect).__name__}", collective=collective, sent=sent, arrived=arrived)
+            return Waiting(self.num_asked, f"waits in a {type(effect).__name__}", collective=collective, sent=sent, arrived=arrived)
         return None

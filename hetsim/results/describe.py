@@ -35,9 +35,28 @@ def describe(summary: Mapping[str, Any]) -> str:
         lines.append(f"  train loss {loss}{_judged(final)}{_diverged(summary)}")
     elif summary.get("diverged"):
         lines.append("  diverged")
+    if losses := _losses((summary["emulation"] or {}).get("losses")):
+        lines.append(f"  {losses}")
     if summary["backend"] == "sim" and summary.get("calibrated"):
         lines.append(f"  {_calibrated(summary['calibrated'])}")
     return "\n".join(lines)
+
+
+def _losses(losses: Any) -> str:
+    """How many processes were lost and came, and what was measured of it; nothing if none were, or if it cannot be read."""
+    if not isinstance(losses, Mapping):
+        return ""
+    said = []
+    for name, each, took in (
+        ("lost", "lost", "detection_seconds"),
+        ("joined", "joined", None),
+        ("regroups", "regroups", "regroup_seconds"),
+    ):
+        seconds = losses.get(took) if took else None
+        if isinstance(found := losses.get(each), list) and found:
+            after = "" if took is None or not isinstance(seconds, float) else f" ({took.replace('_seconds', '')} {formatted(seconds)} s)"
+            said.append(f"{len(found)} {name}{after}")
+    return f"processes: {', '.join(said)}" if said else ""
 
 
 def _calibrated(calibration: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "nonfinite": "skip",
         "save_weights": None,
     },
-    "hetsim.dist.Processes": {"reduction": "ordered", "micro_batch": None},
+    "hetsim.dist.Processes": {"reduction": "ordered", "micro_batch": None, "heartbeat_seconds": 0.5, "lost_after_seconds": 10.0},
     "hetsim.policies.allocation.GradualShift": {"repetitions": 0},
     "hetsim.policies.allocation.OptPerf": {"repetitions": 0, "recheck_steps": 100, "dead_band": 0.05},
     "hetsim.policies.allocation.ProportionalController": {"repetitions": 0},

@@ -207,7 +207,7 @@ class Membership:
 
     def _crash(self, rank: int) -> None:
         """A node crashes and loses all that it was doing."""
-        world, until = self.world, self._next_outage[rank][1]
+        world, (since, until) = self.world, self._next_outage[rank]
         process, now = world.processes[rank], world.env.now
         if self.over(world):
             return
@@ -223,7 +223,7 @@ class Membership:
         self._under_way[rank].clear()
         world.messaging.lose(rank)
         world.collectives.leave(rank)
-        world.env.after(self.faults.detection_seconds, self._detected, process)
+        world.env.after(self.faults.detection_of(rank, since), self._detected, process)
         self._return_at(rank, until)
 
     def _check_progress(self, now: float) -> None:

@@ -30,7 +30,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "no faults": (
         [node(1.0)],
         {"faults": 3},
-        "cluster.faults must be a mapping of keys such as detection_seconds, regroup_seconds, schedule, not 3",
+        "cluster.faults must be a mapping of keys such as detection_seconds, regroup_seconds, schedule, lost_after_seconds, not 3",
     ),
     "faults of the same one": (
         [node(1.0), node(1.0)],
@@ -310,7 +310,8 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a fault that is none": (
         [node(1.0)],
         crash(),
-        "cluster.faults.schedule[0] describes no fault: give it join, crash, repair, leave in seconds, or a drawn seconds_to_crash",
+        "cluster.faults.schedule[0] describes no fault: give it join, crash, repair, leave, stop, continue in seconds, "
+        "or a drawn seconds_to_crash",
     ),
     "repair without crash": ([node(1.0)], crash(repair=2), "cluster.faults.schedule[0].repair does nothing without a crash: add it"),
     "repair before crash": (

@@ -15,7 +15,7 @@ import hetsim
 from hetsim.cli.cluster_files import written_cluster
 from hetsim.cli.environment import check_shown
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.dist.process import calibration_warnings
+from hetsim.dist.handed_in import calibration_warnings
 from hetsim.results.describe import describe
 from hetsim.sim import Simulator
 

@@ -15,7 +15,7 @@ from worlds import cluster, experiment, node
 
 from hetsim.dist.clocks import Clocks, Line
 from hetsim.dist.fake import FakeNetwork
-from hetsim.dist.process import close, collect_results, send_results
+from hetsim.dist.handed_in import close, collect_results, send_results
 from hetsim.dist.quota import Uncapped
 from hetsim.dist.rank import RankRun
 from hetsim.runtime.files import unfinished

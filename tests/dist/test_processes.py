@@ -333,10 +333,10 @@ def test_ctrl_c_while_the_processes_start_is_quiet(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("end", ["interrupt", "kill", "lose a worker", "lose a worker that adds up"])
+@pytest.mark.parametrize("end", ["interrupt", "kill", "lose the server", "lose rank 0"])
 def test_no_process_is_left_behind(end: str, tmp_path: Path) -> None:
-    """Neither after Ctrl-C, nor when the parent is killed, nor when a worker is: and the reason is one sentence."""
-    command = hetsim(*LONG, *(["method=ssgd"] if end.endswith("adds up") else []), folder=tmp_path)
+    """Neither after Ctrl-C, nor when the parent is killed, nor when the leader is: and the reason is one sentence."""
+    command = hetsim(*LONG, *(["method=ssgd"] if end.endswith("rank 0") else []), folder=tmp_path)
     running = started(command, tmp_path)
 
     if end == "interrupt":
@@ -344,7 +344,7 @@ def test_no_process_is_left_behind(end: str, tmp_path: Path) -> None:
     elif end == "kill":
         command.kill()
     else:
-        os.kill(running[-2], signal.SIGKILL)
+        os.kill(running[-4 if end.endswith("rank 0") else -1], signal.SIGKILL)
     _, told = command.communicate(timeout=60)
 
     wait_for(lambda: not family(command.pid))

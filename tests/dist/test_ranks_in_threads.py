@@ -18,7 +18,7 @@ from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.dist import standstill
-from hetsim.dist.process import collect_results, send_results
+from hetsim.dist.handed_in import collect_results, send_results
 from hetsim.dist.quota import Uncapped
 from hetsim.dist.rank import RankRun
 from hetsim.effects import AllReduce, Commit, Gradient, LocalUpdate, Node, Program, Receive, Regroup, Send, Update
@@ -278,13 +278,13 @@ WAITS = at("waits for a message from anyone")
 )
 def test_what_counts_as_a_standstill(ranks: list[Any], still: bool) -> None:
     """All wait or have ended, every message has arrived, and they are not all in the same collective."""
-    assert standstill.standing_still(ranks) is still
+    assert standstill.standing_still(dict(enumerate(ranks))) is still
 
 
 def test_a_collective_is_waited_for_longer() -> None:
     """One rank may be through with it while the last part is still under way to another."""
-    assert standstill.patience([WAITS, WAITS]) == 1
-    assert standstill.patience([WAITS, at("in", collective="0 5 AllReduce")]) == 300
+    assert standstill.patience({0: WAITS, 1: WAITS}) == 1
+    assert standstill.patience({0: WAITS, 1: at("in", collective="0 5 AllReduce")}) == 300
 
 
 @dataclass(frozen=True, kw_only=True)

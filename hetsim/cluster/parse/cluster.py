@@ -9,7 +9,7 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, Node
-from hetsim.cluster.parse.faults import _faults
+from hetsim.cluster.parse.faults import _faults, with_pauses
 from hetsim.cluster.parse.hosts import _hosts
 from hetsim.cluster.parse.network import _between, _network, _racks, _server
 from hetsim.cluster.parse.nodes import _nodes, _with
@@ -39,12 +39,15 @@ def parse_cluster(config: Any) -> Cluster:
     if network.all_reduce == "two_level" and any(node.rack is None for node in nodes):
         rank = next(rank for rank, node in enumerate(nodes) if node.rack is None)
         raise ValueError(f"cluster.network.all_reduce=two_level needs each node in a rack, and node {rank} is in none: give its row a rack")
+    faults = _faults(entries.get("faults"), len(nodes))
+    for rank, pauses in faults.pauses.items():
+        nodes[rank] = with_pauses(nodes[rank], pauses)
     cluster = Cluster(
         name=entries["name"],
         nodes=tuple(nodes),
         network=replace(network, racks=racks, between=_between(shared.get("between"), racks)),
         server=server,
-        faults=_faults(entries.get("faults"), len(nodes)),
+        faults=faults,
         hosts=_hosts(entries.get("hosts"), nodes, server),
         calibrated=_calibrated(entries.get("calibrated")),
     )

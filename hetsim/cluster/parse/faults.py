@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
-from hetsim.cluster.model import Faults, Outages
+from hetsim.cluster.model import Faults, Node, Outages
 from hetsim.cluster.parse.values import _distribution, _list, _number
 
-SCHEDULED, DRAWN = ("join", "crash", "repair", "leave"), ("seconds_to_crash", "seconds_to_repair")
+SCHEDULED, DRAWN = ("join", "crash", "repair", "leave", "stop", "continue"), ("seconds_to_crash", "seconds_to_repair")
 
 
 def _faults(config: Any, num_nodes: int) -> Faults:
     key = "cluster.faults"
     if config is None:
         return Faults()
-    entry = checks.mapping(key, config, optional=("detection_seconds", "regroup_seconds", "schedule"))
+    entry = checks.mapping(key, config, optional=("detection_seconds", "regroup_seconds", "schedule", "lost_after_seconds"))
+    given = entry.get("lost_after_seconds")
+    lost_after = Faults.lost_after_seconds if given is None else checks.seconds(f"{key}.lost_after_seconds", given)
+    stops: dict[int, list[tuple[float, float]]] = {}
     absent: dict[int, list[tuple[float, float]]] = {}
     drawn: dict[int, tuple[Distribution, Distribution | None]] = {}
     for index, row in enumerate(_list(f"{key}.schedule", entry.get("schedule") or [], "faults")):
@@ -32,7 +36,9 @@ def _faults(config: Any, num_nodes: int) -> Faults:
                 to_repair = _distribution(where, fault, "seconds_to_repair")
                 drawn[rank] = parse_distribution(f"{where}.seconds_to_crash", fault["seconds_to_crash"]), to_repair
             absent.setdefault(rank, []).extend(_absences(where, fault))
+            stops.setdefault(rank, []).extend(_stops(where, fault))
     for rank, times in absent.items():
+        times.extend(stops[rank])
         times.sort()
         for (_, until), (start, _) in pairwise(times):
             if start <= until:
@@ -40,11 +46,33 @@ def _faults(config: Any, num_nodes: int) -> Faults:
                 raise ValueError(f"{key}.schedule: node {rank} is to go at {start:g} s, but {absence}: correct its rows")
         if rank in drawn and times and times[-1][1] == math.inf:
             raise ValueError(f"{key}.schedule: node {rank} cannot crash at drawn times, as it leaves for good: leave one of them out")
+    pauses = {rank: tuple(each for each in sorted(times) if each[1] - each[0] < lost_after) for rank, times in sorted(stops.items())}
+    nodes = {}
+    for rank, times in sorted(absent.items()):
+        scheduled = tuple(each for each in times if each not in pauses[rank])
+        if scheduled or rank in drawn:
+            hangs = frozenset(start for start, _ in stops[rank])
+            nodes[rank] = Outages(scheduled=scheduled, hangs=hangs, **_distributions(drawn.get(rank)))
     return Faults(
         detection_seconds=_number(key, entry, "detection_seconds"),
         regroup_seconds=_number(key, entry, "regroup_seconds"),
-        nodes={rank: Outages(scheduled=tuple(absent[rank]), **_distributions(drawn.get(rank))) for rank in sorted(absent)},
+        nodes=nodes,
+        lost_after_seconds=lost_after,
+        pauses={rank: times for rank, times in pauses.items() if times},
     )
+
+
+def with_pauses(node: Node, pauses: Sequence[tuple[float, float]]) -> Node:
+    """The node, which computes nothing while it is stopped."""
+    recorded = node.slowdown or ((0.0, 1.0),)
+    changes = {start for start, _ in recorded} | {moment for pause in pauses for moment in pause}
+
+    def factor(moment: float) -> float:
+        if any(start <= moment < until for start, until in pauses):
+            return math.inf
+        return [factor for start, factor in recorded if start <= moment][-1]
+
+    return replace(node, slowdown=tuple((moment, factor(moment)) for moment in sorted(changes)))
 
 
 def _distributions(both: tuple[Distribution, Distribution | None] | None) -> dict[str, Distribution | None]:
@@ -68,6 +96,16 @@ def _absences(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, flo
         yield at["crash"], at.get("repair", math.inf)
     if "leave" in at:
         yield at["leave"], math.inf
+
+
+def _stops(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
+    """(from, until) in seconds at which the nodes of a row are stopped."""
+    at = {name: checks.seconds(f"{where}.{name}", fault[name]) for name in ("stop", "continue") if fault.get(name) is not None}
+    if "continue" in at and at["continue"] <= at.get("stop", math.inf):
+        problem = f"must come after stop at {at['stop']:g} s" if "stop" in at else "does nothing without a stop"
+        raise ValueError(f"{where}: continue at {at['continue']:g} s {problem}: correct it")
+    if "stop" in at:
+        yield at["stop"], at.get("continue", math.inf)
 
 
 def _ranks(key: str, value: Any, num_nodes: int) -> Sequence[int]:

@@ -1,0 +1,257 @@
+"""One rank's run that goes on when others are lost, come back or join late: under hetsim's own launcher, on one host.
+
+A server that goes on by itself has a connection to each worker, and gets a new one to each process that joins. All others form a new group
+of all that are present (`ProcessWorld.regroup`), as often as the membership changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Collection
+from threading import Lock, Thread
+from typing import Any
+
+from hetsim.coordination.state import State
+from hetsim.dist.group import Group, Lane
+from hetsim.dist.keeper import View
+from hetsim.dist.membership import Membership
+from hetsim.dist.messages import Mailbox
+from hetsim.dist.over import RunOver
+from hetsim.dist.rank import RankRun, check_same_task, warm_up
+from hetsim.dist.reduction import Reduction
+from hetsim.dist.regrouping import RegroupingWorld
+from hetsim.dist.standstill import StandstillWatch, Store
+from hetsim.dist.transport import Transport
+from hetsim.dist.world import ProcessWorld
+from hetsim.effects import Node, PeerLost, Program
+from hetsim.errors import RunFailed
+from hetsim.runtime.experiment import Experiment, Optimizers
+from hetsim.runtime.nonfinite import NonfiniteGradients
+from hetsim.runtime.recorder import DOWN, interval_recorder
+from hetsim.runtime.trace import Trace
+from hetsim.workloads.task import Task
+
+MAX_SECONDS = 1e6
+"""That a rank waits for its time to join: a condition cannot wait for ever."""
+QUIET_SECONDS = 5.0
+"""In which a run that has ended says so to a rank whose connection was refused."""
+
+
+class ElasticRun(RankRun):
+    """A rank's run among members that may change. Its `transport` is a group of all ranks before the run; None: it was started later.
+
+    `joins_at` is when a rank that is absent at first takes part, in seconds of the run. After `run`, `transport` or the mailbox's links
+    bring the results to the leader, and `hands_in` says whether this rank has any.
+    """
+
+    def __init__(
+        self, experiment: Experiment, task: Task, optimizers: Optimizers, trace: Trace, *,
+        membership: Membership, absent: Collection[int], joins_at: float | None, order: str, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(experiment, task, optimizers, trace, absent=absent, **options)
+        self.membership = membership
+        self.absent = frozenset(absent)
+        self.joins_at = joins_at
+        self.hands_in = True
+        self.began = 0.0
+        self._order = order
+        self._regroups = experiment.coordination.regroups
+        self._mailbox: Mailbox | None = None
+        self._connecting = Lock()
+        self._known = dict(membership.view.members)
+
+    def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
+        """Run this rank's program, again after each change of the membership, to the end of the run."""
+        with contextlib.suppress(RunOver):
+            group = self._begin()
+            self._take_part(group, store, report)
+
+    def _begin(self) -> Transport | None:
+        """Prepare with all others, and wait for the beginning, or until this rank joins. Returns what it communicates by, if it knows."""
+        experiment, everyone, membership = self.experiment, self.transport, self.membership
+        loss = warm_up(self.prepared, samples=-(-experiment.batch_size // experiment.num_workers))
+        group: Transport | None = None
+        if everyone is None:
+            self.began = membership.began()
+        else:
+            assert isinstance(everyone, Group)
+            check_same_task(everyone.control.gather_numbers(loss), experiment.workload.name)
+            group = everyone
+            if self.absent:
+                members = sorted(membership.view.members)
+                group = None if self.joins_at is not None else Group.form(membership.connect(), "gen0", rank=self.rank, members=members)
+            self.began = self.clocks.begin(everyone, self.pace.clock)
+            if group is not everyone:
+                everyone.close()
+        if self.rank == experiment.leader:
+            membership.tell_began(self.began)
+        if self.joins_at is not None and membership.ends_within(min(self.began + self.joins_at - self.pace.clock(), MAX_SECONDS)):
+            self.hands_in = False
+            raise RunOver
+        return group
+
+    def _take_part(self, group: Transport | None, store: Store | None, report: Callable[[RunFailed], None] | None) -> None:
+        experiment, membership = self.experiment, self.membership
+        joins, needs_server = group is None, experiment.coordination.needs_server
+        transport: Transport = Lane(None, self.rank, [self.rank]) if group is None else group  # the first nobody uses
+        world: ProcessWorld | None = None
+        membership.beat(lambda: 0 if world is None else world.num_asked)
+        if joins:
+            self.hands_in = False
+            membership.join()
+            self.hands_in = True
+            if not self._regroups:
+                try:
+                    transport = paired(membership, self.rank, membership.incarnation, server=experiment.leader)
+                except PeerLost:
+                    self._end_quietly()
+        elif self._regroups:
+            assert isinstance(transport, Group)
+            membership.enter(transport)
+        mailbox = None
+        if needs_server and not (joins and self._regroups):
+            mailbox = self._new_mailbox(transport, joins=joins)
+        state = self.prepared.rank_state(self.rank)
+        parts: dict[str, Any] = {
+            "transport": transport, "mailbox": mailbox, "pace": self.pace, "recorders": self.recorders, "history": self.history,
+            "reduction": Reduction.by_gloo(transport, self.prepared.task.device, self._order), "keep": self._keep, "began": self.began,
+            "micro_batch": self._micro_batch, "nonfinite": NonfiniteGradients(self.experiment.nonfinite, self.metrics.activity),
+        }  # fmt: skip
+        if self._regroups:
+            mailbox_in = self._new_mailbox if needs_server else None
+            world = RegroupingWorld(self.prepared, state, membership=membership, mailbox_in=mailbox_in, joins=joins, **parts)
+        else:
+            world = ProcessWorld(self.prepared, state, **parts)
+        membership.listen(lambda view: self._seen(world, view))
+        watch: Any = contextlib.nullcontext()
+        if store is not None:
+            watch = StandstillWatch(store, self.rank, self._present, world.waiting, report if self.history is not None else None)
+        with watch:
+            self.pace.sleep_until(self.began)
+            gc.freeze()
+            try:
+                self._run(world, None if joins else self.prepared.start)
+            except PeerLost:
+                if not (joins and not self._regroups):
+                    raise
+                self._end_quietly()
+            finally:
+                gc.unfreeze()
+                self.last, self.transport, self._mailbox = world.last, world.transport, world.mailbox
+        if isinstance(world, RegroupingWorld) and not membership.ended_quietly:
+            self.transport = self._group_after_end(world)
+
+    def _run(self, world: ProcessWorld, state: State | None) -> None:
+        """The program, from this state or, if it joins, from that of the others, until the run is over."""
+        membership, now = self.membership, state is None
+        while True:
+            node = Node(self.rank, self.experiment.num_workers, world.state.own)
+            program: Program[State | None] = self.experiment.coordination.with_recovery(
+                node, self.prepared.plan, state, self.prepared.start
+            )
+            try:
+                result = world.run(program, now=now)
+            except RunOver:
+                if world.mailbox is not None and not self._regroups:
+                    world.mailbox.close()
+                return
+            if self.history is not None:
+                self.history.record_discarded(result)
+            if not self._regroups:
+                assert world.mailbox is not None
+                world.mailbox.close()
+                if self.history is not None:
+                    membership.tell_over()
+                return
+            with contextlib.suppress(PeerLost):
+                if world.mailbox is not None and not membership.changed:
+                    world.mailbox.close()
+                world.transport.control.barrier()
+            if self.history is not None:
+                membership.tell_over()
+                membership.ends_within(membership.patience)
+                return
+            if membership.wait_until_over():
+                return
+            state, now = None, True
+
+    def _group_after_end(self, world: RegroupingWorld) -> Transport:
+        """A group of those that are present at the end, for their results."""
+        world.leave_group()
+        while True:
+            try:
+                return self.membership.form(least=1, after_end=True)
+            except PeerLost:
+                self.membership.wait_for_newer(self.membership.formed)
+
+    def _end_quietly(self) -> None:
+        """The server does not answer a rank that joins: RunOver if the run has ended; otherwise PeerLost."""
+        self.hands_in = False
+        if self.membership.ends_within(QUIET_SECONDS):
+            raise RunOver
+        raise PeerLost.of(self.experiment.leader)
+
+    def _new_mailbox(self, transport: Transport, *, joins: bool = False) -> Mailbox:
+        goes_on = self.rank == self.experiment.leader and not self._regroups
+        mailbox = self.mailbox(transport, began=self.began, goes_on=goes_on, joins=joins and not self._regroups)
+        mailbox.on_loss = lambda rank: self.membership.ledger.lost_connection(rank, self.pace.clock())
+        return mailbox
+
+    def _present(self) -> list[int]:
+        """The ranks that may stand still. All, if only the server is left: the launcher knows whether another will come."""
+        members = self.membership.view.members
+        return sorted(members) if len(members) > self.experiment.coordination.needs_server else list(range(self.experiment.num_ranks))
+
+    def _seen(self, world: ProcessWorld, view: View) -> None:
+        """In the thread that follows the views: a newer one has come."""
+        if isinstance(world, RegroupingWorld):
+            if self.membership.changed and not self.membership.ended_quietly:
+                world.interrupt()
+        elif self.rank == self.experiment.leader:
+            with self._connecting:
+                before, self._known = self._known, dict(view.members)
+                assert world.mailbox is not None
+                for rank in before.keys() - view.members.keys():
+                    world.mailbox.lose(rank)
+                for rank, incarnation in view.members.items():
+                    if before.get(rank) != incarnation:
+                        Thread(target=self._connect, args=(world.mailbox, rank, incarnation), daemon=True).start()
+
+    def _connect(self, mailbox: Mailbox, rank: int, incarnation: int) -> None:
+        """On the server: reach a process that has joined."""
+        with contextlib.suppress(PeerLost):  # it is lost already, which the keeper says
+            link = paired(self.membership, rank, incarnation, server=self.rank)
+            if not mailbox.connect(rank, link):
+                link.close()
+
+    @property
+    def way_to_leader(self) -> Transport:
+        """By which this rank hands in its results."""
+        assert self.transport is not None
+        return self.transport
+
+    @property
+    def sources(self) -> dict[int, Transport]:
+        """On the leader: by which transport each rank's results come."""
+        if not self._regroups:
+            assert self._mailbox is not None
+            return {rank: self._mailbox.links[rank] for rank in self._mailbox.present}
+        assert self.transport is not None
+        return {rank: self.transport for rank in self.transport.members if rank != self.rank}
+
+    def record_absences(self) -> None:
+        """On the leader, when the results of all ranks are there: when each rank was not."""
+        record, seconds = interval_recorder(self.recorders, DOWN), self.metrics.applied.seconds
+        self.absent_at_end = frozenset(range(self.experiment.num_workers)) - self.membership.view.members.keys()
+        for rank, start, end in self.membership.ledger.absences(sorted(self.absent), self.began, self.began + seconds):
+            if record is not None and start < end:
+                record((start, end, rank, DOWN, 0, 0, 0, 0))
+
+
+def paired(membership: Membership, rank: int, incarnation: int, *, server: int) -> Group:
+    """The connection of the server and a process that joins, each of which calls it."""
+    mine = membership.rank
+    return Group.form(
+        membership.connect(), f"pair/{rank}/{incarnation}", rank=mine, members=[rank, server], lanes=("program",), interruptible=False
+    )

@@ -1,0 +1,109 @@
+"""`cluster.faults` on real processes: which runs can go on without a rank, and when the launcher kills and starts processes."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from hetsim.cluster.outages import outages
+from hetsim.dist.launched import launched
+from hetsim.runtime.experiment import Experiment
+
+Kind = Literal["kill", "stop", "continue"]
+
+
+class Fault(NamedTuple):
+    """What happens to a rank's process, in seconds of the run."""
+
+    seconds: float
+    rank: int
+    kind: Kind
+    until: float = math.inf
+    """When a new process of the rank joins; infinite if none does."""
+
+
+def is_elastic(experiment: Experiment) -> bool:
+    """Whether a run under hetsim's own launcher goes on when a rank is lost."""
+    return ended_by_a_loss(experiment) is None
+
+
+def ended_by_a_loss(experiment: Experiment) -> str | None:
+    """Why a run under hetsim's own launcher ends when a rank is lost, and what to change; None if it goes on.
+
+    NCCL's groups cannot be formed again in a process, so methods whose ranks form a new group need ranks that compute on the CPU. A
+    checkpoint has the states of all ranks, and the workers of a local server know no other.
+    """
+    if experiment.checkpoint.enabled:
+        return "a run that is saved ends with its first loss: leave out checkpoint.every_seconds and checkpoint.every_updates"
+    if experiment.resume is not None:
+        return "a run that goes on from a checkpoint ends with its first loss: leave out resume"
+    if experiment.regions is not None:
+        return f"the local servers of method={experiment.method} do not go on without a worker: take another method"
+    on_cpu = all(experiment.device_of(rank).startswith("cpu") for rank in range(experiment.num_ranks))
+    if not on_cpu and experiment.coordination.regroups:
+        return "with GPUs only a server goes on without a worker, as NCCL cannot: take device=cpu"
+    return None
+
+
+def check_faults(experiment: Experiment, *, lost_after: float) -> None:
+    """ValueError with one sentence if these faults cannot be injected into real processes."""
+    here, faults = launched(), experiment.cluster.faults
+    stops = faults.pauses or any(outages.hangs for outages in faults.nodes.values())
+    if here is not None:
+        raise ValueError(
+            f"cluster.faults are injected by hetsim's own launcher, and {here.by} started these processes, which ends all of them when one "
+            "fails: start it without, take backend=sim, or cluster.faults=null"
+        )
+    if (why := ended_by_a_loss(experiment)) is not None:
+        raise ValueError(f"cluster.faults are injected into runs that survive them, and {why}, take backend=sim, or cluster.faults=null")
+    if stops and faults.lost_after_seconds != lost_after:
+        raise ValueError(
+            f"cluster.faults stop nodes, which count as lost after lost_after_seconds={faults.lost_after_seconds:g} there and after "
+            f"backend.lost_after_seconds={lost_after:g} here: make them the same"
+        )
+    if not experiment.coordination.needs_server and 0 in faults.nodes:
+        raise ValueError(
+            "cluster.faults name node 0, whose process keeps the record of a run without a server: name another node, or take backend=sim"
+        )
+
+
+class Schedule:
+    """The faults of a run, in the order of their times."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.joins: dict[int, float] = {}
+        """The ranks that are absent when the run begins, and when they join; infinite: never."""
+        self._upcoming: list[Fault] = []
+        self._hangs = {rank: its.hangs for rank, its in experiment.cluster.faults.nodes.items()}
+        for rank, pauses in experiment.cluster.faults.pauses.items():
+            for start, until in pauses:
+                self._upcoming += [Fault(start, rank, "stop"), Fault(until, rank, "continue")]
+        heapq.heapify(self._upcoming)
+        self._outages = {rank: outages(experiment.cluster, rank, seed=experiment.seed) for rank in experiment.cluster.faults.nodes}
+        for rank in self._outages:
+            self._draw(rank)
+        while self._upcoming and self._upcoming[0].seconds == 0:
+            absent = heapq.heappop(self._upcoming)
+            self.joins[absent.rank] = absent.until
+            self._draw(absent.rank)
+
+    @property
+    def next_seconds(self) -> float:
+        """When the next fault is due, in seconds of the run; infinite if none is."""
+        return self._upcoming[0].seconds if self._upcoming else math.inf
+
+    def due(self, seconds: float) -> Sequence[Fault]:
+        """Take out the faults that are due by now."""
+        found = []
+        while self.next_seconds <= seconds:
+            found.append(heapq.heappop(self._upcoming))
+            if found[-1].rank in self._outages and found[-1].kind != "continue":
+                self._draw(found[-1].rank)
+        return found
+
+    def _draw(self, rank: int) -> None:
+        for start, until in self._outages[rank]:
+            heapq.heappush(self._upcoming, Fault(start, rank, "stop" if start in self._hangs[rank] else "kill", until))
+            return

@@ -1,0 +1,140 @@
+"""What the ranks hand in when their programs have ended, and what the leader makes of it: the last checkpoint and the summary."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from hetsim.dist.elastic import ElasticRun
+from hetsim.dist.pace import Lateness, clock, emulation, late_warnings
+from hetsim.dist.placement import shared_gpu_warnings
+from hetsim.dist.quota import Uncapped, quota_warnings
+from hetsim.dist.rank import RankRun
+from hetsim.dist.reduction import Library
+from hetsim.dist.settings import Settings
+from hetsim.dist.transport import Transport
+from hetsim.effects import PeerLost
+from hetsim.results.summary import write_summary
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.metrics import RankActivity
+from hetsim.runtime.trace import Trace, TracePart, append_received
+
+
+def send_results(run: RankRun, cap: Uncapped, transport: Transport | None = None) -> None:
+    """Send this rank's results to the leader, by the run's transport or this one: numbers as JSON, and its rows as an Arrow stream."""
+    assert isinstance(run.trace, TracePart)
+    is_worker = run.rank < run.experiment.num_workers
+    numbers = {
+        "activity": run.metrics.activity[run.rank].as_numbers() if is_worker else None,
+        "device": run.prepared.task.device.name,
+        "lateness": {kind: vars(lateness) for kind, lateness in run.pace.kinds.items()},
+        "cap": cap.report,
+    }
+    run.close()
+    transport = transport or run.transport
+    assert transport is not None
+    transport.send_bytes([json.dumps(numbers).encode()], run.experiment.leader)
+    transport.send_bytes(run.trace.pieces(), run.experiment.leader)
+    if run.saving is not None:
+        transport.send_bytes([run.saving.last_part(run.state)], run.experiment.leader)
+
+
+class Results(NamedTuple):
+    """What the ranks hand in beside their rows and their activity."""
+
+    lateness: dict[str, Lateness]
+    """Of all ranks together, by kind."""
+    devices: list[str]
+    """Of each rank."""
+    caps: dict[int, dict[str, Any] | None]
+    """How each rank was capped; None if it was not."""
+    states: dict[int, bytes]
+    """Of each other rank, its state at the end, where the run is saved."""
+
+
+def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[int, Transport] | None = None) -> Results:
+    """On the leader: receive the other ranks' results, in rank order, with their rows for this trace.
+
+    `sources` are the transports by which they come, if it is not the run's; what a rank that is lost has done is lost with it.
+    """
+    experiment, clocks = run.experiment, run.clocks
+    if sources is None:
+        assert run.transport is not None
+        sources = {rank: run.transport for rank in range(experiment.num_ranks) if rank != run.rank}
+    lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
+    devices = [run.prepared.task.device.name] * experiment.num_ranks
+    caps, states = {run.rank: cap.report}, {}
+    elastic = isinstance(run, ElasticRun)
+    for rank, transport in sorted(sources.items()):
+        with contextlib.suppress(PeerLost) if elastic else contextlib.nullcontext():
+            numbers = json.loads(b"".join(transport.receive_bytes(rank)))
+            append_received(trace, transport.receive_bytes(rank), rank=rank, change=clocks.change(rank))
+            if numbers["activity"] is not None:
+                activity = RankActivity.of_numbers(numbers["activity"], experiment.coordination.num_ahead)
+                run.metrics.activity[rank] = activity.on_clock(*clocks.line(rank)) if clocks.several else activity
+            devices[rank] = numbers["device"]
+            for kind, counts in numbers["lateness"].items():
+                lateness[kind] += Lateness(**counts)
+            caps[rank] = numbers["cap"]
+            if run.saving is not None:
+                states[rank] = b"".join(transport.receive_bytes(rank))
+    return Results(lateness, devices, caps, states)
+
+
+def close(run: RankRun, trace: Trace) -> None:
+    """On the leader: close all recorders, and this trace of all ranks; across hosts the leader's own rows are a part of it."""
+    run.close()
+    if isinstance(run.trace, TracePart):
+        append_received(trace, run.trace.pieces(), rank=run.rank, change=run.clocks.change(run.rank))
+        trace.close()
+
+
+def write_last(run: RankRun, states: dict[int, bytes]) -> None:
+    """On the leader: write the checkpoint of the run as it has ended."""
+    assert run.saving is not None
+    assert run.history is not None
+    run.saving.write_last(
+        run.history.last, run.state, states,
+        num_gradients=run.num_gradients(), seconds=run.metrics.applied.seconds, progress=run.progress_at_end,
+    )  # fmt: skip
+
+
+def summarised(
+    run: RankRun, folder: Path, settings: Settings, results: Results, *,
+    gpus: Sequence[float], library: Library, begun: float, losses: dict[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """On the leader: write the run's files. Returns the summary."""
+    experiment, clocks = run.experiment, run.clocks
+    emulated = emulation(settings, results.lateness, library=library, shared_links=run.links is not None)
+    warnings = late_warnings(results.lateness, run.metrics.applied.seconds)
+    if settings.emulate == "quota":
+        server = results.caps.pop(experiment.num_workers, None)
+        emulated["workers"] = [
+            {"rank": rank, **done} for rank, done in sorted(results.caps.items()) if done is not None and rank < experiment.num_workers
+        ]
+        emulated |= {} if server is None else {"server": server}
+        warnings = quota_warnings(experiment, emulated["workers"])
+    warnings += shared_gpu_warnings(gpus) + calibration_warnings(experiment)
+    if clocks.several:
+        emulated["clocks"] = clocks.as_numbers()
+    if losses is not None:
+        emulated["losses"] = losses
+    return write_summary(
+        folder, run.outcome, backend="dist", wall_seconds=clock() - begun, devices=results.devices,
+        emulation=emulated, warnings=warnings,
+    )  # fmt: skip
+
+
+def calibration_warnings(experiment: Experiment) -> list[str]:
+    """A sentence if the cluster was calibrated with another PyTorch, or on other threads or devices."""
+    calibrated = experiment.cluster.calibrated
+    if calibrated is None:
+        return []
+    remark = calibrated.otherwise(torch=str(torch.__version__), threads=experiment.threads, device=experiment.device)
+    return [] if remark is None else [remark]

@@ -1,0 +1,76 @@
+"""What the leader has seen of losses: when each rank was lost, found lost and back, and what the regroups took, as measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from threading import Lock
+from typing import Any
+
+from hetsim.dist.keeper import Loss, View
+
+
+class Ledger:
+    """Of one run, by the host's clock. Threads that see a loss, and the one that regroups, may write it at the same time."""
+
+    def __init__(self, members: Sequence[int]) -> None:
+        self._members = dict.fromkeys(members, 0)
+        self._lock = Lock()
+        self._seen: dict[int, float] = {}
+        """When this process saw the loss of a rank by itself, before it was told."""
+        self._losses: list[tuple[Loss, float]] = []
+        """With when this process knew it."""
+        self._returns: list[tuple[int, float]] = []
+        self._regroups: list[tuple[float, float]] = []
+
+    def lost_connection(self, rank: int, now: float) -> None:
+        """The connection to this rank broke."""
+        with self._lock:
+            self._seen.setdefault(rank, now)
+
+    def see(self, view: View, now: float) -> None:
+        """A newer view has come."""
+        with self._lock:
+            for loss in view.lost:
+                self._losses.append((loss, min(now, self._seen.pop(loss.rank, now))))
+            for rank, incarnation in view.members.items():
+                if self._members.get(rank) != incarnation:
+                    self._seen.pop(rank, None)
+                    self._returns.append((rank, now))
+            self._members = dict(view.members)
+
+    def regrouped(self, last_entry: float, end: float) -> None:
+        """A regroup took from its last entry to its end."""
+        with self._lock:
+            self._regroups.append((last_entry, end))
+
+    def absences(self, absent: Sequence[int], began: float, end: float) -> Iterator[tuple[int, float, float]]:
+        """(rank, from, until) in seconds of the run, of each absence until its end; `absent` are those that it began without."""
+        since = dict.fromkeys(absent, began)
+        moves = sorted([(loss.at, False, loss.rank) for loss, _ in self._losses] + [(at, True, rank) for rank, at in self._returns])
+        for at, returns, rank in moves:
+            if not returns:
+                since.setdefault(rank, at)
+            elif rank in since:
+                yield rank, since.pop(rank) - began, at - began
+        for rank, at in since.items():
+            if at < end:
+                yield rank, at - began, end - began
+
+    def as_numbers(self, began: float) -> dict[str, Any] | None:
+        """For the summary; None if nothing happened."""
+        if not self._losses and not self._returns:
+            return None
+        detections = [seen - loss.at for loss, seen in self._losses]
+        regroups = [end - start for start, end in self._regroups]
+        return {
+            "detection_seconds": _mean(detections),
+            "regroup_seconds": _mean(regroups),
+            "regroups": [{"seconds": start - began, "took": end - start} for start, end in self._regroups],
+            "lost": [{"rank": loss.rank, "seconds": loss.at - began, "detection_seconds": seen - loss.at} for loss, seen in self._losses],
+            "joined": [{"rank": rank, "seconds": at - began} for rank, at in self._returns],
+        }
+
+
+def _mean(numbers: Sequence[float]) -> float | None:
+    return fmean(numbers) if numbers else None

@@ -1,0 +1,202 @@
+"""Who takes part in a run of real processes, as one of them learns it. `hetsim.sim.membership` is its twin in virtual time.
+
+The keeper (`hetsim.dist.keeper`) decides, and writes one view after another. A process beats and follows the views on clients of the store
+of their own, as the calls of one client wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from threading import Condition, Thread
+from time import sleep
+from typing import Any
+
+from hetsim.dist.group import Group
+from hetsim.dist.keeper import BEGAN, OVER, VOID, View, again_key, beat_key, go_key, join_key, view_key
+from hetsim.dist.ledger import Ledger
+from hetsim.dist.over import RunOver
+from hetsim.dist.pace import clock
+from hetsim.effects import PeerLost
+from hetsim.errors import RunFailed
+
+FOREVER = timedelta(days=7)
+"""In which the keeper has to say the next thing."""
+MEMBERSHIP_CHANGED = "the membership has changed"
+SETTLE_SECONDS = 1.0
+"""After a connection broke, until somebody is told lost."""
+PATIENCE_SECONDS = 15.0
+"""In which the keeper answers, beside the time after which it suspects a rank."""
+
+
+class Membership:
+    """One process's part: its rank, how often that was started before, and the newest view."""
+
+    def __init__(
+        self, connect: Callable[[], Any], *, rank: int, incarnation: int = 0, members: Sequence[int], beat_seconds: float, lost_after: float
+    ) -> None:
+        self.connect = connect
+        """A further client of the run's store."""
+        self.rank = rank
+        self.incarnation = incarnation
+        self.beat_seconds = beat_seconds
+        self.patience = PATIENCE_SECONDS + lost_after
+        self.view = View(0, dict.fromkeys(members, 0))
+        """The newest one."""
+        self.formed = 0
+        """The generation that this process takes part in."""
+        self._changed = Condition()
+        self._store = connect()
+        self._store.set_timeout(FOREVER)
+        self._listener: Callable[[View], None] | None = None
+        self.group: Group | None = None
+        """That of the generation that this process takes part in, if it regroups: it is interrupted when there is a newer one."""
+        self.broken: Exception | None = None
+        self.ledger = Ledger(members)
+        Thread(target=self._follow, args=(connect(),), daemon=True).start()
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether this process is in the newest view."""
+        return self.view.members.get(self.rank) == self.incarnation
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is a newer generation than the one that this process takes part in."""
+        return self.view.generation != self.formed
+
+    def check(self) -> None:
+        """Raise PeerLost if the membership has changed."""
+        if self.changed:
+            raise PeerLost(MEMBERSHIP_CHANGED)
+
+    @property
+    def ended_quietly(self) -> bool:
+        """Whether the membership has not changed since this process's group was formed, but for the end of the run."""
+        return self.view.over and self.view.generation == self.formed + 1
+
+    def beat(self, progress: Callable[[], int]) -> None:
+        """From now on, tell that this process is alive and how far it has come. Only while the interpreter lets a thread run."""
+
+        def beating() -> None:
+            store, count = self.connect(), 0
+            while True:
+                count += 1
+                try:
+                    store.set(beat_key(self.rank, self.incarnation), f"{count} {progress()}")
+                except Exception:  # the run has ended, and the store with it
+                    return
+                sleep(self.beat_seconds)
+
+        Thread(target=beating, daemon=True).start()
+
+    def listen(self, listener: Callable[[View], None]) -> None:
+        """Let this be called with the newest view now, and with each newer one, in a thread of its own."""
+        with self._changed:
+            self._listener = listener
+        listener(self.view)
+
+    def tell_began(self, moment: float) -> None:
+        """On the leader: the run begins at this moment of the host's clock."""
+        self._store.set(BEGAN, repr(moment))
+
+    def began(self) -> float:
+        """When the run began; waits until it is told."""
+        return float(self._store.get(BEGAN))
+
+    def join(self) -> None:
+        """Say that this process can take part, and wait until it does. RunOver if the run has ended."""
+        self._store.set(join_key(self.rank, self.incarnation), "")
+        with self._changed:
+            self._changed.wait_for(lambda: self.takes_part or self.view.over or self.broken)
+        self.check_over()
+
+    def tell_over(self) -> None:
+        """On the leader: its program has ended."""
+        self._store.set(OVER, "")
+
+    def wait_until_over(self) -> bool:
+        """Wait until the run is over: True; or until the membership changes: False."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.changed or self.view.over or self.broken)
+        if self.broken is not None:
+            raise self.broken
+        return self.view.over
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the run ends within these seconds; waits for it."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.view.over, seconds)
+
+    def check_over(self) -> None:
+        """Raise RunOver if the leader's program has ended, and the error that has ended the following of views, if there is one."""
+        if self.broken is not None:
+            raise self.broken
+        if self.view.over:
+            raise RunOver
+
+    def wait_for_newer(self, generation: int) -> None:
+        """After a connection broke in this generation: wait for a newer one. If nobody is told lost, ask for one of the same members."""
+        if not self._newer_within(generation, SETTLE_SECONDS):
+            self._store.set(again_key(generation), "")
+            if not self._newer_within(generation, self.patience):
+                raise RunFailed(f"rank {self.rank} lost a connection, and the launcher does not answer: the run is lost")
+        if self.broken is not None:
+            raise self.broken
+
+    def _newer_within(self, generation: int, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.view.generation > generation or self.broken is not None, seconds)
+
+    def enter(self, group: Group) -> None:
+        """This process communicates by this group from now on."""
+        with self._changed:
+            self.group = group
+            changed = self.changed
+        if changed:
+            group.interrupt()
+
+    def form(self, *, least: int, after_end: bool = False) -> Group:
+        """Wait until all members of the newest view, at least so many, are here, and enter a group with them.
+
+        PeerLost if one of them is lost meanwhile. RunOver if the run has ended, unless it is formed `after_end`.
+        """
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: len(self.view.members) >= least or self.view.over or self.broken)
+                view = self.view
+            if self.broken is not None or not after_end:
+                self.check_over()
+            if not self.takes_part:  # it was suspected, and is being ended
+                raise RunFailed(f"rank {self.rank} was suspected to be lost, and is not missed any more")
+            go = go_key(view.generation)
+            if self._store.add(f"here/{view.generation}", 1) == len(view.members):
+                self._store.compare_set(go, "", "go")
+            if self._store.get(go).decode() != VOID:
+                with self._changed:
+                    self.formed, self.group = view.generation, None
+                group = Group.form(self._store, f"gen{view.generation}", rank=self.rank, members=sorted(view.members))
+                self.enter(group)
+                return group
+            self.wait_for_newer(view.generation)
+
+    def _follow(self, store: Any) -> None:
+        store.set_timeout(FOREVER)
+        generation = 0
+        try:
+            while True:
+                generation += 1
+                view = View.decoded(store.get(view_key(generation)))
+                self.ledger.see(view, clock())
+                with self._changed:
+                    self.view = view
+                    listener, group = self._listener, self.group
+                    self._changed.notify_all()
+                if group is not None and self.changed and not self.ended_quietly:
+                    group.interrupt()
+                if listener is not None:
+                    listener(view)
+        except Exception as error:
+            with self._changed:
+                self.broken = RunFailed(f"rank {self.rank} cannot reach the launcher's store any more ({error}): the run is lost")
+                self._changed.notify_all()

@@ -1,0 +1,183 @@
+"""The launcher's part while a run goes on: it injects faults, learns of ends, and tells the keeper; it kills whom the keeper suspects."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from hetsim.dist.faults import Schedule
+from hetsim.dist.pace import clock
+from hetsim.errors import RunFailed, RunStopped
+from hetsim.runtime.experiment import Experiment
+
+GRACE_SECONDS = 3.0
+"""Seconds that other processes have to report their errors after the first one, and that a process has to end."""
+MAX_WAIT = 3600.0
+"""Seconds of one wait: it cannot last for ever."""
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "continue": signal.SIGCONT}
+LOST_CONNECTION = 3
+"""The number of the error of a process that has lost others, see `hetsim.dist.process.child`."""
+
+
+@dataclass
+class Child:
+    """A process of the run, and the end of a pipe by which it reports its result or its error."""
+
+    rank: int
+    incarnation: int
+    process: Any
+    pipe: Connection
+    hurt_at: float | None = None
+    """When a fault was injected into it, by the host's clock."""
+    back_at: float = math.inf
+    """When a new process of its rank is to join after that, in seconds of the run."""
+    why: str = ""
+    """Why it was ended by the launcher."""
+
+
+class Supervision:
+    """Follows the processes of a run to its end. `start(rank, incarnation, joins_at)` starts one more."""
+
+    def __init__(
+        self, experiment: Experiment, children: list[Child], keeper: Child, *,
+        start: Callable[[int, int, float | None], Child], elastic: bool, schedule: Schedule, lost_after: float,
+    ) -> None:  # fmt: skip
+        self.experiment = experiment
+        self.children = children
+        """All that were started; the last one of each rank is its present one."""
+        self.keeper = keeper
+        self.began: float | None = None
+        self._start = start
+        self._elastic = elastic
+        self._schedule = schedule
+        self._lost_after = lost_after
+        self._running = {child.pipe: child for child in children}
+        self._keeps = True
+        self._reasons: list[tuple[int, Exception]] = []
+        self._summary: dict[str, Any] | RunStopped | None = None
+        """What the leader has reported at the end of the run."""
+
+    def outcome(self) -> dict[str, Any]:
+        """The summary. Raises the error of a process that is nearest to the cause: the one of the lowest number.
+
+        RunStopped if the run was asked to stop, and is saved.
+        """
+        deadline = math.inf
+        for rank in self._schedule.joins:
+            self._tell("started", rank, 0)
+        while self._running:
+            if self._reasons or self._summary is not None:
+                deadline = min(deadline, clock() + GRACE_SECONDS)
+            ready = wait([*self._running, *([self.keeper.pipe] if self._keeps else [])], min(self._pause(), deadline - clock(), MAX_WAIT))
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                if pipe is self.keeper.pipe:
+                    self._hear()
+                elif pipe in self._running:
+                    self._receive(self._running.pop(pipe))
+            if not ready and clock() >= deadline:
+                break
+            if self._summary is None and not self._reasons:
+                self._inject()
+        if self._reasons:
+            raise min(self._reasons, key=lambda reason: reason[0])[1]
+        if isinstance(self._summary, RunStopped):
+            raise self._summary
+        assert self._summary is not None
+        return self._summary
+
+    def _pause(self) -> float:
+        if self.began is None or self._summary is not None or self._reasons:
+            return math.inf
+        return max(0.0, self.began + self._schedule.next_seconds - clock())
+
+    def _inject(self) -> None:
+        if self.began is None:
+            return
+        for fault in self._schedule.due(clock() - self.began):
+            for child in self._running.values():
+                if child.rank == fault.rank:
+                    os.kill(child.process.pid, SIGNALS[fault.kind])
+                    child.hurt_at, child.back_at = None if fault.kind == "continue" else clock(), fault.until
+
+    def _start_again(self, rank: int, incarnation: int, joins_at: float) -> None:
+        child = self._start(rank, incarnation, joins_at)
+        self.children.append(child)
+        self._running[child.pipe] = child
+        self._tell("started", rank, incarnation)
+
+    def _tell(self, what: str, rank: int, incarnation: int, at: float = 0.0) -> None:
+        with contextlib.suppress(OSError):  # it is gone, which is heard by its pipe
+            self.keeper.pipe.send((what, rank, incarnation, at))
+
+    def _hear(self) -> None:
+        """A report of the keeper."""
+        try:
+            what, *about = self.keeper.pipe.recv()
+        except (EOFError, OSError):
+            self._reasons.append((1, RunFailed("the process that keeps the run's store ended by itself: the run is lost")))
+            self._keeps = False
+            return
+        if what == "began":
+            (self.began,) = about
+        elif what == "suspect":
+            rank, incarnation, last = about
+            for child in self._running.values():
+                if (child.rank, child.incarnation) == (rank, incarnation):
+                    child.why = f"gave no sign of life for {self._lost_after:g} s{_after(last)} and was ended"
+                    os.kill(child.process.pid, signal.SIGKILL)
+
+    def _receive(self, child: Child) -> None:
+        """A process has reported, or ended without."""
+        now = clock()
+        try:
+            order, answer = child.pipe.recv()
+        except (EOFError, OSError):
+            self._ended(child, now)
+            return
+        if order == LOST_CONNECTION and self._goes_on_without(child):
+            child.why = f"lost its connections ({answer})"
+            self._ended(child, now)
+        elif isinstance(answer, Exception):
+            self._reasons.append((order, answer))
+        elif answer is not None:
+            self._summary = answer
+
+    def _goes_on_without(self, child: Child) -> bool:
+        return self._elastic and self.began is not None and child.rank != self.experiment.leader
+
+    def _ended(self, child: Child, now: float) -> None:
+        """A process ended without a word: it is lost, and the run with it unless that can go on."""
+        if self._summary is not None:
+            return
+        if self._reasons or not self._goes_on_without(child):
+            child.process.join(GRACE_SECONDS)
+            why = child.why or f"ended by itself (exit status {child.process.exitcode})"
+            leads = child.rank == self.experiment.leader
+            of_leader = ""
+            if leads and self._elastic and self.began is not None:
+                of_leader = ", the server," if self.experiment.coordination.needs_server else ", which keeps the record of the run,"
+            self._reasons.append((1, RunFailed(f"the process of rank {child.rank}{of_leader} {why}: the run is lost")))
+            return
+        self._tell("lost", child.rank, child.incarnation, now if child.hurt_at is None else child.hurt_at)
+        if child.back_at < math.inf:
+            self._start_again(child.rank, child.incarnation + 1, child.back_at)
+        assert self.began is not None
+        others = {each.rank for each in self._running.values()} - {self.experiment.num_workers}
+        if not others:
+            seconds = now - self.began
+            self._reasons.append(  # if the leader is gone, too, that is nearer to the cause
+                (2, RunFailed(f"every node of the cluster is gone at {seconds:.3g} s and none comes back: the run is lost"))
+            )
+
+
+def _after(beat: str) -> str:
+    """What the last heartbeat said."""
+    _, _, step = beat.partition(" ")
+    return f" after its effect {step}" if step else ""

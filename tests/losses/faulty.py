@@ -1,0 +1,220 @@
+"""Real runs in which processes are hurt: `Faults().kill(rank=2, at_update=50)` and the like, with all that was applied and computed.
+
+A workload of hetsim's carries the faults into the processes; where it is loaded, it watches that process's world.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from multiprocessing import current_process
+from pathlib import Path
+from typing import Any
+
+import torch
+from worlds import tiles
+
+from hetsim.dist import Processes
+from hetsim.dist.world import ProcessWorld
+from hetsim.effects import Batch, Contribution
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.history import History
+from hetsim.workloads.device import Device
+from hetsim.workloads.quadratic import Quadratic
+from hetsim.workloads.task import Task
+
+
+def kill() -> None:
+    """As the kernel does when memory is short."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop() -> None:
+    """As a host that is frozen."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def segfault() -> None:
+    """As a faulty extension."""
+    ctypes.string_at(0)
+
+
+def hold_gil() -> None:
+    """As an extension that computes without letting go of the interpreter."""
+    ctypes.PyDLL(None).sleep(1000)
+
+
+def drop_link() -> None:
+    """As a network that loses one of the connections to another rank; those to the launcher's store are to its port alone."""
+    connected: dict[int, list[socket.socket]] = {}
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):
+            each = socket.socket(fileno=os.dup(int(name)))
+            if each.family in (socket.AF_INET, socket.AF_INET6):
+                connected.setdefault(each.getpeername()[1], []).append(each)
+    store = max(connected, key=lambda port: len(connected[port]))
+    for port, connections in connected.items():
+        if port != store:
+            connections[0].shutdown(socket.SHUT_RDWR)
+            return
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to a rank when it begins a gradient at this version or a later one, for the first time."""
+
+    what: Callable[[], None]
+    rank: int
+    at_update: int
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Those of a run, one after another."""
+
+    of: tuple[Fault, ...] = ()
+
+    def kill(self, *, rank: int, at_update: int) -> Faults:
+        """The rank's process ends by SIGKILL."""
+        return self._and(kill, rank, at_update)
+
+    def stop(self, *, rank: int, at_update: int) -> Faults:
+        """It is stopped, and nothing is raised anywhere."""
+        return self._and(stop, rank, at_update)
+
+    def segfault(self, *, rank: int, at_update: int) -> Faults:
+        """It ends by SIGSEGV."""
+        return self._and(segfault, rank, at_update)
+
+    def hold_gil(self, *, rank: int, at_update: int) -> Faults:
+        """None of its threads runs Python any more."""
+        return self._and(hold_gil, rank, at_update)
+
+    def drop_link(self, *, rank: int, at_update: int) -> Faults:
+        """It loses one of its connections."""
+        return self._and(drop_link, rank, at_update)
+
+    def _and(self, what: Callable[[], None], rank: int, at_update: int) -> Faults:
+        return Faults((*self.of, Fault(what, rank, at_update)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty(Quadratic):
+    """A quadratic in whose processes these faults happen, and that writes into a folder what each computes and the leader applies."""
+
+    faults: Faults
+    folder: Path
+
+    def load(self, *, seed: int, dtype: str, device: Device) -> Task:
+        task = super().load(seed=seed, dtype=dtype, device=device)
+        if current_process().name.startswith("hetsim rank"):
+            self.watch(int(current_process().name.rsplit(" ", 1)[1]))
+        return task
+
+    def watch(self, rank: int) -> None:
+        """Let the world of this process, which is one of a run, hurt itself and tell."""
+        pending = [fault for fault in self.faults.of if fault.rank == rank]
+        commit = History.commit
+        computed = open(self.folder / f"computed-{rank}-{os.getpid()}", "a", buffering=1)  # noqa: SIM115
+        applied = open(self.folder / "applied", "a", buffering=1)  # noqa: SIM115
+
+        def hurt(answer: Callable[..., Any]) -> Callable[..., Any]:
+            def hurt_gradient(world: ProcessWorld, state: Any, effect: Any, turn: Any) -> Any:
+                if pending and effect.version >= pending[0].at_update:
+                    pending.pop(0).what()
+                print(json.dumps([rank, effect.batch.start, effect.batch.samples]), file=computed)
+                return answer(world, state, effect, turn)
+
+            return hurt_gradient
+
+        def told_commit(history: History, seconds: float, leader: int, state: Any, group: Any) -> bool:
+            contributions = [(c.rank, c.batch.start, c.batch.samples, c.version) for c in group]
+            going = commit(history, seconds, leader, state, group)
+            weights = state.weights.tolist() if isinstance(state.weights, torch.Tensor) else None
+            print(json.dumps([state.version, contributions, weights]), file=applied)
+            return going
+
+        ProcessWorld.gradient = hurt(ProcessWorld.gradient)  # type: ignore[method-assign]
+        ProcessWorld.attempt = hurt(ProcessWorld.attempt)  # type: ignore[method-assign]
+        History.commit = told_commit  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Survived:
+    """What a run that went on has left."""
+
+    summary: dict[str, Any]
+    applied: list[tuple[int, list[Contribution], list[float]]]
+    """(version, its contributions, its weights) of each commit of the leader."""
+    computed: set[tuple[int, int, int]]
+    """(rank, first position, samples) of each gradient."""
+    seconds: float
+
+    @property
+    def lost(self) -> list[int]:
+        """The ranks that were lost, in their order."""
+        return [loss["rank"] for loss in self.summary["emulation"]["losses"]["lost"]]
+
+    @property
+    def joined(self) -> list[int]:
+        """The ranks that came back, or late."""
+        return [each["rank"] for each in self.summary["emulation"]["losses"]["joined"]]
+
+    @property
+    def batches(self) -> list[Batch]:
+        """All ranges that were applied."""
+        return [c.batch for _, group, _ in self.applied for c in group if c.batch.samples]
+
+
+def survive(
+    experiment: Experiment, faults: Faults, folder: Path, *, emulate: str = "none", lost_after: float = 1.0, beat: float = 0.2
+) -> Survived:
+    """Run it on real processes with these faults. RunFailed with the sentence that ends it, if it does not survive them."""
+    folder.mkdir(exist_ok=True)
+    its = experiment.workload
+    made = {field.name: getattr(its, field.name) for field in fields(its)}
+    hurt = replace(experiment, workload=Faulty(**made, faults=faults, folder=folder))
+    backend = Processes(emulate=emulate, heartbeat_seconds=beat, lost_after_seconds=lost_after)  # type: ignore[arg-type]
+    backend.check(hurt)
+    begun = time.monotonic()
+    summary = backend.run(hurt, folder / "run", "")
+    assert summary is not None
+    return Survived(summary, list(_applied(folder)), set(_computed(folder)), time.monotonic() - begun)
+
+
+def check_samples(run: Survived, described: Experiment) -> None:
+    """Each position was applied once or counted as discarded, and what was applied had been computed by whom it is said of.
+
+    Where a version is made of several gradients of a worker, they are one contribution.
+    """
+    total = described.budget.num_positions(described.workload.num_samples)  # type: ignore[attr-defined]
+    summary = run.summary
+    assert summary["num_samples"] + summary["num_samples_discarded"] == total
+    if not summary["num_samples_discarded"]:
+        assert tiles(run.batches, total)
+    positions = [position for batch in run.batches for position in range(batch.start, batch.stop)]
+    assert len(positions) == len(set(positions)) == summary["num_samples"]
+    assert [version for version, _, _ in run.applied] == list(range(1, len(run.applied) + 1))
+    if described.coordination.num_ahead == 1:
+        assert {(c.rank, c.batch.start, c.batch.samples) for _, group, _ in run.applied for c in group if c.batch.samples} <= run.computed
+
+
+def _applied(folder: Path) -> Iterator[tuple[int, list[Contribution], list[float]]]:
+    for line in (folder / "applied").read_text().splitlines():
+        version, contributions, weights = json.loads(line)
+        yield version, [Contribution(rank, Batch(start, samples), at, 0.0, 0.0) for rank, start, samples, at in contributions], weights
+
+
+def _computed(folder: Path) -> Iterator[tuple[int, int, int]]:
+    for path in folder.glob("computed-*"):
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):  # of a process that was killed while it wrote
+                rank, start, samples = json.loads(line)
+                yield rank, start, samples

@@ -1,0 +1,193 @@
+"""Real processes that are killed, stopped or cut off: what each coordination goes on with, and that no sample is lost or counted twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from faulty import Faults, check_samples, survive
+from running import LONG, family, hetsim, started, wait_for
+from worlds import cluster, experiment, node
+
+from hetsim.errors import RunFailed
+from hetsim.runtime.experiment import Experiment
+
+pytestmark = pytest.mark.slow
+
+THREE = cluster(
+    *(node(seconds, 1e-3) for seconds in (1e-4, 5e-5, 7e-5)),
+    network={"latency_seconds": 1e-4, "bytes_per_second": 1e9},
+)
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "all_reduce": ("method=ssgd", {}),
+    "delayed_all_reduce": ("method=pipe_sgd", {"coordination": {"warm_up": 4}}),
+    "local_steps": ("method=local_sgd", {"coordination": {"period": 2}}),
+    "delayed_server": ("method=od_sgd", {"coordination": {"warm_up": 4}}),
+    "server": ("method=asgd", {}),
+    "async_local_steps": ("method=fedbuff", {"coordination": {"period": 2}}),
+    "table_server": ("method=ringleader", {}),
+    "stopping_server": ("method=ringmaster_stops", {}),
+    "trials": ("method=mindflayer", {}),
+    "dynamic_local_steps": ("method=async_local_sgd", {"coordination": {"period": 2}}),
+    "streaming_steps": ("method=streaming_diloco", {"coordination": {"period": 4}}),
+    "decoupled_steps": ("method=decoupled_diloco", {"coordination": {"period": 2}, "admission": {"size": 2}}),
+}
+IN_SHORT = ("all_reduce", "server", "delayed_server")
+SMALL = {"num_parameters": 8, "num_samples": 480}
+TIMES = {"join": 0.2, "crash": 0.15, "repair": 0.6}
+
+
+def small(which: str, *, on: dict[str, Any] = THREE, epochs: int = 4, **keys: Any) -> Experiment:
+    """A quadratic on three nodes, of a method of this coordination."""
+    method, more = METHODS[which]
+    budget = {"epochs": epochs}
+    return experiment(
+        method, "workload=quadratic", workload=SMALL, batch_size=24, cluster=on, dtype="float64", budget=budget, **{**more, **keys}
+    )
+
+
+@pytest.mark.parametrize("which", METHODS)
+def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> None:
+    """Under every coordination, and well within the time after which a silent rank would be suspected."""
+    described = small(which)
+
+    run = survive(described, Faults().kill(rank=1, at_update=6), tmp_path, lost_after=30)
+
+    assert run.lost == [1]
+    assert run.seconds < 20
+    assert run.summary["emulation"]["losses"]["detection_seconds"] < 2
+    check_samples(run, described)
+
+
+@pytest.mark.parametrize(
+    ("which", "faults"),
+    [
+        ("all_reduce", Faults().stop(rank=2, at_update=6)),
+        ("server", Faults().stop(rank=2, at_update=6)),
+        ("local_steps", Faults().hold_gil(rank=1, at_update=6)),
+        ("delayed_server", Faults().segfault(rank=1, at_update=6)),
+        ("all_reduce", Faults().kill(rank=2, at_update=4).kill(rank=1, at_update=8)),
+    ],
+    ids=["stop in an all-reduce", "stop at a server", "hold the interpreter", "segfault", "one after another"],
+)
+def test_a_run_goes_on_when_a_worker_hangs_or_breaks(which: str, faults: Faults, tmp_path: Path) -> None:
+    """A process that says nothing any more is ended after `lost_after_seconds`, and is lost then."""
+    described = small(which)
+
+    run = survive(described, faults, tmp_path, lost_after=1.0)
+
+    assert run.lost == [fault.rank for fault in faults.of]
+    assert run.seconds < 25
+    check_samples(run, described)
+
+
+@pytest.mark.parametrize("which", ["all_reduce", "server"])
+def test_a_broken_connection_costs_an_all_reduce_a_new_group_and_a_server_its_worker(which: str, tmp_path: Path) -> None:
+    """Nobody is lost in the one case; in the other the worker ends, as the server is all that it is connected to."""
+    described = small(which)
+
+    run = survive(described, Faults().drop_link(rank=1, at_update=6), tmp_path)
+
+    losses = run.summary["emulation"].get("losses") or {"lost": []}
+    assert [loss["rank"] for loss in losses["lost"]] in ([], [1])
+    check_samples(run, described)
+
+
+@pytest.mark.parametrize("which", [which if which in IN_SHORT else pytest.param(which, marks=pytest.mark.long) for which in METHODS])
+def test_faults_of_the_cluster_happen_to_real_processes(which: str, tmp_path: Path) -> None:
+    """One node joins late; another crashes, and a new process of its rank comes back."""
+    schedule = [{"nodes": [2], "join": TIMES["join"]}, {"nodes": [1], "crash": TIMES["crash"], "repair": TIMES["repair"]}]
+    on = {**THREE, "nodes": [node(seconds, 1e-2) for seconds in (1e-4, 5e-5, 7e-5)], "faults": {"schedule": schedule}}
+    described = small(which, on=on, epochs=6)
+
+    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30)
+
+    assert run.lost == [1]
+    assert run.joined in ([2, 1], [1, 2])
+    down = [worker["down_seconds"] for worker in run.summary["per_worker"]]
+    assert down[0] == 0
+    assert down[1] >= TIMES["repair"] - TIMES["crash"] - 0.05
+    assert down[2] >= TIMES["join"]
+    check_samples(run, described)
+
+
+@pytest.mark.parametrize("lost_after", [10.0, 2.0])
+@pytest.mark.parametrize("which", ["all_reduce", "server"])
+def test_a_process_that_is_stopped_goes_on_or_is_replaced(which: str, lost_after: float, tmp_path: Path) -> None:
+    """For 3 s: too short a time to be lost in the one case, too long in the other."""
+    faults = {"schedule": [{"nodes": [1], "stop": 0.15, "continue": 3.15}], "lost_after_seconds": lost_after}
+    on = {**THREE, "nodes": [node(seconds, 1e-2) for seconds in (1e-4, 5e-5, 7e-5)], "faults": faults}
+    described = small(which, on=on, epochs=24)
+
+    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=lost_after)
+
+    if lost_after > 3:
+        assert "losses" not in run.summary["emulation"]
+    else:
+        assert run.lost == run.joined == [1]
+        assert run.summary["emulation"]["losses"]["detection_seconds"] >= lost_after - 0.2
+    check_samples(run, described)
+
+
+def test_every_step_of_a_synchronous_run_is_along_the_gradients_of_the_ranges_that_it_names(tmp_path: Path) -> None:
+    """Written out in plain torch: W ← W − η mean g_i, from the ranges of each commit alone, through a loss and a return."""
+    on = {**THREE, "faults": {"schedule": [{"nodes": [1], "crash": 0.1, "repair": 0.4}]}}
+    described = small("all_reduce", on={**on, "nodes": [node(seconds, 1e-2) for seconds in (1e-4, 5e-5, 7e-5)]})
+
+    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30)
+
+    task, optimizers = described.load()
+    weights, memory = task.initial(), optimizers.main.initial()
+    for _, group, committed in run.applied:
+        present = [c for c in group if c.batch.samples]
+        gradient = sum(task.gradient(weights, c.batch)[0] for c in present) / len(present)
+        memory, weights = optimizers.main.step(memory, weights, gradient, 0)
+        torch.testing.assert_close(weights, torch.tensor(committed, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert run.lost == run.joined == [1]
+    assert {len([c for c in group if c.batch.samples]) for _, group, _ in run.applied} == {2, 3}
+
+
+@pytest.mark.parametrize("fault", ["kill", "stop"])
+def test_a_run_without_a_server_ends_with_one_sentence_when_rank_0_is_lost(fault: str, tmp_path: Path) -> None:
+    """Its process keeps the record of the run."""
+    faults = getattr(Faults(), fault)(rank=0, at_update=6)
+    why = {"kill": r"ended by itself \(exit status -9\)", "stop": r"gave no sign of life for 1 s after its effect \d+ and was ended"}[fault]
+
+    with pytest.raises(RunFailed, match=f"^the process of rank 0, which keeps the record of the run, {why}: the run is lost$"):
+        survive(small("all_reduce", epochs=2000), faults, tmp_path)
+
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_ends_with_one_sentence_when_all_workers_are_lost(tmp_path: Path) -> None:
+    """A server waits for nobody."""
+    faults = Faults().kill(rank=0, at_update=4).kill(rank=1, at_update=5).kill(rank=2, at_update=6)
+
+    with pytest.raises(RunFailed, match=r"^every node of the cluster is gone at \S+ s and none comes back: the run is lost$"):
+        survive(small("server", epochs=2000), faults, tmp_path)
+
+
+def test_the_command_outlives_a_worker_and_not_its_server(tmp_path: Path) -> None:
+    """A killed one, and a stopped one: one sentence in the stated time, no process left, nothing of the run in its folder."""
+    command = hetsim(*LONG, "method=asgd", "backend.heartbeat_seconds=0.2", "backend.lost_after_seconds=1.5", folder=tmp_path / "run")
+    running = started(command, tmp_path / "run")
+    worker, server = running[-2], running[-1]
+
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: worker not in family(command.pid), 10)
+    time.sleep(0.5)
+    assert command.poll() is None
+    os.kill(server, signal.SIGSTOP)
+    _, told = command.communicate(timeout=15)
+
+    wait_for(lambda: not family(command.pid), 10)
+    assert command.returncode == 1
+    assert told.startswith("hetsim: error: the process of rank 4, the server, gave no sign of life for 1.5 s after its effect ")
+    assert told.endswith("the run is lost\n")
+    assert told.count("\n") == 1
+    assert not (tmp_path / "run").exists()
