@@ -80,6 +80,15 @@ def load(path: Path, experiment: Experiment, task: Task, optimizers: Optimizers)
     return checkpoint
 
 
+def clock_of(path: Path) -> float:
+    """When a run goes on from the checkpoint in a file, by its clock; ValueError with one sentence if the file does not say."""
+    try:
+        seconds = Reader({}, {}, lambda _: None).value_of(read(path)[0]["checkpoint"]["object"][1]["seconds"])
+        return float(min(seconds, default=0.0))
+    except (Unreadable, TypeError, ValueError, LookupError):
+        raise ValueError(f"{path} is no checkpoint that this run can go on from (it does not say when): {REMEDY}") from None
+
+
 def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, task: Task) -> None:
     """ValueError with one sentence for a budget that the run has reached already."""
     budget, state, seconds = experiment.budget, checkpoint.state, max(checkpoint.seconds)

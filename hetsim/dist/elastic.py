@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from threading import Lock, Thread
 from typing import Any
 
@@ -27,6 +27,7 @@ from hetsim.dist.world import ProcessWorld
 from hetsim.effects import Node, PeerLost, Program
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment, Optimizers
+from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.recorder import DOWN, interval_recorder
 from hetsim.runtime.trace import Trace
@@ -41,21 +42,26 @@ QUIET_SECONDS = 5.0
 class ElasticRun(RankRun):
     """A rank's run among members that may change. Its `transport` is a group of all ranks before the run; None: it was started later.
 
-    `joins_at` is when a rank that is absent at first takes part, in seconds of the run. After `run`, `transport` or the mailbox's links
-    bring the results to the leader, and `hands_in` says whether this rank has any.
+    `absent` are the ranks that are absent at first, and since which second of the run; `joins_at` is when this one takes part, if it is
+    one of them. After `run`, `transport` or the mailbox's links bring the results to the leader, and `hands_in` says whether this rank has
+    any.
     """
 
     def __init__(
         self, experiment: Experiment, task: Task, optimizers: Optimizers, trace: Trace, *,
-        membership: Membership, absent: Collection[int], joins_at: float | None, order: str, **options: Any,
+        membership: Membership, absent: Mapping[int, float], joins_at: float | None, order: str, **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(experiment, task, optimizers, trace, absent=absent, **options)
+        super().__init__(experiment, task, optimizers, trace, absent=sorted(absent), **options)
         self.membership = membership
-        self.absent = frozenset(absent)
+        self.absent = absent
         self.joins_at = joins_at
         self.hands_in = True
         self.began = 0.0
         self._order = order
+        self._recorded: dict[int, float] = {}
+        """Until when the absences of each rank are in the trace, in seconds of the run."""
+        if self.saving is not None:
+            self.saving.absences = self.absences_over
         self._regroups = experiment.coordination.regroups
         self._mailbox: Mailbox | None = None
         self._connecting = Lock()
@@ -81,7 +87,7 @@ class ElasticRun(RankRun):
             if self.absent:
                 members = sorted(membership.view.members)
                 group = None if self.joins_at is not None else Group.form(membership.connect(), "gen0", rank=self.rank, members=members)
-            self.began = self.clocks.begin(everyone, self.pace.clock)
+            self.began = self.clocks.begin(everyone, self.pace.clock) - self.prepared.checkpoint.began
             if group is not everyone:
                 everyone.close()
         if self.rank == experiment.leader:
@@ -112,11 +118,12 @@ class ElasticRun(RankRun):
         mailbox = None
         if needs_server and not (joins and self._regroups):
             mailbox = self._new_mailbox(transport, joins=joins)
-        state = self.prepared.rank_state(self.rank)
+        self.state = state = self.prepared.rank_state(self.rank)
         parts: dict[str, Any] = {
             "transport": transport, "mailbox": mailbox, "pace": self.pace, "recorders": self.recorders, "history": self.history,
             "reduction": Reduction.by_gloo(transport, self.prepared.task.device, self._order), "keep": self._keep, "began": self.began,
             "micro_batch": self._micro_batch, "nonfinite": NonfiniteGradients(self.experiment.nonfinite, self.metrics.activity),
+            "saving": self.saving, "progress": self._progress, "num_gradients": self.num_gradients,
         }  # fmt: skip
         if self._regroups:
             mailbox_in = self._new_mailbox if needs_server else None
@@ -128,7 +135,7 @@ class ElasticRun(RankRun):
         if store is not None:
             watch = StandstillWatch(store, self.rank, self._present, world.waiting, report if self.history is not None else None)
         with watch:
-            self.pace.sleep_until(self.began)
+            self.pace.sleep_until(self.began + self.prepared.checkpoint.began)
             gc.freeze()
             try:
                 self._run(world, None if joins else self.prepared.start)
@@ -139,6 +146,9 @@ class ElasticRun(RankRun):
             finally:
                 gc.unfreeze()
                 self.last, self.transport, self._mailbox = world.last, world.transport, world.mailbox
+        if self.saving is not None and self.history is not None:
+            self.saving.write_answered()
+            self.progress_at_end = self._progress()
         if isinstance(world, RegroupingWorld) and not membership.ended_quietly:
             self.transport = self._group_after_end(world)
 
@@ -240,13 +250,39 @@ class ElasticRun(RankRun):
         assert self.transport is not None
         return {rank: self.transport for rank in self.transport.members if rank != self.rank}
 
-    def record_absences(self) -> None:
-        """On the leader, when the results of all ranks are there: when each rank was not."""
-        record, seconds = interval_recorder(self.recorders, DOWN), self.metrics.applied.seconds
-        self.absent_at_end = frozenset(range(self.experiment.num_workers)) - self.membership.view.members.keys()
-        for rank, start, end in self.membership.ledger.absences(sorted(self.absent), self.began, self.began + seconds):
-            if record is not None and start < end:
+    def absences_over(self, seconds: float) -> list[tuple[int, float, float]]:
+        """On the leader: (rank, from, until) of each absence that is over at this second of the run, and from now on in the trace.
+
+        One that goes on is recorded when it is over, as in simulation.
+        """
+        over = [absence for absence in self._absences(seconds) if absence[2] < seconds]
+        record = interval_recorder([self.trace], DOWN)
+        for rank, start, end in over:
+            if record is not None and start >= self._recorded.get(rank, start):
                 record((start, end, rank, DOWN, 0, 0, 0, 0))
+            self._recorded[rank] = end
+        return over
+
+    def record_absences(self) -> list[RankActivity]:
+        """On the leader, when the results of all ranks are there: when each rank was not.
+
+        Returns what each worker has done without the absences that go on, for a checkpoint.
+        """
+        seconds, activity = self.metrics.applied.seconds, self.metrics.activity
+        self.absent_at_end = frozenset(range(self.experiment.num_workers)) - self.membership.view.members.keys()
+        over = self.absences_over(seconds)
+        for rank, start, end in over:
+            activity[rank].add_absence(start, end)
+        copies = [RankActivity.of_numbers(its.as_numbers(), its.num_ahead) for its in activity]
+        record = interval_recorder(self.recorders, DOWN)
+        for rank, start, end in self._absences(seconds):
+            if record is not None and (rank, start, end) not in over:
+                record((start, end, rank, DOWN, 0, 0, 0, 0))
+        return copies
+
+    def _absences(self, seconds: float) -> list[tuple[int, float, float]]:
+        found = self.membership.ledger.absences(self.absent, self.began, self.began + seconds)
+        return [(rank, start, end) for rank, start, end in found if start < end]
 
 
 def paired(membership: Membership, rank: int, incarnation: int, *, server: int) -> Group:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from hetsim.cluster.outages import outages
@@ -32,13 +32,9 @@ def is_elastic(experiment: Experiment) -> bool:
 def ended_by_a_loss(experiment: Experiment) -> str | None:
     """Why a run under hetsim's own launcher ends when a rank is lost, and what to change; None if it goes on.
 
-    NCCL's groups cannot be formed again in a process, so methods whose ranks form a new group need ranks that compute on the CPU. A
-    checkpoint has the states of all ranks, and the workers of a local server know no other.
+    NCCL's groups cannot be formed again in a process, so methods whose ranks form a new group need ranks that compute on the CPU. The
+    workers of a local server know no other.
     """
-    if experiment.checkpoint.enabled:
-        return "a run that is saved ends with its first loss: leave out checkpoint.every_seconds and checkpoint.every_updates"
-    if experiment.resume is not None:
-        return "a run that goes on from a checkpoint ends with its first loss: leave out resume"
     if experiment.regions is not None:
         return f"the local servers of method={experiment.method} do not go on without a worker: take another method"
     on_cpu = all(experiment.device_of(rank).startswith("cpu") for rank in range(experiment.num_ranks))
@@ -70,24 +66,35 @@ def check_faults(experiment: Experiment, *, lost_after: float) -> None:
 
 
 class Schedule:
-    """The faults of a run, in the order of their times."""
+    """The faults of a run, in the order of their times; of one that goes on from this second of its clock, those that it has not had."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, *, began: float = 0.0) -> None:
         self.joins: dict[int, float] = {}
-        """The ranks that are absent when the run begins, and when they join; infinite: never."""
+        """The ranks that are absent when the run begins or goes on, and when they join; infinite: never."""
+        self.absent: dict[int, float] = {}
+        """The same ranks, and since when they are absent."""
         self._upcoming: list[Fault] = []
         self._hangs = {rank: its.hangs for rank, its in experiment.cluster.faults.nodes.items()}
         for rank, pauses in experiment.cluster.faults.pauses.items():
             for start, until in pauses:
-                self._upcoming += [Fault(start, rank, "stop"), Fault(until, rank, "continue")]
+                if until > began:
+                    self._upcoming += [Fault(max(start, began), rank, "stop"), Fault(until, rank, "continue")]
         heapq.heapify(self._upcoming)
-        self._outages = {rank: outages(experiment.cluster, rank, seed=experiment.seed) for rank in experiment.cluster.faults.nodes}
-        for rank in self._outages:
-            self._draw(rank)
-        while self._upcoming and self._upcoming[0].seconds == 0:
-            absent = heapq.heappop(self._upcoming)
-            self.joins[absent.rank] = absent.until
-            self._draw(absent.rank)
+        self._outages = {rank: self._from(began, outages(experiment.cluster, rank, seed=experiment.seed)) for rank in self._hangs}
+        for rank, its in self._outages.items():
+            first = next(its, None)
+            if first is None:
+                continue
+            start, until = first
+            if start == 0 or start < began:
+                self.absent[rank], self.joins[rank] = first
+                self._draw(rank)
+            else:
+                self._schedule(rank, start, until)
+
+    @staticmethod
+    def _from(began: float, its: Iterator[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+        return ((start, until) for start, until in its if until > began)
 
     @property
     def next_seconds(self) -> float:
@@ -105,5 +112,8 @@ class Schedule:
 
     def _draw(self, rank: int) -> None:
         for start, until in self._outages[rank]:
-            heapq.heappush(self._upcoming, Fault(start, rank, "stop" if start in self._hangs[rank] else "kill", until))
+            self._schedule(rank, start, until)
             return
+
+    def _schedule(self, rank: int, start: float, until: float) -> None:
+        heapq.heappush(self._upcoming, Fault(start, rank, "stop" if start in self._hangs[rank] else "kill", until))

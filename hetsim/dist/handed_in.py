@@ -32,6 +32,7 @@ def send_results(run: RankRun, cap: Uncapped, transport: Transport | None = None
     is_worker = run.rank < run.experiment.num_workers
     numbers = {
         "activity": run.metrics.activity[run.rank].as_numbers() if is_worker else None,
+        "joined": run.joined,
         "device": run.prepared.task.device.name,
         "lateness": {kind: vars(lateness) for kind, lateness in run.pace.kinds.items()},
         "cap": cap.report,
@@ -77,6 +78,8 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[
             append_received(trace, transport.receive_bytes(rank), rank=rank, change=clocks.change(rank))
             if numbers["activity"] is not None:
                 activity = RankActivity.of_numbers(numbers["activity"], experiment.coordination.num_ahead)
+                if numbers["joined"]:
+                    activity = activity.after(run.metrics.activity[rank])
                 run.metrics.activity[rank] = activity.on_clock(*clocks.line(rank)) if clocks.several else activity
             devices[rank] = numbers["device"]
             for kind, counts in numbers["lateness"].items():
@@ -95,13 +98,13 @@ def close(run: RankRun, trace: Trace) -> None:
         trace.close()
 
 
-def write_last(run: RankRun, states: dict[int, bytes]) -> None:
-    """On the leader: write the checkpoint of the run as it has ended."""
+def write_last(run: RankRun, states: dict[int, bytes], activity: Sequence[RankActivity]) -> None:
+    """On the leader: write the checkpoint of the run as it has ended, in which each worker has done this."""
     assert run.saving is not None
     assert run.history is not None
     run.saving.write_last(
         run.history.last, run.state, states,
-        num_gradients=run.num_gradients(), seconds=run.metrics.applied.seconds, progress=run.progress_at_end,
+        num_gradients=run.num_gradients(), seconds=run.metrics.applied.seconds, progress=run.progress_at_end, activity=activity,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hetsim.checkpoints.resume import clock_of
 from hetsim.dist.faults import Schedule, is_elastic
 from hetsim.dist.quota import remove_leftovers
 from hetsim.dist.settings import Settings
@@ -41,7 +42,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     listening = listen(port)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOAD, *experiment.imports])
-    schedule, elastic = Schedule(experiment), is_elastic(experiment)
+    schedule, elastic = Schedule(experiment, began=seconds_before(experiment)), is_elastic(experiment)
     members = tuple(rank for rank in range(experiment.num_ranks) if rank not in schedule.joins)
     ours, keepers = context.Pipe()
     about = (listening, keepers, dict.fromkeys(members, 0), settings.lost_after_seconds, saves)
@@ -93,6 +94,12 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
         _end([keeper.process], [], kill=saves)
         if settings.emulate == "quota":
             remove_leftovers()
+
+
+def seconds_before(experiment: Experiment) -> float:
+    """What the clock of a run with faults says when it begins: that of the checkpoint that it goes on from, or 0."""
+    faults = experiment.cluster.faults
+    return clock_of(experiment.resume) if experiment.resume is not None and (faults.nodes or faults.pauses) else 0.0
 
 
 def _start(processes: Sequence[Any]) -> bool:

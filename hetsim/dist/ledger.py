@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from threading import Lock
 from typing import Any
@@ -44,9 +44,12 @@ class Ledger:
         with self._lock:
             self._regroups.append((last_entry, end))
 
-    def absences(self, absent: Sequence[int], began: float, end: float) -> Iterator[tuple[int, float, float]]:
-        """(rank, from, until) in seconds of the run, of each absence until its end; `absent` are those that it began without."""
-        since = dict.fromkeys(absent, began)
+    def absences(self, absent: Mapping[int, float], began: float, end: float) -> Iterator[tuple[int, float, float]]:
+        """(rank, from, until) in seconds of the run, of each absence until its end.
+
+        `absent` are those that it began or went on without, and since when, in seconds of the run.
+        """
+        since = {rank: began + seconds for rank, seconds in absent.items()}
         moves = sorted([(loss.at, False, loss.rank) for loss, _ in self._losses] + [(at, True, rank) for rank, at in self._returns])
         for at, returns, rank in moves:
             if not returns:

@@ -109,6 +109,8 @@ class Mailbox:
         """What `receive` calls, with a version, where the server has asked for this rank's state."""
         self._versions: deque[int] = deque()
         self._answers: dict[int, dict[int, bytes]] = {}
+        self.awaited: set[int] = set()
+        """The workers that have been asked for their states, and have not answered yet."""
         self.num_sent = dict.fromkeys(self._outbox, 0)
         """Messages given to `send`, by receiver."""
         self.num_arrived = dict.fromkeys(self._outbox, 0)
@@ -195,9 +197,12 @@ class Mailbox:
                 self._arrived.wait(None if waking == math.inf else waking - now)
 
     def ask(self, version: int) -> None:
-        """On the server: ask all workers for their states, which belong to this version; before what is sent after this."""
-        for queue in self._outbox.values():
-            queue.put((encoded({STATE_AT: version}, None), lambda: None))
+        """On the server: ask all workers that are not lost for their states at this version; before what is sent after this."""
+        with self._arrived:
+            self._answers.clear()
+            self.awaited = self._outbox.keys() - self._lost
+            for peer in self.awaited:
+                self._outbox[peer].put((encoded({STATE_AT: version}, None), lambda: None))
 
     def answer(self, to: int, version: int, content: bytes) -> None:
         """Send the server a state that it has asked for."""
@@ -335,6 +340,7 @@ class Mailbox:
                 self._versions.append(header[STATE_AT])
             else:
                 self._answers.setdefault(header[STATE_OF], {})[peer] = payload.cpu().numpy().tobytes()
+                self.awaited.discard(peer)
             self._arrived.notify_all()
 
     def arrive(self, source: int, header: dict[str, Any], payload: Any = None) -> None:
@@ -390,6 +396,7 @@ class Mailbox:
                 if peer in self._held:
                     self._held[peer] = Held()
                 self._outbox[peer].put(None)
+                self.awaited.discard(peer)
                 self.on_loss(peer)
             self._lost.add(peer)
             self._arrived.notify_all()

@@ -21,10 +21,11 @@ from hetsim.checkpoints.rows import SavedTrace
 from hetsim.checkpoints.saver import Saver
 from hetsim.dist.clocks import Clocks, clock_id
 from hetsim.dist.elastic import ElasticRun
+from hetsim.dist.faults import Schedule
 from hetsim.dist.group import Group
 from hetsim.dist.handed_in import close, collect_results, send_results, summarised, write_last
 from hetsim.dist.launched import Launched
-from hetsim.dist.membership import Membership
+from hetsim.dist.membership import FOREVER, Membership
 from hetsim.dist.orphan import leading, leave_with_parent
 from hetsim.dist.pace import Pace, clock, reduce_timer_slack
 from hetsim.dist.placement import device_of, local_ranks, reducing_library
@@ -42,10 +43,12 @@ from hetsim.errors import RunFailed, RunStopped
 from hetsim.memory import out_of_memory
 from hetsim.results.folder import abandon, run_folder
 from hetsim.runtime.checkpointing import StopRequest
-from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.files import keep_names
+from hetsim.runtime.rank import Checkpoint
 from hetsim.runtime.trace import Trace, TracePart
 from hetsim.workloads.device import Device
+from hetsim.workloads.task import Task
 
 _runs = itertools.count()
 
@@ -129,10 +132,7 @@ def take_part(
     task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
     leads, saves, stop = rank == experiment.leader, experiment.checkpoint.enabled, StopRequest()
     pace = Pace(settings.emulate)
-    checkpoint = None
-    if experiment.resume is not None:
-        checkpoint = load(experiment.resume, experiment, task, optimizers)
-        check_budget(experiment.resume, checkpoint, experiment, task)
+    checkpoint = resumed(experiment, task, optimizers)
     with contextlib.closing(task), run_folder(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
             clocks = clocks_of(transport, settings, leader=experiment.leader)
@@ -170,10 +170,19 @@ def take_part(
             return None
         close(run, whole)
         if saver is not None:
-            write_last(run, results.states)
+            write_last(run, results.states, run.metrics.activity)
             if stopped:
                 raise RunStopped(saver.sentence(run.outcome.last, run.metrics.applied.seconds))
         return summarised(run, folder, settings, results, gpus=gpus, library=library, begun=begun)
+
+
+def resumed(experiment: Experiment, task: Task, optimizers: Optimizers) -> Checkpoint | None:
+    """The checkpoint that the run goes on from, if it does, checked."""
+    if experiment.resume is None:
+        return None
+    checkpoint = load(experiment.resume, experiment, task, optimizers)
+    check_budget(experiment.resume, checkpoint, experiment, task)
+    return checkpoint
 
 
 def take_part_elastically(
@@ -191,27 +200,50 @@ def take_part_elastically(
         beat_seconds=settings.heartbeat_seconds,
     )  # fmt: skip
     task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
+    saves, stop, checkpoint, everyone, saver = experiment.checkpoint.enabled, StopRequest(), None, None, None
     with contextlib.closing(task), run_folder(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
-        everyone = None
-        if not started.incarnation:
+        if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
+            checkpoint = resumed(experiment, task, optimizers)
+            wait_for_all(connect(), experiment.num_ranks)
             everyone = Group.form(connect(), "everyone", rank=rank, members=range(experiment.num_ranks))
-        trace = traces.enter_context(Trace(folder, experiment.trace) if leads else TracePart(experiment.trace))
+        own = SavedTrace if saves else Trace
+        trace = traces.enter_context(own(folder, experiment.trace) if leads else TracePart(experiment.trace))
+        if leads and saves:
+            saver = Saver(folder, config, experiment.checkpoint, trace, clock=clock, stop=stop, resumed=experiment.resume)
+        if leads and checkpoint is not None and experiment.resume is not None:
+            continue_trace(trace, experiment.resume, checkpoint, experiment)
+        since = Schedule(experiment, began=0.0 if checkpoint is None else checkpoint.began).absent
+        absent = {rank: since.get(rank, 0.0) for rank in range(experiment.num_ranks) if rank not in started.members}
         with cap:
             run = ElasticRun(
                 experiment, task, optimizers, trace, rank=rank, transport=everyone, pace=Pace(settings.emulate), uncapped=cap.lifted,
-                membership=membership, absent=sorted(set(range(experiment.num_ranks)) - set(started.members)), joins_at=started.joins_at,
-                order=settings.reduction, micro_batch=settings.micro_batch,
+                membership=membership, absent=absent, joins_at=started.joins_at, order=settings.reduction, micro_batch=settings.micro_batch,
+                checkpoint=checkpoint, saver=saver,
             )  # fmt: skip
-            run.run(connect(), report)
+            store = connect()
+            with stopping(store, stop, leads=leads) if saves else contextlib.nullcontext():
+                run.run(store, report)
         if not leads:
             if run.hands_in:
                 send_results(run, cap, run.way_to_leader)
             return None
         results = collect_results(run, trace, cap, run.sources)
-        run.record_absences()
+        done = run.record_absences()
         close(run, trace)
+        if saver is not None:
+            assert run.saving is not None
+            write_last(run, results.states, done)
+            if run.saving.stopped:
+                raise RunStopped(saver.sentence(run.outcome.last, run.metrics.applied.seconds))
         losses = membership.ledger.as_numbers(run.began)
         return summarised(run, folder, settings, results, gpus=[0.0] * experiment.num_ranks, library="gloo", begun=begun, losses=losses)
+
+
+def wait_for_all(store: Any, num_ranks: int) -> None:
+    """Wait until all ranks have loaded what they compute with, which takes some of them longer than the connections of a group may take."""
+    if store.add("loaded", 1) == num_ranks:
+        store.set("all loaded", "")
+    store.wait(["all loaded"], FOREVER)
 
 
 @contextlib.contextmanager

@@ -75,6 +75,7 @@ class RankRun:
         self.rank = rank
         self.transport = transport
         """None: this rank joins a run under way."""
+        self.joined = transport is None
         self.pace = pace
         self.reduction = reduction
         self.clocks = clocks or Clocks.shared(experiment.num_ranks, leader=experiment.leader)
@@ -95,8 +96,7 @@ class RankRun:
         self.clocks.seconds_before = resumed.began
         self.saving: Saving | None = None
         if experiment.checkpoint.enabled:
-            assert transport is not None
-            self.saving = Saving(experiment, rank, transport, trace, self.metrics.activity, clocks=self.clocks, saver=saver)
+            self.saving = Saving(self.prepared, rank, trace, self.metrics.activity, clocks=self.clocks, saver=saver, joined=self.joined)
         if resumed.progress:
             self.metrics.activity[:] = activity_of(resumed, experiment.num_workers, experiment.coordination.num_ahead)
             self.metrics.applied.restore(resumed.progress["applied"])

@@ -106,8 +106,12 @@ class RegroupingWorld(ProcessWorld):
         workers = [rank for rank in group.members if rank < experiment.num_workers]
         self.transport, self.collectives = group, Collectives(experiment.cluster, workers)
         self.reduction = Reduction.by_gloo(group, self.task.device, self.reduction.order)
+        self._num_collectives = [0, 0]
+        if self.saving is not None:
+            self.saving.forget()
         if self._mailbox_in is not None:
             self.mailbox = self._mailbox_in(group)
+            self._answer_asks()
         end = self.pace.clock()
         self.membership.ledger.regrouped(found.last_entry, end)
         self._record[REGROUP]((turn.at - self.began, end - self.began, self.rank, REGROUP, self.last.version, 0, 0, 0))

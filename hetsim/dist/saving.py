@@ -3,12 +3,15 @@
 Without a server the ranks agree at each commit, by the leader's broadcast, and hand in what they have at the commit that is saved. A
 server asks its workers, which are in the middle of something, by a message before those that release them: each answers when it next
 waits for a message, so that it has pushed at most what the server knows to be outstanding, and all goes on meanwhile.
+
+A rank that is lost is in a checkpoint as it will be when it comes back. Where all ranks form a new group, what was being saved is dropped:
+the last complete checkpoint stays, and the next one comes when it is due.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,8 +22,8 @@ from hetsim.coordination.state import State
 from hetsim.dist.clocks import Clocks
 from hetsim.dist.messages import Mailbox
 from hetsim.dist.transport import Transport
-from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.metrics import RankActivity
+from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.progress_so_far import activity_until
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.trace import Trace, TracePart, append_received
@@ -42,20 +45,27 @@ class Asked:
 
 
 class Saving:
-    """One rank's part in the checkpoints of a run. `saver` writes them, on the leader; None on other ranks."""
+    """One rank's part in the checkpoints of a run. `saver` writes them, on the leader; None on other ranks.
+
+    `joined` says whether this rank joined a run under way: its activity is what it has done since. On the leader, `activity` has what it
+    knows of the others.
+    """
 
     def __init__(
-        self, experiment: Experiment, rank: int, transport: Transport, trace: Trace, activity: Sequence[RankActivity], *,
-        clocks: Clocks, saver: Saver | None,
+        self, prepared: Preparation, rank: int, trace: Trace, activity: Sequence[RankActivity], *,
+        clocks: Clocks, saver: Saver | None, joined: bool = False,
     ) -> None:  # fmt: skip
-        self.experiment = experiment
+        self.prepared = prepared
+        self.experiment = experiment = prepared.experiment
         self.rank = rank
-        self.transport = transport
+        self.joined = joined
         self.trace = trace
         self.activity = activity
         self.clocks = clocks
         self.saver = saver
         self.mailbox: Mailbox | None = None
+        self.absences: Callable[[float], Iterable[tuple[int, float, float]]] = lambda _: ()
+        """On the leader: (rank, from, until) of each absence that is over at this second of the run."""
         self.agrees = not experiment.coordination.needs_server
         """Whether all ranks follow the leader's decision at each commit."""
         self.stopped = False
@@ -69,20 +79,27 @@ class Saving:
             going, self.stopped = False, True
         return going, going and self._asked is None and self.saver.due(version)
 
-    def hand_in(self, state: RankState) -> None:
+    def forget(self) -> None:
+        """Drop the checkpoint that waits for answers: the membership has changed, and all restart from the last commit."""
+        self._asked = None
+
+    def hand_in(self, state: RankState, transport: Transport) -> None:
         """On another rank: send the leader this rank's state, at a commit that is saved."""
         # all ranks without a server take the same steps, so the memory of their optimizer is the leader's
         own = replace(state.snapshot(), optimizer=None)
-        self.transport.control.send_bytes([self._part(own)], self.experiment.leader)
-        self.transport.control.send_bytes(self._rows(), self.experiment.leader)
+        transport.control.send_bytes([self._part(own)], self.experiment.leader)
+        transport.control.send_bytes(self._rows(), self.experiment.leader)
 
-    def collect(self, state: State, own: RankState, *, num_gradients: Sequence[int], seconds: float, progress: dict[str, Any]) -> None:
-        """On the leader without a server: receive the states of all ranks, and write the checkpoint."""
+    def collect(
+        self, state: State, own: RankState, transport: Transport, *,
+        num_gradients: Sequence[int], seconds: float, progress: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """On the leader without a server: receive the states of all ranks that are present, and write the checkpoint."""
         parts = {}
-        for rank in range(self.experiment.num_ranks):
+        for rank in transport.members:
             if rank != self.rank:
-                parts[rank] = b"".join(self.transport.control.receive_bytes(rank))
-                self._append(self.transport.control.receive_bytes(rank), rank)
+                parts[rank] = b"".join(transport.control.receive_bytes(rank))
+                self._append(transport.control.receive_bytes(rank), rank)
         self._append(self._rows(), self.rank)
         self._write(Asked(state, num_gradients, seconds, progress, own.snapshot(), parts))
 
@@ -99,19 +116,20 @@ class Saving:
         self.mailbox.answer(self.experiment.leader, version, b"".join([len(part).to_bytes(LENGTH_BYTES), part, *self._rows()]))
 
     def write_answered(self) -> None:
-        """On the server: write the checkpoint for which all workers have answered, if there is one."""
+        """On the server: write the checkpoint for which all workers that are not lost have answered, if there is one."""
         asked = self._asked
         if asked is None:
             return
         assert self.mailbox is not None
+        if self.mailbox.awaited:
+            return
         for rank, content in self.mailbox.take_answers(asked.state.version).items():
             end = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES])
             asked.parts[rank] = content[LENGTH_BYTES:end]
             self._append([content[end:]], rank)
-        if len(asked.parts) == self.experiment.num_workers:
-            self._asked = None
-            self._append(self._rows(), self.rank)
-            self._write(asked)
+        self._asked = None
+        self._append(self._rows(), self.rank)
+        self._write(asked)
 
     def last_part(self, state: RankState) -> bytes:
         """A rank's state at the end of the run."""
@@ -126,13 +144,14 @@ class Saving:
         num_gradients: Sequence[int],
         seconds: float,
         progress: dict[str, Any],
+        activity: Sequence[RankActivity],
     ) -> None:
         """On the leader, when all ranks have handed in their results: write the checkpoint of the run as it has ended."""
-        self._write(Asked(state, num_gradients, seconds, progress, own.snapshot(), parts))
+        self._write(Asked(state, num_gradients, seconds, progress, own.snapshot(), parts), activity)
 
     def _part(self, state: RankState) -> bytes:
         activity = self.activity[self.rank].as_numbers() if self.rank < len(self.activity) else None
-        return packed({"state": state, "activity": json.dumps(activity)})
+        return packed({"state": state, "activity": json.dumps(activity), "joined": self.joined})
 
     def _rows(self) -> Iterable[bytes]:
         return self.trace.drain() if isinstance(self.trace, TracePart) else ()
@@ -143,27 +162,39 @@ class Saving:
             return
         append_received(self.saver.trace, iter(pieces), rank=rank, change=self.clocks.change(rank))
 
-    def _write(self, asked: Asked) -> None:
+    def _write(self, asked: Asked, at_end: Sequence[RankActivity] | None = None) -> None:
+        """Write it, with what each worker has done by then or, at the end of the run, with this."""
         assert self.saver is not None
-        experiment, kinds = self.experiment, kinds_of(self.experiment)
-        ranks, activity = [asked.server], {self.rank: self.activity[self.rank]} if self.rank < len(self.activity) else {}
+        kinds, num_ahead = kinds_of(self.experiment), self.experiment.coordination.num_ahead
+        ranks = {self.rank: asked.server}
+        activity = [RankActivity.of_numbers(its.as_numbers(), num_ahead) for its in self.activity if at_end is None]
         for rank, content in asked.parts.items():
             part = unpacked(content, kinds)
             state: RankState = part["state"]
-            ranks.append(replace(state, optimizer=asked.server.optimizer) if self.agrees else state)
+            ranks[rank] = replace(state, optimizer=asked.server.optimizer) if self.agrees else state
             numbers = json.loads(part["activity"])
-            if numbers is not None:
-                activity[rank] = RankActivity.of_numbers(numbers, experiment.coordination.num_ahead)
-        ranks.sort(key=lambda its: int(its.rank))
-        for state, count in zip(ranks, asked.num_gradients, strict=False):
-            state.num_gradients = count
+            if numbers is not None and activity:
+                its = RankActivity.of_numbers(numbers, num_ahead)
+                activity[rank] = its.after(activity[rank]) if part["joined"] else its
+        for rank, start, end in self.absences(asked.seconds) if activity else ():
+            activity[rank].add_absence(start, end)
+        for rank in range(self.experiment.num_ranks):
+            if rank not in ranks:
+                ranks[rank] = self._absent(rank, asked)
+        for rank, count in enumerate(asked.num_gradients):
+            ranks[rank].num_gradients = count
         seconds = (asked.seconds,) * len(ranks)
-        by_rank = [activity[rank] for rank in range(experiment.num_workers)]
-        progress = {**asked.progress, "activity": activity_until(by_rank, seconds)}
-        outstanding = tuple(asked.state.outstanding)
-        self.saver.write(
-            Checkpoint(state=asked.state.evolve(outstanding=outstanding), ranks=tuple(ranks), seconds=seconds, progress=progress)
-        )
+        progress = {**asked.progress, "activity": activity_until(at_end or activity, seconds)}
+        state_then = asked.state.evolve(outstanding=tuple(asked.state.outstanding))
+        by_rank = tuple(ranks[rank] for rank in sorted(ranks))
+        self.saver.write(Checkpoint(state=state_then, ranks=by_rank, seconds=seconds, progress=progress))
+
+    def _absent(self, rank: int, asked: Asked) -> RankState:
+        """The state that a rank which is lost will have when it returns."""
+        state = RankState(rank=rank)
+        optimizer = asked.server.optimizer if self.agrees else self.prepared.optimizer_of(rank).initial()
+        self.prepared.restart(state, asked.state, optimizer=optimizer)
+        return state
 
 
 def counted(before: Sequence[int], counted_before: Sequence[int], now: Sequence[int]) -> list[int]:

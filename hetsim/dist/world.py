@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from hetsim import effects as fx
@@ -103,9 +104,7 @@ class ProcessWorld:
         self.saving = saving
         self._progress = progress
         self._num_gradients = num_gradients
-        if saving is not None and mailbox is not None:
-            saving.mailbox = mailbox
-            mailbox.on_ask = lambda version: saving.answer(self.state, version)
+        self._answer_asks()
         is_worker = self.rank < experiment.num_workers
         self.times = prepared.step_times(self.rank, num_gradients=state.num_gradients) if is_worker else None
         self.service = None if is_worker else prepared.service_times(state)
@@ -124,6 +123,13 @@ class ProcessWorld:
         self.ended = False
         """Whether the program has ended."""
         self.handlers = handlers(self)
+
+    def _answer_asks(self) -> None:
+        """Let a server that saves the run ask by the mailbox, and a worker answer."""
+        saving = self.saving
+        if saving is not None and self.mailbox is not None:
+            saving.mailbox = self.mailbox
+            self.mailbox.on_ask = lambda version: saving.answer(self.state, version)
 
     def _second_thread(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(max_workers=1, initializer=self.task.device.own_queue)
@@ -320,9 +326,9 @@ class ProcessWorld:
 
     def _save(self, saving: Saving, seconds: float) -> None:
         if self.history is None:
-            saving.hand_in(self.state)
+            saving.hand_in(self.state, self.transport)
             return
-        save = saving.collect if saving.agrees else saving.ask
+        save = partial(saving.collect, transport=self.transport) if saving.agrees else saving.ask
         last, num_gradients, progress = self.history.last, self._num_gradients(), self._progress()
         save(last, self.state, num_gradients=num_gradients, seconds=seconds, progress=progress)
 

@@ -55,6 +55,17 @@ class RankActivity:
             if end > start:  # what remains may be cut again, at an earlier moment
                 self.recent.append((name, start, end, iterations, samples))
 
+    def add_absence(self, start: float, end: float) -> None:
+        """Its node was absent."""
+        self.down_seconds += end - start
+        self.recent.append(("down_seconds", start, end, 0, 0))
+
+    def after(self, earlier: RankActivity) -> RankActivity:
+        """This activity, with what the rank had done before it."""
+        both = replace(self, **{name: getattr(earlier, name) + getattr(self, name) for name in SUMMED})
+        both.recent.extend((*earlier.recent, *self.recent))
+        return both
+
     def as_numbers(self) -> dict[str, Any]:
         """All fields as numbers that JSON can hold."""
         return {**{name: getattr(self, name) for name in SUMMED}, "recent": list(self.recent)}
@@ -235,9 +246,7 @@ class Metrics(Recorder):
 
     def _down(self, row: Row) -> None:
         start, end, rank = row[:3]
-        activity = self.activity[rank]
-        activity.down_seconds += end - start
-        activity.recent.append(("down_seconds", start, end, 0, 0))
+        self.activity[rank].add_absence(start, end)
 
     def take_back(self, rank: int, seconds: float) -> None:
         self.activity[rank].cut(seconds)

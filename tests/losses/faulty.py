@@ -51,6 +51,11 @@ def hold_gil() -> None:
     ctypes.PyDLL(None).sleep(1000)
 
 
+def terminate() -> None:
+    """As a scheduler that preempts a run which is saved."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def drop_link() -> None:
     """As a network that loses one of the connections to another rank; those to the launcher's store are to its port alone."""
     connected: dict[int, list[socket.socket]] = {}
@@ -100,6 +105,10 @@ class Faults:
     def drop_link(self, *, rank: int, at_update: int) -> Faults:
         """It loses one of its connections."""
         return self._and(drop_link, rank, at_update)
+
+    def terminate(self, *, rank: int, at_update: int) -> Faults:
+        """It gets SIGTERM, and passes it on to the leader of the run."""
+        return self._and(terminate, rank, at_update)
 
     def _and(self, what: Callable[[], None], rank: int, at_update: int) -> Faults:
         return Faults((*self.of, Fault(what, rank, at_update)))
@@ -204,6 +213,11 @@ def check_samples(run: Survived, described: Experiment) -> None:
     assert [version for version, _, _ in run.applied] == list(range(1, len(run.applied) + 1))
     if described.coordination.num_ahead == 1:
         assert {(c.rank, c.batch.start, c.batch.samples) for _, group, _ in run.applied for c in group if c.batch.samples} <= run.computed
+
+
+def applied_until(folder: Path, version: int) -> list[Batch]:
+    """The ranges that a run applied until this version, which it need not have survived."""
+    return [c.batch for at, group, _ in _applied(folder) if at <= version for c in group if c.batch.samples]
 
 
 def _applied(folder: Path) -> Iterator[tuple[int, list[Contribution], list[float]]]:

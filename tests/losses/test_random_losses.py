@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from faulty import Faults, check_samples, survive
+from faulty import Faults, applied_until, check_samples, survive
 from methods import SHIPPED
 from worlds import cluster, experiment, node
 
+from hetsim.checkpoints.folder import newest
+from hetsim.errors import RunStopped
 from hetsim.results.folder import FILES
+from hetsim.runtime.checkpointing import Checkpointing
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -20,6 +24,9 @@ FOUR = cluster(
 )
 KINDS = ("kill", "kill", "stop", "segfault", "hold_gil", "drop_link")
 NUM_DRAWN = 200
+NUM_SAVED = 76
+LOST_AFTER_SECONDS = 3.0
+"""A process gets no CPU for as long as a second where two cores have fifty threads to run."""
 SURVIVE = [method for method in SHIPPED if method != "halos"]  # whose local servers do not go on without a worker
 
 
@@ -36,9 +43,41 @@ def test_a_run_survives_drawn_losses(seed: int, tmp_path: Path) -> None:
     for rank in draw.sample([1, 2, 3], draw.choice([1, 1, 2])):
         faults = getattr(faults, draw.choice(KINDS))(rank=rank, at_update=draw.randrange(60))
 
-    run = survive(described, faults, tmp_path, lost_after=1.0)
+    run = survive(described, faults, tmp_path, lost_after=LOST_AFTER_SECONDS)
 
     assert run.seconds < 60
     assert {path.name for path in (tmp_path / "run").iterdir()} <= set(FILES)
     assert (tmp_path / "run" / "summary.json").exists()
     check_samples(run, described)
+
+
+@pytest.mark.parametrize("seed", range(NUM_SAVED))
+def test_a_saved_run_survives_drawn_losses_and_goes_on_from_where_it_is_stopped(seed: int, tmp_path: Path) -> None:
+    """It is saved often, stopped if it comes so far, resumed, and hurt again."""
+    draw = random.Random(1000 + seed)
+    method = SURVIVE[seed % len(SURVIVE)]
+    size = {"num_parameters": 8, "num_samples": 480}
+    described = experiment(
+        f"method={method}", "workload=quadratic", workload=size, batch_size=24, cluster=FOUR, dtype="float64", budget={"epochs": 6}
+    )
+    saved = replace(described, checkpoint=Checkpointing(every_updates=draw.randrange(1, 9)))
+    faults, again = Faults(), Faults()
+    for rank in draw.sample([1, 2, 3], draw.choice([1, 2])):
+        faults = getattr(faults, draw.choice(KINDS))(rank=rank, at_update=draw.randrange(20))
+    again = getattr(again, draw.choice(KINDS))(rank=draw.choice([1, 2, 3]), at_update=draw.randrange(20, 60))
+
+    try:
+        whole = survive(
+            saved, faults.terminate(rank=0, at_update=draw.randrange(10, 30)), tmp_path / "first", lost_after=LOST_AFTER_SECONDS
+        )
+    except RunStopped:
+        last = newest(tmp_path / "first" / "run")
+        rest = survive(replace(saved, resume=last), again, tmp_path / "second", lost_after=LOST_AFTER_SECONDS)
+        batches, summary = applied_until(tmp_path / "first", int(last.name[:12])) + rest.batches, rest.summary
+    else:
+        batches, summary = whole.batches, whole.summary
+
+    positions = [position for batch in batches for position in range(batch.start, batch.stop)]
+    assert len(positions) == len(set(positions)) == summary["num_samples"]
+    assert summary["num_samples"] + summary["num_samples_discarded"] == 6 * 480
+    assert {path.name for path in tmp_path.glob("*/run/*")} <= {*FILES, "checkpoints"}

@@ -1,7 +1,8 @@
-"""Runs that end with their first loss: those that are saved or resumed, and those with local servers."""
+"""Runs that are saved or resumed go on without a worker, too, and save again; those with local servers end with their first loss."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from dataclasses import replace
@@ -9,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty import Faults, applied_until, check_samples, survive
 from running import family, started, wait_for
 from running import hetsim as command
-from worlds import cluster, experiment, node
+from test_losses import IN_SHORT, METHODS, SMALL, THREE, small
+from worlds import cluster, experiment, node, tiles
 
 import hetsim
 from hetsim.checkpoints.folder import newest
 from hetsim.dist import Processes
+from hetsim.dist.faults import Schedule
+from hetsim.errors import RunStopped
+from hetsim.results.folder import FILES
 from hetsim.runtime.checkpointing import STOPPED, Checkpointing
 
 CRASHING = {**cluster(node(1e-3, count=4)), "faults": {"schedule": [{"nodes": [1], "crash": 0.5, "repair": 1.0}]}}
@@ -24,48 +30,120 @@ SAVED = ("-m", "hetsim", "backend=dist", *QUADRATIC, "checkpoint.every_updates=5
 NUM_RANKS = 5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [which if which in IN_SHORT else pytest.param(which, marks=pytest.mark.long) for which in METHODS])
+def test_a_saved_run_goes_on_without_a_worker_and_so_does_what_is_resumed(which: str, tmp_path: Path) -> None:
+    """It loses a worker, saves itself again, is stopped, goes on with all and loses another: no position is lost or applied twice."""
+    described = small(which, epochs=6)
+    saved = replace(described, checkpoint=Checkpointing(every_updates=2))
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    with pytest.raises(RunStopped, match="stopped at version"):
+        survive(saved, Faults().kill(rank=1, at_update=4).terminate(rank=2, at_update=12), first, lost_after=30)
+    earlier, last = sorted(first.glob("run/checkpoints/*.safetensors"))
+    version = int(last.name[:12])
+    rest = survive(replace(saved, resume=last), Faults().kill(rank=2, at_update=version + 2), second, lost_after=30)
+
+    assert version > int(earlier.name[:12]) > 6
+    assert rest.lost == [2]
+    total = described.budget.num_positions(SMALL["num_samples"])
+    before = applied_until(first, version)
+    positions = [position for batch in before + rest.batches for position in range(batch.start, batch.stop)]
+    assert len(positions) == len(set(positions)) == rest.summary["num_samples"]
+    assert rest.summary["num_samples"] + rest.summary["num_samples_discarded"] == total
+    if not rest.summary["num_samples_discarded"]:
+        assert tiles(before + rest.batches, total)
+    assert [at for at, _, _ in rest.applied] == list(range(version + 1, version + 1 + len(rest.applied)))
+    assert {path.name for path in (second / "run").iterdir()} <= {*FILES, "checkpoints"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["server", pytest.param("all_reduce", marks=pytest.mark.long)])
+def test_a_worker_that_hangs_holds_a_checkpoint_up_until_it_is_lost(which: str, tmp_path: Path) -> None:
+    """Then the run is saved without it, and again."""
+    described = replace(small(which, epochs=40), checkpoint=Checkpointing(every_updates=10, keep=1000))
+
+    run = survive(described, Faults().stop(rank=1, at_update=15), tmp_path, lost_after=1.0)
+
+    assert run.lost == [1]
+    versions = [int(path.name[:12]) for path in tmp_path.glob("run/checkpoints/*.safetensors")]
+    assert {version for version in versions if version > run.applied[-1][0] // 2}
+    check_samples(run, described)
+
+
 @pytest.mark.parametrize(
-    ("method", "keys", "sentence"),
+    ("began", "joins", "upcoming"),
     [
-        (
-            "method=ssgd",
-            {"checkpoint": Checkpointing(every_updates=5)},
-            "a run that is saved ends with its first loss: leave out checkpoint.",
-        ),
-        ("method=ssgd", {"resume": Path("runs/a")}, "a run that goes on from a checkpoint ends with its first loss: leave out resume, "),
-        ("method=halos", {}, "the local servers of method=halos do not go on without a worker: take another method, take backend=sim"),
+        (0.0, {0: 0.2}, [(0.5, 1, "kill", 1.5), (1.0, 2, "stop", math.inf), (1.2, 2, "continue", math.inf), (3.0, 1, "kill", math.inf)]),
+        (0.7, {1: 1.5}, [(1.0, 2, "stop", math.inf), (1.2, 2, "continue", math.inf), (3.0, 1, "kill", math.inf)]),
+        (1.1, {1: 1.5}, [(1.1, 2, "stop", math.inf), (1.2, 2, "continue", math.inf), (3.0, 1, "kill", math.inf)]),
+        (2.0, {}, [(3.0, 1, "kill", math.inf)]),
+        (4.0, {1: math.inf}, []),
     ],
-    ids=["saved", "resumed", "local servers"],
 )
-def test_faults_are_refused_where_a_run_would_not_survive_them(method: str, keys: dict[str, Any], sentence: str) -> None:
-    """With what to leave out."""
-    more = ("coordination.num_regions=2",) if method == "method=halos" else ()
-    described = replace(experiment(method, *more, "workload=quadratic", cluster=CRASHING), **keys)
+def test_a_resumed_run_has_the_faults_that_it_has_not_had(began: float, joins: dict[int, float], upcoming: list[tuple[Any, ...]]) -> None:
+    """And who was absent at the checkpoint is absent, since when it was, and comes back when it would have."""
+    schedule = [
+        {"nodes": [0], "join": 0.2}, {"nodes": [1], "crash": 0.5, "repair": 1.5}, {"nodes": [1], "crash": 3.0},
+        {"nodes": [2], "stop": 1.0, "continue": 1.2},
+    ]  # fmt: skip
+    described = experiment("method=asgd", "workload=phantom", cluster={**cluster(node(1.0, count=3)), "faults": {"schedule": schedule}})
+
+    its = Schedule(described, began=began)
+
+    assert its.joins == joins
+    assert {rank: (0.0, 0.5, None, 3.0).index(since) for rank, since in its.absent.items()} == {
+        rank: {0.2: 0, 1.5: 1, math.inf: 3}[until] for rank, until in joins.items()
+    }
+    assert [tuple(fault) for fault in its.due(10.0)] == upcoming
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["server", pytest.param("all_reduce", marks=pytest.mark.long)])
+def test_who_is_absent_at_a_checkpoint_comes_back_when_it_would_have(which: str, tmp_path: Path) -> None:
+    """Its absence counts once, and whole; the run's clock goes on."""
+    faults = {"schedule": [{"nodes": [1], "crash": 0.15, "repair": 1.2}]}
+    on = {**THREE, "nodes": [node(seconds, 1e-2) for seconds in (1e-4, 5e-5, 7e-5)], "faults": faults}
+    described = replace(small(which, on=on, budget={"seconds": 1.6}), checkpoint=Checkpointing(every_updates=5))
+
+    with pytest.raises(RunStopped):
+        survive(described, Faults().terminate(rank=2, at_update=25), tmp_path / "first", emulate="pad", lost_after=30)
+    run = survive(
+        replace(described, resume=newest(tmp_path / "first" / "run")), Faults(), tmp_path / "second", emulate="pad", lost_after=30
+    )
+
+    assert run.joined == [1]
+    assert run.lost == []
+    down = [worker["down_seconds"] for worker in run.summary["per_worker"]]
+    assert down[1] == pytest.approx(1.05, abs=0.3)
+    assert down[0] == down[2] == 0
+
+
+def test_faults_are_refused_with_local_servers() -> None:
+    """With what to do."""
+    described = experiment("method=halos", "coordination.num_regions=2", "workload=quadratic", cluster=CRASHING)
 
     with pytest.raises(ValueError, match=r"^cluster\.faults are injected into runs that survive them, and ") as refused:
         Processes().check(described)
 
-    assert sentence in str(refused.value)
+    assert "the local servers of method=halos do not go on without a worker: take another method, take backend=sim" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["asgd", "ssgd"])
-def test_a_saved_run_ends_with_its_first_loss_and_goes_on_by_resume(method: str, tmp_path: Path) -> None:
+def test_a_saved_run_that_loses_its_server_ends_and_goes_on_by_resume(tmp_path: Path) -> None:
     """One sentence, no process left, the checkpoints alone in the folder; and nothing is missing in what goes on."""
     folder = tmp_path / "run"
-    running = command(*SAVED, f"method={method}", folder=folder)
+    running = command(*SAVED, "method=asgd", folder=folder)
     processes = started(running, folder)
     wait_for(lambda: list(folder.glob("checkpoints/*.safetensors")))
 
-    os.kill(processes[-2], signal.SIGKILL)
+    os.kill(processes[-1], signal.SIGKILL)
     _, told = running.communicate(timeout=15)
 
     wait_for(lambda: not family(running.pid), 10)
     assert running.returncode == 1
-    assert told.startswith("hetsim: error: the process of rank ")
-    assert told.endswith(" ended by itself (exit status -9): the run is lost\n")
-    assert told.count("\n") == 1
+    assert told == "hetsim: error: the process of rank 4, the server, ended by itself (exit status -9): the run is lost\n"
     assert [path.name for path in folder.iterdir()] == ["checkpoints"]
     version = int(newest(folder).name[:12])
     run = hetsim.run(f"resume={folder}", "backend=sim", f"budget.updates={version + 20}", folder=tmp_path / "rest")
