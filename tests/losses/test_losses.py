@@ -38,6 +38,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "decoupled_steps": ("method=decoupled_diloco", {"coordination": {"period": 2}, "admission": {"size": 2}}),
 }
 IN_SHORT = ("all_reduce", "server", "delayed_server")
+ONE_OF_EACH = [which if which in IN_SHORT else pytest.param(which, marks=pytest.mark.long) for which in METHODS]
+"""One of those in which a server goes on, all regroup without a server, and all regroup with one; the others in `make long`."""
 SMALL = {"num_parameters": 8, "num_samples": 480}
 TIMES = {"join": 0.2, "crash": 0.15, "repair": 0.6}
 
@@ -51,7 +53,7 @@ def small(which: str, *, on: dict[str, Any] = THREE, epochs: int = 4, budget: di
     )
 
 
-@pytest.mark.parametrize("which", METHODS)
+@pytest.mark.parametrize("which", ONE_OF_EACH)
 def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> None:
     """Under every coordination, and well within the time after which a silent rank would be suspected."""
     described = small(which)
@@ -68,8 +70,8 @@ def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> No
     ("which", "faults"),
     [
         ("all_reduce", Faults().stop(rank=2, at_update=6)),
-        ("server", Faults().stop(rank=2, at_update=6)),
-        ("local_steps", Faults().hold_gil(rank=1, at_update=6)),
+        pytest.param("server", Faults().stop(rank=2, at_update=6), marks=pytest.mark.long),
+        pytest.param("local_steps", Faults().hold_gil(rank=1, at_update=6), marks=pytest.mark.long),
         ("delayed_server", Faults().segfault(rank=1, at_update=6)),
         ("all_reduce", Faults().kill(rank=2, at_update=4).kill(rank=1, at_update=8)),
     ],
@@ -98,7 +100,7 @@ def test_a_broken_connection_costs_an_all_reduce_a_new_group_and_a_server_its_wo
     check_samples(run, described)
 
 
-@pytest.mark.parametrize("which", [which if which in IN_SHORT else pytest.param(which, marks=pytest.mark.long) for which in METHODS])
+@pytest.mark.parametrize("which", [which if which == "server" else pytest.param(which, marks=pytest.mark.long) for which in METHODS])
 def test_faults_of_the_cluster_happen_to_real_processes(which: str, tmp_path: Path) -> None:
     """One node joins late; another crashes, and a new process of its rank comes back."""
     schedule = [{"nodes": [2], "join": TIMES["join"]}, {"nodes": [1], "crash": TIMES["crash"], "repair": TIMES["repair"]}]
@@ -116,6 +118,7 @@ def test_faults_of_the_cluster_happen_to_real_processes(which: str, tmp_path: Pa
     check_samples(run, described)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost_after", [10.0, 2.0])
 @pytest.mark.parametrize("which", ["all_reduce", "server"])
 def test_a_process_that_is_stopped_goes_on_or_is_replaced(which: str, lost_after: float, tmp_path: Path) -> None:
@@ -152,6 +155,7 @@ def test_every_step_of_a_synchronous_run_is_along_the_gradients_of_the_ranges_th
     assert {len([c for c in group if c.batch.samples]) for _, group, _ in run.applied} == {2, 3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill", "stop"])
 def test_a_run_without_a_server_ends_with_one_sentence_when_rank_0_is_lost(fault: str, tmp_path: Path) -> None:
     """Its process keeps the record of the run."""
@@ -164,6 +168,7 @@ def test_a_run_without_a_server_ends_with_one_sentence_when_rank_0_is_lost(fault
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_run_ends_with_one_sentence_when_all_workers_are_lost(tmp_path: Path) -> None:
     """A server waits for nobody."""
     faults = Faults().kill(rank=0, at_update=4).kill(rank=1, at_update=5).kill(rank=2, at_update=6)

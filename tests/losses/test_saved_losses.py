@@ -13,7 +13,7 @@ import pytest
 from faulty import Faults, applied_until, check_samples, survive
 from running import family, started, wait_for
 from running import hetsim as command
-from test_losses import IN_SHORT, METHODS, SMALL, THREE, small
+from test_losses import ONE_OF_EACH, SMALL, THREE, small
 from worlds import cluster, experiment, node, tiles
 
 import hetsim
@@ -28,23 +28,27 @@ CRASHING = {**cluster(node(1e-3, count=4)), "faults": {"schedule": [{"nodes": [1
 QUADRATIC = ("workload=quadratic", "workload.num_parameters=20", "budget.epochs=1e6", "pictures=false")
 SAVED = ("-m", "hetsim", "backend=dist", *QUADRATIC, "checkpoint.every_updates=50")
 NUM_RANKS = 5
+ONE_BY_ONE = ("server", "stopping_server")
+"""Coordinations that make a version of each gradient, so that there are many while a checkpoint is being collected."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", [which if which in IN_SHORT else pytest.param(which, marks=pytest.mark.long) for which in METHODS])
+@pytest.mark.parametrize("which", ONE_OF_EACH)
 def test_a_saved_run_goes_on_without_a_worker_and_so_does_what_is_resumed(which: str, tmp_path: Path) -> None:
     """It loses a worker, saves itself again, is stopped, goes on with all and loses another: no position is lost or applied twice."""
-    described = small(which, epochs=6)
-    saved = replace(described, checkpoint=Checkpointing(every_updates=2))
+    described = small(which, epochs=40 if which == "decoupled_steps" else 16 if which in ONE_BY_ONE else 8)
+    saved = replace(described, checkpoint=Checkpointing(every_updates=5))
     first, second = tmp_path / "first", tmp_path / "second"
 
     with pytest.raises(RunStopped, match="stopped at version"):
-        survive(saved, Faults().kill(rank=1, at_update=4).terminate(rank=2, at_update=12), first, lost_after=30)
+        survive(
+            saved, Faults().kill(rank=1, at_update=4).terminate(rank=2, at_update=100 if which in ONE_BY_ONE else 16), first, lost_after=30
+        )
     earlier, last = sorted(first.glob("run/checkpoints/*.safetensors"))
     version = int(last.name[:12])
     rest = survive(replace(saved, resume=last), Faults().kill(rank=2, at_update=version + 2), second, lost_after=30)
 
-    assert version > int(earlier.name[:12]) > 6
+    assert version > int(earlier.name[:12]) >= 10
     assert rest.lost == [2]
     total = described.budget.num_positions(SMALL["num_samples"])
     before = applied_until(first, version)
@@ -58,12 +62,13 @@ def test_a_saved_run_goes_on_without_a_worker_and_so_does_what_is_resumed(which:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["server", pytest.param("all_reduce", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("which", ["server", "all_reduce"])
 def test_a_worker_that_hangs_holds_a_checkpoint_up_until_it_is_lost(which: str, tmp_path: Path) -> None:
     """Then the run is saved without it, and again."""
-    described = replace(small(which, epochs=40), checkpoint=Checkpointing(every_updates=10, keep=1000))
+    described = replace(small(which, epochs=16), checkpoint=Checkpointing(every_updates=10, keep=1000))
 
-    run = survive(described, Faults().stop(rank=1, at_update=15), tmp_path, lost_after=1.0)
+    run = survive(described, Faults().stop(rank=1, at_update=15), tmp_path, lost_after=3.0)
 
     assert run.lost == [1]
     versions = [int(path.name[:12]) for path in tmp_path.glob("run/checkpoints/*.safetensors")]
@@ -131,6 +136,7 @@ def test_faults_are_refused_with_local_servers() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_saved_run_that_loses_its_server_ends_and_goes_on_by_resume(tmp_path: Path) -> None:
     """One sentence, no process left, the checkpoints alone in the folder; and nothing is missing in what goes on."""
     folder = tmp_path / "run"
@@ -151,6 +157,7 @@ def test_a_saved_run_that_loses_its_server_ends_and_goes_on_by_resume(tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_signal_to_the_process_that_keeps_the_store_stops_a_saved_run_as_to_any_other(tmp_path: Path) -> None:
     """It is the first of them."""
     folder = tmp_path / "run"
