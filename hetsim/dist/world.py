@@ -11,8 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 from hetsim import effects as fx
 from hetsim.cluster.collectives import Collectives
 from hetsim.coordination.state import State
+from hetsim.dist.arrivals import Arrival
 from hetsim.dist.attempts import Attempts
-from hetsim.dist.messages import Arrival, Mailbox
+from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Pace
 from hetsim.dist.reduction import Reduction
 from hetsim.dist.saving import Saving

@@ -14,9 +14,10 @@ from worlds import cluster, experiment, node
 
 from hetsim.cluster.model import Cluster
 from hetsim.dist import pace
+from hetsim.dist.arrivals import Arrival
 from hetsim.dist.emulator import LinkEmulator
 from hetsim.dist.fake import FakeNetwork
-from hetsim.dist.messages import Arrival, Mailbox
+from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Lateness, Pace
 from hetsim.dist.settings import Emulation
 from hetsim.dist.shared_links import SharedLinks

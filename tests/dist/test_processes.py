@@ -25,7 +25,7 @@ from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.dist import Processes
-from hetsim.dist.messages import decoded, encoded
+from hetsim.dist.arrivals import decoded, encoded
 from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Now, Program, Start, Wait
 from hetsim.errors import RunFailed
 from hetsim.vector import Phantom, nbytes
