@@ -192,11 +192,27 @@ def measured(results: Results, table_of: Sequence[Row]) -> str:
             simulated = [where(results.runs(regime, made), seed=row["seed"])[0] for row in found]
             both = [[float(row[name]) for row in side] for side in (found, simulated) for name in ("loss", "num_updates", "accuracy")]
             loss, updates, accuracy, their_loss, their_updates, their_accuracy = both
+            late = f"{100 * max(float(row['late']) for row in found):.0f} %"
             means = [f"{np.mean(each):.3f}" for each in (their_loss, loss, their_accuracy, accuracy)]
-            cells = [*means, change(ratio(loss, their_loss)), change(ratio(updates, their_updates)), len(found)]
+            cells = [*means, between(loss, their_loss), between(updates, their_updates), late, len(found)]
             body.append([*world(regime), code(made), *cells])
-    head = ["loss, simulated", "loss, real", "accuracy, simulated", "accuracy, real", "loss, real over simulated", "versions", "seeds"]
+    head = [
+        "loss, simulated",
+        "loss, real",
+        "accuracy, simulated",
+        "accuracy, real",
+        "loss, real over simulated",
+        "versions",
+        "late at most",
+        "seeds",
+    ]
     return table(["data", "speeds", "composition", *head], body)
+
+
+def between(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """A change in per cent, with its interval if there are several seeds."""
+    found = ratio(ours, theirs)
+    return change(found) if len(ours) > 1 else f"{signed(100 * (found.mean - 1), 0)} %"
 
 
 def main(given: Sequence[str] | None = None) -> None:
