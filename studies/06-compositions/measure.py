@@ -26,6 +26,7 @@ SEEDS = range(1)
 FOUND = ("loss", "accuracy", "num_updates", "late")
 LATE = 0.25
 """Of the run: one in which results were later than this in all is made again, as something else used the machine."""
+ATTEMPTS = 4
 
 
 def stretched(it: Cluster, by: float) -> Cluster:
@@ -45,7 +46,7 @@ def measure(trial: Trial, data_root: str, stretch: float) -> dict[str, object]:
         evaluate_every_seconds=stretch * trial.seconds,
         stop_when_diverged=False,
     )
-    while True:
+    for _ in range(ATTEMPTS):
         with tempfile.TemporaryDirectory() as folder:
             summary = Processes(emulate="pad").run(experiment, Path(folder), config="")
         assert summary is not None
@@ -54,6 +55,7 @@ def measure(trial: Trial, data_root: str, stretch: float) -> dict[str, object]:
         print(f"{trial.composition}, seed {trial.seed}: {100 * late:.0f} % late", flush=True)
         if late <= LATE:
             return {"loss": final["train_loss"], "accuracy": final["test_accuracy"], "num_updates": summary["num_updates"], "late": late}
+    raise SystemExit(f"results were late in {ATTEMPTS} runs: let nothing else use the machine, and start again; it goes on where it was")
 
 
 def wanted(results: Results, seeds: Sequence[int]) -> list[Trial]:

@@ -1,6 +1,6 @@
 #!/bin/sh
-# About 20 minutes on one core, and 5 more of real processes, with MNIST/raw in the folder data of the repository, or --data-root FOLDER. Stopped and started again, it goes on:
-# results.csv keeps every run that is complete. From nothing: rm results.csv
+# About 20 minutes on one core, and a few of real processes on an idle machine, with MNIST/raw in the folder data of the repository, or
+# --data-root FOLDER. Stopped and started again, it goes on: results.csv and measured.csv keep every run that is complete. From nothing: rm them.
 # --quick takes 30 seconds: digits in the place of MNIST, one cluster, a short search, two seeds, into runs/studies/06-compositions.
 set -eu
 cd "$(dirname "$0")"
