@@ -60,6 +60,8 @@ class Supervision:
         self._running = {child.pipe: child for child in children}
         self._keeps = True
         self._reasons: list[tuple[int, Exception]] = []
+        self._num_done = 0
+        """Of the processes that have handed in their results: then the run has ended, and only its leader may still wait."""
         self._summary: dict[str, Any] | RunStopped | None = None
         """What the leader has reported at the end of the run."""
 
@@ -148,6 +150,8 @@ class Supervision:
             self._reasons.append((order, answer))
         elif answer is not None:
             self._summary = answer
+        else:
+            self._num_done += 1
 
     def _goes_on_without(self, child: Child) -> bool:
         return self._elastic and self.began is not None and child.rank != self.experiment.leader
@@ -170,7 +174,7 @@ class Supervision:
             self._start_again(child.rank, child.incarnation + 1, child.back_at)
         assert self.began is not None
         others = {each.rank for each in self._running.values()} - {self.experiment.num_workers}
-        if not others:
+        if not others and not self._num_done:
             seconds = now - self.began
             self._reasons.append(  # if the leader is gone, too, that is nearer to the cause
                 (2, RunFailed(f"every node of the cluster is gone at {seconds:.3g} s and none comes back: the run is lost"))
