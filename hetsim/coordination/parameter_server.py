@@ -92,7 +92,8 @@ class ParameterServer(Coordination):
         """Do with each gradient what admission decides, and hand out ranges, until all active workers got an empty range.
 
         The server goes on without a lost worker and hands its range out again; a worker that returns is given a range. A worker
-        for which no range is left stays idle while others hold ranges, as these may have to be handed out again.
+        for which no range is left stays idle while others hold ranges, as these may have to be handed out again, and while others have
+        not asked for their first ones, without which its next epoch does not begin.
         """
         waiting: set[int] = set()
         idle: set[int] = set()
@@ -176,7 +177,7 @@ class ParameterServer(Coordination):
                         idle.add(rank)
                         state, following = self.worker_left(state, rank)
                         decisions.append(following)
-            if idle and not (going and outstanding):
+            if idle and not (going and (outstanding or (active > idle and outstanding.has_next(plan)))):
                 for rank in sorted(idle):
                     yield from Send(rank, version=state.version, batch=Batch(outstanding.next_sample, 0))
                 active -= idle

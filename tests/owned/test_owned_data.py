@@ -105,6 +105,16 @@ def test_chance_by_position_takes_the_pool_too():
     assert word(3, 4, 2, pool=1) == words(3, positions, 2, pool=1)[4]
 
 
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in (*DROPS, *HANDS_OUT_AHEAD)])
+def test_who_ends_its_epoch_before_others_have_begun_waits_for_them(name: str):
+    """Behind links of half a second a worker asks for its first range when another has long ended its first epoch."""
+    late = cluster(node(1e-4), node(1e-4, latency_seconds=0.5), node(1e-4, latency_seconds=0.7), network=NO_NETWORK)
+    run = simulate(owned(name, "workload=phantom", epochs="aligned", cluster=late, budget={"epochs": 3}))
+
+    assert cursors(run) == (150, 90, 60)
+    assert run.states[-1].num_samples == 300
+
+
 @pytest.mark.parametrize("budget", [{"epochs": 3.37}, {"epochs": 0.02}, {"updates": 9}, {"seconds": 0.05}], ids=str)
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @EVERY_METHOD
