@@ -151,6 +151,7 @@ def test_what_all_ranks_refuse_stands_in_torchruns_report_of_each(tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_sweep_under_torchrun_runs(tmp_path: Path) -> None:
     """Its ranks share each run's folder, so they must not wait for one another's lock."""
     ended = torchrun(2, "-m", *TWO, "method=ssgd", "seed=0,1", f"hydra.sweep.dir={tmp_path}")

@@ -275,7 +275,7 @@ class ProcessWorld:
         last = max(entered for _, entered in ranks)
         end = self._held("gather", GATHER, turn, last, self.collectives.gather_seconds(), 8)
         by_rank = dict(zip(turn.transport.members, (number for number, _ in ranks), strict=True))
-        return tuple(by_rank.get(rank, 0.0) for rank in range(self.experiment.num_workers)), end
+        return tuple(by_rank.get(rank, 0.0) for rank in range(self.experiment.num_ranks)), end
 
     def _held(self, kind: str, row_kind: int, turn: Turn, last: float, seconds: float, size: int) -> float:
         end = self.pace.due(kind, last, seconds)

@@ -118,7 +118,7 @@ def run(folder: Path, *typed: str, variables: list[dict[str, str]]) -> list[tupl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["plain", "SLURM"])
+@pytest.mark.parametrize("launcher", [pytest.param("plain", marks=pytest.mark.long), "SLURM"])
 def test_processes_with_these_variables_are_a_run(launcher: str, tmp_path: Path) -> None:
     """Nothing is padded, and on one host no clock is read."""
     port = str(free_port())

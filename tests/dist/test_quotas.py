@@ -316,7 +316,7 @@ def test_no_group_is_left_behind(end: str, tmp_path: Path) -> None:
     assert groups() & capped == set()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("permitted")
 def test_torchrun_caps_its_own_processes(tmp_path: Path) -> None:
     """The leader collects what each cap has done."""
