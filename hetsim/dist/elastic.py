@@ -66,6 +66,7 @@ class ElasticRun(RankRun):
         self._mailbox: Mailbox | None = None
         self._connecting = Lock()
         self._known = dict(membership.view.members)
+        self._generation = 0
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
         """Run this rank's program, again after each change of the membership, to the end of the run."""
@@ -174,10 +175,13 @@ class ElasticRun(RankRun):
                 if self.history is not None:
                     membership.tell_over()
                 return
-            with contextlib.suppress(PeerLost):
+            try:
                 if world.mailbox is not None and not membership.changed:
                     world.mailbox.close()
                 world.transport.control.barrier()
+            except PeerLost:
+                if not membership.changed:  # a connection broke, and others may wait in the barrier until they are told
+                    membership.wait_for_newer(membership.formed)
             if self.history is not None:
                 membership.tell_over()
                 membership.ends_within(membership.patience)
@@ -220,6 +224,9 @@ class ElasticRun(RankRun):
                 world.interrupt()
         elif self.rank == self.experiment.leader:
             with self._connecting:
+                if view.generation < self._generation:  # another thread has told of a newer one
+                    return
+                self._generation = view.generation
                 before, self._known = self._known, dict(view.members)
                 assert world.mailbox is not None
                 for rank in before.keys() - view.members.keys():

@@ -78,7 +78,7 @@ class Schedule:
         for rank, pauses in experiment.cluster.faults.pauses.items():
             for start, until in pauses:
                 if until > began:
-                    self._upcoming += [Fault(max(start, began), rank, "stop"), Fault(until, rank, "continue")]
+                    self._upcoming += [Fault(max(start, began), rank, "stop", until), Fault(until, rank, "continue")]
         heapq.heapify(self._upcoming)
         self._outages = {rank: self._from(began, outages(experiment.cluster, rank, seed=experiment.seed)) for rank in self._hangs}
         for rank, its in self._outages.items():

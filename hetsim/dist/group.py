@@ -96,7 +96,7 @@ class Group(Lane):
         While an interruptible one is formed, this process makes no other connections.
         """
         members = sorted(members)
-        position, before = members.index(rank), set(_connections(store.port))
+        position, before = members.index(rank), set(_connections(store.port).values())
         with realtime_threads(), peer_errors():
             made = [
                 dist.ProcessGroupGloo(dist.PrefixStore(f"{name}/{lane}", store), position, len(members), FORM_TIMEOUT)  # type: ignore[attr-defined]
@@ -104,7 +104,7 @@ class Group(Lane):
             ]
         for gloo in made:
             gloo._set_default_timeout(TIMEOUT)  # a slow step is no failure
-        new = [os.dup(descriptor) for descriptor in _connections(store.port) if descriptor not in before] if interruptible else []
+        new = [os.dup(descriptor) for descriptor, its in _connections(store.port).items() if its not in before] if interruptible else []
         return cls(made, rank, members, [socket.socket(fileno=descriptor) for descriptor in new])
 
     def interrupt(self) -> None:
@@ -122,11 +122,14 @@ class Group(Lane):
             connection.close()
 
 
-def _connections(but_port: int) -> list[int]:
-    """This process's descriptors that are connected by TCP, except to this port: never a listening one, which gloo needs as it is."""
-    found = []
+def _connections(but_port: int) -> dict[int, int]:
+    """This process's descriptors that are connected by TCP, except to this port: never a listening one, which gloo needs as it is.
+
+    Each with the number of its socket, which no later socket has, as a descriptor may be used again.
+    """
+    found = {}
     for name in os.listdir(DESCRIPTORS):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as each:
             if each.family in (socket.AF_INET, socket.AF_INET6) and each.getpeername()[1] != but_port:
-                found.append(int(name))
+                found[int(name)] = os.fstat(each.fileno()).st_ino
     return found

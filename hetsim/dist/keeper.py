@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -24,6 +25,8 @@ from hetsim.runtime.checkpointing import StopRequest
 
 POLL_SECONDS = 0.02
 """Between two looks into the store."""
+GAP_SECONDS = 1.0
+"""Between two looks, from which on the keeper itself was not let run."""
 VOID = "void"
 
 
@@ -93,6 +96,7 @@ class Keeper:
         self.lost_after = lost_after
         self.view = View(0, dict(members))
         self._began = False
+        self._looked = -math.inf
         self._awaited: set[tuple[int, int]] = set()
         self._beats: dict[tuple[int, int], tuple[bytes, float]] = {}
 
@@ -113,15 +117,16 @@ class Keeper:
                 return
             self._began = True
             self.tell((BEGAN, float(self.store.get(BEGAN))))
-        if self.view.over:
-            return
-        if self.store.check([OVER]):
+        if now - self._looked > GAP_SECONDS:  # nor did this process get to run: suspended, as the ranks were, it knows nothing of them
+            self._beats = {member: (beat, now) for member, (beat, _) in self._beats.items()}
+        self._looked = now
+        if not self.view.over and self.store.check([OVER]):
+            self.tell((OVER,))
             self._publish(self.view.members, over=True)
-            return
         if self.store.check([again_key(self.view.generation)]):
             self._publish(self.view.members)
         joining = {each for each in self._awaited if self.store.check([join_key(*each)])}
-        if joining:
+        if joining and not self.view.over:
             self._awaited -= joining
             self._publish({**self.view.members, **dict(joining)})
         for member in self.view.members.items():

@@ -53,7 +53,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
         where = Started(rank, incarnation, members, joins_at, address[1], elastic)
         arguments = (experiment, folder, config, settings, where, sender)
         process = context.Process(target=_child, args=arguments, name=f"hetsim rank {rank}", daemon=True)
-        return Child(rank, incarnation, process, receiver), sender
+        return Child(rank, incarnation, process, receiver, joins_at=joins_at or 0.0), sender
 
     def start(*about: Any) -> Child:
         child, sender = prepared(*about)

@@ -62,7 +62,7 @@ class Ledger:
 
     def as_numbers(self, began: float) -> dict[str, Any] | None:
         """For the summary; None if nothing happened."""
-        if not self._losses and not self._returns:
+        if not (self._losses or self._returns or self._regroups):
             return None
         detections = [seen - loss.at for loss, seen in self._losses]
         regroups = [end - start for start, end in self._regroups]

@@ -45,6 +45,8 @@ class Membership:
         """The newest one."""
         self.formed = 0
         """The generation that this process takes part in."""
+        self.ended_quietly = False
+        """Whether the run has ended in the generation that this process takes part in: then that group is good for its results."""
         self._changed = Condition()
         self._store = connect()
         self._store.set_timeout(FOREVER)
@@ -69,11 +71,6 @@ class Membership:
         """Raise PeerLost if the membership has changed."""
         if self.changed:
             raise PeerLost(MEMBERSHIP_CHANGED)
-
-    @property
-    def ended_quietly(self) -> bool:
-        """Whether the membership has not changed since this process's group was formed, but for the end of the run."""
-        return self.view.over and self.view.generation == self.formed + 1
 
     def beat(self, progress: Callable[[], int]) -> None:
         """From now on, tell that this process is alive and how far it has come. Only while the interpreter lets a thread run."""
@@ -109,7 +106,8 @@ class Membership:
         self._store.set(join_key(self.rank, self.incarnation), "")
         with self._changed:
             self._changed.wait_for(lambda: self.takes_part or self.view.over or self.broken)
-        self.check_over()
+        if not self.takes_part:  # the others wait for one that does, also if the run has ended meanwhile
+            self.check_over()
 
     def tell_over(self) -> None:
         """On the leader: its program has ended."""
@@ -189,6 +187,8 @@ class Membership:
                 view = View.decoded(store.get(view_key(generation)))
                 self.ledger.see(view, clock())
                 with self._changed:
+                    if view.over and not self.view.over:
+                        self.ended_quietly = view.generation == self.formed + 1
                     self.view = view
                     listener, group = self._listener, self.group
                     self._changed.notify_all()

@@ -129,12 +129,14 @@ class Mailbox:
 
     def send(self, to: int, header: dict[str, Any], payload: Any, *, at: float) -> None:
         """Send a message without waiting, also for the device; `at` counts as the moment at which it was sent."""
-        if self._goes_on and to in self._lost:
-            return
-        self._outbox[to].put((encoded({**header, "sent_at": at - self._began}, payload), self._device.begin_fetch(payload)))
-        self.num_sent[to] += 1
+        with self._arrived:
+            if self._goes_on and (to in self._lost or any(its.lost and its.source == to for _, _, its in self._inbox)):
+                return  # the program, which does not know of the loss yet, means the process that is lost, not the one that has joined
+            outbox = self._outbox[to]
+            self.num_sent[to] += 1
+        outbox.put((encoded({**header, "sent_at": at - self._began}, payload), self._device.begin_fetch(payload)))
         if self._emulator is not None and self._emulator.carries(self._transport.rank, to):
-            self._emulator.begin(self._transport.rank, to, nbytes(payload), at, partial(self._tell_end, to))
+            self._emulator.begin(self._transport.rank, to, nbytes(payload), at, partial(self._tell_end, outbox))
 
     @overload
     def receive(self, source: int | None) -> Arrival: ...
@@ -339,8 +341,8 @@ class Mailbox:
         for header, payload, now, end in self._held[source].matched():
             self._put(source, header, payload, now, end + self._seconds(source, 0))
 
-    def _tell_end(self, to: int, end: float) -> None:
-        self._outbox[to].put((encoded({LEFT_AT: end - self._began}, None), lambda: None))
+    def _tell_end(self, outbox: SimpleQueue[Outgoing | None], end: float) -> None:
+        outbox.put((encoded({LEFT_AT: end - self._began}, None), lambda: None))
 
     def _put(self, source: int, header: dict[str, Any], payload: Any, now: float, due: float) -> None:
         """Put a message that is here now into the inbox, with the time at which it is due."""

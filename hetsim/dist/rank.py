@@ -173,10 +173,11 @@ class RankRun:
         """This rank's mailbox among the members of the transport."""
         experiment, rank = self.experiment, self.rank
         peers = [peer for peer in experiment.peers(rank) if peer in transport.members]
+        links = None if self.links is None else SharedLinks(experiment.cluster, seed=experiment.seed)  # without transfers of an older group
         with self._uncapped():
             return Mailbox(
                 transport, peers, described_seconds(experiment, rank), self.pace, began=began,
-                links=self.links, serves=rank == experiment.num_workers, device=self.prepared.task.device, goes_on=goes_on, joins=joins,
+                links=links, serves=rank == experiment.num_workers, device=self.prepared.task.device, goes_on=goes_on, joins=joins,
             )  # fmt: skip
 
     def close(self) -> None:

@@ -37,6 +37,8 @@ class Child:
     """When a fault was injected into it, by the host's clock."""
     back_at: float = math.inf
     """When a new process of its rank is to join after that, in seconds of the run."""
+    joins_at: float = 0.0
+    """When it takes part, in seconds of the run; infinite: never."""
     why: str = ""
     """Why it was ended by the launcher."""
 
@@ -60,8 +62,8 @@ class Supervision:
         self._running = {child.pipe: child for child in children}
         self._keeps = True
         self._reasons: list[tuple[int, Exception]] = []
-        self._num_done = 0
-        """Of the processes that have handed in their results: then the run has ended, and only its leader may still wait."""
+        self._over = False
+        """Whether the leader's program has ended: then the run is not lost with its workers."""
         self._summary: dict[str, Any] | RunStopped | None = None
         """What the leader has reported at the end of the run."""
 
@@ -105,7 +107,8 @@ class Supervision:
         for fault in self._schedule.due(clock() - self.began):
             for child in self._running.values():
                 if child.rank == fault.rank:
-                    os.kill(child.process.pid, SIGNALS[fault.kind])
+                    with contextlib.suppress(ProcessLookupError):  # it has just ended, which is heard by its pipe
+                        os.kill(child.process.pid, SIGNALS[fault.kind])
                     child.hurt_at, child.back_at = None if fault.kind == "continue" else clock(), fault.until
 
     def _start_again(self, rank: int, incarnation: int, joins_at: float) -> None:
@@ -128,12 +131,15 @@ class Supervision:
             return
         if what == "began":
             (self.began,) = about
+        elif what == "over":
+            self._over = True
         elif what == "suspect":
             rank, incarnation, last = about
             for child in self._running.values():
                 if (child.rank, child.incarnation) == (rank, incarnation):
                     child.why = f"gave no sign of life for {self._lost_after:g} s{_after(last)} and was ended"
-                    os.kill(child.process.pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(child.process.pid, signal.SIGKILL)
 
     def _receive(self, child: Child) -> None:
         """A process has reported, or ended without."""
@@ -143,15 +149,13 @@ class Supervision:
         except (EOFError, OSError):
             self._ended(child, now)
             return
-        if order == LOST_CONNECTION and self._goes_on_without(child):
+        if order == LOST_CONNECTION and not self._reasons and self._goes_on_without(child):
             child.why = f"lost its connections ({answer})"
             self._ended(child, now)
         elif isinstance(answer, Exception):
             self._reasons.append((order, answer))
         elif answer is not None:
             self._summary = answer
-        else:
-            self._num_done += 1
 
     def _goes_on_without(self, child: Child) -> bool:
         return self._elastic and self.began is not None and child.rank != self.experiment.leader
@@ -173,8 +177,8 @@ class Supervision:
         if child.back_at < math.inf:
             self._start_again(child.rank, child.incarnation + 1, child.back_at)
         assert self.began is not None
-        others = {each.rank for each in self._running.values()} - {self.experiment.num_workers}
-        if not others and not self._num_done:
+        others = {each.rank for each in self._running.values() if each.joins_at < math.inf} - {self.experiment.num_workers}
+        if not others and not self._over:
             seconds = now - self.began
             self._reasons.append(  # if the leader is gone, too, that is nearer to the cause
                 (2, RunFailed(f"every node of the cluster is gone at {seconds:.3g} s and none comes back: the run is lost"))

@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from multiprocessing import current_process
+from multiprocessing import active_children, current_process
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +133,14 @@ class Faulty(Quadratic):
         commit = History.commit
         computed = open(self.folder / f"computed-{rank}-{os.getpid()}", "a", buffering=1)  # noqa: SIM115
         applied = open(self.folder / "applied", "a", buffering=1)  # noqa: SIM115
+        happened = open(self.folder / "happened", "a", buffering=1)  # noqa: SIM115
 
         def hurt(answer: Callable[..., Any]) -> Callable[..., Any]:
             def hurt_gradient(world: ProcessWorld, state: Any, effect: Any, turn: Any) -> Any:
                 if pending and effect.version >= pending[0].at_update:
-                    pending.pop(0).what()
+                    fault = pending.pop(0)
+                    print(f"{fault.what.__name__} {rank}", file=happened)
+                    fault.what()
                 print(json.dumps([rank, effect.batch.start, effect.batch.samples]), file=computed)
                 return answer(world, state, effect, turn)
 
@@ -164,6 +167,8 @@ class Survived:
     """(version, its contributions, its weights) of each commit of the leader."""
     computed: set[tuple[int, int, int]]
     """(rank, first position, samples) of each gradient."""
+    happened: list[str]
+    """The faults, as `kill 1`."""
     seconds: float
 
     @property
@@ -195,7 +200,9 @@ def survive(
     begun = time.monotonic()
     summary = backend.run(hurt, folder / "run", "")
     assert summary is not None
-    return Survived(summary, list(_applied(folder)), set(_computed(folder)), time.monotonic() - begun)
+    seconds = time.monotonic() - begun
+    assert not active_children()
+    return Survived(summary, list(_applied(folder)), set(_computed(folder)), (folder / "happened").read_text().splitlines(), seconds)
 
 
 def check_samples(run: Survived, described: Experiment) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from faulty import Faults, applied_until, check_samples, survive
 from methods import SHIPPED
-from worlds import cluster, experiment, node
+from worlds import cluster, experiment, node, simulate
 
 from hetsim.checkpoints.folder import newest
 from hetsim.errors import RunStopped
@@ -39,12 +39,15 @@ def test_a_run_survives_drawn_losses(seed: int, tmp_path: Path) -> None:
     described = experiment(
         f"method={method}", "workload=quadratic", workload=size, batch_size=24, cluster=FOUR, dtype="float64", budget={"epochs": 6}
     )
+    num_updates = len(simulate(described).seconds)
     faults = Faults()
     for rank in draw.sample([1, 2, 3], draw.choice([1, 1, 2])):
-        faults = getattr(faults, draw.choice(KINDS))(rank=rank, at_update=draw.randrange(60))
+        faults = getattr(faults, draw.choice(KINDS))(rank=rank, at_update=draw.randrange(max(1, num_updates // 2)))
 
     run = survive(described, faults, tmp_path, lost_after=LOST_AFTER_SECONDS)
 
+    assert run.happened
+    assert run.summary["emulation"]["losses"]
     assert run.seconds < 60
     assert {path.name for path in (tmp_path / "run").iterdir()} <= set(FILES)
     assert (tmp_path / "run" / "summary.json").exists()

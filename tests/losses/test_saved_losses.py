@@ -79,9 +79,9 @@ def test_a_worker_that_hangs_holds_a_checkpoint_up_until_it_is_lost(which: str, 
 @pytest.mark.parametrize(
     ("began", "joins", "upcoming"),
     [
-        (0.0, {0: 0.2}, [(0.5, 1, "kill", 1.5), (1.0, 2, "stop", math.inf), (1.2, 2, "continue", math.inf), (3.0, 1, "kill", math.inf)]),
-        (0.7, {1: 1.5}, [(1.0, 2, "stop", math.inf), (1.2, 2, "continue", math.inf), (3.0, 1, "kill", math.inf)]),
-        (1.1, {1: 1.5}, [(1.1, 2, "stop", math.inf), (1.2, 2, "continue", math.inf), (3.0, 1, "kill", math.inf)]),
+        (0.0, {0: 0.2}, [(0.5, 1, "kill", 1.5), (1.0, 2, "stop", 1.2), (1.2, 2, "continue", math.inf), (3.0, 1, "kill", math.inf)]),
+        (0.7, {1: 1.5}, [(1.0, 2, "stop", 1.2), (1.2, 2, "continue", math.inf), (3.0, 1, "kill", math.inf)]),
+        (1.1, {1: 1.5}, [(1.1, 2, "stop", 1.2), (1.2, 2, "continue", math.inf), (3.0, 1, "kill", math.inf)]),
         (2.0, {}, [(3.0, 1, "kill", math.inf)]),
         (4.0, {1: math.inf}, []),
     ],
