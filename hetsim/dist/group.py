@@ -3,40 +3,65 @@
 A group is gloo's own object and not torch.distributed's default group, so that there may be several in a process, and that an old one
 leaves nothing behind. Of a lost rank only its neighbours in a collective learn by themselves: the others wait until `interrupt` shuts
 down the group's connections.
+
+Even then gloo tells nobody who waits for what it has begun to write or to read: `gloo::transport::tcp::Pair::signalException` passes over
+it, so a large vector, or a small one at an unlucky moment, is waited for without an end. So whoever waits here looks up, from time to time,
+whether the group is interrupted, and leaves the operation to gloo, with its thread and its memory.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from threading import Thread
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from hetsim.dist.pace import realtime_threads
 from hetsim.dist.sums import peer_errors
-from hetsim.dist.transport import TIMEOUT, Transport
+from hetsim.dist.transport import LOOK_SECONDS, TIMEOUT, Transport
+from hetsim.effects import PeerLost
 
 FORM_TIMEOUT = timedelta(seconds=5)
 """Of the connections of a group: as long as those wait for a rank that is lost while they are made."""
 LANES = ("program", "background", "control")
 """The collectives of the program's thread, of the effects that it starts, and of what is outside the programs."""
 DESCRIPTORS = "/dev/fd"
+T = TypeVar("T")
+
+
+@dataclass
+class Standing:
+    """What all lanes of a group have to know."""
+
+    interrupted: bool = False
+    lost: set[int] = field(default_factory=set)
+    """Members that are lost, though the group goes on."""
 
 
 class Lane(Transport):
-    """One of gloo's groups of these members, which are ranks of the run, in ascending order. `size` is how many they are."""
+    """One of gloo's groups of these members, which are ranks of the run, in ascending order. `size` is how many they are.
 
-    def __init__(self, gloo: Any, rank: int, members: Sequence[int]) -> None:
+    A collective, and an exchange of bytes, raises PeerLost soon after the group is interrupted. `send` and `receive` may never return then.
+    """
+
+    def __init__(self, gloo: Any, rank: int, members: Sequence[int], standing: Standing | None = None) -> None:
         self.rank = rank
         self.members = tuple(members)
         self.size = len(self.members)
         self.background = self.control = self
         self._gloo = gloo
+        self._standing = standing or Standing()
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
         with peer_errors(to):
@@ -46,35 +71,79 @@ class Lane(Transport):
         with peer_errors(source):
             self._gloo.recv([tensor], self.members.index(source), 0).wait(TIMEOUT)
 
+    def lose(self, peer: int) -> None:
+        self._standing.lost.add(peer)
+
+    def send_bytes(self, pieces: Iterable[bytes], to: int) -> None:
+        self._leave_if_lost(partial(super().send_bytes, pieces, to), to)
+
+    def receive_piece(self, source: int) -> bytes:
+        return self._leave_if_lost(partial(super().receive_piece, source), source)
+
+    def _leave_if_lost(self, exchange: Callable[[], T], peer: int) -> T:
+        """What the exchange with a peer returns, in a thread of its own, which is left alone if that is lost. PeerLost then."""
+        answer: Future[T] = Future()
+
+        def answering() -> None:
+            try:
+                answer.set_result(exchange())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        Thread(target=answering, daemon=True).start()
+        while True:
+            given_up = self._standing.interrupted or peer in self._standing.lost
+            wait_for([answer], LOOK_SECONDS)
+            if answer.done():
+                return answer.result()
+            if given_up:
+                self._keep()
+                raise PeerLost.of(peer)
+
+    def _wait(self, work: Any) -> None:
+        """For a collective. PeerLost if a member is lost, or the group is interrupted."""
+        while True:
+            interrupted = self._standing.interrupted
+            with peer_errors():
+                try:
+                    work.wait(timedelta(seconds=LOOK_SECONDS))
+                except RuntimeError:
+                    if work.is_completed():  # it has failed, or has just ended
+                        work.wait()
+                        return
+                else:
+                    return
+            if interrupted:
+                self._keep()
+                raise PeerLost(f"a rank was lost while rank {self.rank} waited for it")
+
+    def _keep(self) -> None:
+        """Never destroy gloo's group, which would wait for what is under way."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))
+
     def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
-        with peer_errors():
-            self._gloo.alltoall_base(parts, mine, [], []).wait()
+        self._wait(self._gloo.alltoall_base(parts, mine, [], []))
 
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
-        with peer_errors():
-            self._gloo._allgather_base(everything, mine).wait()
+        self._wait(self._gloo._allgather_base(everything, mine))
 
     def sum(self, flat: torch.Tensor) -> torch.Tensor:
         total = flat.clone()
-        with peer_errors():
-            self._gloo.allreduce([total]).wait()
+        self._wait(self._gloo.allreduce([total]))
         return total
 
     def maximum(self, number: float) -> float:
         largest = torch.tensor([number], dtype=torch.float64)
-        with peer_errors():
-            self._gloo.allreduce(largest, dist.ReduceOp.MAX).wait()
+        self._wait(self._gloo.allreduce(largest, dist.ReduceOp.MAX))
         return float(largest.item())
 
     def broadcast(self, number: float, source: int) -> float:
         value = torch.tensor([number], dtype=torch.float64)
-        with peer_errors(source):
-            self._gloo.broadcast(value, self.members.index(source)).wait()
+        self._wait(self._gloo.broadcast(value, self.members.index(source)))
         return float(value.item())
 
     def barrier(self) -> None:
-        with peer_errors():
-            self._gloo.barrier().wait()
+        self._wait(self._gloo.barrier())
 
 
 class Group(Lane):
@@ -84,7 +153,7 @@ class Group(Lane):
         program, *others = lanes
         super().__init__(program, rank, members)
         if others:
-            self.background, self.control = (Lane(gloo, rank, members) for gloo in others)
+            self.background, self.control = (Lane(gloo, rank, members, self._standing) for gloo in others)
         self._connections = list(connections)
 
     @classmethod
@@ -109,6 +178,7 @@ class Group(Lane):
 
     def interrupt(self) -> None:
         """Let all that waits in this group, here and at its other members, raise PeerLost."""
+        self._standing.interrupted = True
         for connection in self._connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

@@ -27,7 +27,7 @@ from hetsim.dist.emulator import LinkEmulator
 from hetsim.dist.over import RunOver
 from hetsim.dist.pace import Pace, realtime_threads, reduce_timer_slack
 from hetsim.dist.shared_links import SharedLinks
-from hetsim.dist.transport import Transport, as_tensor
+from hetsim.dist.transport import LOOK_SECONDS, Transport, as_tensor
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
 from hetsim.vector import nbytes
@@ -217,8 +217,10 @@ class Mailbox:
             self._closing = True
         for queue in self._outbox.values():
             queue.put(None)
-        for thread in itertools.chain.from_iterable(self._threads[peer] for peer in self.present):
-            thread.join()
+        for peer in self.present:
+            for thread in self._threads[peer]:
+                while thread.is_alive() and peer not in self._lost and self._broken is None:  # else it may wait for ever
+                    thread.join(LOOK_SECONDS)
         if self._emulator is not None:
             self._emulator.stop()
 
@@ -372,6 +374,8 @@ class Mailbox:
                 self.awaited.discard(peer)
                 self.on_loss(peer)
             self._lost.add(peer)
+            if peer in self.links:
+                self.links[peer].lose(peer)
             self._arrived.notify_all()
 
     def _end(self, peer: int) -> None:

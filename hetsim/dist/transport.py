@@ -21,6 +21,8 @@ from hetsim.vector import Phantom
 
 TIMEOUT = timedelta(days=7)
 """Of gloo's operations. It is long, as a slow step is no failure, and gloo notices a dead peer at once."""
+LOOK_SECONDS = 0.25
+"""Between two looks, of whoever waits for a peer, whether that is lost, where gloo does not say so."""
 
 
 class Transport(Sums):
@@ -58,6 +60,9 @@ class Transport(Sums):
     def barrier(self) -> None:
         """Wait until all ranks have entered."""
 
+    def lose(self, peer: int) -> None:
+        """This peer is lost: do not wait for it any more, where a loss is not noticed by itself."""
+
     def gather_numbers(self, *numbers: float) -> list[list[float]]:
         """These numbers of each rank, in rank order."""
         mine = torch.tensor(numbers, dtype=torch.float64)
@@ -76,14 +81,17 @@ class Transport(Sums):
 
     def receive_bytes(self, source: int) -> Iterator[bytes]:
         """The pieces that `source` sends by `send_bytes`."""
+        while piece := self.receive_piece(source):
+            yield piece
+
+    def receive_piece(self, source: int) -> bytes:
+        """The next of them; empty at the end."""
         length = torch.empty(1, dtype=torch.int64)
-        while True:
-            self.receive(length, source)
-            if not length.item():
-                return
-            piece = torch.empty(int(length.item()), dtype=torch.uint8)
+        self.receive(length, source)
+        piece = torch.empty(int(length.item()), dtype=torch.uint8)
+        if length.item():
             self.receive(piece, source)
-            yield piece.numpy().tobytes()
+        return piece.numpy().tobytes()
 
 
 class GlooTransport(GroupSums, Transport):

@@ -58,6 +58,19 @@ def terminate() -> None:
 
 def drop_link() -> None:
     """As a network that loses one of the connections to another rank; those to the launcher's store are to its port alone."""
+    for connections in _connected():
+        connections[0].shutdown(socket.SHUT_RDWR)
+        return
+
+
+def drop_links() -> None:
+    """As a network that loses all of them."""
+    for connections in _connected():
+        for each in connections:
+            each.shutdown(socket.SHUT_RDWR)
+
+
+def _connected() -> list[list[socket.socket]]:
     connected: dict[int, list[socket.socket]] = {}
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):
@@ -65,10 +78,7 @@ def drop_link() -> None:
             if each.family in (socket.AF_INET, socket.AF_INET6):
                 connected.setdefault(each.getpeername()[1], []).append(each)
     store = max(connected, key=lambda port: len(connected[port]))
-    for port, connections in connected.items():
-        if port != store:
-            connections[0].shutdown(socket.SHUT_RDWR)
-            return
+    return [connections for port, connections in connected.items() if port != store]
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,10 @@ class Faults:
     def drop_link(self, *, rank: int, at_update: int) -> Faults:
         """It loses one of its connections."""
         return self._and(drop_link, rank, at_update)
+
+    def drop_links(self, *, rank: int, at_update: int) -> Faults:
+        """It loses all of its connections."""
+        return self._and(drop_links, rank, at_update)
 
     def terminate(self, *, rank: int, at_update: int) -> Faults:
         """It gets SIGTERM, and passes it on to the leader of the run."""
@@ -149,7 +163,8 @@ class Faulty(Quadratic):
         def told_commit(history: History, seconds: float, leader: int, state: Any, group: Any) -> bool:
             contributions = [(c.rank, c.batch.start, c.batch.samples, c.version) for c in group]
             going = commit(history, seconds, leader, state, group)
-            weights = state.weights.tolist() if isinstance(state.weights, torch.Tensor) else None
+            small = isinstance(state.weights, torch.Tensor) and state.weights.numel() < 1000
+            weights = state.weights.tolist() if small else None
             print(json.dumps([state.version, contributions, weights]), file=applied)
             return going
 

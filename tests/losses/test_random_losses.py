@@ -22,7 +22,7 @@ FOUR = cluster(
     *(node(seconds, 1e-3) for seconds in (1e-4, 5e-5, 7e-5, 2e-4)),
     network={"latency_seconds": 1e-4, "bytes_per_second": 1e9},
 )
-KINDS = ("kill", "kill", "stop", "segfault", "hold_gil", "drop_link")
+KINDS = ("kill", "kill", "stop", "segfault", "hold_gil", "drop_links")
 NUM_DRAWN = 200
 NUM_SAVED = 76
 LOST_AFTER_SECONDS = 3.0

@@ -1,0 +1,89 @@
+"""What is under way when a rank is lost, in the midst of a large vector: gloo leaves it waiting for ever, and its group must not."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hetsim.dist.group import Group
+from hetsim.effects import PeerLost
+
+pytestmark = pytest.mark.slow
+
+SIZE = 20_000_000
+"""Elements of 4 bytes: most of the time they are on their way."""
+SOON, LATER = 0.7, 1.5
+"""Seconds until the other rank is killed, and until this one is told."""
+OPPOSITE = {"send": "receive", "receive": "send"}
+
+
+def operate(what: str, group: Group, vector: torch.Tensor, other: int) -> None:
+    """The operation of this name, with the other rank."""
+    if what == "send":
+        group.send_bytes([vector.numpy().tobytes()], other)
+    elif what == "receive":
+        list(group.receive_bytes(other))
+    elif what == "all_gather":
+        group.all_gather(torch.cat([vector, vector]), vector)
+    elif what == "all_to_all":
+        group.all_to_all(vector, vector.clone())
+    elif what == "sum":
+        group.sum(vector)
+    else:
+        group.barrier()
+
+
+def _run(rank: int, what: str, port: int, how: str, pipe: Any) -> None:
+    store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)  # type: ignore[attr-defined]
+    group = Group.form(store, "group", rank=rank, members=[0, 1])
+    vector = torch.zeros(SIZE)
+    group.control.barrier()
+    begun = time.monotonic()
+    if rank == 1:
+        threading.Timer(SOON, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        while True:
+            operate(OPPOSITE.get(what, what), group, vector, 0)
+    threading.Timer(LATER, group.interrupt if how == "interrupted" else partial(group.lose, 1)).start()
+    try:
+        while True:
+            operate(what, group, vector, 1)
+    except PeerLost:
+        pipe.send(time.monotonic() - begun)
+
+
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [
+        ("send", "interrupted"), ("receive", "interrupted"), ("all_gather", "interrupted"),
+        *(pytest.param(what, "interrupted", marks=pytest.mark.long) for what in ("all_to_all", "sum", "barrier")),
+        *(pytest.param(what, "lost", marks=pytest.mark.long) for what in ("send", "receive")),
+    ],
+)  # fmt: skip
+def test_it_ends_when_the_group_is_interrupted_or_the_rank_is_lost(what: str, how: str) -> None:
+    """It raises PeerLost soon after, if not before; and the process can end."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    ranks = [context.Process(target=_run, args=(rank, what, port, how, theirs), daemon=True) for rank in range(2)]
+    for each in ranks:
+        each.start()
+    try:
+        assert ours.poll(20), "it waits for ever"
+        took = ours.recv()
+        ranks[0].join(10)
+        assert ranks[0].exitcode == 0
+    finally:
+        for each in ranks:
+            each.kill()
+    assert SOON <= took < LATER + 2
