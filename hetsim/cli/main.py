@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import hydra
 
@@ -22,7 +23,7 @@ from hetsim.cli.folders import check_folder
 from hetsim.cli.launcher import RESUME, Refused, SweepRecord, launch_failure
 from hetsim.cli.launchers import own_plugins
 from hetsim.cli.task import task
-from hetsim.dist.launched import is_launched
+from hetsim.dist.launched import GOES_ON, is_launched
 from hetsim.dist.orphan import follow_launcher
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.libraries import keep_processes_out
@@ -44,13 +45,13 @@ def main() -> None:
         with own_plugins(), _own_warnings(), without_control_characters(sys.argv[1:]):
             hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")(task)()
         sweep = SweepRecord.current
-        succeeded = not job.failures and (sweep is None or sweep.report())
+        status = 0 if not job.failures and (sweep is None or sweep.report()) else 1
     except Refused as refused:
         report(refused.error, hide=partial(hidden, config=refused.config))
         sys.exit(1)
     except RunStopped as stopped:
         tell_stopped(stopped)
-        sys.exit(STOPPED)
+        status = STOPPED
     except KeyboardInterrupt:
         print(f"hetsim: interrupted{_resume(SweepRecord.current)}", file=sys.stderr)
         sys.exit(130)
@@ -67,16 +68,16 @@ def main() -> None:
     finally:
         if SweepRecord.current is not None:
             SweepRecord.current.close()
-    if not succeeded and is_launched() and "torch.distributed" in sys.modules:
-        _leave_threads()
-    sys.exit(0 if succeeded else 1)
+    _exit(status)
 
 
-def _leave_threads() -> None:
+def _exit(status: int) -> NoReturn:
     """End a rank's process at once: Python's own end stops threads that wait in the network, which C++ answers by an abort."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
+    if is_launched() and "torch.distributed" in sys.modules and (status == 1 or os.environ.get(GOES_ON) == "1"):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 @contextlib.contextmanager

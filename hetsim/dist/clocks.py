@@ -98,6 +98,19 @@ class Clocks:
         if self.several:
             self.end = self._read(transport, clock)
 
+    def finish_with(self, transport: Transport, clock: Clock, rank: int) -> None:
+        """On this rank and on the leader: read its clock again, where others may be lost."""
+        if self._keepers[rank] == self._keepers[self._leader]:
+            return
+        reading = torch.empty(3, dtype=torch.float64)
+        if transport.rank == rank:
+            reading = torch.tensor(measured(transport, clock, self._leader), dtype=torch.float64)
+            transport.send(reading, self._leader)
+        else:
+            answer(transport, clock, rank)
+            transport.receive(reading, rank)
+        self.end = [*self.end[:rank], Reading(*reading.tolist()), *self.end[rank + 1 :]]
+
     def _read(self, transport: Transport, clock: Clock) -> list[Reading]:
         """The reading of each rank's clock; one rank of a clock measures, one after another."""
         control, leader, rank = transport.control, self._leader, transport.rank

@@ -1,4 +1,4 @@
-"""One rank's run that goes on when others are lost, come back or join late: under hetsim's own launcher, on one host.
+"""One rank's run that goes on when others are lost, come back or join late: under hetsim's own launchers.
 
 A server that goes on by itself has a connection to each worker, and gets a new one to each process that joins. All others form a new group
 of all that are present (`ProcessWorld.regroup`), as often as the membership changes.
@@ -91,8 +91,7 @@ class ElasticRun(RankRun):
             self.began = self.clocks.begin(everyone, self.pace.clock) - self.prepared.checkpoint.began
             if group is not everyone:
                 everyone.close()
-        if self.rank == experiment.leader:
-            membership.tell_began(self.began)
+            membership.tell_began(self.began, leads=self.rank == experiment.leader)
         if self.joins_at is not None and membership.ends_within(min(self.began + self.joins_at - self.pace.clock(), MAX_SECONDS)):
             self.hands_in = False
             raise RunOver
@@ -276,7 +275,8 @@ class ElasticRun(RankRun):
         Returns what each worker has done without the absences that go on, for a checkpoint.
         """
         seconds, activity = self.metrics.applied.seconds, self.metrics.activity
-        self.absent_at_end = frozenset(range(self.experiment.num_workers)) - self.membership.view.members.keys()
+        present = self.membership.view.members.keys() - self.membership.ledger.untold.keys()
+        self.absent_at_end = frozenset(range(self.experiment.num_workers)) - present
         over = self.absences_over(seconds)
         for rank, start, end in over:
             activity[rank].add_absence(start, end)

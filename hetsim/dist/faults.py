@@ -49,8 +49,8 @@ def check_faults(experiment: Experiment, *, lost_after: float) -> None:
     stops = faults.pauses or any(outages.hangs for outages in faults.nodes.values())
     if here is not None:
         raise ValueError(
-            f"cluster.faults are injected by hetsim's own launcher, and {here.by} started these processes, which ends all of them when one "
-            "fails: start it without, take backend=sim, or cluster.faults=null"
+            f"cluster.faults are injected where hetsim backend=dist starts all processes, on one host, and {here.by} started these: "
+            "start it without, take backend=sim, or cluster.faults=null"
         )
     if (why := ended_by_a_loss(experiment)) is not None:
         raise ValueError(f"cluster.faults are injected into runs that survive them, and {why}, take backend=sim, or cluster.faults=null")

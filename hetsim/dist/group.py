@@ -165,7 +165,7 @@ class Group(Lane):
         While an interruptible one is formed, this process makes no other connections.
         """
         members = sorted(members)
-        position, before = members.index(rank), set(_connections(store.port).values())
+        position, before = members.index(rank), set(_connections(_port(store)).values())
         with realtime_threads(), peer_errors():
             made = [
                 dist.ProcessGroupGloo(dist.PrefixStore(f"{name}/{lane}", store), position, len(members), FORM_TIMEOUT)  # type: ignore[attr-defined]
@@ -173,7 +173,7 @@ class Group(Lane):
             ]
         for gloo in made:
             gloo._set_default_timeout(TIMEOUT)  # a slow step is no failure
-        new = [os.dup(descriptor) for descriptor, its in _connections(store.port).items() if its not in before] if interruptible else []
+        new = [os.dup(descriptor) for descriptor, its in _connections(_port(store)).items() if its not in before] if interruptible else []
         return cls(made, rank, members, [socket.socket(fileno=descriptor) for descriptor in new])
 
     def interrupt(self) -> None:
@@ -190,6 +190,13 @@ class Group(Lane):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
+
+
+def _port(store: Any) -> int:
+    """That of the process that hosts the store."""
+    while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
+        store = store.underlying_store
+    return int(store.port)
 
 
 def _connections(but_port: int) -> dict[int, int]:

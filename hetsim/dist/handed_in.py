@@ -40,6 +40,8 @@ def send_results(run: RankRun, cap: Uncapped, transport: Transport | None = None
     run.close()
     transport = transport or run.transport
     assert transport is not None
+    if isinstance(run, ElasticRun):
+        run.clocks.finish_with(transport, run.pace.clock, run.rank)
     transport.send_bytes([json.dumps(numbers).encode()], run.experiment.leader)
     transport.send_bytes(run.trace.pieces(), run.experiment.leader)
     if run.saving is not None:
@@ -74,6 +76,8 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[
     elastic = isinstance(run, ElasticRun)
     for rank, transport in sorted(sources.items()):
         with contextlib.suppress(PeerLost) if elastic else contextlib.nullcontext():
+            if elastic:
+                clocks.finish_with(transport, run.pace.clock, rank)
             numbers = json.loads(b"".join(transport.receive_bytes(rank)))
             append_received(trace, transport.receive_bytes(rank), rank=rank, change=clocks.change(rank))
             if numbers["activity"] is not None:

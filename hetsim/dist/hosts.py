@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -38,6 +38,10 @@ REMEDIES = {
     "words": f"type the same on all hosts, but for {' and '.join(OWN_KEYS)}",
 }
 """What has to be equal on all hosts, and what to do if it is not."""
+
+
+STOPPED = "stopped"
+"""How a launcher's processes ended that have saved the run because they were asked to."""
 
 
 class Failure(NamedTuple):
@@ -161,12 +165,34 @@ def _named(what: str, told: dict[str, Any]) -> str:
     return f"{' '.join(told[what]) or 'nothing'!r} was typed"
 
 
-class Hosts:
-    """The other hosts while the processes run. Only its thread uses the store, which may block where a host is gone."""
+class Spares(Protocol):
+    """Who knows whether the run under way goes on without a host (`hetsim.dist.host_keeper`)."""
 
-    def __init__(self, store: Any, call: Call) -> None:
+    @property
+    def silent_seconds(self) -> float | None:
+        """After which it does so; None if it does not."""
+
+    def lose_host(self, node: int, silent: float) -> bool:
+        """Go on without this one, which was not heard of for so many seconds; False if that cannot be."""
+
+
+def gone_key(node: int) -> str:
+    """Where a launcher reads that it was not heard of, for how long, and that the run goes on without its processes."""
+    return f"gone/{node}"
+
+
+class Hosts:
+    """The other hosts while the processes run. Only its thread uses its store, which may block where a host is gone.
+
+    On node rank 0, `spares` decides whether the run goes on without a host that is not heard of.
+    """
+
+    def __init__(self, store: Any, call: Call, spares: Spares | None = None) -> None:
         self._store = store
         self._call = call
+        self._spares = spares
+        self.stopped = False
+        """Whether the run was asked to stop, on any host, and is saved."""
         self._own: Failure | None = None
         self._ended = False
         self._silent: set[int] = set()
@@ -193,8 +219,9 @@ class Hosts:
                 while others and not self._store.check(others) and time.monotonic() < deadline:
                     time.sleep(POLL_SECONDS)
 
-    def end(self, failure: Failure | None) -> None:
+    def end(self, failure: Failure | None, *, stopped: bool = False) -> None:
         """Tell the others how this host's processes have ended."""
+        self.stopped |= stopped
         self._own, self._ended = failure, True
 
     @property
@@ -230,14 +257,16 @@ class Hosts:
         store, own = self._store, self._call.node
         store.set(f"beat/{own}", str(number))
         if self._ended and own not in self.outcomes:
-            store.set(f"ended/{own}", json.dumps(self._own))
+            if not store.check([f"ended/{own}"]):  # unless this host counts as lost, and all know it
+                store.set(f"ended/{own}", json.dumps(STOPPED if self.stopped and self._own is None else self._own))
             self.outcomes[own] = self._own
         for node in range(self._call.nodes):
             if node in self.outcomes or node == own:
                 continue
             if store.check([f"ended/{node}"]):
                 told = json.loads(store.get(f"ended/{node}"))
-                self.outcomes[node] = None if told is None else Failure(int(told[0]), str(told[1]))
+                self.stopped |= told == STOPPED
+                self.outcomes[node] = None if told in (None, STOPPED) else Failure(int(told[0]), str(told[1]))
             elif own == 0:
                 self._listen_to(node)
         if len(self.outcomes) == self._call.nodes or self.outcomes.get(0) is not None:
@@ -253,7 +282,16 @@ class Hosts:
             return
         failed = self._own is not None or any(self.outcomes.values())
         limit = SILENT_AFTER_FAILURE_SECONDS if failed else SILENT_SECONDS
-        if time.monotonic() - since > limit:
+        spares = None if failed else self._spares
+        if spares is not None and spares.silent_seconds is not None:
+            limit = spares.silent_seconds
+        silent = time.monotonic() - since
+        if silent > limit and spares is not None and spares.lose_host(node, silent):
+            self._store.set(gone_key(node), str(silent))
+            self.outcomes[node] = None
+            self._silent.add(node)
+            self._store.set(f"ended/{node}", json.dumps(None))
+        elif silent > limit:
             lost = Failure(1, f"nothing was heard of node rank {node} for {limit:.0f} s: the run is lost")
             self.outcomes[node] = lost
             self._silent.add(node)

@@ -74,6 +74,11 @@ def beat_key(rank: int, incarnation: int) -> str:
     return f"beat/{rank}/{incarnation}"
 
 
+def began_key(rank: int) -> str:
+    """Where a rank says when the run began by the clock of its host."""
+    return f"began/{rank}"
+
+
 def join_key(rank: int, incarnation: int) -> str:
     """Where a process says that it can take part."""
     return f"join/{rank}/{incarnation}"
@@ -84,7 +89,7 @@ def again_key(generation: int) -> str:
     return f"again/{generation}"
 
 
-BEGAN, OVER = "began", "over"
+BEGAN, OVER, SUSPECT = "began", "over", "suspect"
 
 
 class Keeper:
@@ -132,6 +137,10 @@ class Keeper:
         for member in self.view.members.items():
             self._listen(member, now)
 
+    def end(self) -> None:
+        """Nobody needs another view: let all that wait for one look up."""
+        self._publish(self.view.members)
+
     def _listen(self, member: tuple[int, int], now: float) -> None:
         key = beat_key(*member)
         beat = self.store.get(key) if self.store.check([key]) else b""
@@ -139,7 +148,7 @@ class Keeper:
         if beat != last:
             self._beats[member] = beat, now
         elif now - since > self.lost_after:
-            self.tell(("suspect", *member, beat.decode()))
+            self.tell((SUSPECT, *member, beat.decode()))
             self._beats[member] = beat, now  # once is enough for each time
 
     def _publish(self, members: Mapping[int, int], *, lost: tuple[Loss, ...] = (), over: bool = False) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from hetsim.dist.announced import client
+from hetsim.dist.host_keeper import HostKeeper
+from hetsim.dist.host_losses import HostLosses, Started
 from hetsim.dist.hosts import POLL_SECONDS, Call, Failure, Hosts, agree, open_store
-from hetsim.dist.launched import WATCH
+from hetsim.dist.launched import GOES_ON, WATCH
+from hetsim.dist.orphan import remove_of_killed
 from hetsim.dist.stopping import LauncherStop
 from hetsim.dist.supervision import GRACE_SECONDS
 from hetsim.errors import RunFailed, RunStopped
@@ -26,26 +29,6 @@ CALIBRATE = "hetsim-calibrate"
 """The first word with which this command is started in the place of hetsim."""
 CONSEQUENCE = 9
 """The order of a failure that says nothing of its cause."""
-
-
-@dataclass(frozen=True)
-class Started:
-    """One process that this launcher started."""
-
-    rank: int
-    process: subprocess.Popen[bytes]
-    reason: Path
-    """Where it writes why it failed."""
-
-    def failure(self) -> Failure | None:
-        """Why it failed; None if it did not, or runs."""
-        status = self.process.poll()
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            message = json.loads(self.reason.read_text(encoding="utf-8"))["message"]
-            return Failure(int(message["extraInfo"]["order"]), str(message["message"]))
-        if status in (None, 0, STOPPED):
-            return None
-        return Failure(1 if status < 0 else 2, f"the process of rank {self.rank} ended by itself (exit status {status}): the run is lost")
 
 
 def run_on_this_host(call: Call, stop: LauncherStop) -> None:
@@ -60,20 +43,24 @@ def run_on_this_host(call: Call, stop: LauncherStop) -> None:
     except ValueError:
         leave(store, call)
         raise
-    with TemporaryDirectory(prefix="hetsim-launch-") as folder, Hosts(store, call).talking() as hosts:
+    connect = partial(client, call.address, port)
+    keeper = HostKeeper(counts, connect) if call.node == 0 else None
+    keeping = keeper.keeping() if keeper is not None else contextlib.nullcontext()
+    with TemporaryDirectory(prefix="hetsim-launch-") as folder, keeping, Hosts(store, call, keeper).talking() as hosts:
         stopped = False
         failure: Failure | None = Failure(1, f"the run was ended on node rank {call.node}")
         try:
             with started(call, first, sum(counts), port, Path(folder)) as processes:
                 stop.running = True
-                failure = outcome(processes, hosts, stop)
+                with HostLosses(call.node, processes, connect, stop).watching() as losses:
+                    failure = outcome(processes, hosts, stop, losses)
                 stopped = any(each.process.poll() == STOPPED for each in processes)
         finally:
-            hosts.end(failure)
+            hosts.end(failure, stopped=stopped)
         wait(hosts, failure)
         if hosts.failure is not None:
             raise RunFailed(hosts.failure.sentence)
-        if stopped:
+        if hosts.stopped:
             raise RunStopped
 
 
@@ -106,6 +93,7 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
                 "TORCHELASTIC_USE_AGENT_STORE": True,
                 "TORCHELASTIC_ERROR_FILE": reason,
                 WATCH: f"{os.getpid()}:{read}",
+                GOES_ON: int(call.words[:1] != (CALIBRATE,)),
             }
             environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
             calibrates = call.words[:1] == (CALIBRATE,)
@@ -120,6 +108,8 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(write)
         end([each.process for each in processes])
+        for each in processes:
+            remove_of_killed(each.reason)
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -133,19 +123,24 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             time.sleep(POLL_SECONDS)
 
 
-def outcome(processes: Sequence[Started], hosts: Hosts, stop: LauncherStop) -> Failure | None:
-    """How this host's processes end: None if all succeed. After a failure, here or elsewhere, the others have a moment to report theirs."""
+def outcome(processes: Sequence[Started], hosts: Hosts, stop: LauncherStop, losses: HostLosses) -> Failure | None:
+    """How this host's processes end: None if all succeed, but for those that the run goes on without.
+
+    After a failure, here or elsewhere, the others have a moment to report theirs.
+    """
     deadline = None
     passed_on = False
-    while any(each.process.poll() is None for each in processes) and (deadline is None or time.monotonic() < deadline):
-        if deadline is None and (hosts.failure or any(each.failure() for each in processes)):
+    while (any(each.process.poll() is None for each in processes) or losses.undecided) and (
+        deadline is None or time.monotonic() < deadline
+    ):
+        if deadline is None and (hosts.failure or losses.failures()):
             deadline = time.monotonic() + GRACE_SECONDS
         if stop.asked and not passed_on:
             passed_on = True
             for each in processes:
                 each.process.send_signal(signal.SIGTERM)
         time.sleep(POLL_SECONDS)
-    failures = [failure for each in processes if (failure := each.failure()) is not None]
+    failures = losses.failures()
     if any(each.process.poll() is None for each in processes):
         failures.append(Failure(CONSEQUENCE, "processes were ended"))
     return min(failures) if failures else None

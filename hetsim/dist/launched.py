@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 WATCH = "HETSIM_LAUNCH_WATCH"
 """The variable by which hetsim-launch hands each process its own number and the end of a pipe that is closed when it lets go, or ends."""
+GOES_ON = "HETSIM_LAUNCH_GOES_ON"
+"""The variable by which hetsim-launch tells each process that it goes on when one is lost, if the run does: 1, or 0."""
 PORTS = range(20000, 30000)
 """From which a SLURM step takes its port, by the numbers of job and step, where MASTER_PORT does not say it."""
 
@@ -33,6 +35,8 @@ class Launched:
     address: str
     """Of the host of rank 0, or of the launcher, whose store all processes connect to."""
     port: int
+    goes_on: bool = False
+    """Whether the launcher goes on when a process is lost, if the run does."""
 
     @property
     def one_host(self) -> bool:
@@ -64,6 +68,7 @@ def launched(variables: Mapping[str, str] = os.environ) -> Launched | None:
         local_rank=_or_none(variables.get("SLURM_LOCALID" if by == "SLURM" else "LOCAL_RANK")),
         address=variables.get("MASTER_ADDR") or _slurms_first_host(variables, by),
         port=_slurms_port(variables) if by == "SLURM" and "MASTER_PORT" not in variables else _whole(variables, "MASTER_PORT", at_least=1),
+        goes_on=WATCH in variables and variables.get(GOES_ON) == "1",
     )
     if found.rank >= found.size:
         raise ValueError(f"{rank}={found.rank} does not fit {size}={found.size}: ranks count from 0 to {found.size - 1}")

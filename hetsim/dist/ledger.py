@@ -32,7 +32,8 @@ class Ledger:
         """A newer view has come."""
         with self._lock:
             for loss in view.lost:
-                self._losses.append((loss, min(now, self._seen.pop(loss.rank, now))))
+                known = min(now, self._seen.pop(loss.rank, now))
+                self._losses.append((loss._replace(at=min(loss.at, known)), known))  # a launcher may notice it later
             for rank, incarnation in view.members.items():
                 if self._members.get(rank) != incarnation:
                     self._seen.pop(rank, None)
@@ -44,13 +45,20 @@ class Ledger:
         with self._lock:
             self._regroups.append((last_entry, end))
 
+    @property
+    def untold(self) -> dict[int, float]:
+        """The ranks whose connections broke at the end of the run, before anybody was told that they are lost, and when."""
+        with self._lock:
+            return {rank: at for rank, at in self._seen.items() if rank in self._members}
+
     def absences(self, absent: Mapping[int, float], began: float, end: float) -> Iterator[tuple[int, float, float]]:
         """(rank, from, until) in seconds of the run, of each absence until its end.
 
         `absent` are those that it began or went on without, and since when, in seconds of the run.
         """
         since = {rank: began + seconds for rank, seconds in absent.items()}
-        moves = sorted([(loss.at, False, loss.rank) for loss, _ in self._losses] + [(at, True, rank) for rank, at in self._returns])
+        losses = [(loss.at, False, loss.rank) for loss, _ in self._losses] + [(at, False, rank) for rank, at in self.untold.items()]
+        moves = sorted(losses + [(at, True, rank) for rank, at in self._returns])
         for at, returns, rank in moves:
             if not returns:
                 since.setdefault(rank, at)
@@ -62,7 +70,8 @@ class Ledger:
 
     def as_numbers(self, began: float) -> dict[str, Any] | None:
         """For the summary; None if nothing happened."""
-        if not (self._losses or self._returns or self._regroups):
+        untold = self.untold
+        if not (self._losses or self._returns or self._regroups or untold):
             return None
         detections = [seen - loss.at for loss, seen in self._losses]
         regroups = [end - start for start, end in self._regroups]
@@ -70,7 +79,8 @@ class Ledger:
             "detection_seconds": _mean(detections),
             "regroup_seconds": _mean(regroups),
             "regroups": [{"seconds": start - began, "took": end - start} for start, end in self._regroups],
-            "lost": [{"rank": loss.rank, "seconds": loss.at - began, "detection_seconds": seen - loss.at} for loss, seen in self._losses],
+            "lost": [{"rank": loss.rank, "seconds": loss.at - began, "detection_seconds": seen - loss.at} for loss, seen in self._losses]
+            + [{"rank": rank, "seconds": at - began, "detection_seconds": None} for rank, at in untold.items()],
             "joined": [{"rank": rank, "seconds": at - began} for rank, at in self._returns],
         }
 

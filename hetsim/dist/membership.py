@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from threading import Condition, Thread
-from time import sleep
+from threading import Condition, Event, Thread
 from typing import Any
 
 from hetsim.dist.group import Group
-from hetsim.dist.keeper import BEGAN, OVER, VOID, View, again_key, beat_key, go_key, join_key, view_key
+from hetsim.dist.keeper import BEGAN, OVER, VOID, View, again_key, beat_key, began_key, go_key, join_key, view_key
 from hetsim.dist.ledger import Ledger
 from hetsim.dist.over import RunOver
 from hetsim.dist.pace import clock
@@ -48,6 +47,7 @@ class Membership:
         self.ended_quietly = False
         """Whether the run has ended in the generation that this process takes part in: then that group is good for its results."""
         self._changed = Condition()
+        self._closed = Event()
         self._store = connect()
         self._store.set_timeout(FOREVER)
         self._listener: Callable[[View], None] | None = None
@@ -83,9 +83,14 @@ class Membership:
                     store.set(beat_key(self.rank, self.incarnation), f"{count} {progress()}")
                 except Exception:  # the run has ended, and the store with it
                     return
-                sleep(self.beat_seconds)
+                if self._closed.wait(self.beat_seconds):
+                    return
 
         Thread(target=beating, daemon=True).start()
+
+    def close(self) -> None:
+        """The run has ended for this process: it beats no more, and follows no view after the next one."""
+        self._closed.set()
 
     def listen(self, listener: Callable[[View], None]) -> None:
         """Let this be called with the newest view now, and with each newer one, in a thread of its own."""
@@ -93,9 +98,11 @@ class Membership:
             self._listener = listener
         listener(self.view)
 
-    def tell_began(self, moment: float) -> None:
-        """On the leader: the run begins at this moment of the host's clock."""
-        self._store.set(BEGAN, repr(moment))
+    def tell_began(self, moment: float, *, leads: bool) -> None:
+        """The run begins at this moment of this host's clock."""
+        self._store.set(began_key(self.rank), repr(moment))
+        if leads:
+            self._store.set(BEGAN, repr(moment))
 
     def began(self) -> float:
         """When the run began; waits until it is told."""
@@ -185,6 +192,8 @@ class Membership:
             while True:
                 generation += 1
                 view = View.decoded(store.get(view_key(generation)))
+                if self._closed.is_set():
+                    return
                 self.ledger.see(view, clock())
                 with self._changed:
                     if view.over and not self.view.over:
@@ -199,4 +208,5 @@ class Membership:
         except Exception as error:
             with self._changed:
                 self.broken = RunFailed(f"rank {self.rank} cannot reach the launcher's store any more ({error}): the run is lost")
+                self.broken.__cause__ = PeerLost("the launcher is gone")  # which is nearer to the cause, if anybody can say it
                 self._changed.notify_all()

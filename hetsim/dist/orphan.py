@@ -18,6 +18,8 @@ from hetsim.runtime.files import keep_names
 
 LOCK_ATTEMPTS, LOCK_SECONDS = 100, 0.02
 """How often, and with what pause, a leader without a parent tries to lock its folder."""
+LED = "leads"
+"""The name of the file, in the folder that hetsim-launch gave this process, that names the folder that it leads a run in."""
 _led: list[Path] = []
 """The folder that this process leads a run in, and has locked."""
 
@@ -29,12 +31,12 @@ def leave_with_parent(folder: Path | None, cap: Uncapped) -> None:
         parent.join()
         if folder is not None:
             keep_names()
-            _remove_unfinished(folder)
+            remove_unfinished(folder)
         cap.remove()
         os._exit(1)
 
 
-def _remove_unfinished(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Unless another run has begun in the folder. The system releases the parent's lock a moment after the parent's end."""
     for _ in range(LOCK_ATTEMPTS):
         with contextlib.suppress(Exception), only_run_in(folder):
@@ -73,9 +75,21 @@ def _leave_with_launcher(pipe: int) -> None:
 
 @contextlib.contextmanager
 def leading(folder: Path) -> Iterator[None]:
-    """While this lasts, what the run has begun in this folder is removed if `follow_launcher` ends this process."""
+    """While this lasts, what the run has begun in this folder is removed if this process is ended: by itself, or by hetsim-launch."""
     _led.append(folder)
+    note = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).with_name(LED) if WATCH in os.environ else None
+    if note is not None:
+        note.write_text(str(folder.absolute()), encoding="utf-8")
     try:
         yield
     finally:
         _led.remove(folder)
+        if note is not None:
+            note.unlink(missing_ok=True)
+
+
+def remove_of_killed(reason: Path) -> None:
+    """In hetsim-launch: remove what a process that was killed was leading, which has this file for the reason of its end."""
+    note = reason.with_name(LED)
+    if note.exists():
+        remove_unfinished(Path(note.read_text(encoding="utf-8")))

@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -19,9 +20,10 @@ import torch.distributed as dist
 from hetsim.checkpoints.resume import check_budget, continue_trace, load
 from hetsim.checkpoints.rows import SavedTrace
 from hetsim.checkpoints.saver import Saver
+from hetsim.dist.announced import Announced, announce, client, client_of_run
 from hetsim.dist.clocks import Clocks, clock_id
 from hetsim.dist.elastic import ElasticRun
-from hetsim.dist.faults import Schedule
+from hetsim.dist.faults import Schedule, is_elastic
 from hetsim.dist.group import Group
 from hetsim.dist.handed_in import close, collect_results, send_results, summarised, write_last
 from hetsim.dist.launched import Launched
@@ -55,7 +57,14 @@ _runs = itertools.count()
 
 def join(experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched) -> dict[str, Any] | None:
     """Take part in a run in a process that a launcher started. Each of several runs has its own prefix in the store."""
-    store = dist.PrefixStore(f"hetsim run {next(_runs)}", launchers_store(here))  # type: ignore[attr-defined]
+    number, elastic = next(_runs), here.goes_on and is_elastic(experiment)
+    store = dist.PrefixStore(f"hetsim run {number}", launchers_store(here))  # type: ignore[attr-defined]
+    if here.goes_on:
+        announced = Announced(
+            number=number, num_workers=experiment.num_workers, num_ranks=experiment.num_ranks, leader=experiment.leader,
+            lost_after=settings.lost_after_seconds,
+        )  # fmt: skip
+        announce(client(here.address, here.port), announced if elastic else None, leads=here.rank == experiment.leader)
     if not settings.one_host:
         check_interfaces(store, here, settings.interface)
     cap = cap_of(experiment, settings, here.rank)
@@ -71,6 +80,10 @@ def join(experiment: Experiment, folder: Path, config: str, settings: Settings, 
 
     try:
         with leading(folder) if here.rank == experiment.leader else contextlib.nullcontext():
+            if elastic:
+                started = Started(here.rank, 0, tuple(range(experiment.num_ranks)), None, here.port, True)
+                connect = partial(client_of_run, here, number)
+                return take_part_elastically(experiment, folder, config, settings, cap, started=started, connect=connect, report=report)
             return take_part(experiment, folder, config, settings, cap, rank=here.rank, store=store, report=report)
     except PeerLost as error:
         raise RunFailed(str(error)) from error
@@ -199,26 +212,31 @@ def take_part_elastically(
         connect, rank=rank, incarnation=started.incarnation, members=started.members, lost_after=settings.lost_after_seconds,
         beat_seconds=settings.heartbeat_seconds,
     )  # fmt: skip
+    clocks = Clocks.shared(experiment.num_ranks, leader=leader)
     task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
     saves, stop, checkpoint, everyone, saver = experiment.checkpoint.enabled, StopRequest(), None, None, None
-    with contextlib.closing(task), run_folder(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
+    in_folder = run_folder(folder, config) if leads else contextlib.nullcontext()
+    with contextlib.closing(membership), contextlib.closing(task), in_folder, contextlib.ExitStack() as traces:
         if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
             checkpoint = resumed(experiment, task, optimizers)
             wait_for_all(connect(), experiment.num_ranks)
             everyone = Group.form(connect(), "everyone", rank=rank, members=range(experiment.num_ranks))
+            clocks = clocks_of(everyone, settings, leader=leader)
         own = SavedTrace if saves else Trace
-        trace = traces.enter_context(own(folder, experiment.trace) if leads else TracePart(experiment.trace))
+        trace = whole = traces.enter_context(own(folder, experiment.trace) if leads else TracePart(experiment.trace))
         if leads and saves:
-            saver = Saver(folder, config, experiment.checkpoint, trace, clock=clock, stop=stop, resumed=experiment.resume)
+            saver = Saver(folder, config, experiment.checkpoint, whole, clock=clock, stop=stop, resumed=experiment.resume)
         if leads and checkpoint is not None and experiment.resume is not None:
-            continue_trace(trace, experiment.resume, checkpoint, experiment)
+            continue_trace(whole, experiment.resume, checkpoint, experiment)
+        if leads and clocks.several:
+            trace = traces.enter_context(TracePart(experiment.trace))
         since = Schedule(experiment, began=0.0 if checkpoint is None else checkpoint.began).absent
         absent = {rank: since.get(rank, 0.0) for rank in range(experiment.num_ranks) if rank not in started.members}
         with cap:
             run = ElasticRun(
                 experiment, task, optimizers, trace, rank=rank, transport=everyone, pace=Pace(settings.emulate), uncapped=cap.lifted,
                 membership=membership, absent=absent, joins_at=started.joins_at, order=settings.reduction, micro_batch=settings.micro_batch,
-                checkpoint=checkpoint, saver=saver,
+                checkpoint=checkpoint, saver=saver, clocks=clocks,
             )  # fmt: skip
             store = connect()
             with stopping(store, stop, leads=leads) if saves else contextlib.nullcontext():
@@ -227,9 +245,9 @@ def take_part_elastically(
             if run.hands_in:
                 send_results(run, cap, run.way_to_leader)
             return None
-        results = collect_results(run, trace, cap, run.sources)
+        results = collect_results(run, whole, cap, run.sources)
         done = run.record_absences()
-        close(run, trace)
+        close(run, whole)
         if saver is not None:
             assert run.saving is not None
             write_last(run, results.states, done)

@@ -36,7 +36,7 @@ class LastCommit(NamedTuple):
 
 
 class Agreed(NamedTuple):
-    """The commit to go on from, and when the last rank asked for it, by the host's clock."""
+    """The commit to go on from, and when the last rank asked for it, in seconds of the run."""
 
     commit: LastCommit
     last_entry: float
@@ -95,7 +95,7 @@ class RegroupingWorld(ProcessWorld):
         while True:
             try:
                 group = self.membership.form(least=1 + experiment.coordination.needs_server)
-                found = agreed(group.control, self._commits, leader=experiment.leader, entered=turn.at)
+                found = agreed(group.control, self._commits, leader=experiment.leader, entered=turn.at - self.began)
                 break
             except fx.PeerLost:
                 self.membership.wait_for_newer(self.membership.formed)
@@ -113,7 +113,7 @@ class RegroupingWorld(ProcessWorld):
             self.mailbox = self._mailbox_in(group)
             self._answer_asks()
         end = self.pace.clock()
-        self.membership.ledger.regrouped(found.last_entry, end)
+        self.membership.ledger.regrouped(self.began + found.last_entry, end)
         self._record[REGROUP]((turn.at - self.began, end - self.began, self.rank, REGROUP, self.last.version, 0, 0, 0))
         return fx.Regrouped(frozenset(range(experiment.num_workers)) - set(workers), self.last), end
 

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from hetsim.dist.faults import Schedule
+from hetsim.dist.keeper import BEGAN, OVER, SUSPECT
 from hetsim.dist.pace import clock
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.runtime.experiment import Experiment
@@ -129,15 +130,15 @@ class Supervision:
             self._reasons.append((1, RunFailed("the process that keeps the run's store ended by itself: the run is lost")))
             self._keeps = False
             return
-        if what == "began":
+        if what == BEGAN:
             (self.began,) = about
-        elif what == "over":
+        elif what == OVER:
             self._over = True
-        elif what == "suspect":
+        elif what == SUSPECT:
             rank, incarnation, last = about
             for child in self._running.values():
                 if (child.rank, child.incarnation) == (rank, incarnation):
-                    child.why = f"gave no sign of life for {self._lost_after:g} s{_after(last)} and was ended"
+                    child.why = f"gave no sign of life for {self._lost_after:g} s{after_effect(last)} and was ended"
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(child.process.pid, signal.SIGKILL)
 
@@ -185,7 +186,7 @@ class Supervision:
             )
 
 
-def _after(beat: str) -> str:
+def after_effect(beat: str) -> str:
     """What the last heartbeat said."""
     _, _, step = beat.partition(" ")
     return f" after its effect {step}" if step else ""

@@ -88,6 +88,31 @@ def test_a_line_is_right_to_the_error_that_it_states() -> None:
     assert parts[0][0].line(1) == parts[0][0].line(2)
 
 
+def test_the_leader_reads_again_the_clocks_of_those_that_are_left() -> None:
+    """One after another, while they hand in their results; of a rank that is lost the first reading stays."""
+    hosts = [FIRST, SECOND, SECOND, THIRD]
+
+    def part(transport: Any, clock: HostClock) -> tuple[Clocks, float]:
+        clocks = Clocks([float(hosts.index(each)) for each in hosts], leader=3)
+        began = clocks.begin(transport, clock)
+        time.sleep(0.2)
+        for rank in (0, 2):
+            if transport.rank in (rank, 3):
+                clocks.finish_with(transport, clock, rank)
+        return clocks, began
+
+    parts = in_all_ranks(part, hosts)
+
+    clocks, leaders_began = parts[3]
+    error = clocks.as_numbers()["error_seconds"]
+    for rank in (0, 2):
+        rate, shift = clocks.line(rank)
+        moment = THIRD.moment(leaders_began + shift + rate * 0.1)
+        assert moment == pytest.approx(hosts[rank].moment(parts[rank][1] + 0.1), abs=error + 1e-8)
+    assert clocks.line(1) == Line()
+    assert clocks.line(2) != Line()
+
+
 def test_where_all_share_a_clock_nothing_is_read() -> None:
     """All ranks start at the moment that the leader chose, and no time is changed."""
 

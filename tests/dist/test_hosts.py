@@ -229,7 +229,7 @@ def without_gloos(text: str) -> str:
 @pytest.mark.parametrize(
     "end",
     [
-        "lose a worker",
+        "lose the leader",
         pytest.param("interrupt", marks=pytest.mark.long),
         pytest.param("kill the first launcher", marks=pytest.mark.long),
         "kill the second launcher",
@@ -237,13 +237,13 @@ def without_gloos(text: str) -> str:
 )
 def test_no_process_is_left_on_any_host(end: str, launchers: Any, tmp_path: Path) -> None:
     """Whoever ends: both launchers say it in one sentence, and nothing unfinished is left."""
-    both = launchers("budget.epochs=1000000")
+    both = launchers("budget.epochs=1000000", "backend.lost_after_seconds=3")
     first, second = under_way(both, tmp_path / "run")
     assert (len(first), len(second)) == (2, 1)
     lost = {"kill the first launcher": 0, "kill the second launcher": 1}.get(end)
 
-    if end == "lose a worker":
-        os.kill(first[1], signal.SIGKILL)
+    if end == "lose the leader":
+        os.kill(second[0], signal.SIGKILL)
     elif end == "interrupt":
         os.killpg(both[0].pid, signal.SIGINT)
     elif lost is not None:
@@ -262,7 +262,8 @@ def test_no_process_is_left_on_any_host(end: str, launchers: Any, tmp_path: Path
             assert launcher.returncode == 1
             assert error.startswith("hetsim-launch: error: ")
             assert error.count("\n") == 1
-    if end == "lose a worker":
-        assert told[0] == told[1] == "hetsim-launch: error: the process of rank 1 ended by itself (exit status -9): the run is lost\n"
+    if end == "lose the leader":
+        lost_server = "the process of rank 2, the server, ended by itself (exit status -9): the run is lost"
+        assert told[0] == told[1] == f"hetsim-launch: error: {lost_server}\n"
     if end == "interrupt":
         assert told[1] == "hetsim-launch: error: the run was ended on node rank 0\n"

@@ -41,6 +41,11 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def kill_launcher() -> None:
+    """As a host that goes down: this process ends with the one that started it."""
+    os.kill(os.getppid(), signal.SIGKILL)
+
+
 def segfault() -> None:
     """As a faulty extension."""
     ctypes.string_at(0)
@@ -107,6 +112,10 @@ class Faults:
     def segfault(self, *, rank: int, at_update: int) -> Faults:
         """It ends by SIGSEGV."""
         return self._and(segfault, rank, at_update)
+
+    def kill_launcher(self, *, rank: int, at_update: int) -> Faults:
+        """The process that started it ends by SIGKILL."""
+        return self._and(kill_launcher, rank, at_update)
 
     def hold_gil(self, *, rank: int, at_update: int) -> Faults:
         """None of its threads runs Python any more."""
@@ -217,6 +226,11 @@ def survive(
     assert summary is not None
     seconds = time.monotonic() - begun
     assert not active_children()
+    return survived(summary, folder, seconds)
+
+
+def survived(summary: dict[str, Any], folder: Path, seconds: float) -> Survived:
+    """A run with this summary, whose processes have told in this folder what they did."""
     return Survived(summary, list(_applied(folder)), set(_computed(folder)), (folder / "happened").read_text().splitlines(), seconds)
 
 

@@ -1,0 +1,123 @@
+"""The keeper of a run on several hosts: a thread of the first launcher, which has the store. `hetsim.dist.keeper` decides; here it is
+told of losses by the store, and names to each launcher the processes that are to be ended.
+
+A launcher that is not heard of is lost with all of its ranks: they end with it, and if they do not, nobody listens to them any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import Any
+
+from hetsim.dist.announced import LOST, Announced, on_leaders_clock
+from hetsim.dist.host_losses import end_key, lost_key
+from hetsim.dist.keeper import BEGAN, SUSPECT, Keeper
+from hetsim.dist.pace import clock
+from hetsim.dist.supervision import after_effect
+
+POLL_SECONDS = 0.05
+MIN_SILENT_SECONDS = 3.0
+"""A launcher says every half second that it is there, by a thread that may have to wait for a processor."""
+
+
+class HostKeeper:
+    """Keeps the views of each run that is announced. `counts` are the numbers of processes, by node rank."""
+
+    def __init__(self, counts: Sequence[int], connect: Callable[[], Any]) -> None:
+        self._node_of = [node for node, count in enumerate(counts) for _ in range(count)]
+        self._connect = connect
+        self._stopped = Event()
+        self._run: Announced | None = None
+        self._keeper: Keeper | None = None
+        self._began: float | None = None
+        self._num_heard = [0] * len(counts)
+        self._to_end: dict[int, str] = {}
+        """The sentence for a run that is lost with it, by rank."""
+        self._num_named = 0
+        self._silent: SimpleQueue[tuple[int, float]] = SimpleQueue()
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[HostKeeper]:
+        """While this lasts, a thread keeps the views."""
+        Thread(target=self._keep, daemon=True).start()
+        try:
+            yield self
+        finally:
+            self._stopped.set()
+
+    @property
+    def silent_seconds(self) -> float | None:
+        """After which a launcher that was not heard of is lost with its processes; None if no run under way can go on without them."""
+        run = self._run
+        return None if run is None or self._began is None else max(run.lost_after, MIN_SILENT_SECONDS)
+
+    def lose_host(self, node: int, silent: float) -> bool:
+        """Whether the run goes on without this host, which was not heard of for so many seconds: then its ranks are lost."""
+        run = self._run
+        if run is None or self._began is None or self._node_of[run.leader] == node:
+            return False
+        self._silent.put((node, clock() - silent))
+        return True
+
+    def _keep(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the launcher ends, and its store
+            store = self._connect()
+            while not self._stopped.wait(POLL_SECONDS):
+                self._follow_runs(store)
+                if self._run is not None and self._keeper is not None:
+                    self._look(store, self._run, self._keeper)
+
+    def _follow_runs(self, store: Any) -> None:
+        run = Announced.read(store)
+        if run == self._run:
+            return
+        if self._keeper is not None:
+            self._keeper.end()
+        self._run, self._began, self._keeper = run, None, None
+        if run is not None:
+            members = dict.fromkeys(range(run.num_ranks), 0)
+            self._keeper = Keeper(run.store(store), self._told, members, lost_after=run.lost_after)
+
+    def _look(self, store: Any, run: Announced, keeper: Keeper) -> None:
+        for node in range(len(self._num_heard)):
+            while store.check([lost_key(node, self._num_heard[node])]):
+                number, rank, at = json.loads(store.get(lost_key(node, self._num_heard[node])))
+                self._num_heard[node] += 1
+                if number == run.number:
+                    keeper.hear("lost", rank, 0, at)
+        with contextlib.suppress(Empty):
+            while True:
+                node, since = self._silent.get_nowait()
+                at = on_leaders_clock(run.store(store), self._ranks_of(0), since)
+                for rank in self._ranks_of(node):
+                    store.set(LOST, str(rank))
+                    keeper.hear("lost", rank, 0, at)
+        keeper.look(clock())
+        if self._began is not None and not keeper.view.over and not keeper.view.members.keys() - {run.num_workers}:
+            seconds = on_leaders_clock(run.store(store), self._ranks_of(0), clock()) - self._began
+            self._to_end.setdefault(
+                run.leader, f"every node of the cluster is gone at {seconds:.3g} s and none comes back: the run is lost"
+            )
+        if len(self._to_end) > self._num_named:
+            self._num_named = len(self._to_end)
+            for node in {self._node_of[rank] for rank in self._to_end}:
+                named = [(rank, sentence) for rank, sentence in self._to_end.items() if self._node_of[rank] == node]
+                store.set(end_key(node), json.dumps(named))
+
+    def _ranks_of(self, node: int) -> list[int]:
+        return [rank for rank, its in enumerate(self._node_of) if its == node]
+
+    def _told(self, report: tuple[Any, ...]) -> None:
+        """By the keeper."""
+        assert self._run is not None
+        what, *about = report
+        if what == BEGAN:
+            (self._began,) = about
+        elif what == SUSPECT:
+            rank, _, last = about
+            why = f"gave no sign of life for {self._run.lost_after:g} s{after_effect(last)} and was ended"
+            self._to_end.setdefault(rank, f"{self._run.named(rank)} {why}: the run is lost")
