@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import platform
 import socket
 import time
@@ -27,6 +28,8 @@ POLL_SECONDS = 0.1
 BEAT_SECONDS = 0.5
 SILENT_SECONDS, SILENT_AFTER_FAILURE_SECONDS = 30.0, 5.0
 """After which a launcher that was not heard of counts as lost; the latter if a failure is known, which its loss may have caused."""
+GAP_SECONDS = 2.0
+"""Between two exchanges, from which on this launcher itself was not let run: then nor were the others, perhaps."""
 LEAVE_SECONDS = 10.0
 """For which the launcher with the store stays at the end, until all others have read how it ended."""
 OWN_KEYS = ("data_root", "backend.interface")
@@ -197,7 +200,8 @@ class Hosts:
         self._ended = False
         self._silent: set[int] = set()
         self._heard = {node: (b"", time.monotonic()) for node in range(call.nodes)}
-        self._beat = time.monotonic()
+        self._beat = self._looked = time.monotonic()
+        self._exchanged = math.inf
         self._stopped = Event()
         self._thread = Thread(target=self._talk, daemon=True)
         self._broken = False
@@ -241,7 +245,11 @@ class Hosts:
     @property
     def lost(self) -> bool:
         """Whether the store is gone, and the launcher of node rank 0 with it."""
-        return self._broken or time.monotonic() - self._beat > SILENT_SECONDS
+        now = time.monotonic()
+        if now - self._looked > GAP_SECONDS:
+            self._beat = now
+        self._looked = now
+        return self._broken or now - self._beat > SILENT_SECONDS
 
     def _talk(self) -> None:
         number = 0
@@ -255,6 +263,10 @@ class Hosts:
 
     def _exchange(self, number: int) -> None:
         store, own = self._store, self._call.node
+        now = time.monotonic()
+        if now - self._exchanged > GAP_SECONDS:
+            self._heard = {node: (beat, now) for node, (beat, _) in self._heard.items()}
+        self._exchanged = now
         store.set(f"beat/{own}", str(number))
         if self._ended and own not in self.outcomes:
             if not store.check([f"ended/{own}"]):  # unless this host counts as lost, and all know it
