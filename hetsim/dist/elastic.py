@@ -15,7 +15,7 @@ from typing import Any
 from hetsim.coordination.state import State
 from hetsim.dist.group import Group, Lane
 from hetsim.dist.keeper import View
-from hetsim.dist.membership import Membership
+from hetsim.dist.membership import Membership, failed_elsewhere
 from hetsim.dist.messages import Mailbox
 from hetsim.dist.over import RunOver
 from hetsim.dist.rank import RankRun, check_same_task, warm_up
@@ -218,7 +218,12 @@ class ElasticRun(RankRun):
 
     def _seen(self, world: ProcessWorld, view: View) -> None:
         """In the thread that follows the views: a newer one has come."""
-        if isinstance(world, RegroupingWorld):
+        if not view.members:
+            if world.mailbox is not None:
+                world.mailbox.fail(failed_elsewhere())
+            if isinstance(world.transport, Group):
+                world.transport.interrupt()  # who is failing does not close its connections
+        elif isinstance(world, RegroupingWorld):
             if self.membership.changed and not self.membership.ended_quietly:
                 world.interrupt()
         elif self.rank == self.experiment.leader:

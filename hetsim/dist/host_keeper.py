@@ -20,6 +20,7 @@ from hetsim.dist.pace import clock
 from hetsim.dist.supervision import after_effect
 
 POLL_SECONDS = 0.05
+JOIN_SECONDS = 1.0
 MIN_SILENT_SECONDS = 3.0
 """A launcher says every half second that it is there, by a thread that may have to wait for a processor."""
 
@@ -38,16 +39,18 @@ class HostKeeper:
         self._to_end: dict[int, str] = {}
         """The sentence for a run that is lost with it, by rank."""
         self._num_named = 0
-        self._silent: SimpleQueue[tuple[int, float]] = SimpleQueue()
+        self._silent: SimpleQueue[tuple[Announced, int, float]] = SimpleQueue()
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[HostKeeper]:
         """While this lasts, a thread keeps the views."""
-        Thread(target=self._keep, daemon=True).start()
+        thread = Thread(target=self._keep, daemon=True)
+        thread.start()
         try:
             yield self
         finally:
             self._stopped.set()
+            thread.join(JOIN_SECONDS)  # Python's own end would stop it in the store's code, which answers by an abort
 
     @property
     def silent_seconds(self) -> float | None:
@@ -60,7 +63,7 @@ class HostKeeper:
         run = self._run
         if run is None or self._began is None or self._node_of[run.leader] == node:
             return False
-        self._silent.put((node, clock() - silent))
+        self._silent.put((run, node, clock() - silent))
         return True
 
     def _keep(self) -> None:
@@ -91,13 +94,18 @@ class HostKeeper:
                     keeper.hear("lost", rank, 0, at)
         with contextlib.suppress(Empty):
             while True:
-                node, since = self._silent.get_nowait()
+                its_run, node, since = self._silent.get_nowait()
+                ranks = self._ranks_of(node)
+                store.set(LOST, str(ranks[0]))
+                if its_run != run:  # whose processes do not begin without these
+                    self._to_end.setdefault(run.leader, f"nothing was heard of node rank {node} before the run: the run is lost")
+                    continue
                 at = on_leaders_clock(run.store(store), self._ranks_of(0), since)
-                for rank in self._ranks_of(node):
-                    store.set(LOST, str(rank))
+                for rank in ranks:
                     keeper.hear("lost", rank, 0, at)
         keeper.look(clock())
-        if self._began is not None and not keeper.view.over and not keeper.view.members.keys() - {run.num_workers}:
+        members = keeper.view.members
+        if self._began is not None and members and not keeper.view.over and not members.keys() - {run.num_workers}:
             seconds = on_leaders_clock(run.store(store), self._ranks_of(0), clock()) - self._began
             self._to_end.setdefault(
                 run.leader, f"every node of the cluster is gone at {seconds:.3g} s and none comes back: the run is lost"

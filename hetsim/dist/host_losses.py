@@ -18,7 +18,7 @@ from typing import Any
 
 from hetsim.dist.announced import LOST, Announced, on_leaders_clock
 from hetsim.dist.hosts import Failure, gone_key
-from hetsim.dist.keeper import BEGAN
+from hetsim.dist.keeper import BEGAN, left_key
 from hetsim.dist.pace import clock
 from hetsim.dist.torchrun import CONSEQUENCE
 from hetsim.runtime.checkpointing import STOPPED, StopRequest
@@ -85,7 +85,7 @@ class HostLosses:
         self._judged: dict[int, Failure | None] = {}
         """By rank: None of one that the run goes on without."""
         self._seen: dict[int, float] = {}
-        """When each failure was first seen."""
+        """When each end was first seen."""
         self._ended: dict[int, Failure] = {}
         """The processes that were ended for the keeper."""
         self._num_lost = 0
@@ -108,15 +108,20 @@ class HostLosses:
                 failure = self._judged[each.rank]
             else:
                 failure = each.failure()
-                if failure is not None and time.monotonic() - self._seen.setdefault(each.rank, time.monotonic()) < JUDGE_SECONDS:
+                if failure is not None and not self._has_waited(each):
                     continue
             found += [failure] if failure is not None else []
         return found
 
     @property
     def undecided(self) -> bool:
-        """Whether a process has failed, and it is not known yet whether the run goes on."""
-        return any(each.rank not in self._judged and each.failure() is not None for each in self._processes)
+        """Whether a process has ended, and it is not known yet whether the run goes on."""
+        return any(
+            each.rank not in self._judged and each.process.poll() is not None and not self._has_waited(each) for each in self._processes
+        )
+
+    def _has_waited(self, each: Started) -> bool:
+        return time.monotonic() - self._seen.setdefault(each.rank, time.monotonic()) >= JUDGE_SECONDS
 
     def _watch(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone, and the first launcher with it, which `Hosts` notices
@@ -124,15 +129,27 @@ class HostLosses:
             while not self._stopped.wait(POLL_SECONDS):
                 self._obey(store)
                 for each in self._processes:
-                    if each.rank not in self._judged and (failure := each.failure()) is not None:
+                    if each.rank in self._judged:
+                        continue
+                    if (failure := each.failure() or self._left_early(store, each)) is not None:
                         self._judge(store, each, failure)
+                    elif each.process.poll() is not None:
+                        self._judged[each.rank] = None
+
+    @staticmethod
+    def _left_early(store: Any, each: Started) -> Failure | None:
+        """Why a process has failed that ended without a failure: it left a run that had not ended for it."""
+        status = each.process.poll()
+        if status is None or (run := Announced.read(store)) is None or run.store(store).check([left_key(each.rank)]):
+            return None
+        return Failure(2, f"the process of rank {each.rank} {ended_by_itself(status)}: the run is lost")
 
     def _obey(self, store: Any) -> None:
         """End the processes that the keeper names."""
         if store.check([end_key(self._node)]):
             named = {int(rank): str(sentence) for rank, sentence in json.loads(store.get(end_key(self._node)))}
             for each in self._processes:
-                if each.rank in named and each.rank not in self._ended:
+                if each.rank in named and each.rank not in self._ended and each.process.poll() is None:
                     self._ended[each.rank] = Failure(1, named[each.rank])
                     each.process.kill()
         if self._given_up is None and store.check([gone_key(self._node)]):
@@ -141,6 +158,7 @@ class HostLosses:
 
     def _judge(self, store: Any, each: Started, failure: Failure) -> None:
         reported = each.reported()
+        failure = self._ended.get(each.rank, failure)
         loses = each.process.poll() != ERROR if reported is None else reported.order == CONSEQUENCE
         if loses and reported is not None and each.process.poll() is None:
             return  # it is about to end
@@ -148,7 +166,6 @@ class HostLosses:
             store.set(LOST, str(each.rank))  # before it is asked whether the next run is being prepared, see `announce`
             run = Announced.read(store)
             if run is not None and run.store(store).check([BEGAN]):
-                failure = self._ended.get(each.rank, failure)
                 if each.rank == run.leader and reported is None and each.rank not in self._ended:
                     failure = failure._replace(sentence=f"{run.named(each.rank)} {ended_by_itself(each.process.poll())}: the run is lost")
                 if each.rank != run.leader:

@@ -44,6 +44,7 @@ class View:
 
     generation: int
     members: Mapping[int, int]
+    """None once the keeper has ended the run: who still takes part in it fails."""
     lost: tuple[Loss, ...] = ()
     over: bool = False
     """Whether the program of the leader has ended, and with it the run."""
@@ -82,6 +83,16 @@ def began_key(rank: int) -> str:
 def join_key(rank: int, incarnation: int) -> str:
     """Where a process says that it can take part."""
     return f"join/{rank}/{incarnation}"
+
+
+def left_key(rank: int) -> str:
+    """Where a rank says that the run has ended well for it."""
+    return f"left/{rank}"
+
+
+def failed_key(rank: int) -> str:
+    """Where a rank says that it has failed, and the run with it, if it is a member yet."""
+    return f"failed/{rank}"
 
 
 def again_key(generation: int) -> str:
@@ -128,6 +139,8 @@ class Keeper:
         if not self.view.over and self.store.check([OVER]):
             self.tell((OVER,))
             self._publish(self.view.members, over=True)
+        if not self.view.over and any(self.store.check([failed_key(rank)]) for rank in self.view.members):
+            self.end()
         if self.store.check([again_key(self.view.generation)]):
             self._publish(self.view.members)
         joining = {each for each in self._awaited if self.store.check([join_key(*each)])}
@@ -138,8 +151,8 @@ class Keeper:
             self._listen(member, now)
 
     def end(self) -> None:
-        """Nobody needs another view: let all that wait for one look up."""
-        self._publish(self.view.members)
+        """This run is over, or has failed: nobody takes part in it any more."""
+        self._publish({})
 
     def _listen(self, member: tuple[int, int], now: float) -> None:
         key = beat_key(*member)

@@ -6,18 +6,19 @@ of their own, as the calls of one client wait for each other.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from threading import Condition, Event, Thread
 from typing import Any
 
 from hetsim.dist.group import Group
-from hetsim.dist.keeper import BEGAN, OVER, VOID, View, again_key, beat_key, began_key, go_key, join_key, view_key
+from hetsim.dist.keeper import BEGAN, OVER, VOID, View, again_key, beat_key, began_key, go_key, join_key, left_key, view_key
 from hetsim.dist.ledger import Ledger
 from hetsim.dist.over import RunOver
 from hetsim.dist.pace import clock
 from hetsim.effects import PeerLost
-from hetsim.errors import RunFailed
+from hetsim.errors import RunFailed, RunStopped
 
 FOREVER = timedelta(days=7)
 """In which the keeper has to say the next thing."""
@@ -26,6 +27,13 @@ SETTLE_SECONDS = 1.0
 """After a connection broke, until somebody is told lost."""
 PATIENCE_SECONDS = 15.0
 """In which the keeper answers, beside the time after which it suspects a rank."""
+
+
+def failed_elsewhere() -> RunFailed:
+    """What ends the run on a rank that has not failed itself."""
+    error = RunFailed("the run has failed on another rank")
+    error.__cause__ = PeerLost("the run has failed on another rank")  # which is nearer to the cause, and says it
+    return error
 
 
 class Membership:
@@ -47,7 +55,7 @@ class Membership:
         self.ended_quietly = False
         """Whether the run has ended in the generation that this process takes part in: then that group is good for its results."""
         self._changed = Condition()
-        self._closed = Event()
+        self._closed, self._silent = Event(), Event()
         self._store = connect()
         self._store.set_timeout(FOREVER)
         self._listener: Callable[[View], None] | None = None
@@ -83,14 +91,22 @@ class Membership:
                     store.set(beat_key(self.rank, self.incarnation), f"{count} {progress()}")
                 except Exception:  # the run has ended, and the store with it
                     return
-                if self._closed.wait(self.beat_seconds):
+                if self._silent.wait(self.beat_seconds):
                     return
 
         Thread(target=beating, daemon=True).start()
 
-    def close(self) -> None:
-        """The run has ended for this process: it beats no more, and follows no view after the next one."""
+    def __enter__(self) -> Membership:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """The run has ended for this process. If it has ended well, it beats until the keeper has ended the run, as it may hang yet."""
         self._closed.set()
+        if kind is None or issubclass(kind, RunStopped):
+            with contextlib.suppress(RuntimeError):  # the store is gone, and the launcher with it
+                self._store.set(left_key(self.rank), "")
+        else:
+            self._silent.set()
 
     def listen(self, listener: Callable[[View], None]) -> None:
         """Let this be called with the newest view now, and with each newer one, in a thread of its own."""
@@ -168,12 +184,15 @@ class Membership:
         """
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: len(self.view.members) >= least or self.view.over or self.broken)
+                self._changed.wait_for(lambda: len(self.view.members) >= least or not self.view.members or self.view.over or self.broken)
                 view = self.view
             if self.broken is not None or not after_end:
                 self.check_over()
+            if not view.members:
+                raise failed_elsewhere()
             if not self.takes_part:  # it was suspected, and is being ended
-                raise RunFailed(f"rank {self.rank} was suspected to be lost, and is not missed any more")
+                gone = f"rank {self.rank} was suspected to be lost, and is not missed any more"
+                raise RunFailed(gone) from PeerLost(gone)
             go = go_key(view.generation)
             if self._store.add(f"here/{view.generation}", 1) == len(view.members):
                 self._store.compare_set(go, "", "go")
@@ -193,7 +212,9 @@ class Membership:
                 generation += 1
                 view = View.decoded(store.get(view_key(generation)))
                 if self._closed.is_set():
-                    return
+                    if view.members:
+                        continue
+                    break
                 self.ledger.see(view, clock())
                 with self._changed:
                     if view.over and not self.view.over:
@@ -201,10 +222,13 @@ class Membership:
                     self.view = view
                     listener, group = self._listener, self.group
                     self._changed.notify_all()
-                if group is not None and self.changed and not self.ended_quietly:
+                if group is not None and self.changed and not (self.ended_quietly and view.members):
                     group.interrupt()
                 if listener is not None:
                     listener(view)
+                if not view.members:
+                    break
+            self._silent.set()
         except Exception as error:
             with self._changed:
                 self.broken = RunFailed(f"rank {self.rank} cannot reach the launcher's store any more ({error}): the run is lost")

@@ -20,12 +20,13 @@ import torch.distributed as dist
 from hetsim.checkpoints.resume import check_budget, continue_trace, load
 from hetsim.checkpoints.rows import SavedTrace
 from hetsim.checkpoints.saver import Saver
-from hetsim.dist.announced import Announced, announce, client, client_of_run
+from hetsim.dist.announced import Announced, announce, client, client_of_run, run_store
 from hetsim.dist.clocks import Clocks, clock_id
 from hetsim.dist.elastic import ElasticRun
 from hetsim.dist.faults import Schedule, is_elastic
 from hetsim.dist.group import Group
 from hetsim.dist.handed_in import close, collect_results, send_results, summarised, write_last
+from hetsim.dist.keeper import failed_key
 from hetsim.dist.launched import Launched
 from hetsim.dist.membership import FOREVER, Membership
 from hetsim.dist.orphan import leading, leave_with_parent
@@ -53,18 +54,21 @@ from hetsim.workloads.device import Device
 from hetsim.workloads.task import Task
 
 _runs = itertools.count()
+STOPPED = "stopped"
+"""Where the leader says, when its program has ended, whether the run was asked to stop."""
 
 
 def join(experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched) -> dict[str, Any] | None:
     """Take part in a run in a process that a launcher started. Each of several runs has its own prefix in the store."""
-    number, elastic = next(_runs), here.goes_on and is_elastic(experiment)
+    number, elastic, launchers = next(_runs), here.goes_on and is_elastic(experiment), None
     store = dist.PrefixStore(f"hetsim run {number}", launchers_store(here))  # type: ignore[attr-defined]
     if here.goes_on:
         announced = Announced(
             number=number, num_workers=experiment.num_workers, num_ranks=experiment.num_ranks, leader=experiment.leader,
             lost_after=settings.lost_after_seconds,
         )  # fmt: skip
-        announce(client(here.address, here.port), announced if elastic else None, leads=here.rank == experiment.leader)
+        launchers = client(here.address, here.port)
+        announce(launchers, announced if elastic else None, leads=here.rank == experiment.leader)
     if not settings.one_host:
         check_interfaces(store, here, settings.interface)
     cap = cap_of(experiment, settings, here.rank)
@@ -87,6 +91,13 @@ def join(experiment: Experiment, folder: Path, config: str, settings: Settings, 
             return take_part(experiment, folder, config, settings, cap, rank=here.rank, store=store, report=report)
     except PeerLost as error:
         raise RunFailed(str(error)) from error
+    except dist.DistError as error:
+        raise RunFailed(f"rank {here.rank} cannot reach the launcher's store any more: the run is lost") from PeerLost(str(error))
+    except Exception as error:
+        if elastic and not isinstance(error.__cause__, PeerLost):  # it would come again, so it is no loss: the run fails
+            with contextlib.suppress(RuntimeError):
+                run_store(launchers, number).set(failed_key(here.rank), "")
+        raise
 
 
 def child(experiment: Experiment, folder: Path, config: str, settings: Settings, started: Started, sender: Connection) -> None:
@@ -216,7 +227,7 @@ def take_part_elastically(
     task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
     saves, stop, checkpoint, everyone, saver = experiment.checkpoint.enabled, StopRequest(), None, None, None
     in_folder = run_folder(folder, config) if leads else contextlib.nullcontext()
-    with contextlib.closing(membership), contextlib.closing(task), in_folder, contextlib.ExitStack() as traces:
+    with membership, contextlib.closing(task), in_folder, contextlib.ExitStack() as traces:
         if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
             checkpoint = resumed(experiment, task, optimizers)
             wait_for_all(connect(), experiment.num_ranks)
@@ -244,7 +255,11 @@ def take_part_elastically(
         if not leads:
             if run.hands_in:
                 send_results(run, cap, run.way_to_leader)
+                if saves and store.get(STOPPED) == b"1":
+                    raise RunStopped
             return None
+        if run.saving is not None:
+            store.set(STOPPED, str(int(run.saving.stopped)))
         results = collect_results(run, whole, cap, run.sources)
         done = run.record_absences()
         close(run, whole)

@@ -24,6 +24,7 @@ from worlds import tiles
 from hetsim.dist import Processes
 from hetsim.dist.world import ProcessWorld
 from hetsim.effects import Batch, Contribution
+from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.history import History
 from hetsim.workloads.device import Device
@@ -42,8 +43,19 @@ def stop() -> None:
 
 
 def kill_launcher() -> None:
-    """As a host that goes down: this process ends with the one that started it."""
+    """As a host that goes down: this process ends with the one that started it, and does nothing until then."""
     os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def leave() -> None:
+    """As a library that ends the process as if all were well."""
+    os._exit(0)
+
+
+def fail() -> None:
+    """As a gradient that is not finite."""
+    raise RunFailed("this gradient failed")
 
 
 def segfault() -> None:
@@ -116,6 +128,14 @@ class Faults:
     def kill_launcher(self, *, rank: int, at_update: int) -> Faults:
         """The process that started it ends by SIGKILL."""
         return self._and(kill_launcher, rank, at_update)
+
+    def leave(self, *, rank: int, at_update: int) -> Faults:
+        """It ends with status 0."""
+        return self._and(leave, rank, at_update)
+
+    def fail(self, *, rank: int, at_update: int) -> Faults:
+        """It reports an error."""
+        return self._and(fail, rank, at_update)
 
     def hold_gil(self, *, rank: int, at_update: int) -> Faults:
         """None of its threads runs Python any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +18,15 @@ _watched: list[int] = []
 
 @dataclass(frozen=True, kw_only=True)
 class Launched(Quadratic):
-    """A quadratic. `faults` are such as "kill 2 6": rank 2 at update 6; each process tells what it does in `folder`."""
+    """A quadratic. `faults` are such as "kill 2 6": rank 2 at update 6; each process tells what it does in `folder`.
+
+    `evaluation_seconds` is what an evaluation takes, at the end of a run, and `loading_seconds` what rank 0 takes to begin.
+    """
 
     folder: str
     faults: tuple[str, ...] = ()
+    evaluation_seconds: float = 0.0
+    loading_seconds: float = 0.0
 
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:
         if not _watched and "RANK" in os.environ:
@@ -34,4 +40,10 @@ class Launched(Quadratic):
                 faults=faults, folder=Path(self.folder),
             )  # fmt: skip
             watching.watch(_watched[0])
-        return super().load(seed=seed, dtype=dtype, device=device)
+        if os.environ.get("RANK") == "0":
+            time.sleep(self.loading_seconds)
+        task = super().load(seed=seed, dtype=dtype, device=device)
+        if self.evaluation_seconds:
+            evaluate = task.evaluate
+            task.evaluate = lambda at: (time.sleep(self.evaluation_seconds), evaluate(at))[1]  # type: ignore[method-assign]
+        return task

@@ -1,0 +1,154 @@
+"""hetsim-launch at moments of bad luck: before the run begins, between two runs, with a status that says that all is well."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from datetime import timedelta
+from threading import active_count
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from faulty import check_samples, survived
+from running import wait_for
+from test_launched_losses import SECONDS, Hosts, hosts  # noqa: F401
+from threads import Board
+
+from hetsim.dist.announced import LOST, Announced, announce
+from hetsim.dist.host_keeper import HostKeeper
+from hetsim.dist.host_losses import end_key
+from hetsim.dist.keeper import BEGAN, View, began_key, failed_key, view_key
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_leader_that_leaves_with_status_0_has_not_ended_the_run(hosts: Any) -> None:  # noqa: F811
+    """No call says that all went well where there are no files."""
+    started: Hosts = hosts("ssgd", (2, 1), "leave 0 6", epochs=4000)
+
+    statuses, told = started.end()
+
+    assert statuses == [1, 1]
+    sentence = "the process of rank 0, which keeps the record of the run, ended by itself (exit status 0): the run is lost"
+    assert told == [f"hetsim-launch: error: {sentence}\n"] * 2
+    assert not started.summary.parent.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_worker_that_leaves_with_status_0_is_lost(hosts: Any) -> None:  # noqa: F811
+    """Nobody waits for it."""
+    started: Hosts = hosts("ssgd", (2, 1), "leave 2 6")
+
+    run = started.survive()
+
+    assert run.lost == [2]
+    check_samples(run, started.described)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_first_launcher_goes_while_others_wait_for_the_beginning(hosts: Any) -> None:  # noqa: F811
+    """One sentence of the other one."""
+    started: Hosts = hosts("asgd", (1, 2), typed=("+workload.loading_seconds=60",))
+    wait_for(lambda: len(list(started.folder.glob("computed-*"))) == 3 or started.calls[1].poll() is not None, SECONDS)
+    time.sleep(1)
+
+    started.calls[0].kill()
+    statuses, told = started.end()
+
+    assert statuses == [-signal.SIGKILL, 1]
+    assert told[1].startswith("hetsim-launch: error: hetsim-launch --node-rank 0 at ")
+    assert told[1].count("\n") == 1
+
+
+class Kept:
+    """A host keeper that looks when it is told to, on two hosts; its runs are announced by hand."""
+
+    def __init__(self) -> None:
+        self.store = dist.HashStore()  # type: ignore[attr-defined]
+        self.store.set_timeout(timedelta(seconds=0.2))
+        self.keeper = HostKeeper([1, 2], lambda: self.store)
+
+    def announce(self, number: int) -> Announced:
+        run = Announced(number=number, num_workers=3, num_ranks=3, leader=0, lost_after=3.0)
+        announce(self.store, run, leads=True)
+        return run
+
+    def begin(self, run: Announced) -> None:
+        for rank in range(3):
+            run.store(self.store).set(began_key(rank), "5.0")
+        run.store(self.store).set(BEGAN, "5.0")
+
+    def look(self) -> None:
+        self.keeper._follow_runs(self.store)
+        assert self.keeper._run is not None
+        assert self.keeper._keeper is not None
+        self.keeper._look(self.store, self.keeper._run, self.keeper._keeper)
+
+
+def test_a_host_that_goes_while_the_next_run_is_announced_ends_that() -> None:
+    """It was lost in the run before, as far as was known then; nobody waits for its ranks."""
+    kept = Kept()
+    kept.begin(kept.announce(0))
+    kept.look()
+
+    assert kept.keeper.lose_host(1, 4.0)
+    kept.announce(1)
+    kept.look()
+
+    assert kept.store.check([LOST])
+    ((rank, sentence),) = json.loads(kept.store.get(end_key(0)))
+    assert (rank, sentence) == (0, "nothing was heard of node rank 1 before the run: the run is lost")
+
+
+def test_a_run_that_has_failed_is_ended_for_all_before_the_next_one() -> None:
+    """One rank says so; and so does the next run, where that was the leader."""
+    kept = Kept()
+    first = kept.announce(0)
+    kept.begin(first)
+    kept.look()
+
+    first.store(kept.store).set(failed_key(2), "")
+    kept.look()
+    second = kept.announce(1)
+    kept.begin(second)
+    kept.look()
+    kept.announce(2)
+    kept.look()
+
+    for run in (first, second):
+        assert View.decoded(run.store(kept.store).get(view_key(1))).members == {}
+    assert not kept.store.check([end_key(0)])
+
+
+def test_the_keeper_s_thread_ends_before_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own end would stop it in the store's code, which C++ answers by an abort."""
+    store = Board()
+    monkeypatch.setattr(store, "check", lambda _: time.sleep(0.3))
+    with HostKeeper([1, 1], lambda: store).keeping():
+        time.sleep(0.1)
+
+    assert active_count() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("which", ["asgd", "ssgd"])
+def test_a_launcher_that_comes_to_life_again_ends_its_processes(which: str, hosts: Any) -> None:  # noqa: F811
+    """Its processes were never stopped; the run goes on without them."""
+    started: Hosts = hosts(which, (2, 1) if which == "ssgd" else (1, 1, 1), epochs=300)
+    applied = started.folder / "applied"
+    wait_for(lambda: applied.exists() and applied.stat().st_size > 10_000, SECONDS)
+
+    started.calls[1].send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    started.calls[1].send_signal(signal.SIGCONT)
+    statuses, told = started.end()
+
+    assert statuses == [0, 1, 0][: len(statuses)], told
+    assert told[1].startswith("hetsim-launch: error: node rank 0 had not heard of this host for "), told
+    run = survived(json.loads(started.summary.read_text()), started.folder, 0.0)
+    check_samples(run, started.described)
