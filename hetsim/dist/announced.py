@@ -16,6 +16,7 @@ import torch.distributed as dist
 from hetsim.dist.keeper import BEGAN, began_key
 from hetsim.dist.launched import Launched
 from hetsim.dist.rendezvous import RENDEZVOUS_TIMEOUT
+from hetsim.dist.stopping import KEY as STOP
 from hetsim.errors import RunFailed
 
 ANNOUNCED, LOST = "announced", "a rank is lost"
@@ -32,6 +33,8 @@ class Announced:
     leader: int
     lost_after: float
     """Seconds without a sign of life after which a rank counts as lost."""
+    saves: bool
+    """Whether it is saved, and can be asked to stop."""
 
     @classmethod
     def read(cls, store: Any) -> Announced | None:
@@ -56,6 +59,15 @@ def announce(store: Any, run: Announced | None, *, leads: bool) -> None:
         store.set(ANNOUNCED, "" if run is None else json.dumps(asdict(run)))
     if store.check([LOST]):
         raise RunFailed(f"rank {store.get(LOST).decode()} was lost in an earlier run of these processes: call hetsim-launch again")
+
+
+def ask_to_stop(store: Any) -> bool:
+    """Ask the run under way to save itself and stop; False if none is saved."""
+    run = Announced.read(store)
+    if run is None or not run.saves:
+        return False
+    run.store(store).set(STOP, "1")
+    return True
 
 
 def client(address: str, port: int) -> Any:

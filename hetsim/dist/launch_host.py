@@ -8,19 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hetsim.dist.announced import client
+from hetsim.dist.announced import ask_to_stop, client
 from hetsim.dist.host_keeper import HostKeeper
 from hetsim.dist.host_losses import HostLosses, Started
 from hetsim.dist.hosts import POLL_SECONDS, Call, Failure, Hosts, agree, open_store
 from hetsim.dist.launched import GOES_ON, WATCH
 from hetsim.dist.orphan import remove_of_killed
-from hetsim.dist.stopping import LauncherStop
+from hetsim.dist.stopping import ENDED, LauncherStop
 from hetsim.dist.supervision import GRACE_SECONDS
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.runtime.checkpointing import STOPPED
@@ -57,7 +57,7 @@ def run_on_this_host(call: Call, stop: LauncherStop) -> None:
                 stopped = any(each.process.poll() == STOPPED for each in processes)
         finally:
             hosts.end(failure, stopped=stopped)
-        wait(hosts, failure)
+        wait(hosts, failure, stop, connect)
         if hosts.failure is not None:
             raise RunFailed(hosts.failure.sentence)
         if hosts.stopped:
@@ -146,10 +146,18 @@ def outcome(processes: Sequence[Started], hosts: Hosts, stop: LauncherStop, loss
     return min(failures) if failures else None
 
 
-def wait(hosts: Hosts, failure: Failure | None) -> None:
-    """Until it is known how the processes of all hosts ended; after a failure, for as long as another host may take to say so."""
+def wait(hosts: Hosts, failure: Failure | None, stop: LauncherStop, connect: Callable[[], Any]) -> None:
+    """Until it is known how the processes of all hosts ended; after a failure, for as long as another host may take to say so.
+
+    It may be long if the processes of this host are lost. Who asks it to stop asks the run; that which is not saved goes on without it.
+    """
     deadline = None
+    asked = stop.asked
     while not hosts.complete and (deadline is None or time.monotonic() < deadline):
         if deadline is None and (failure or hosts.failure):
             deadline = time.monotonic() + 5 * GRACE_SECONDS
+        if stop.asked and not asked:
+            asked = True
+            if not ask_to_stop(connect()):
+                sys.exit(ENDED)
         time.sleep(POLL_SECONDS)

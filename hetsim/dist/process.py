@@ -65,7 +65,7 @@ def join(experiment: Experiment, folder: Path, config: str, settings: Settings, 
     if here.goes_on:
         announced = Announced(
             number=number, num_workers=experiment.num_workers, num_ranks=experiment.num_ranks, leader=experiment.leader,
-            lost_after=settings.lost_after_seconds,
+            lost_after=settings.lost_after_seconds, saves=experiment.checkpoint.enabled,
         )  # fmt: skip
         launchers = client(here.address, here.port)
         announce(launchers, announced if elastic else None, leads=here.rank == experiment.leader)

@@ -20,6 +20,8 @@ from hetsim.dist.announced import LOST, Announced, announce
 from hetsim.dist.host_keeper import HostKeeper
 from hetsim.dist.host_losses import end_key
 from hetsim.dist.keeper import BEGAN, View, began_key, failed_key, view_key
+from hetsim.dist.stopping import ENDED
+from hetsim.runtime.checkpointing import STOPPED
 
 
 @pytest.mark.slow
@@ -73,7 +75,7 @@ class Kept:
         self.keeper = HostKeeper([1, 2], lambda: self.store)
 
     def announce(self, number: int) -> Announced:
-        run = Announced(number=number, num_workers=3, num_ranks=3, leader=0, lost_after=3.0)
+        run = Announced(number=number, num_workers=3, num_ranks=3, leader=0, lost_after=3.0, saves=False)
         announce(self.store, run, leads=True)
         return run
 
@@ -152,3 +154,21 @@ def test_a_launcher_that_comes_to_life_again_ends_its_processes(which: str, host
     assert told[1].startswith("hetsim-launch: error: node rank 0 had not heard of this host for "), told
     run = survived(json.loads(started.summary.read_text()), started.folder, 0.0)
     check_samples(run, started.described)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("saved", [True, False])
+def test_the_call_that_has_lost_its_processes_may_be_asked_to_stop(saved: bool, hosts: Any) -> None:  # noqa: F811
+    """A saved run stops everywhere; another one goes on without that call."""
+    typed = ("checkpoint.every_updates=100",) if saved else ()
+    started: Hosts = hosts("ssgd", (2, 1), "kill 2 6", epochs=4_000_000 if saved else 400, lost_after=3.0, typed=typed)
+    applied = started.folder / "applied"
+    wait_for(lambda: applied.exists() and applied.stat().st_size > 10_000, SECONDS)
+
+    time.sleep(1)  # the loss is known
+
+    started.calls[1].send_signal(signal.SIGTERM)
+    statuses, told = started.end()
+
+    assert statuses == ([STOPPED, STOPPED] if saved else [0, ENDED]), told
