@@ -158,9 +158,10 @@ class Group(Lane):
 
     @classmethod
     def form(
-        cls, store: Any, name: str, *, rank: int, members: Sequence[int], lanes: Sequence[str] = LANES, interruptible: bool = True
-    ) -> Group:
-        """Connect to these members, each of which calls it with the same name. PeerLost if one of them does not come in time.
+        cls, store: Any, name: str, *, rank: int, members: Sequence[int], lanes: Sequence[str] = LANES, interruptible: bool = True,
+        within: timedelta = FORM_TIMEOUT,
+    ) -> Group:  # fmt: skip
+        """Connect to these members, each of which calls it with the same name. PeerLost if one of them does not come `within` this time.
 
         While an interruptible one is formed, this process makes no other connections.
         """
@@ -168,7 +169,7 @@ class Group(Lane):
         position, before = members.index(rank), set(_connections(_port(store)).values())
         with realtime_threads(), peer_errors():
             made = [
-                dist.ProcessGroupGloo(dist.PrefixStore(f"{name}/{lane}", store), position, len(members), FORM_TIMEOUT)  # type: ignore[attr-defined]
+                dist.ProcessGroupGloo(dist.PrefixStore(f"{name}/{lane}", store), position, len(members), within)  # type: ignore[attr-defined]
                 for lane in lanes
             ]
         for gloo in made:

@@ -231,7 +231,7 @@ def take_part_elastically(
         if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
             checkpoint = resumed(experiment, task, optimizers)
             wait_for_all(connect(), experiment.num_ranks)
-            everyone = Group.form(connect(), "everyone", rank=rank, members=range(experiment.num_ranks))
+            everyone = Group.form(connect(), "everyone", rank=rank, members=range(experiment.num_ranks), within=RENDEZVOUS_TIMEOUT)
             clocks = clocks_of(everyone, settings, leader=leader)
         own = SavedTrace if saves else Trace
         trace = whole = traces.enter_context(own(folder, experiment.trace) if leads else TracePart(experiment.trace))
