@@ -42,7 +42,7 @@ class Hosts:
         which: str,
         counts: Sequence[int],
         *faults: str,
-        lost_after: float = 1.0,
+        lost_after: float = 3.0,
         epochs: int = 4,
         typed: Sequence[str] = (),
     ) -> None:
@@ -156,7 +156,7 @@ def test_a_run_on_several_hosts_goes_on_without_a_worker(
 @pytest.mark.parametrize(
     ("which", "fault", "sentence"),
     [
-        ("ssgd", "stop 0 6", "the process of rank 0, which keeps the record of the run, gave no sign of life for 1 s after its effect "),
+        ("ssgd", "stop 0 6", "the process of rank 0, which keeps the record of the run, gave no sign of life for 3 s after its effect "),
         ("asgd", "kill 0 6, kill 1 6, kill 2 6", "every node of the cluster is gone at "),
         (
             "ssgd",
