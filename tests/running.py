@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
+STARTED = 19
+"""The field of when a process was started, after that of its command."""
 LONG = ("-m", "hetsim", "backend=dist", "workload=quadratic", "budget.epochs=1000", "pictures=false", "trace=none")
 
 
@@ -42,4 +45,9 @@ def started(command: subprocess.Popen[str], folder: Path) -> list[int]:
     wait_for(lambda: (folder / ".config.yaml.unfinished").exists() or command.poll() is not None)
     assert command.poll() is None, command.stderr.read()  # type: ignore[union-attr]
     time.sleep(0.5)
-    return sorted(family(command.pid))
+    return oldest_first(family(command.pid))
+
+
+def oldest_first(processes: Iterable[int]) -> list[int]:
+    """By when they were started: the system's numbers begin anew once they are used up."""
+    return sorted(processes, key=lambda pid: (int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[STARTED]), pid))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from quotas import refused, with_quotas
-from running import family, hetsim, started, wait_for
+from running import family, hetsim, oldest_first, started, wait_for
 from worlds import cluster, experiment, node
 
 from hetsim.dist import Processes
@@ -306,7 +306,7 @@ def test_no_group_is_left_behind(end: str, tmp_path: Path) -> None:
     if end == "interrupt":
         os.killpg(command.pid, signal.SIGINT)
     elif end == "lose a worker":
-        os.kill(min(capped), signal.SIGKILL)
+        os.kill(oldest_first(capped)[0], signal.SIGKILL)
     else:
         command.send_signal({"terminate": signal.SIGTERM, "kill": signal.SIGKILL}[end])
     command.communicate(timeout=60)
