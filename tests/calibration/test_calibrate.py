@@ -69,6 +69,7 @@ def test_hetsim_launch_starts_it_on_hosts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_all_its_processes_refuse_is_said_once(tmp_path: Path) -> None:
     done = launch(tmp_path, "lab.yaml", "workload=phantom", "method=ssgd", NODES)
 

@@ -41,7 +41,9 @@ def stopped(folder: Path, number: signal.Signals, module: tuple[str, ...], *word
     [
         (signal.SIGTERM, ("hetsim",), ("method=asgd",)),
         (signal.SIGUSR1, ("hetsim",), ("method=ssgd", "backend=dist", TWO)),
-        (signal.SIGTERM, ("hetsim.cli.launch", "--processes", "3", "--"), ("method=asgd", "backend=dist", TWO)),
+        pytest.param(
+            signal.SIGTERM, ("hetsim.cli.launch", "--processes", "3", "--"), ("method=asgd", "backend=dist", TWO), marks=pytest.mark.long
+        ),
     ],
     ids=["sim", "dist", "hetsim-launch"],
 )

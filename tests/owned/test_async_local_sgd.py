@@ -135,7 +135,10 @@ def test_a_fast_worker_that_is_gone_no_longer_sets_the_pace():
 
 @pytest.mark.parametrize(
     ("choices", "rests_at", "shares"),
-    [((), 3.125, (1 / 8, 1 / 8, 1 / 4, 1 / 2)), (("weighting=per_local_step",), 2.5, (1 / 4,) * 4)],
+    [
+        ((), 3.125, (1 / 8, 1 / 8, 1 / 4, 1 / 2)),
+        pytest.param(("weighting=per_local_step",), 2.5, (1 / 4,) * 4, marks=pytest.mark.long),
+    ],
     ids=["per_worker", "per_local_step"],
 )
 def test_where_it_comes_to_rest_goes_by_the_number_of_steps(choices: tuple[str, ...], rests_at: float, shares: tuple[float, ...]):

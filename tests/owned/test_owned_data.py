@@ -318,7 +318,13 @@ def settled(name: str, *choices: str, updates: int = 12_000, **keys: Any) -> tup
     return float(torch.cat([state.weights for state in run.states[-800:]]).mean()), run.simulation.metrics.applied.weight_shares  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize(("name", "rests_at", "shares"), [(name, *its) for name, its in BIAS.items()])
+@pytest.mark.parametrize(
+    ("name", "rests_at", "shares"),
+    [
+        pytest.param(name, *its, marks=[pytest.mark.long] * (name in ("staleness_aware", "rescaled_asgd", "malenia")))
+        for name, its in BIAS.items()
+    ],
+)
 def test_where_a_method_comes_to_rest_goes_by_the_weight_of_each_worker(name: str, rests_at: float, shares: Any):
     """World Q, workers of 4, 4, 2 and 1 s with optima 1, 2, 3, 4: at Σ p_i a_i, where p_i is worker i's share of the applied weight."""
     waits = {"updates": 4000, "learning_rate": 4e-3} if name in ("malenia", "ssgd", "ssp") else {}
@@ -330,7 +336,7 @@ def test_where_a_method_comes_to_rest_goes_by_the_weight_of_each_worker(name: st
         assert weights == pytest.approx(shares, abs=1e-3)
 
 
-@pytest.mark.parametrize(("weighting", "rests_at"), [("tokens", 79 / 22), ("per_worker", 3.125)])
+@pytest.mark.parametrize(("weighting", "rests_at"), [("tokens", 79 / 22), pytest.param("per_worker", 3.125, marks=pytest.mark.long)])
 def test_token_weights_go_by_speed_twice(weighting: str, rests_at: float):
     """Decoupled DiLoCo in World Q, H = 4: workers of 4, 4, 2 and 1 s take 1, 1, 2 and 4 steps, and w is by these once more."""
     keys = {"local_learning_rate": 1e-3, "coordination": {"period": 4, "fragments": 1, "merge": "mean"}}
