@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,7 +29,7 @@ from hetsim.dist.group import Group
 from hetsim.dist.handed_in import close, collect_results, send_results, summarised, write_last
 from hetsim.dist.keeper import failed_key
 from hetsim.dist.launched import Launched
-from hetsim.dist.membership import FOREVER, Membership
+from hetsim.dist.membership import Membership, failed_elsewhere
 from hetsim.dist.orphan import leading, leave_with_parent
 from hetsim.dist.pace import Pace, clock, reduce_timer_slack
 from hetsim.dist.placement import device_of, local_ranks, reducing_library
@@ -54,6 +55,9 @@ from hetsim.workloads.device import Device
 from hetsim.workloads.task import Task
 
 _runs = itertools.count()
+ALL_LOADED = "all loaded"
+LOADING_POLL = timedelta(seconds=0.5)
+"""Between two looks whether a rank has failed to load its data."""
 STOPPED = "stopped"
 """Where the leader says, when its program has ended, whether the run was asked to stop."""
 
@@ -273,10 +277,18 @@ def take_part_elastically(
 
 
 def wait_for_all(store: Any, num_ranks: int) -> None:
-    """Wait until all ranks have loaded what they compute with, which takes some of them longer than the connections of a group may take."""
+    """Wait until all ranks have loaded what they compute with, which takes some of them longer than the connections of a group may take.
+
+    RunFailed if one of them has failed instead, in a process that goes on: with the next run of a sweep.
+    """
     if store.add("loaded", 1) == num_ranks:
-        store.set("all loaded", "")
-    store.wait(["all loaded"], FOREVER)
+        store.set(ALL_LOADED, "")
+    while True:
+        with contextlib.suppress(dist.DistStoreError):  # not yet
+            store.wait([ALL_LOADED], LOADING_POLL)
+            return
+        if any(store.check([failed_key(rank)]) for rank in range(num_ranks)):
+            raise failed_elsewhere()
 
 
 @contextlib.contextmanager

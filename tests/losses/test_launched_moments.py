@@ -20,7 +20,9 @@ from hetsim.dist.announced import LOST, Announced, announce
 from hetsim.dist.host_keeper import HostKeeper
 from hetsim.dist.host_losses import end_key
 from hetsim.dist.keeper import BEGAN, View, began_key, failed_key, view_key
+from hetsim.dist.process import wait_for_all
 from hetsim.dist.stopping import ENDED
+from hetsim.errors import RunFailed
 from hetsim.runtime.checkpointing import STOPPED
 
 
@@ -172,3 +174,13 @@ def test_the_call_that_has_lost_its_processes_may_be_asked_to_stop(saved: bool, 
     statuses, told = started.end()
 
     assert statuses == ([STOPPED, STOPPED] if saved else [0, ENDED]), told
+
+
+def test_who_waits_for_a_rank_that_fails_to_load_fails_with_it() -> None:
+    """Its process goes on with the next run of a sweep, so that no launcher sees it end."""
+    store = dist.HashStore()
+    store.set(failed_key(1), "")
+
+    with pytest.raises(RunFailed, match="the run has failed on another rank"):
+        wait_for_all(store, 3)
+    assert store.add("loaded", 1) == 2
