@@ -84,7 +84,8 @@ def drop_links() -> None:
     """As a network that loses all of them."""
     for connections in _connected():
         for each in connections:
-            each.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # it is broken already
+                each.shutdown(socket.SHUT_RDWR)
 
 
 def _connected() -> list[list[socket.socket]]:
