@@ -100,50 +100,50 @@ class Lane(Transport):
                 self._keep()
                 raise PeerLost.of(peer)
 
-    def _wait(self, work: Any) -> None:
-        """For a collective. PeerLost if a member is lost, or the group is interrupted."""
-        while True:
-            interrupted = self._standing.interrupted
-            with peer_errors():
+    def _collective(self, begin: Callable[..., Any], *arguments: Any) -> None:
+        """Take part in one. PeerLost if a member is lost, or the group is interrupted."""
+        with peer_errors():
+            work = begin(*arguments)
+            while True:
+                interrupted = self._standing.interrupted
                 try:
                     work.wait(timedelta(seconds=LOOK_SECONDS))
+                    return
                 except RuntimeError:
                     if work.is_completed():  # it has failed, or has just ended
                         work.wait()
                         return
-                else:
-                    return
-            if interrupted:
-                self._keep()
-                raise PeerLost(f"a rank was lost while rank {self.rank} waited for it")
+                if interrupted:
+                    self._keep()
+                    raise PeerLost(f"a rank was lost while rank {self.rank} waited for it")
 
     def _keep(self) -> None:
         """Never destroy gloo's group, which would wait for what is under way."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))
 
     def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
-        self._wait(self._gloo.alltoall_base(parts, mine, [], []))
+        self._collective(self._gloo.alltoall_base, parts, mine, [], [])
 
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
-        self._wait(self._gloo._allgather_base(everything, mine))
+        self._collective(self._gloo._allgather_base, everything, mine)
 
     def sum(self, flat: torch.Tensor) -> torch.Tensor:
         total = flat.clone()
-        self._wait(self._gloo.allreduce([total]))
+        self._collective(self._gloo.allreduce, [total])
         return total
 
     def maximum(self, number: float) -> float:
         largest = torch.tensor([number], dtype=torch.float64)
-        self._wait(self._gloo.allreduce(largest, dist.ReduceOp.MAX))
+        self._collective(self._gloo.allreduce, largest, dist.ReduceOp.MAX)
         return float(largest.item())
 
     def broadcast(self, number: float, source: int) -> float:
         value = torch.tensor([number], dtype=torch.float64)
-        self._wait(self._gloo.broadcast(value, self.members.index(source)))
+        self._collective(self._gloo.broadcast, value, self.members.index(source))
         return float(value.item())
 
     def barrier(self) -> None:
-        self._wait(self._gloo.barrier())
+        self._collective(self._gloo.barrier)
 
 
 class Group(Lane):

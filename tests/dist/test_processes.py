@@ -239,14 +239,14 @@ def test_a_run_goes_on_from_a_committed_state() -> None:
 
 def test_a_budget_of_seconds_stops_every_rank_at_the_same_commit() -> None:
     """Rank 0 judges and tells the others: nobody waits for a reduction that never comes."""
-    made = experiment("method=ssgd", cluster=QUICK, batch_size=48, budget={"seconds": 0.05})
+    made = experiment("method=ssgd", cluster=QUICK, batch_size=48, budget={"seconds": 0.5})
 
     parts = run_in_processes(made)
 
     commits = [row for row in parts[0].rows if row.kind == "commit"]
-    assert commits[-1].end >= 0.05
+    assert commits[-1].end >= 0.5
     assert len(commits) > 1
-    assert all(commit.end < 0.05 for commit in commits[:-1])
+    assert all(commit.end < 0.5 for commit in commits[:-1])
     assert [sum(row.kind == "all_reduce" for row in part.rows) for part in parts] == [len(commits)] * 3
 
 

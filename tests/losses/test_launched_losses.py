@@ -128,7 +128,7 @@ def hosts(tmp_path: Path) -> Iterator[Any]:
     ("which", "counts", "fault", "lost"),
     [
         ("asgd", (2, 2), "kill 2 6", [2]),
-        ("ssgd", (2, 1), "stop 2 6", [2]),
+        pytest.param("ssgd", (2, 1), "stop 2 6", [2], marks=pytest.mark.long),
         pytest.param("ssgd", (2, 2), "kill 3 6", [3], marks=pytest.mark.long),
         pytest.param("asgd", (2, 2), "stop 0 6", [0], marks=pytest.mark.long),
         pytest.param("asgd", (3, 1), "hold_gil 1 6", [1], marks=pytest.mark.long),

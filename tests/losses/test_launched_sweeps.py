@@ -25,7 +25,8 @@ def seeds(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("sweep/*/summary.json"))
 
 
-@pytest.mark.parametrize("which", ["asgd", pytest.param("ssgd", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("which", ["asgd", "ssgd"])
 def test_who_waits_for_the_end_of_a_run_is_not_lost(which: str, hosts: Any, tmp_path: Path) -> None:  # noqa: F811
     """Its leader evaluates for longer than a rank may be silent, and the others wait for the next run meanwhile."""
     started: Hosts = hosts(which, (2, 1), epochs=2, typed=("+workload.evaluation_seconds=1", *sweep(tmp_path)))
