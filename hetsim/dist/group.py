@@ -81,7 +81,11 @@ class Lane(Transport):
         return self._leave_if_lost(partial(super().receive_piece, source), source)
 
     def _leave_if_lost(self, exchange: Callable[[], T], peer: int) -> T:
-        """What the exchange with a peer returns, in a thread of its own, which is left alone if that is lost. PeerLost then."""
+        """What the exchange with a peer returns, in a thread of its own, which is left alone if that is lost. PeerLost then.
+
+        It has the priority of gloo's own threads, as one of those spins for what a thread that sends has locked, and would keep it from
+        running on the same core.
+        """
         answer: Future[T] = Future()
 
         def answering() -> None:
@@ -90,7 +94,8 @@ class Lane(Transport):
             except BaseException as error:
                 answer.set_exception(error)
 
-        Thread(target=answering, daemon=True).start()
+        with realtime_threads():
+            Thread(target=answering, daemon=True).start()
         while True:
             given_up = self._standing.interrupted or peer in self._standing.lost
             wait_for([answer], LOOK_SECONDS)

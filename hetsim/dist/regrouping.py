@@ -88,14 +88,14 @@ class RegroupingWorld(ProcessWorld):
 
     def regroup(self, state: RankState, effect: fx.Regroup, turn: Turn) -> Answered:
         """A new group of all ranks that are present, which restart from the leader's last commit; takes what it takes."""
-        experiment = self.experiment
+        experiment, entered = self.experiment, self.pace.clock()
         self.leave_group()
         if self._has_group and not self.membership.changed:  # a connection broke
             self.membership.wait_for_newer(self.membership.formed)
         while True:
             try:
                 group = self.membership.form(least=1 + experiment.coordination.needs_server)
-                found = agreed(group.control, self._commits, leader=experiment.leader, entered=turn.at - self.began)
+                found = agreed(group.control, self._commits, leader=experiment.leader, entered=entered - self.began)
                 break
             except fx.PeerLost:
                 self.membership.wait_for_newer(self.membership.formed)
