@@ -27,7 +27,7 @@ from hetsim.runtime.checkpointing import STOPPED
 
 CALIBRATE = "hetsim-calibrate"
 """The first word with which this command is started in the place of hetsim."""
-CONSEQUENCE = 9
+NO_CAUSE = 9
 """The order of a failure that says nothing of its cause."""
 
 
@@ -142,7 +142,7 @@ def outcome(processes: Sequence[Started], hosts: Hosts, stop: LauncherStop, loss
         time.sleep(POLL_SECONDS)
     failures = losses.failures()
     if any(each.process.poll() is None for each in processes):
-        failures.append(Failure(CONSEQUENCE, "processes were ended"))
+        failures.append(Failure(NO_CAUSE, "processes were ended"))
     return min(failures) if failures else None
 
 

@@ -164,15 +164,9 @@ def take_part(
     with contextlib.closing(task), run_folder(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
             clocks = clocks_of(transport, settings, leader=experiment.leader)
-            own = SavedTrace if saves else Trace
-            trace = whole = traces.enter_context(own(folder, experiment.trace) if leads else TracePart(experiment.trace))
-            saver = None
-            if leads and saves:
-                saver = Saver(folder, config, experiment.checkpoint, whole, clock=clock, stop=stop, resumed=experiment.resume)
-            if leads and checkpoint is not None and experiment.resume is not None:
-                continue_trace(whole, experiment.resume, checkpoint, experiment)
-            if leads and clocks.several:
-                trace = traces.enter_context(TracePart(experiment.trace))
+            whole, trace, saver = recording(
+                experiment, folder, config, traces, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks
+            )
             gpus = gpus_of(transport, task.device)
             library: Library = (
                 "gloo" if experiment.coordination.needs_server else reducing_library(gpus)
@@ -229,7 +223,7 @@ def take_part_elastically(
     )  # fmt: skip
     clocks = Clocks.shared(experiment.num_ranks, leader=leader)
     task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
-    saves, stop, checkpoint, everyone, saver = experiment.checkpoint.enabled, StopRequest(), None, None, None
+    saves, stop, checkpoint, everyone = experiment.checkpoint.enabled, StopRequest(), None, None
     in_folder = run_folder(folder, config) if leads else contextlib.nullcontext()
     with membership, contextlib.closing(task), in_folder, contextlib.ExitStack() as traces:
         if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
@@ -237,14 +231,7 @@ def take_part_elastically(
             wait_for_all(connect(), experiment.num_ranks)
             everyone = Group.form(connect(), "everyone", rank=rank, members=range(experiment.num_ranks), within=RENDEZVOUS_TIMEOUT)
             clocks = clocks_of(everyone, settings, leader=leader)
-        own = SavedTrace if saves else Trace
-        trace = whole = traces.enter_context(own(folder, experiment.trace) if leads else TracePart(experiment.trace))
-        if leads and saves:
-            saver = Saver(folder, config, experiment.checkpoint, whole, clock=clock, stop=stop, resumed=experiment.resume)
-        if leads and checkpoint is not None and experiment.resume is not None:
-            continue_trace(whole, experiment.resume, checkpoint, experiment)
-        if leads and clocks.several:
-            trace = traces.enter_context(TracePart(experiment.trace))
+        whole, trace, saver = recording(experiment, folder, config, traces, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks)
         since = Schedule(experiment, began=0.0 if checkpoint is None else checkpoint.began).absent
         absent = {rank: since.get(rank, 0.0) for rank in range(experiment.num_ranks) if rank not in started.members}
         with cap:
@@ -274,6 +261,28 @@ def take_part_elastically(
                 raise RunStopped(saver.sentence(run.outcome.last, run.metrics.applied.seconds))
         losses = membership.ledger.as_numbers(run.began)
         return summarised(run, folder, settings, results, gpus=[0.0] * experiment.num_ranks, library="gloo", begun=begun, losses=losses)
+
+
+def recording(
+    experiment: Experiment, folder: Path, config: str, traces: contextlib.ExitStack, *,
+    leads: bool, checkpoint: Checkpoint | None, stop: StopRequest, clocks: Clocks,
+) -> tuple[Trace, Trace, Saver | None]:  # fmt: skip
+    """The trace that a rank's rows end in, the one that it writes them to, and, on a leader that saves, what writes checkpoints.
+
+    The two traces are one, but for the leader's among several clocks. `traces` closes them.
+    """
+    if not leads:
+        part = traces.enter_context(TracePart(experiment.trace))
+        return part, part, None
+    saves, saver = experiment.checkpoint.enabled, None
+    whole = trace = traces.enter_context((SavedTrace if saves else Trace)(folder, experiment.trace))
+    if saves:
+        saver = Saver(folder, config, experiment.checkpoint, whole, clock=clock, stop=stop, resumed=experiment.resume)
+    if checkpoint is not None and experiment.resume is not None:
+        continue_trace(whole, experiment.resume, checkpoint, experiment)
+    if clocks.several:
+        trace = traces.enter_context(TracePart(experiment.trace))
+    return whole, trace, saver
 
 
 def wait_for_all(store: Any, num_ranks: int) -> None:

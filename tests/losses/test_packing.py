@@ -17,12 +17,10 @@ THREE = cluster(*(node(seconds) for seconds in (1e-4, 5e-5, 7e-5)))
 
 
 @pytest.mark.parametrize("method", SHIPPED)
-def test_the_state_of_every_method_that_regroups_arrives_as_it_was(method: str) -> None:
+def test_the_state_of_every_method_arrives_as_it_was(method: str) -> None:
     """With the weights to the last bit, and the states of all policies."""
     size = {"num_parameters": 4, "num_samples": 96}
     described = experiment(f"method={method}", "workload=quadratic", workload=size, batch_size=12, cluster=THREE, budget={"epochs": 2})
-    if not described.coordination.regroups:
-        pytest.skip("its server goes on, and nobody is sent a state")
     state = simulate(described).states[-1]
 
     tensors: list[torch.Tensor] = []
