@@ -30,7 +30,7 @@ from step import in_processes
 from training import machine, unevaluated
 
 from hetsim.cli.build import build_experiment
-from hetsim.dist.pace import Pace, clock, realtime_threads
+from hetsim.dist.pace import Pace, clock, realtime_priority
 from hetsim.dist.rank import RankRun
 from hetsim.dist.transport import GlooTransport
 from hetsim.effects import Batch
@@ -110,7 +110,7 @@ class Servers:
         self.marks.clear()
         self.transport.control.barrier()
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        with nullcontext() if self.ordinary else realtime_threads(), ThreadPoolExecutor(1) as pool:
+        with nullcontext() if self.ordinary else realtime_priority(), ThreadPoolExecutor(1) as pool:
             weights = pool.submit(self.calls[name]).result()
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
         if self.rank != self.server:

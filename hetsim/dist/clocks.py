@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from hetsim.dist.pace import realtime_priority
 from hetsim.dist.transport import Transport
 
 ROUND_TRIPS = 32
@@ -160,18 +161,20 @@ class Clocks:
 def measured(transport: Transport, clock: Clock, leader: int) -> Reading:
     """This rank's clock against the leader's, which calls `answer` meanwhile."""
     theirs, readings = torch.zeros(1, dtype=torch.float64), []
-    for _ in range(ROUND_TRIPS):
-        asked = clock()
-        transport.send(theirs, leader)
-        transport.receive(theirs, leader)
-        told = clock()
-        readings.append(Reading((asked + told) / 2, theirs.item() - (asked + told) / 2, (told - asked) / 2))
+    with realtime_priority():
+        for _ in range(ROUND_TRIPS):
+            asked = clock()
+            transport.send(theirs, leader)
+            transport.receive(theirs, leader)
+            told = clock()
+            readings.append(Reading((asked + told) / 2, theirs.item() - (asked + told) / 2, (told - asked) / 2))
     return min(readings, key=lambda reading: reading.error)
 
 
 def answer(transport: Transport, clock: Clock, rank: int) -> None:
     """On the leader: read the clock whenever `rank` asks."""
     question = torch.empty(1, dtype=torch.float64)
-    for _ in range(ROUND_TRIPS):
-        transport.receive(question, rank)
-        transport.send(torch.tensor([clock()], dtype=torch.float64), rank)
+    with realtime_priority():
+        for _ in range(ROUND_TRIPS):
+            transport.receive(question, rank)
+            transport.send(torch.tensor([clock()], dtype=torch.float64), rank)

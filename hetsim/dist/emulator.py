@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Condition, Thread
 
-from hetsim.dist.pace import Pace, realtime_threads, reduce_timer_slack
+from hetsim.dist.pace import Pace, realtime_priority, reduce_timer_slack
 from hetsim.dist.shared_links import SharedLinks, Transfer
 
 
@@ -21,7 +21,7 @@ class LinkEmulator:
         self._num_under_way = 0
         self._broken: Exception | None = None
         self._stopped = False
-        with realtime_threads():
+        with realtime_priority():
             Thread(target=self._run, daemon=True).start()
 
     def begin(self, sender: int, receiver: int, nbytes: int, at: float, ended: Callable[[float], None]) -> None:

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from hetsim.dist.pace import realtime_threads
+from hetsim.dist.pace import realtime_priority
 from hetsim.dist.sums import peer_errors
 from hetsim.dist.transport import LOOK_SECONDS, TIMEOUT, Transport
 from hetsim.effects import PeerLost
@@ -64,11 +64,11 @@ class Lane(Transport):
         self._standing = standing or Standing()
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
-        with peer_errors(to):
+        with realtime_priority(), peer_errors(to):
             self._gloo.send([tensor], self.members.index(to), 0).wait(TIMEOUT)
 
     def receive(self, tensor: torch.Tensor, source: int) -> None:
-        with peer_errors(source):
+        with realtime_priority(), peer_errors(source):
             self._gloo.recv([tensor], self.members.index(source), 0).wait(TIMEOUT)
 
     def lose(self, peer: int) -> None:
@@ -81,11 +81,7 @@ class Lane(Transport):
         return self._leave_if_lost(partial(super().receive_piece, source), source)
 
     def _leave_if_lost(self, exchange: Callable[[], T], peer: int) -> T:
-        """What the exchange with a peer returns, in a thread of its own, which is left alone if that is lost. PeerLost then.
-
-        It has the priority of gloo's own threads, as one of those spins for what a thread that sends has locked, and would keep it from
-        running on the same core.
-        """
+        """What the exchange with a peer returns, in a thread of its own, which is left alone if that is lost. PeerLost then."""
         answer: Future[T] = Future()
 
         def answering() -> None:
@@ -94,8 +90,7 @@ class Lane(Transport):
             except BaseException as error:
                 answer.set_exception(error)
 
-        with realtime_threads():
-            Thread(target=answering, daemon=True).start()
+        Thread(target=answering, daemon=True).start()
         while True:
             given_up = self._standing.interrupted or peer in self._standing.lost
             wait_for([answer], LOOK_SECONDS)
@@ -172,7 +167,7 @@ class Group(Lane):
         """
         members = sorted(members)
         position, before = members.index(rank), set(_connections(_port(store)).values())
-        with realtime_threads(), peer_errors():
+        with realtime_priority(), peer_errors():
             made = [
                 dist.ProcessGroupGloo(dist.PrefixStore(f"{name}/{lane}", store), position, len(members), within)  # type: ignore[attr-defined]
                 for lane in lanes

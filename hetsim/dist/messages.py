@@ -25,7 +25,7 @@ import torch
 from hetsim.dist.arrivals import HEADER_BYTES, Arrival, Held, decoded, encoded
 from hetsim.dist.emulator import LinkEmulator
 from hetsim.dist.over import RunOver
-from hetsim.dist.pace import Pace, realtime_threads, reduce_timer_slack
+from hetsim.dist.pace import Pace, realtime_priority, reduce_timer_slack
 from hetsim.dist.shared_links import SharedLinks
 from hetsim.dist.transport import LOOK_SECONDS, Transport, as_tensor
 from hetsim.effects import PeerLost
@@ -89,7 +89,7 @@ class Mailbox:
         self.links: dict[int, Transport] = {}
         """By which each peer is reached, also one that is lost."""
         self._threads: dict[int, list[Thread]] = {}
-        with realtime_threads():
+        with realtime_priority():
             for peer in self._outbox:
                 self._start(peer, transport)
 
@@ -105,7 +105,7 @@ class Mailbox:
     def connect(self, peer: int, link: Transport) -> bool:
         """A new process of this rank is reached by this link from now on. False if the run has ended."""
         self.lose(peer)
-        with self._arrived, realtime_threads():
+        with self._arrived, realtime_priority():
             if self._closing:
                 return False
             self._lost.discard(peer)

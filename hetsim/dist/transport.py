@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hetsim.dist.pace import realtime_threads
+from hetsim.dist.pace import realtime_priority
 from hetsim.dist.sums import GroupSums, Sums, peer_errors
 from hetsim.vector import Phantom
 
@@ -107,7 +107,7 @@ class GlooTransport(GroupSums, Transport):
     @contextlib.contextmanager
     def connect(cls, rank: int, size: int, store: Any) -> Iterator[GlooTransport]:
         """Connect to the other ranks by a store; at the end of the block, wait for them and disconnect."""
-        with realtime_threads(), peer_errors():
+        with realtime_priority(), peer_errors():
             dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
             groups = dist.new_group(), dist.new_group()
         try:
@@ -119,11 +119,11 @@ class GlooTransport(GroupSums, Transport):
             dist.destroy_process_group()
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
-        with peer_errors(to):
+        with realtime_priority(), peer_errors(to):
             dist.send(tensor, to, group=self._group)
 
     def receive(self, tensor: torch.Tensor, source: int) -> None:
-        with peer_errors(source):
+        with realtime_priority(), peer_errors(source):
             dist.recv(tensor, source, group=self._group)
 
     def maximum(self, number: float) -> float:
