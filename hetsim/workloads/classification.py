@@ -22,6 +22,9 @@ from hetsim.workloads.rows import Rows
 from hetsim.workloads.sequence import Indices, Sequence, evaluated
 from hetsim.workloads.task import Evaluation
 
+SCORED_SAMPLES = 250
+"""Evaluated together: few enough that what a layer of a small convolutional network hands to the next stays in a CPU's cache."""
+
 
 class Classification(FlatTask):
     """Mean cross entropy of a model, over inputs standardised by channel with the training set's mean and deviation."""
@@ -94,13 +97,13 @@ class Classification(FlatTask):
         """Mean loss over these samples, and which of them are classified right."""
         loss, right = 0.0, np.zeros(len(indices), np.bool_)
         with torch.no_grad():
-            for start in range(0, len(indices), CHUNK_SAMPLES):
-                some = indices[start : start + CHUNK_SAMPLES]
+            for start in range(0, len(indices), SCORED_SAMPLES):
+                some = indices[start : start + SCORED_SAMPLES]
                 labels = y.take(some)
                 with self.device.forward():
                     outputs = logits(self.model(self._standardised(x.take(some))))
                     loss += functional.cross_entropy(outputs, labels, reduction="sum").item()
-                right[start : start + CHUNK_SAMPLES] = (outputs.argmax(1) == labels).tolist()
+                right[start : start + SCORED_SAMPLES] = (outputs.argmax(1) == labels).tolist()
         return loss / len(indices), right
 
     def _inputs(self, arrays: Arrays, resize: int | None) -> tuple[Rows, Rows]:

@@ -13,7 +13,7 @@ from hetsim.workloads.data.base import Arrays, Augmentation
 from hetsim.workloads.device import Device
 from hetsim.workloads.sequence import Indices, words
 
-CHUNK_SAMPLES = 1000  # evaluated, resized and averaged together
+CHUNK_SAMPLES = 1000  # resized and averaged together
 STANDARDISED_BYTES = 16  # for each number of a chunk: its difference from the mean, and the square of that
 
 
