@@ -91,23 +91,26 @@ def clock_of(path: Path) -> float:
 
 def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, task: Task) -> None:
     """ValueError with one sentence for a budget that the run has reached already."""
-    budget, state, seconds = experiment.budget, checkpoint.state, max(checkpoint.seconds)
-    positions = budget.num_positions(task.num_samples)
-    done = state.next_sample - sum(batch.samples for batch in state.outstanding)
-    reached = None
-    if positions is not None and done >= positions:
-        reached = f"budget.epochs={budget.epochs:g}"
-    elif not budget.allows(state.version, seconds):
-        reached = (
-            f"budget.updates={budget.updates}" if state.version >= (budget.updates or math.inf) else f"budget.seconds={budget.seconds}"
-        )
-    elif positions is not None and state.next_sample > positions:
-        reached = f"budget.epochs={budget.epochs:g}"
-    if reached is not None:
+    state, seconds = checkpoint.state, max(checkpoint.seconds)
+    budget = reached(experiment, state, seconds, task.num_samples)
+    if budget is not None:
         raise ValueError(
-            f"{path} is at version {state.version}, after {state.num_samples} samples and {seconds:.6g} s, where {reached} has been "
+            f"{path} is at version {state.version}, after {state.num_samples} samples and {seconds:.6g} s, where {budget} has been "
             "reached: type a larger budget to let the run go on"
         )
+
+
+def reached(experiment: Experiment, state: State, seconds: float, num_samples: int) -> str | None:
+    """The budget that a run has reached at this version and time, as its config names it; None if it can go on."""
+    budget, positions = experiment.budget, experiment.budget.num_positions(num_samples)
+    done = state.next_sample - sum(batch.samples for batch in state.outstanding)
+    if positions is not None and done >= positions:
+        return f"budget.epochs={budget.epochs:g}"
+    if not budget.allows(state.version, seconds):
+        return f"budget.updates={budget.updates}" if state.version >= (budget.updates or math.inf) else f"budget.seconds={budget.seconds}"
+    if positions is not None and state.next_sample > positions:
+        return f"budget.epochs={budget.epochs:g}"
+    return None
 
 
 def continue_trace(trace: Trace, path: Path, checkpoint: Checkpoint, experiment: Experiment) -> None:

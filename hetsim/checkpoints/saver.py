@@ -11,7 +11,6 @@ from hetsim.checkpoints import folder
 from hetsim.checkpoints.file import write
 from hetsim.checkpoints.rows import SavedTrace, kept
 from hetsim.coordination.state import State
-from hetsim.errors import RunStopped
 from hetsim.runtime.checkpointing import Checkpointing, Due, StopRequest
 from hetsim.runtime.files import named_in_errors
 from hetsim.runtime.rank import Checkpoint
@@ -42,12 +41,6 @@ class Saver:
             raise ValueError(f"{folder.place(run)} is a link, and would be written through: remove it, or take another folder for the run")
         with named_in_errors(folder.place(run)):
             folder.place(run).mkdir(parents=True, exist_ok=True)
-
-    def keep(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint. Raises RunStopped if the run was asked to stop."""
-        self.write(checkpoint)
-        if self.stop.asked:
-            raise RunStopped(self.sentence(checkpoint.state, max(checkpoint.seconds)))
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, and remove those that are not kept any more."""

@@ -20,6 +20,7 @@ from hetsim.dist.announced import LOST, Announced, on_leaders_clock
 from hetsim.dist.hosts import Failure, gone_key
 from hetsim.dist.keeper import BEGAN, left_key
 from hetsim.dist.pace import clock
+from hetsim.dist.supervision import BEGIN_SECONDS
 from hetsim.dist.torchrun import CONSEQUENCE
 from hetsim.runtime.checkpointing import STOPPED, StopRequest
 
@@ -120,8 +121,8 @@ class HostLosses:
             each.rank not in self._judged and each.process.poll() is not None and not self._has_waited(each) for each in self._processes
         )
 
-    def _has_waited(self, each: Started) -> bool:
-        return time.monotonic() - self._seen.setdefault(each.rank, time.monotonic()) >= JUDGE_SECONDS
+    def _has_waited(self, each: Started, seconds: float = JUDGE_SECONDS) -> bool:
+        return time.monotonic() - self._seen.setdefault(each.rank, time.monotonic()) >= seconds
 
     def _watch(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone, and the first launcher with it, which `Hosts` notices
@@ -165,7 +166,10 @@ class HostLosses:
         if loses and not self._stop.asked:
             store.set(LOST, str(each.rank))  # before it is asked whether the next run is being prepared, see `announce`
             run = Announced.read(store)
-            if run is not None and run.store(store).check([BEGAN]):
+            begun = run is not None and run.store(store).check([BEGAN])
+            if run is not None and not begun and not self._has_waited(each, BEGIN_SECONDS):
+                return
+            if run is not None and begun:
                 if each.rank == run.leader and reported is None and each.rank not in self._ended:
                     failure = failure._replace(sentence=f"{run.named(each.rank)} {ended_by_itself(each.process.poll())}: the run is lost")
                 if each.rank != run.leader:
@@ -175,6 +179,7 @@ class HostLosses:
         self._judged[each.rank] = failure
 
     def _tell(self, store: Any, run: Announced, rank: int) -> None:
-        at = on_leaders_clock(run.store(store), (each.rank for each in self._processes), clock())
+        began = float(run.store(store).get(BEGAN))
+        at = max(began, on_leaders_clock(run.store(store), (each.rank for each in self._processes), clock()))
         store.set(lost_key(self._node, self._num_lost), json.dumps([run.number, rank, at]))
         self._num_lost += 1

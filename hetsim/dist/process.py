@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hetsim.checkpoints.resume import check_budget, continue_trace, load
+from hetsim.checkpoints.resume import check_budget, continue_trace, load, reached
 from hetsim.checkpoints.rows import SavedTrace
 from hetsim.checkpoints.saver import Saver
 from hetsim.dist.announced import Announced, announce, client, client_of_run, run_store
@@ -185,7 +185,7 @@ def take_part(
                 results = collect_results(run, whole, cap)
             else:
                 send_results(run, cap)
-            stopped = run.saving is not None and transport.control.broadcast(float(run.saving.stopped), experiment.leader) > 0
+            stopped = run.saving is not None and transport.control.broadcast(float(leads and can_go_on(run)), experiment.leader) > 0
         if results is None:
             if stopped:
                 raise RunStopped
@@ -196,6 +196,13 @@ def take_part(
             if stopped:
                 raise RunStopped(saver.sentence(run.outcome.last, run.metrics.applied.seconds))
         return summarised(run, folder, settings, results, gpus=gpus, library=library, begun=begun)
+
+
+def can_go_on(run: RankRun) -> bool:
+    """On the leader, at the end: whether the run was asked to stop and did so before it had reached its budget."""
+    if run.saving is None or not run.saving.stopped or run.history is None:
+        return False
+    return reached(run.experiment, run.history.last, run.metrics.applied.seconds, run.prepared.task.num_samples) is None
 
 
 def resumed(experiment: Experiment, task: Task, optimizers: Optimizers) -> Checkpoint | None:
@@ -243,6 +250,7 @@ def take_part_elastically(
             store = connect()
             with stopping(store, stop, leads=leads) if saves else contextlib.nullcontext():
                 run.run(store, report)
+        stopped = False
         if not leads:
             if run.hands_in:
                 send_results(run, cap, run.way_to_leader)
@@ -250,14 +258,15 @@ def take_part_elastically(
                     raise RunStopped
             return None
         if run.saving is not None:
-            store.set(STOPPED, str(int(run.saving.stopped)))
+            stopped = can_go_on(run)
+            store.set(STOPPED, str(int(stopped)))
         results = collect_results(run, whole, cap, run.sources)
         done = run.record_absences()
         close(run, whole)
         if saver is not None:
             assert run.saving is not None
             write_last(run, results.states, done)
-            if run.saving.stopped:
+            if stopped:
                 raise RunStopped(saver.sentence(run.outcome.last, run.metrics.applied.seconds))
         losses = membership.ledger.as_numbers(run.began)
         return summarised(run, folder, settings, results, gpus=[0.0] * experiment.num_ranks, library="gloo", begun=begun, losses=losses)

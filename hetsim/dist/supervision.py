@@ -19,6 +19,8 @@ from hetsim.runtime.experiment import Experiment
 
 GRACE_SECONDS = 3.0
 """Seconds that other processes have to report their errors after the first one, and that a process has to end."""
+BEGIN_SECONDS = 1.0
+"""In which it is heard that a run has begun, of which a process is lost."""
 MAX_WAIT = 3600.0
 """Seconds of one wait: it cannot last for ever."""
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "continue": signal.SIGCONT}
@@ -83,7 +85,8 @@ class Supervision:
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 if pipe is self.keeper.pipe:
-                    self._hear()
+                    if self._keeps and pipe.poll():  # it was not heard already
+                        self._hear()
                 elif pipe in self._running:
                     self._receive(self._running.pop(pipe))
             if not ready and clock() >= deadline:
@@ -159,7 +162,13 @@ class Supervision:
             self._summary = answer
 
     def _goes_on_without(self, child: Child) -> bool:
-        return self._elastic and self.began is not None and child.rank != self.experiment.leader
+        """Whether the run can: it has begun, of which the keeper may tell a little after the process has ended."""
+        if not self._elastic or child.rank == self.experiment.leader:
+            return False
+        deadline = clock() + BEGIN_SECONDS
+        while self.began is None and self._keeps and self.keeper.pipe.poll(max(0.0, deadline - clock())):
+            self._hear()
+        return self.began is not None
 
     def _ended(self, child: Child, now: float) -> None:
         """A process ended without a word: it is lost, and the run with it unless that can go on."""
@@ -174,10 +183,11 @@ class Supervision:
                 of_leader = ", the server," if self.experiment.coordination.needs_server else ", which keeps the record of the run,"
             self._reasons.append((1, RunFailed(f"the process of rank {child.rank}{of_leader} {why}: the run is lost")))
             return
+        assert self.began is not None
+        now = max(now, self.began)
         self._tell("lost", child.rank, child.incarnation, now if child.hurt_at is None else child.hurt_at)
         if child.back_at < math.inf:
             self._start_again(child.rank, child.incarnation + 1, child.back_at)
-        assert self.began is not None
         others = {each.rank for each in self._running.values() if each.joins_at < math.inf} - {self.experiment.num_workers}
         if not others and not self._over:
             seconds = now - self.began

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
 
-from hetsim.checkpoints.resume import check_budget, continue_trace, load
+from hetsim.checkpoints.resume import check_budget, continue_trace, load, reached
 from hetsim.checkpoints.rows import SavedTrace
 from hetsim.checkpoints.saver import Saver
+from hetsim.errors import RunStopped
 from hetsim.results.folder import run_folder
 from hetsim.results.summary import summary_of, write_summary
 from hetsim.runtime.backend import Backend
@@ -80,8 +82,16 @@ def world_of(
     """The world for an experiment: in lockstep where that gives the same."""
     on_cores = HostWorld if experiment.cluster.shares_cores else EventWorld
     kind = LockstepWorld if LockstepWorld.suits(experiment, task) else on_cores
-    keep, wants = (None, None) if saver is None else (saver.keep, saver.due)
+    keep, wants = (None, None) if saver is None else (partial(save, saver, experiment, task.num_samples), saver.due)
     return kind(experiment, task, optimizers, recorders, checkpoint=checkpoint, keep=keep, wants=wants)
+
+
+def save(saver: Saver, experiment: Experiment, num_samples: int, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint. Raises RunStopped if the run was asked to stop, and has not reached its budget."""
+    saver.write(checkpoint)
+    seconds = max(checkpoint.seconds)
+    if saver.stop.asked and reached(experiment, checkpoint.state, seconds, num_samples) is None:
+        raise RunStopped(saver.sentence(checkpoint.state, seconds))
 
 
 class Simulation:

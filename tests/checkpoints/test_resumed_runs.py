@@ -14,9 +14,12 @@ from saved import applied, loaded, run
 from test_every_method import short
 from worlds import NO_NETWORK, UNEVEN, cluster, experiment, node, tiles
 
+from hetsim.checkpoints import saver
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.delayed_all_reduce import DelayedAllReduce
 from hetsim.coordination.local_steps import LocalSteps
+from hetsim.errors import RunStopped
+from hetsim.runtime.checkpointing import Due
 from hetsim.runtime.experiment import Experiment
 
 SAVED: dict[str, Any] = {"checkpoint": {"every_updates": 4}, "trace": "full"}
@@ -67,6 +70,25 @@ def test_a_synchronous_run_goes_on_bit_equal(name: str, tmp_path: Path) -> None:
     assert curve(tmp_path / "rest") == curve(tmp_path / "whole")
     assert rows(tmp_path / "rest") == rows(tmp_path / "whole")
     assert compared(rest) == compared(whole)
+
+
+@pytest.mark.parametrize("name", ["ssgd", "asgd"])
+def test_a_run_that_is_asked_to_stop_at_its_last_version_has_ended(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version before, it stops, and can go on."""
+
+    class Asked(Due):
+        def __call__(self, version: int) -> bool:
+            if version == at:
+                self.stop.ask()
+            return super().__call__(version)
+
+    monkeypatch.setattr(saver, "Due", Asked)
+    at = 6
+    with pytest.raises(RunStopped, match="stopped at version 6"):
+        run(made(name, HALF), tmp_path / "stopped")
+    at = 7
+
+    assert run(made(name, HALF), tmp_path / "ended")["num_updates"] == 7
 
 
 @pytest.mark.parametrize("name", OTHERS)

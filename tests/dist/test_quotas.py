@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -307,9 +309,16 @@ def test_no_group_is_left_behind(end: str, tmp_path: Path) -> None:
         os.killpg(command.pid, signal.SIGINT)
     elif end == "lose a worker":
         os.kill(oldest_first(capped)[0], signal.SIGKILL)
+        time.sleep(1)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGINT)  # if the run had begun, it goes on with the other one
     else:
         command.send_signal({"terminate": signal.SIGTERM, "kill": signal.SIGKILL}[end])
-    command.communicate(timeout=60)
+    try:
+        command.communicate(timeout=60)
+    except BaseException:
+        command.kill()
+        raise
 
     wait_for(lambda: not family(command.pid))
     assert len(capped) == 2

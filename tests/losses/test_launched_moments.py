@@ -6,8 +6,10 @@ import json
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 from threading import active_count
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch.distributed as dist
@@ -16,14 +18,15 @@ from running import wait_for
 from test_launched_losses import SECONDS, Hosts, hosts  # noqa: F401
 from threads import Board
 
+from hetsim.dist import host_losses
 from hetsim.dist.announced import LOST, Announced, announce
 from hetsim.dist.host_keeper import HostKeeper
-from hetsim.dist.host_losses import end_key
+from hetsim.dist.host_losses import HostLosses, Started, end_key, lost_key
 from hetsim.dist.keeper import BEGAN, View, began_key, failed_key, view_key
 from hetsim.dist.process import wait_for_all
 from hetsim.dist.stopping import ENDED
 from hetsim.errors import RunFailed
-from hetsim.runtime.checkpointing import STOPPED
+from hetsim.runtime.checkpointing import STOPPED, StopRequest
 
 
 @pytest.mark.slow
@@ -126,6 +129,43 @@ def test_a_run_that_has_failed_is_ended_for_all_before_the_next_one() -> None:
     for run in (first, second):
         assert View.decoded(run.store(kept.store).get(view_key(1))).members == {}
     assert not kept.store.check([end_key(0)])
+
+
+def test_a_process_that_ends_just_as_its_run_begins_is_lost_as_any_other() -> None:
+    """The leader may tell of the beginning a little later."""
+    kept, process = Kept(), SimpleNamespace(poll=lambda: -signal.SIGKILL)
+    run = kept.announce(0)
+    each = Started(2, cast(Any, process), Path("nothing was written"))
+    losses = HostLosses(1, [each], lambda: kept.store, StopRequest())
+    failure = each.failure()
+    assert failure is not None
+
+    losses._judge(kept.store, each, failure)
+    before = dict(losses._judged)
+    kept.begin(run)
+    losses._judge(kept.store, each, failure)
+
+    assert before == {}
+    assert losses._judged == {2: None}
+    number, rank, at = json.loads(kept.store.get(lost_key(1, 0)))
+    assert (number, rank) == (0, 2)
+    assert at >= 5.0
+
+
+def test_a_run_that_does_not_begin_fails_with_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the time in which it would have been heard of."""
+    kept, process = Kept(), SimpleNamespace(poll=lambda: -signal.SIGKILL)
+    kept.announce(0)
+    each = Started(2, cast(Any, process), Path("nothing was written"))
+    losses = HostLosses(1, [each], lambda: kept.store, StopRequest())
+    failure = each.failure()
+    assert failure is not None
+
+    losses._judge(kept.store, each, failure)
+    monkeypatch.setattr(host_losses, "BEGIN_SECONDS", 0.0)
+    losses._judge(kept.store, each, failure)
+
+    assert losses._judged == {2: failure}
 
 
 def test_the_keeper_s_thread_ends_before_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

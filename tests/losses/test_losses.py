@@ -44,7 +44,7 @@ SMALL = {"num_parameters": 8, "num_samples": 480}
 TIMES = {"join": 0.2, "crash": 0.15, "repair": 0.6}
 
 
-def small(which: str, *, on: dict[str, Any] = THREE, epochs: int = 4, budget: dict[str, Any] | None = None, **keys: Any) -> Experiment:
+def small(which: str, *, on: dict[str, Any] = THREE, epochs: float = 4, budget: dict[str, Any] | None = None, **keys: Any) -> Experiment:
     """A quadratic on three nodes, of a method of this coordination."""
     method, more = METHODS[which]
     budget = {"epochs": epochs} if budget is None else budget

@@ -75,10 +75,6 @@ def test_a_saved_run_survives_drawn_losses_and_goes_on_from_where_it_is_stopped(
         )
     except RunStopped:
         last = newest(tmp_path / "first" / "run")
-        done = [c for batch in applied_until(tmp_path / "first", int(last.name[:12])) for c in range(batch.start, batch.stop)]
-        if len(done) == 6 * 480:  # it was asked to stop while the last gradients were awaited
-            assert len(set(done)) == len(done)
-            return
         rest = survive(replace(saved, resume=last), again, tmp_path / "second", lost_after=LOST_AFTER_SECONDS)
         batches, summary = applied_until(tmp_path / "first", int(last.name[:12])) + rest.batches, rest.summary
     else:

@@ -28,15 +28,15 @@ CRASHING = {**cluster(node(1e-3, count=4)), "faults": {"schedule": [{"nodes": [1
 QUADRATIC = ("workload=quadratic", "workload.num_parameters=20", "budget.epochs=1e6", "pictures=false")
 SAVED = ("-m", "hetsim", "backend=dist", *QUADRATIC, "checkpoint.every_updates=50")
 NUM_RANKS = 5
-ONE_BY_ONE = ("server", "stopping_server")
-"""Coordinations that make a version of each gradient, so that there are many while a checkpoint is being collected."""
+ONE_BY_ONE = ("server", "stopping_server", "async_local_steps", "dynamic_local_steps")
+"""Coordinations that make a version without waiting for all, so that there are many while a checkpoint is being collected."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ONE_OF_EACH)
 def test_a_saved_run_goes_on_without_a_worker_and_so_does_what_is_resumed(which: str, tmp_path: Path) -> None:
     """It loses a worker, saves itself again, is stopped, goes on with all and loses another: no position is lost or applied twice."""
-    described = small(which, epochs=40 if which == "decoupled_steps" else 16 if which in ONE_BY_ONE else 8)
+    described = small(which, epochs=40)
     saved = replace(described, checkpoint=Checkpointing(every_updates=5))
     first, second = tmp_path / "first", tmp_path / "second"
 
@@ -59,6 +59,22 @@ def test_a_saved_run_goes_on_without_a_worker_and_so_does_what_is_resumed(which:
         assert tiles(before + rest.batches, total)
     assert [at for at, _, _ in rest.applied] == list(range(version + 1, version + 1 + len(rest.applied)))
     assert {path.name for path in (second / "run").iterdir()} <= {*FILES, "checkpoints"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_run_that_is_asked_to_stop_while_its_last_gradient_is_computed_has_ended(num_workers: int, tmp_path: Path) -> None:
+    """Nothing is left to go on with. Of two workers one is lost, and the other computes its gradient again, after all others."""
+    slow = {**THREE, "nodes": [node(1e-4, 0.8, count=num_workers)]}
+    described = replace(small("server", on=slow, epochs=0.1), checkpoint=Checkpointing(every_updates=5))
+    num_updates = 2 * num_workers
+    faults = Faults().terminate(rank=0, at_update=num_updates - 1)
+
+    run = survive(described, faults.kill(rank=1, at_update=1) if num_workers == 2 else faults, tmp_path, emulate="pad", lost_after=30)
+
+    assert sorted(run.happened) == ["kill 1", "terminate 0"][2 - num_workers :]
+    assert run.summary["num_samples"] == 48
+    assert run.summary["num_updates"] == num_updates
 
 
 @pytest.mark.slow

@@ -1,0 +1,80 @@
+"""The launcher's view of a worker that ends just as the run begins: the keeper, another process, may tell of the beginning later."""
+
+from __future__ import annotations
+
+import threading
+import time
+from multiprocessing import Pipe
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_losses import small
+
+from hetsim.dist import supervision
+from hetsim.dist.faults import Schedule
+from hetsim.dist.keeper import BEGAN
+from hetsim.dist.supervision import Child, Supervision
+from hetsim.errors import RunFailed
+
+SOON = time.monotonic() + 1e6
+"""When a run begins whose loss is heard of before."""
+
+
+def supervised(*, told_after: float | None) -> tuple[dict[str, object], list[Any]]:
+    """What comes of a run whose worker 1 ends at once, and what the keeper is told; it tells of the beginning after so many seconds.
+
+    None: before anything is heard, at a moment that is not past yet.
+    """
+    ends = {rank: Pipe() for rank in range(4)}
+    process = SimpleNamespace(pid=2**31 - 1, exitcode=-9, join=lambda _: None)
+    children = [Child(rank, 0, process, ours) for rank, (ours, _) in ends.items()]
+    ours, keepers = Pipe()
+    its = small("server")
+    followed = Supervision(
+        its, children, Child(-1, 0, process, ours),
+        start=lambda *_: pytest.fail("nothing is to be started"), elastic=True, schedule=Schedule(its), lost_after=30.0,
+    )  # fmt: skip
+    heard: list[Any] = []
+    ended = threading.Event()
+
+    def keep() -> None:
+        if told_after is not None:
+            time.sleep(told_after)
+            keepers.send((BEGAN, 5.0))
+        heard.append(keepers.recv() if keepers.poll(1.0) else None)
+        for rank in (0, 2, 3):
+            ends[rank][1].send((0, {"num_updates": 1} if rank == its.leader else None))
+        if not ended.wait(3.0):
+            keepers.close()  # it waits for what it has heard already
+
+    if told_after is None:
+        keepers.send((BEGAN, SOON))
+    ends[1][1].close()
+    thread = threading.Thread(target=keep)
+    thread.start()
+    try:
+        return followed.outcome(), heard
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("told_after", [None, 0.2])
+def test_the_run_goes_on_without_a_worker_that_ends_before_the_beginning_is_heard_of(told_after: float | None) -> None:
+    """It is lost as any other, and not before the beginning."""
+    begun = time.monotonic()
+    summary, ((what, rank, incarnation, at),) = supervised(told_after=told_after)
+
+    assert summary == {"num_updates": 1}
+    assert (what, rank, incarnation) == ("lost", 1, 0)
+    assert at == SOON if told_after is None else begun <= at < SOON
+    assert time.monotonic() - begun < 5
+
+
+def test_a_run_that_does_not_begin_is_lost_with_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one sentence, soon."""
+    monkeypatch.setattr(supervision, "BEGIN_SECONDS", 0.05)
+
+    with pytest.raises(RunFailed, match="the process of rank 1 ended by itself"):
+        supervised(told_after=0.5)
