@@ -143,7 +143,9 @@ def arguments(about: str | None, here: Path, given: Sequence[str] | None, *, run
     if runs:
         parser.add_argument("--quick", action="store_true", help="a small part of it, on data that need no download")
     if data:
-        parser.add_argument("--data-root", default=str(here.parents[1] / "data"), help="the folder that has MNIST/raw")
+        parser.add_argument(
+            "--data-root", default=str(here.parents[1] / "data"), help="the folder that has MNIST/raw, and CIFAR-10 for a study of it"
+        )
     asked = parser.parse_args(given)
     asked.folder.mkdir(parents=True, exist_ok=True)
     return asked

@@ -9,9 +9,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
+from itertools import product
+from pathlib import Path
 
 import numpy as np
-from common import Interval, Row, Runs, interval, ratio, text, where
+from common import Interval, Row, Runs, change, gain, interval, ratio, table, text, where
 from tqdm import tqdm
 
 from hetsim.cluster import Cluster, Network, Node, Server
@@ -26,7 +28,8 @@ from hetsim.runtime.recorder import Recorder
 from hetsim.sim import Simulation
 from hetsim.workloads.data.base import Arrays
 from hetsim.workloads.data.digits import Digits
-from hetsim.workloads.data.torchvision import MNIST
+from hetsim.workloads.data.npz import NpzArrays
+from hetsim.workloads.data.torchvision import CIFAR10, MNIST
 from hetsim.workloads.partition import ByClass, Contiguous, Even, Partition
 from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
 
@@ -41,6 +44,10 @@ STRAGGLER = 10.0
 """How many times as long one node takes."""
 PARTITIONS: Mapping[str, Partition | None] = {"shared": None, "iid": Even(), "skewed": ByClass(classes=5), "by speed": Contiguous()}
 """Whose the samples are: of all; each worker's own, alike; half of the classes each, whatever its speed; classes that go with speed."""
+MODELS = {"mlp": "mlp", "lenet": "lenet", "cifar10": "lenet"}
+"""By the first word of a workload: of images of MNIST, but for `cifar10`."""
+NAMES = {"lenet": "LeNet, MNIST", "cifar10": "LeNet, CIFAR-10"}
+"""In tables and figures, of those that are not an MLP on MNIST."""
 FOUND = (
     *("loss", "accuracy", "loss_halfway", "accuracy_halfway", "loss_at_time", "accuracy_at_time", "worst_class"),
     *("samples_per_second", "staleness_mean", "staleness_sd", "staleness_max", "mean_delays", "batch_sizes", "weight_shares"),
@@ -52,6 +59,27 @@ class CachedMNIST(MNIST):
 
     def read(self) -> Arrays:
         return _mnist(self.data_root)
+
+
+class CachedCIFAR10(CIFAR10):
+    """CIFAR-10, from cifar10.npz.xz if the folder has that, in the place of torchvision's files, read once in a process."""
+
+    def check(self) -> None:
+        if not _archive(self.data_root).is_file():
+            super().check()
+
+    def read(self) -> Arrays:
+        return _cifar10(self.data_root)
+
+
+def _archive(data_root: str) -> Path:
+    return Path(data_root) / "cifar10.npz.xz"
+
+
+@cache
+def _cifar10(data_root: str) -> Arrays:
+    archive = _archive(data_root)
+    return (NpzArrays(model="lenet", path=str(archive)) if archive.is_file() else CIFAR10(model="lenet", data_root=data_root)).read()
 
 
 @cache
@@ -91,11 +119,12 @@ class Run:
     seed: int = 0
 
     def load(self, data_root: str) -> Workload:
-        """digits, or a model and how many samples of MNIST, as `mlp 10000`."""
+        """digits, or a model and how many samples of MNIST or CIFAR-10, as `mlp 10000`, `lenet 10000` and `cifar10 10000`."""
         if self.workload == "digits":
             return Digits(model="mlp")
         model, _, count = self.workload.partition(" ")
-        return CachedMNIST(model=model, data_root=data_root, num_samples=int(count))
+        images = CachedCIFAR10 if model == "cifar10" else CachedMNIST
+        return images(model=MODELS[model], data_root=data_root, num_samples=int(count))
 
     def cluster(self) -> Cluster:
         """Its nodes and links."""
@@ -197,7 +226,8 @@ class Grid:
             return runs.row(asdict(run), lambda: train(run, coordination, data_root, momentum=self.momentum))
 
         try:
-            regimes[0].load(data_root).check()
+            for regime in regimes:
+                regime.load(data_root).check()
         except ValueError as error:
             raise SystemExit(f"{error} (here by --data-root FOLDER)") from None
         bar = tqdm(total=len(regimes) * len(self.methods), disable=None)
@@ -257,19 +287,39 @@ class Results:
         """The tuned ones, in one cell."""
         return ", ".join(f"{tuned_rate(self.table, replace(regime, method=method)):g}" for method in methods)
 
-    def regimes(self) -> list[Run]:
-        """In the order of the runs."""
+    def regimes(self, *, convolutions: bool = False) -> list[Run]:
+        """In the order of the runs: of the MLP, or of the others."""
         names = [field.name for field in fields(Run) if field.name not in ("method", "rate", "seed")]
         found = dict.fromkeys(tuple(row[name] for name in names) for row in self.table)
         return [
             Run(workload, int(num_nodes), speeds, data, method="", epochs=int(epochs))
             for workload, num_nodes, speeds, data, epochs in found
+            if (_model(workload) in NAMES) == convolutions
         ]
 
 
 def world(one: Run) -> list[str]:
     """A regime, as the first cells of a table's row."""
     return [one.data, one.speeds, str(one.num_nodes), str(one.epochs)]
+
+
+def convolutions(results: Results, pairs: Iterable[tuple[str, str]]) -> str:
+    """Pairs of methods on models that are not the MLP: losses, accuracies, and throughputs; `results` has their common rate."""
+    body = []
+    for one, (ours, theirs) in product(results.regimes(convolutions=True), pairs):
+        cells = [change(results.ratio(one, ours, theirs, "loss", tuned=tuned)) for tuned in (True, False)]
+        cells += [change(results.ratio(one, ours, theirs, "loss_at_time"))]
+        cells += [gain(results.difference(one, ours, theirs, name)) for name in ("accuracy", "accuracy_at_time")]
+        cells += [change(results.ratio(one, ours, theirs, "samples_per_second"))]
+        levels = [results.rates(one, (ours, theirs)), *(results.means(one, (ours, theirs), name, ".3f") for name in ("loss", "accuracy"))]
+        body.append([NAMES[_model(one.workload)], one.data, one.speeds, str(one.epochs), f"`{ours}` over `{theirs}`", *cells, *levels])
+    losses = ["loss, tuned", "loss, common rate", "loss, tuned, equal time"]
+    others = ["accuracy, tuned", "accuracy, equal time", "samples/s", "tuned rates", "losses", "accuracies"]
+    return table(["model", "data", "speeds", "epochs", "methods", *losses, *others], body)
+
+
+def _model(workload: str) -> str:
+    return workload.partition(" ")[0]
 
 
 WORLD = ("data", "speeds", "nodes", "epochs")

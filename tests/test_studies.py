@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -206,12 +207,15 @@ def test_a_study_of_a_claim_reports_what_its_runs_say(study: Path, load: Load, t
 @pytest.mark.parametrize("study", [DYNAMIC, WEIGHTED], ids=lambda study: study.name)
 def test_a_study_of_a_claim_tunes_every_method_by_the_same_budget(study: Path, load: Load) -> None:
     """In each regime every method has each rate of the grid with each of the tuning seeds, and five others at the rate that was chosen."""
-    training, grid = load(study, "training"), load(study, "train").GRID
+    training, train = load(study, "training"), load(study, "train")
     found = rows(study / "results.csv")
-    results = training.Results(found, grid.common)
+    grids = [(train.GRID, False), *([(train.CONVOLUTIONS, True)] if study == WEIGHTED else [])]
 
-    for regime in results.regimes():
-        for method in grid.methods:
+    for grid, convolutions in grids:
+        results = training.Results(found, grid.common)
+        regimes = results.regimes(convolutions=convolutions)
+        assert regimes
+        for regime, method in product(regimes, grid.methods):
             one = replace(regime, method=method)
             tuning = [row for row in training._of(found, one) if int(row["seed"]) in training.TUNING_SEEDS]
             assert Counter(float(row["rate"]) for row in tuning) == dict.fromkeys(grid.rates, 2)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import arguments, change, gain, rows, table, write_tables
-from train import GRID, HERE
-from training import BATCH, WORLD, Results, noise, world
+from train import CONVOLUTIONS, GRID, HERE
+from training import BATCH, WORLD, Results, convolutions, noise, world
 
 METHODS = tuple(GRID.methods)
 
@@ -60,9 +60,13 @@ def mechanism(results: Results) -> str:
 
 def main(given: Sequence[str] | None = None) -> None:
     folder: Path = arguments(__doc__, HERE, given).folder
-    results = Results(rows(folder / "results.csv"), GRID.common)
+    found = rows(folder / "results.csv")
+    results, others = (Results(found, grid.common) for grid in (GRID, CONVOLUTIONS))
     assert all(sum(results.shares(one, "hetgrad")) == BATCH for one in results.regimes())
-    write_tables(folder, [part(results) for part in (weighting, splitting, mechanism)])
+    tables = [part(results) for part in (weighting, splitting, mechanism)]
+    if others.regimes(convolutions=True):
+        tables.append(convolutions(others, [("hetgrad", "static"), ("hetgrad", "ssgd")]))
+    write_tables(folder, tables)
 
 
 if __name__ == "__main__":

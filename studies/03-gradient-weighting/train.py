@@ -22,6 +22,7 @@ METHODS = {
     "hetgrad": lambda _: SynchronousAllReduce(admission=Barrier(), allocation=Static(), weighting=PerSample()),
 }
 GRID = Grid(METHODS, rates=(0.0125, 0.025, 0.05, 0.1, 0.2, 0.4), common=0.1, momentum=0.9)
+CONVOLUTIONS = Grid(METHODS, rates=(0.0125, 0.025, 0.05, 0.1), common=0.05, momentum=0.9)
 SPEEDS = ("1:2", "1:4", "1:8", "1:16", "straggler")
 
 
@@ -32,6 +33,12 @@ def regimes() -> list[Run]:
     return [Run("mlp 10000", num, speeds, data, method="", epochs=4) for num, speeds, data in worlds]
 
 
+def convolutions() -> list[Run]:
+    """Where speeds differ most."""
+    worlds = (("lenet 10000", "shared"), ("lenet 10000", "by speed"), ("cifar10 10000", "shared"))
+    return [Run(workload, 8, "1:16", data, method="", epochs=6) for workload, data in worlds]
+
+
 def main(given: Sequence[str] | None = None) -> None:
     asked = arguments(__doc__, HERE, given, runs=True, data=True)
     runs = Runs(asked.folder / "results.csv", [*asdict(regimes()[0])], FOUND)
@@ -40,6 +47,7 @@ def main(given: Sequence[str] | None = None) -> None:
         replace(GRID, rates=(0.05, 0.1)).fill(runs, small, asked.data_root, seeds=range(2))
     else:
         GRID.fill(runs, regimes(), asked.data_root)
+        CONVOLUTIONS.fill(runs, convolutions(), asked.data_root)
 
 
 if __name__ == "__main__":
