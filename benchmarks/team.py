@@ -37,6 +37,8 @@ CANDIDATES = {
     "dbs_every_20": SpeedProportional(reallocate_every=20, smoothing=0.5, dead_band=0.05),
     "optperf_10_probes": OptPerf(probes=10),
 }
+USUAL = ("dbs", "optperf")
+"""The rules that are compared if none is named."""
 
 
 def epochs(rank: int, rule: str, noise: float, seconds: float) -> dict[str, Any]:
@@ -77,7 +79,7 @@ def ranks(rank: int, arguments: argparse.Namespace) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=len(SPEEDS))
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for _ in range(arguments.turns):
-        for rule in ("even", *arguments.rules):
+        for rule in ("even", *(arguments.rules or USUAL)):
             found[rule].append(epochs(rank, rule, arguments.noise, arguments.seconds))
     if rank == 0:
         bound = sum(SPEEDS) / (len(SPEEDS) * min(SPEEDS))
@@ -98,7 +100,7 @@ def ranks(rank: int, arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rules", nargs="*", default=["dbs", "optperf"], choices=[*CANDIDATES, []], metavar="rule")
+    parser.add_argument("rules", nargs="*", choices=[*CANDIDATES, []], metavar="rule", help=f"if none is given, {' and '.join(USUAL)}")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--noise", type=float, default=0.0)
     parser.add_argument("--seconds", type=float, default=0.01, help="of a sample, on the slowest rank")
