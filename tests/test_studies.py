@@ -209,9 +209,8 @@ def test_a_study_of_a_claim_tunes_every_method_by_the_same_budget(study: Path, l
     """In each regime every method has each rate of the grid with each of the tuning seeds, and five others at the rate that was chosen."""
     training, train = load(study, "training"), load(study, "train")
     found = rows(study / "results.csv")
-    grids = [(train.GRID, False), *([(train.CONVOLUTIONS, True)] if study == WEIGHTED else [])]
 
-    for grid, convolutions in grids:
+    for grid, convolutions in ((train.GRID, False), (train.CONVOLUTIONS, True)):
         results = training.Results(found, grid.common)
         regimes = results.regimes(convolutions=convolutions)
         assert regimes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common import arguments, change, gain, rows, table, write_tables
 from train import GRID, HERE
-from training import WORLD, Results, noise, world
+from training import WORLD, Results, convolutions, noise, world
 
 METHODS = tuple(GRID.methods)
 
@@ -69,16 +69,11 @@ def levels(results: Results) -> str:
 def main(given: Sequence[str] | None = None) -> None:
     folder: Path = arguments(__doc__, HERE, given).folder
     results = Results(rows(folder / "results.csv"), GRID.common)
-    write_tables(
-        folder,
-        [
-            against(results, "dbs_sgd", "asgd"),
-            against(results, "dbs_sgd", "softsync"),
-            weighted(results),
-            mechanism(results),
-            levels(results),
-        ],
-    )
+    tables = [against(results, "dbs_sgd", "asgd"), against(results, "dbs_sgd", "softsync"), weighted(results)]
+    tables += [mechanism(results), levels(results)]
+    if results.regimes(convolutions=True):
+        tables.append(convolutions(results, [("dbs_sgd", "asgd"), ("dbs_sgd", "softsync")]))
+    write_tables(folder, tables)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/bin/sh
-# About 25 minutes on one core, with MNIST/raw in the folder data of the repository, or --data-root FOLDER. Stopped and started again, it goes on:
+# About two hours on one core, with MNIST/raw and CIFAR-10 in the folder data of the repository, or --data-root FOLDER. Stopped and started again, it goes on:
 # results.csv keeps every run that is complete. From nothing: rm results.csv
 # --quick takes 30 seconds: digits in the place of MNIST, two regimes, two rates, two seeds, into runs/studies/01-dynamic-batch-size.
 set -eu

@@ -23,6 +23,8 @@ METHODS = {
     "dbs_sgd weighted": lambda _: ParameterServer(admission=EveryGradient(), allocation=SpeedProportional(), weighting=PerSample()),
 }
 GRID = Grid(METHODS, rates=(0.00625, 0.0125, 0.025, 0.05, 0.1, 0.2), common=0.025, momentum=0.0)
+PAPERS = {name: METHODS[name] for name in ("asgd", "softsync", "dbs_sgd")}
+CONVOLUTIONS = replace(GRID, methods=PAPERS)
 
 
 def regimes() -> list[Run]:
@@ -34,6 +36,13 @@ def regimes() -> list[Run]:
     return [*(Run("mlp 10000", num, speeds, data, method="", epochs=2) for num, speeds, data in worlds), *longer]
 
 
+def convolutions() -> list[Run]:
+    """Where DBS-SGD loses most and where it gains most."""
+    worlds = (("1:20", "shared"), ("half 1:20", "by speed"))
+    models = (("lenet 10000", 4), ("cifar10 10000", 6))
+    return [Run(workload, 8, speeds, data, method="", epochs=epochs) for (workload, epochs), (speeds, data) in product(models, worlds)]
+
+
 def main(given: Sequence[str] | None = None) -> None:
     asked = arguments(__doc__, HERE, given, runs=True, data=True)
     runs = Runs(asked.folder / "results.csv", [*asdict(regimes()[0])], FOUND)
@@ -42,6 +51,7 @@ def main(given: Sequence[str] | None = None) -> None:
         replace(GRID, rates=(0.025, 0.1)).fill(runs, small, asked.data_root, seeds=range(2))
     else:
         GRID.fill(runs, regimes(), asked.data_root)
+        CONVOLUTIONS.fill(runs, convolutions(), asked.data_root)
 
 
 if __name__ == "__main__":
