@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 from worlds import composed, exit_status
 
+from hetsim.checkpoints import saver
 from hetsim.cli import compositions, job, launchers
 from hetsim.cli.devices import resolved
 from hetsim.cli.errors import sentence
@@ -30,6 +31,7 @@ from hetsim.cli.search.command import main as search_main
 from hetsim.cli.table import main as table_main
 from hetsim.results.identity import folder_name, identity_of, typed_overrides
 from hetsim.results.keys import ADDED, TOP, with_added, without_added
+from hetsim.runtime.checkpointing import STOPPED, Due
 
 pytestmark = pytest.mark.slow
 
@@ -320,3 +322,29 @@ def test_a_key_that_was_added_counts_where_it_changes_a_run(choices: tuple[str, 
     for group, key in added:
         changed = {**entries, key: 7} if group == TOP else {**entries, group: {**entries[group], key: 7}}
         assert identity_of(changed) != identity_of(entries)
+
+
+def test_a_saved_run_of_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is the run that was never stopped; one whose words are others begins anew."""
+    words = ("workload=quadratic", "workload.num_parameters=4", "method=ssgd", "budget.epochs=null", "pictures=false", "seed=0,1")
+    typed = ("-m", *words, "checkpoint.every_updates=4", f"hydra.sweep.dir={tmp_path / 'sweep'}")
+    begun: list[int] = []
+
+    class Asked(Due):
+        def __call__(self, version: int) -> bool:
+            begun.append(version)
+            if version == 6 and asking:
+                self.stop.ask()
+            return super().__call__(version)
+
+    monkeypatch.setattr(saver, "Due", Asked)
+    asking = True
+    assert command(monkeypatch, *typed, "budget.updates=9") == STOPPED
+    asking, begun = False, []
+    assert command(monkeypatch, *typed, "budget.updates=9") == 0
+
+    assert (min(begun), begun.count(1), begun.count(7)) == (1, begun.count(9) // 2, begun.count(9))
+    assert command(monkeypatch, "-m", *words, f"hydra.sweep.dir={tmp_path / 'whole'}", "budget.updates=9") == 0
+    curves = [sorted(path.read_text() for path in (tmp_path / name).glob("*/curve.csv")) for name in ("sweep", "whole")]
+    assert len(curves[0]) == 2
+    assert curves[0] == curves[1]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetsim import checks
-from hetsim.checkpoints.folder import ROWS, place, rows_path
+from hetsim.checkpoints.folder import ROWS, files, place, rows_path
 from hetsim.coordination.state import State
 from hetsim.runtime.files import named_in_errors, unfinished
 from hetsim.runtime.trace import Trace, as_table
@@ -41,9 +41,15 @@ class SavedTrace(Trace):
             return tuple(self.parts)
         self.flush()
         assert self._written is not None
-        path = rows_path(self.folder, 1 + max([int(name[5:17]) for name in self.parts], default=0))
+        names = {
+            *self.parts,
+            *(path.name for path in files(self.folder) if ROWS.fullmatch(path.name)),
+        }  # an older checkpoint may need its own
+        path = rows_path(self.folder, 1 + max((int(name[5:17]) for name in names), default=0))
         with named_in_errors(path):
             self._writer.close()
+            self._written.flush()
+            os.fsync(self._written.fileno())
             self._written.close()
             os.replace(unfinished(self._path), path)
         self._writer = None

@@ -17,6 +17,21 @@ from hetsim.runtime.rank import Checkpoint
 from hetsim.runtime.trace import Trace
 
 
+def check_replaceable(run: Path) -> None:
+    """ValueError with one sentence if the folder has the checkpoints of a run that has not ended, as it may have taken days."""
+    found = [path for path in folder.files(run) if folder.FILE.fullmatch(path.name)]
+    if found and not (run / "summary.json").exists():
+        raise ValueError(
+            f"{folder.place(run)} has the checkpoints of a run that has not ended, which this one would replace: let that one go on with "
+            f"{goes_on(run)}, or remove them, or take another folder for this run"
+        )
+
+
+def goes_on(run: Path) -> str:
+    """The command that lets a run go on, in quotation marks."""
+    return f"'hetsim resume={shlex.quote(str(run))}'"
+
+
 class Saver:
     """Keeps the newest checkpoints of a run in its folder; `due(version)` says whether one is due.
 
@@ -34,11 +49,13 @@ class Saver:
         self.stop = stop
         self.due = Due(settings, clock, stop)
         self._kept: list[tuple[Path, list[Path]]] = []
+        if folder.place(run).is_symlink():
+            raise ValueError(f"{folder.place(run)} is a link, and would be written through: remove it, or take another folder for the run")
         if resumed is not None and resumed.parent.resolve() == folder.place(run).resolve():
             rows = [path for path in folder.files(run) if folder.ROWS.fullmatch(path.name)]
             self._kept.append((folder.path_of(run, int(resumed.name[:12])), rows))
-        if folder.place(run).is_symlink():
-            raise ValueError(f"{folder.place(run)} is a link, and would be written through: remove it, or take another folder for the run")
+        else:
+            check_replaceable(run)
         with named_in_errors(folder.place(run)):
             folder.place(run).mkdir(parents=True, exist_ok=True)
 
@@ -56,5 +73,4 @@ class Saver:
 
     def sentence(self, last: State, seconds: float) -> str:
         """What a user reads when the run has stopped."""
-        command = f"hetsim resume={shlex.quote(str(self.run))}"
-        return f"stopped at version {last.version}, at {seconds:.6g} s of its clock: '{command}' lets it go on"
+        return f"stopped at version {last.version}, at {seconds:.6g} s of its clock: {goes_on(self.run)} lets it go on"

@@ -96,7 +96,7 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
         with folder_lock(folder) if first_rank() else contextlib.nullcontext():  # a launcher's ranks share the folder
             summary = finished_summary(folder, identity(*entries_of(config)))
             already = summary is not None
-            summary = start(config, folder, typed) if summary is None else summary
+            summary = start(config, folder, typed, goes_on=True) if summary is None else summary
     except Exception as error:
         if settings.verbose is True:
             show_traceback(hide=partial(hidden, config=config))

@@ -11,12 +11,14 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from hetsim.checkpoints.file import read
+from hetsim.checkpoints.folder import newest
 from hetsim.cli.build import build_experiment, refuse_unread_rates
 from hetsim.cli.devices import resolved
 from hetsim.cli.entries import entries_of, identity
 from hetsim.cli.environment import check_shown
 from hetsim.cli.yaml_text import as_yaml
-from hetsim.results.identity import config_header
+from hetsim.results.identity import config_header, identity_in
 from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment
 
@@ -27,20 +29,34 @@ Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
 
 
 def start(
-    config: DictConfig, folder: Path, typed: Sequence[str], lock: Lock | None = None, watch: Callable[[Point], None] | None = None
-) -> dict[str, Any] | None:
+    config: DictConfig, folder: Path, typed: Sequence[str], lock: Lock | None = None, watch: Callable[[Point], None] | None = None,
+    *, goes_on: bool = False,
+) -> dict[str, Any] | None:  # fmt: skip
     """The summary of the run; None in a process that does not lead it. Of a launcher's processes, which share the folder, one locks it.
 
-    `watch` is called with each evaluation of a simulated run, and may raise what ends it.
+    `watch` is called with each evaluation of a simulated run, and may raise what ends it. With `goes_on` the run goes on from a checkpoint
+    of its own, if the folder has one.
     """
     refuse_unread_rates(config, typed)
     made, backend = build_experiment(config)
     written, environment = entries_of(config)
     check_download(made, typed, environment)
     check_shown(environment)
-    text = config_header(identity(written, environment), typed, environment) + as_yaml(resolved(written))
+    its = identity(written, environment)
+    text = config_header(its, typed, environment) + as_yaml(resolved(written))
+    if goes_on:
+        made = dataclasses.replace(made, resume=saved_by(folder, its))
     with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
         return backend.run(made if watch is None else dataclasses.replace(made, watch=watch), folder, text)
+
+
+def saved_by(folder: Path, identity: str) -> Path | None:
+    """The newest checkpoint in a folder, if it is of a run of this identity."""
+    with contextlib.suppress(ValueError):
+        path = newest(folder)
+        if identity_in(read(path)[0]["config"]) == identity:
+            return path
+    return None
 
 
 def check_download(made: Experiment, typed: Sequence[str], environment: Collection[str]) -> None:

@@ -107,6 +107,10 @@ class ParameterServer(Coordination):
         )
         for rank in plan.absent:
             state, _ = self.worker_left(state, rank)
+        if self.admission.group_size(plan.num_workers) == plan.num_workers:
+            for rank in sorted(active):  # whoever asks first, so that the sums and residuals of a synchronous run are always the same
+                if (batch := self.next_range(plan, state, outstanding, rank)).samples:
+                    holding[rank] = Holding(batch, state.weights, state.version)
         going, ended = True, False
         while active or (going and not ended and outstanding.has_next(plan)):
             try:

@@ -20,6 +20,7 @@ from hetsim.dist.reduction import Library
 from hetsim.dist.settings import Settings
 from hetsim.dist.transport import Transport
 from hetsim.effects import PeerLost
+from hetsim.errors import RunStopped
 from hetsim.results.summary import write_summary
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.metrics import RankActivity
@@ -94,22 +95,29 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[
     return Results(lateness, devices, caps, states)
 
 
-def close(run: RankRun, trace: Trace) -> None:
-    """On the leader: close all recorders, and this trace of all ranks; across hosts the leader's own rows are a part of it."""
-    run.close()
+def close(run: RankRun, trace: Trace, states: dict[int, bytes], activity: Sequence[RankActivity], *, stopped: bool) -> None:
+    """On the leader: close all recorders and this trace of all ranks, and write the last checkpoint, if the run is saved.
+
+    In the checkpoint each worker has done this. Raises RunStopped for a run that was asked to stop. Its learning curve is evaluated when it
+    goes on, as that may take longer than whoever has sent the signal waits.
+    """
+    if not stopped:
+        run.close()
     if isinstance(run.trace, TracePart):
-        append_received(trace, run.trace.pieces(), rank=run.rank, change=run.clocks.change(run.rank))
+        rows = iter(run.trace.drain()) if stopped else run.trace.pieces()
+        append_received(trace, rows, rank=run.rank, change=run.clocks.change(run.rank))
+    if not stopped:
         trace.close()
-
-
-def write_last(run: RankRun, states: dict[int, bytes], activity: Sequence[RankActivity]) -> None:
-    """On the leader: write the checkpoint of the run as it has ended, in which each worker has done this."""
-    assert run.saving is not None
-    assert run.history is not None
-    run.saving.write_last(
-        run.history.last, run.state, states,
-        num_gradients=run.num_gradients(), seconds=run.metrics.applied.seconds, progress=run.progress_at_end, activity=activity,
-    )  # fmt: skip
+    if run.saving is not None:
+        assert run.saving.saver is not None
+        assert run.history is not None
+        last, seconds = run.history.last, run.metrics.applied.seconds
+        run.saving.write_last(
+            last, run.state, states,
+            num_gradients=run.num_gradients(), seconds=seconds, progress=run.progress_at_end, activity=activity,
+        )  # fmt: skip
+        if stopped:
+            raise RunStopped(run.saving.saver.sentence(last, seconds))
 
 
 def summarised(

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -68,7 +67,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     first = [prepared(rank, 0, schedule.joins.get(rank)) for rank in range(experiment.num_ranks)]
     children = [child for child, _ in first]
     with contextlib.chdir(Path(__file__).parent):  # it imports PyTorch, see hetsim.libraries; its children go back
-        _without_interrupts(forkserver.ensure_running)
+        _without_signals(forkserver.ensure_running)
     try:
         with _no_main():
             started = _start([keeper.process, *(child.process for child in children)])
@@ -81,7 +80,12 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
             experiment, children, keeper, start=start, elastic=elastic, schedule=schedule, lost_after=settings.lost_after_seconds
         )
         leader = children[experiment.leader].process.pid
-        with StopRequest().by_signals(partial(os.kill, leader, signal.SIGUSR1)) if saves else contextlib.nullcontext():
+
+        def pass_on() -> None:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(leader, signal.SIGUSR1)
+
+        with StopRequest().by_signals(pass_on) if saves else contextlib.nullcontext():
             return supervision.outcome()
     except BaseException:
         _end([child.process for child in children], [child.pipe for child in children], kill=saves)
@@ -150,10 +154,13 @@ def _no_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _without_interrupts(start: Callable[[], None]) -> None:
-    """Call `start` with SIGINT blocked: the processes that it starts ignore Ctrl-C, and the parent ends them."""
-    resource_tracker.ensure_running()  # it would unblock the signal if `start` started it
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _without_signals(start: Callable[[], None]) -> None:
+    """Call `start` with two signals blocked in the processes that it starts.
+
+    They ignore Ctrl-C, and the parent ends them; and what asks a rank to stop waits until it has a handler for it.
+    """
+    resource_tracker.ensure_running()  # it would unblock the signals if `start` started it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGUSR1})
     try:
         start()
     finally:

@@ -7,9 +7,9 @@ import itertools
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,7 +26,7 @@ from hetsim.dist.clocks import Clocks, clock_id
 from hetsim.dist.elastic import ElasticRun
 from hetsim.dist.faults import Schedule, is_elastic
 from hetsim.dist.group import Group
-from hetsim.dist.handed_in import close, collect_results, send_results, summarised, write_last
+from hetsim.dist.handed_in import close, collect_results, send_results, summarised
 from hetsim.dist.keeper import failed_key
 from hetsim.dist.launched import Launched
 from hetsim.dist.membership import Membership, failed_elsewhere
@@ -56,8 +56,8 @@ from hetsim.workloads.task import Task
 
 _runs = itertools.count()
 ALL_LOADED = "all loaded"
-LOADING_POLL = timedelta(seconds=0.5)
-"""Between two looks whether a rank has failed to load its data."""
+LOADING_POLL = (0.01, 0.5)
+"""Seconds between two looks whether all ranks have loaded their data, or one has failed: at first, and at most, as each look doubles it."""
 STOPPED = "stopped"
 """Where the leader says, when its program has ended, whether the run was asked to stop."""
 
@@ -87,12 +87,14 @@ def join(experiment: Experiment, folder: Path, config: str, settings: Settings, 
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; the launcher ends the other processes
 
     try:
-        with leading(folder) if here.rank == experiment.leader else contextlib.nullcontext():
+        with leading(folder) if here.rank == experiment.leader else contextlib.nullcontext(), stop_of(experiment) as stop:
             if elastic:
                 started = Started(here.rank, 0, tuple(range(experiment.num_ranks)), None, here.port, True)
                 connect = partial(client_of_run, here, number)
-                return take_part_elastically(experiment, folder, config, settings, cap, started=started, connect=connect, report=report)
-            return take_part(experiment, folder, config, settings, cap, rank=here.rank, store=store, report=report)
+                return take_part_elastically(
+                    experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report
+                )
+            return take_part(experiment, folder, config, settings, cap, rank=here.rank, store=store, stop=stop, report=report)
     except PeerLost as error:
         raise RunFailed(str(error)) from error
     except dist.DistError as error:
@@ -122,10 +124,14 @@ def child(experiment: Experiment, folder: Path, config: str, settings: Settings,
         return dist.TCPStore("127.0.0.1", started.port, None, False, RENDEZVOUS_TIMEOUT)  # type: ignore[attr-defined]
 
     try:
-        if started.elastic:
-            summary = take_part_elastically(experiment, folder, config, settings, cap, started=started, connect=connect, report=report)
-        else:
-            summary = take_part(experiment, folder, config, settings, cap, rank=rank, store=connect(), report=report)
+        with stop_of(experiment) as stop:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # which this process was started with
+            if started.elastic:
+                summary = take_part_elastically(
+                    experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report
+                )
+            else:
+                summary = take_part(experiment, folder, config, settings, cap, rank=rank, store=connect(), stop=stop, report=report)
     except RunStopped as stopped:
         sender.send((0, stopped if rank == experiment.leader else None))
     except ValueError as error:
@@ -148,8 +154,9 @@ def child(experiment: Experiment, folder: Path, config: str, settings: Settings,
 
 
 def take_part(
-    experiment: Experiment, folder: Path, config: str, settings: Settings, cap: Uncapped, *, rank: int, store: Any, report: Report
-) -> dict[str, Any] | None:
+    experiment: Experiment, folder: Path, config: str, settings: Settings, cap: Uncapped, *,
+    rank: int, store: Any, stop: StopRequest, report: Report,
+) -> dict[str, Any] | None:  # fmt: skip
     """Connect to the other ranks, run this rank's program, and on the leader write the run's files. Returns the summary there.
 
     What is measured before the run is capped as the run is; the connection is not, whose threads only move messages.
@@ -158,7 +165,7 @@ def take_part(
     reduce_timer_slack()
     os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
     task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
-    leads, saves, stop = rank == experiment.leader, experiment.checkpoint.enabled, StopRequest()
+    leads, saves = rank == experiment.leader, experiment.checkpoint.enabled
     pace = Pace(settings.emulate)
     checkpoint = resumed(experiment, task, optimizers)
     with contextlib.closing(task), run_folder(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
@@ -178,7 +185,7 @@ def take_part(
                     clocks=clocks, uncapped=cap.lifted, micro_batch=settings.micro_batch,
                     checkpoint=checkpoint, saver=saver,
                 )  # fmt: skip
-                with stopping(store, stop, leads=leads) if saves else contextlib.nullcontext():
+                with StopWatch(store, stop, leads=leads) if saves else contextlib.nullcontext():
                     run.run(store, report)
             results = None
             if leads:
@@ -190,11 +197,7 @@ def take_part(
             if stopped:
                 raise RunStopped
             return None
-        close(run, whole)
-        if saver is not None:
-            write_last(run, results.states, run.metrics.activity)
-            if stopped:
-                raise RunStopped(saver.sentence(run.outcome.last, run.metrics.applied.seconds))
+        close(run, whole, results.states, run.metrics.activity, stopped=stopped)
         return summarised(run, folder, settings, results, gpus=gpus, library=library, begun=begun)
 
 
@@ -216,7 +219,7 @@ def resumed(experiment: Experiment, task: Task, optimizers: Optimizers) -> Check
 
 def take_part_elastically(
     experiment: Experiment, folder: Path, config: str, settings: Settings, cap: Uncapped, *,
-    started: Started, connect: Callable[[], Any], report: Report,
+    started: Started, connect: Callable[[], Any], stop: StopRequest, report: Report,
 ) -> dict[str, Any] | None:  # fmt: skip
     """As `take_part`, in a run that goes on when a rank is lost; also of a rank that comes back, or joins late."""
     begun = clock()
@@ -230,7 +233,7 @@ def take_part_elastically(
     )  # fmt: skip
     clocks = Clocks.shared(experiment.num_ranks, leader=leader)
     task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
-    saves, stop, checkpoint, everyone = experiment.checkpoint.enabled, StopRequest(), None, None
+    saves, checkpoint, everyone = experiment.checkpoint.enabled, None, None
     in_folder = run_folder(folder, config) if leads else contextlib.nullcontext()
     with membership, contextlib.closing(task), in_folder, contextlib.ExitStack() as traces:
         if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
@@ -248,7 +251,7 @@ def take_part_elastically(
                 checkpoint=checkpoint, saver=saver, clocks=clocks,
             )  # fmt: skip
             store = connect()
-            with stopping(store, stop, leads=leads) if saves else contextlib.nullcontext():
+            with StopWatch(store, stop, leads=leads) if saves else contextlib.nullcontext():
                 run.run(store, report)
         stopped = False
         if not leads:
@@ -261,13 +264,7 @@ def take_part_elastically(
             stopped = can_go_on(run)
             store.set(STOPPED, str(int(stopped)))
         results = collect_results(run, whole, cap, run.sources)
-        done = run.record_absences()
-        close(run, whole)
-        if saver is not None:
-            assert run.saving is not None
-            write_last(run, results.states, done)
-            if stopped:
-                raise RunStopped(saver.sentence(run.outcome.last, run.metrics.applied.seconds))
+        close(run, whole, results.states, run.record_absences(), stopped=stopped)
         losses = membership.ledger.as_numbers(run.began)
         return summarised(run, folder, settings, results, gpus=[0.0] * experiment.num_ranks, library="gloo", begun=begun, losses=losses)
 
@@ -301,19 +298,24 @@ def wait_for_all(store: Any, num_ranks: int) -> None:
     """
     if store.add("loaded", 1) == num_ranks:
         store.set(ALL_LOADED, "")
-    while True:
-        with contextlib.suppress(dist.DistStoreError):  # not yet
-            store.wait([ALL_LOADED], LOADING_POLL)
-            return
+    pause, longest = LOADING_POLL
+    while not store.check([ALL_LOADED]):  # `wait` with a timeout would have c10d write warnings at each
         if any(store.check([failed_key(rank)]) for rank in range(num_ranks)):
             raise failed_elsewhere()
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
 
 
 @contextlib.contextmanager
-def stopping(store: Any, stop: StopRequest, *, leads: bool) -> Iterator[None]:
-    """While this lasts, a signal to any of the processes asks the leader to stop the run."""
-    with stop.by_signals(again=True), StopWatch(store, stop, leads=leads):
-        yield
+def stop_of(experiment: Experiment) -> Iterator[StopRequest]:
+    """Whether the run is asked to stop, if it is saved: until this ends, by a signal to this process.
+
+    It begins before the data are loaded and ends after the last evaluation, as a signal may come at any time: before the first version it
+    stops the run there, after the last one it changes nothing.
+    """
+    stop = StopRequest()
+    with stop.by_signals(again=True) if experiment.checkpoint.enabled else contextlib.nullcontext():
+        yield stop
 
 
 def gpus_of(transport: Transport, device: Device) -> list[float]:

@@ -257,5 +257,6 @@ def check_same_task(losses: Sequence[Sequence[float]], workload: str) -> None:
         if not (math.isclose(first, loss, rel_tol=SAME_LOSS) or (math.isnan(first) and math.isnan(loss))):
             raise ValueError(
                 f"workload={workload} differs by rank: the same samples at the first weights have a loss of {first:g} on rank 0 "
-                f"and of {loss:g} on rank {rank}: give the same files to all, and a seed to all that the model and the data draw"
+                f"and of {loss:g} on rank {rank}: give the same files to all, of a run that goes on its checkpoints "
+                "too, and a seed to all that the model and the data draw"
             )

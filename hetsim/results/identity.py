@@ -93,3 +93,9 @@ def finished_summary(run: Path, identity: str) -> dict[str, Any] | None:
     with contextlib.suppress(ValueError):
         return read_summary(run) if _head(run)[:1] == [IDENTITY + identity] else None
     return None
+
+
+def identity_in(config: str) -> str | None:
+    """The identity in the first line of a run's config, if it has one."""
+    first = config.partition("\n")[0]
+    return first.removeprefix(IDENTITY) if first.startswith(IDENTITY) else None

@@ -48,9 +48,13 @@ class Simulator(Backend):
             return self._run(experiment, folder, config)
 
     def _run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
+        stop = StopRequest()
+        with stop.by_signals() if experiment.checkpoint.enabled else nullcontext():
+            return self._run_until(stop, experiment, folder, config)
+
+    def _run_until(self, stop: StopRequest, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         begun = perf_counter()
         task, optimizers = experiment.load()
-        stop = StopRequest()
         saves = experiment.checkpoint.enabled
         checkpoint = None
         if experiment.resume is not None:
@@ -60,7 +64,6 @@ class Simulator(Backend):
             closing(task),
             run_folder(folder, config),
             (SavedTrace if saves else Trace)(folder, experiment.trace) as trace,
-            stop.by_signals() if saves else nullcontext(),
         ):
             saver = None
             if saves:

@@ -15,6 +15,7 @@ from test_every_method import short
 from worlds import NO_NETWORK, UNEVEN, cluster, experiment, node, tiles
 
 from hetsim.checkpoints import saver
+from hetsim.checkpoints.folder import newest
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.delayed_all_reduce import DelayedAllReduce
 from hetsim.coordination.local_steps import LocalSteps
@@ -57,6 +58,18 @@ def compared(summary: dict[str, Any]) -> dict[str, Any]:
     return {**summary, "wall_seconds": 0, "weight_shares": [round(share, 12) for share in weights]}
 
 
+def stop_at(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, ask a run to stop when it is at this version."""
+
+    class Asked(Due):
+        def __call__(self, at: int) -> bool:
+            if at == version:
+                self.stop.ask()
+            return super().__call__(at)
+
+    monkeypatch.setattr(saver, "Due", Asked)
+
+
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_a_synchronous_run_goes_on_bit_equal(name: str, tmp_path: Path) -> None:
     """Weights, learning curve, summary and trace, to the last bit, with noise, momentum and shares that move."""
@@ -76,17 +89,10 @@ def test_a_synchronous_run_goes_on_bit_equal(name: str, tmp_path: Path) -> None:
 def test_a_run_that_is_asked_to_stop_at_its_last_version_has_ended(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version before, it stops, and can go on."""
 
-    class Asked(Due):
-        def __call__(self, version: int) -> bool:
-            if version == at:
-                self.stop.ask()
-            return super().__call__(version)
-
-    monkeypatch.setattr(saver, "Due", Asked)
-    at = 6
+    stop_at(6, monkeypatch)
     with pytest.raises(RunStopped, match="stopped at version 6"):
         run(made(name, HALF), tmp_path / "stopped")
-    at = 7
+    stop_at(7, monkeypatch)
 
     assert run(made(name, HALF), tmp_path / "ended")["num_updates"] == 7
 
@@ -203,3 +209,40 @@ def test_more_or_fewer_workers_hand_out_each_position_once(name: str, num_worker
     summary = run(whole, tmp_path / "rest", resume=tmp_path)
     assert (summary["num_samples"], len(summary["per_worker"])) == (2000, num_workers)
     assert tiles(before.batches + after.batches, 2000)
+
+
+def test_a_checkpoint_that_stays_keeps_its_part_of_the_trace(tmp_path: Path) -> None:
+    """Also where the run goes on in the same folder with another number of workers, whose trace begins anew."""
+
+    def described(count: int, updates: int) -> Experiment:
+        keys = {**SAVED, "workload": {"num_parameters": 6, "num_samples": 90}, "batch_size": 30}
+        return experiment(
+            "method=ssgd", "workload=quadratic", cluster=cluster(node(1e-3, count=count)), budget={"updates": updates}, **keys
+        )
+
+    run(described(3, 12), tmp_path / "run")
+    run(described(2, 14), tmp_path / "run", resume=tmp_path / "run")
+    newest(tmp_path / "run").unlink()
+    run(described(3, 16), tmp_path / "run", resume=tmp_path / "run")
+
+    commits = [row["version"] for row in parquet.read_table(tmp_path / "run" / "trace.parquet").to_pylist() if row["kind"] == "commit"]
+    assert sorted(set(commits)) == list(range(1, 17))
+
+
+def test_the_checkpoints_of_a_run_that_has_not_ended_are_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a run that begins in its folder, or goes on there from elsewhere; those of one that has ended are, as all of its files."""
+    run(made("ssgd", HALF), tmp_path / "ended")
+    run(made("ssgd", HALF), tmp_path / "ended")
+    stop_at(5, monkeypatch)
+    with pytest.raises(RunStopped):
+        run(made("ssgd", HALF), tmp_path / "stopped")
+    before = newest(tmp_path / "stopped").read_bytes()
+
+    for resume in (None, tmp_path / "ended"):
+        with pytest.raises(
+            ValueError, match=r"has the checkpoints of a run that has not ended, .* let that one go on with 'hetsim resume="
+        ):
+            run(made("ssgd", WHOLE), tmp_path / "stopped", resume=resume)
+
+    assert newest(tmp_path / "stopped").read_bytes() == before
+    assert run(made("ssgd", HALF), tmp_path / "stopped", resume=tmp_path / "stopped")["num_updates"] == 7

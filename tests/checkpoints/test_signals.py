@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import hetsim
-from hetsim.checkpoints.file import read
 from hetsim.checkpoints.folder import newest
+from hetsim.errors import RunFailed
 from hetsim.runtime.checkpointing import STOPPED, StopRequest
 
 pytestmark = pytest.mark.slow
@@ -66,20 +68,53 @@ def test_a_run_that_is_asked_to_stop_can_go_on(
     assert run.summary["num_updates"] == version + 20
 
 
-def test_a_real_run_goes_on_bit_equal(tmp_path: Path) -> None:
-    """Real ranks, stopped by a budget and gone on with: the weights and losses of the simulated run that never stopped."""
-    words = ("workload=quadratic", "workload.num_parameters=20", "method=diloco", "coordination.period=2", TWO)
-    more = ("batch_size=32", "pictures=false", "budget.epochs=null", "checkpoint.every_updates=3", "backend.emulate=none")
-    hetsim.run(*words, *more, "backend=dist", "budget.updates=5", folder=tmp_path / "half")
-    rest = hetsim.run(f"resume={tmp_path / 'half'}", "budget.updates=9", folder=tmp_path / "rest")
-    whole = hetsim.run(*words, *more[:-1], "budget.updates=9", folder=tmp_path / "whole")
+SYNCHRONOUS = {
+    "all-reduce": ("method=ssgd", "optimizer.momentum=0.9"),
+    "local steps": ("method=diloco", "coordination.period=2"),
+    "server": ("method=ssgd", "coordination=parameter_server", "compression=two_bit", "compression.threshold=0.05"),
+}
 
-    (one, other) = (read(newest(tmp_path / name))[1] for name in ("rest", "whole"))
-    assert [(row["version"], row["train_loss"]) for row in rest.curve().to_pylist()] == [
-        (row["version"], row["train_loss"]) for row in whole.curve().to_pylist()
-    ]
-    assert rest.summary["num_updates"] == 9
-    assert any(torch.equal(tensor, its) for tensor in one.values() for its in other.values())
+
+@pytest.mark.parametrize("words", SYNCHRONOUS.values(), ids=SYNCHRONOUS)
+def test_a_real_run_goes_on_bit_equal(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Real ranks, stopped by a budget and gone on with: the weights and losses of the simulated run that never stopped."""
+    words = (*words, "workload=quadratic", "workload.num_parameters=20", TWO)
+    more = ("batch_size=32", "pictures=false", "budget.epochs=null", "checkpoint.every_updates=3", "save_weights=final")
+    hetsim.run(*words, *more, "backend=dist", "backend.emulate=none", "budget.updates=5", folder=tmp_path / "half")
+    rest = hetsim.run(f"resume={tmp_path / 'half'}", "budget.updates=9", folder=tmp_path / "rest")
+    whole = hetsim.run(*words, *more, "budget.updates=9", folder=tmp_path / "whole")
+
+    one, other = (load_file(tmp_path / name / "weights.safetensors") for name in ("rest", "whole"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    losses = [[(row["version"], row["train_loss"]) for row in run.curve().to_pylist()] for run in (rest, whole)]
+    assert losses[0] == losses[1]
+    assert (rest.summary["backend"], rest.summary["num_updates"]) == ("dist", 9)
+
+
+@pytest.mark.parametrize("method", ["ssgd", "asgd", "diloco"])
+def test_a_real_run_goes_on_with_another_number_of_workers(method: str, tmp_path: Path) -> None:
+    """No sample of its epochs is lost or repeated: they are counted once, and none is discarded."""
+    words = ("workload=quadratic", "workload.num_parameters=20", "workload.num_samples=512", f"method={method}", TWO)
+    more = ("batch_size=32", "pictures=false", "checkpoint.every_updates=3", "backend=dist", "backend.emulate=none")
+    hetsim.run(*words, *more, "budget.epochs=1", folder=tmp_path / "half")
+
+    rest = hetsim.run(f"resume={tmp_path / 'half'}", "budget.epochs=3", TWO.replace("count: 2", "count: 3"), folder=tmp_path / "rest")
+
+    assert len(rest.summary["per_worker"]) == 3
+    assert rest.summary["num_samples"] + rest.summary["num_samples_discarded"] == 3 * 512
+    assert all(worker["iterations"] for worker in rest.summary["per_worker"])
+
+
+def test_a_real_run_fails_at_a_gradient_that_is_not_finite_if_it_is_to(tmp_path: Path) -> None:
+    """With one sentence, and no process or file is left."""
+    words = ("workload=quadratic", "workload.num_parameters=20", "method=ssgd", "learning_rate=1e30", "budget.epochs=9", TWO)
+
+    with pytest.raises(RunFailed, match=r"rank \d.* not finite"):
+        hetsim.run(*words, "backend=dist", "backend.emulate=none", "nonfinite=fail", folder=tmp_path / "run")
+
+    assert not (tmp_path / "run").exists()
+    assert not active_children()
 
 
 def test_a_second_signal_does_what_it_did_before() -> None:

@@ -13,8 +13,8 @@ from worlds import UNEVEN, Run, cluster, experiment, node, simulate, tiles
 
 from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.coordination.plan import Plan
-from hetsim.effects import Batch, Node, Receive
-from hetsim.policies.admission import Admission, BoundedStaleness, Decision
+from hetsim.effects import Batch, Node, PeerLost, Receive
+from hetsim.policies.admission import Admission, Barrier, BoundedStaleness, Decision
 from hetsim.runtime.experiment import Experiment
 
 ADMISSIONS: dict[str, dict[str, Any]] = {
@@ -139,6 +139,28 @@ def test_who_is_held_back_goes_home_at_the_last_commit():
         ("send", 2, None, home),
     ]
     assert finished(program, None)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)], ids=str)
+def test_behind_a_barrier_the_first_ranges_go_by_rank(order: tuple[int, ...]) -> None:
+    """Not by who asks first, which in real processes is chance. The range of one that is lost before it asks is for the next that asks."""
+    plan = Plan(num_workers=3, batch_size=6, num_positions=12)
+    coordination = ParameterServer(**PLAIN, admission=Barrier())
+    program = coordination.program(Node(3, 3), plan, coordination.initial(plan, 10.0))
+    program.send(None)
+
+    handed = {}
+    for rank in order:
+        sent = program.send(ready(rank))
+        handed[sent.to] = sent.header["batch"]
+        program.send(None)
+
+    assert handed == {0: Batch(0, 2), 1: Batch(2, 2), 2: Batch(4, 2)}
+
+    program = coordination.program(Node(3, 3), plan, coordination.initial(plan, 10.0))
+    program.send(None)
+    program.throw(PeerLost.of(1))
+    assert program.send(ready(2)).header["batch"] == Batch(2, 2)
 
 
 @EVERY_ADMISSION

@@ -31,6 +31,9 @@ from hetsim.workloads.device import Device
 from hetsim.workloads.quadratic import Quadratic
 from hetsim.workloads.task import Task
 
+LIMIT_SECONDS = 120
+"""After which a run counts as one that hangs."""
+
 
 def kill() -> None:
     """As the kernel does when memory is short."""
@@ -243,11 +246,28 @@ def survive(
     backend = Processes(emulate=emulate, heartbeat_seconds=beat, lost_after_seconds=lost_after)  # type: ignore[arg-type]
     backend.check(hurt)
     begun = time.monotonic()
-    summary = backend.run(hurt, folder / "run", "")
+    with within(LIMIT_SECONDS):
+        summary = backend.run(hurt, folder / "run", "")
     assert summary is not None
     seconds = time.monotonic() - begun
     assert not active_children()
     return survived(summary, folder, seconds)
+
+
+@contextlib.contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """TimeoutError, which ends the processes of a run that hangs, if the block takes longer. In the main thread."""
+
+    def expired(*_: object) -> None:
+        raise TimeoutError(f"it has not ended after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def survived(summary: dict[str, Any], folder: Path, seconds: float) -> Survived:

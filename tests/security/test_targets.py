@@ -53,7 +53,7 @@ OBJECTS = {
     "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.LambdaLR, lr_lambda: SHELL}": "schedule.lr_lambda._target_ is not",
     "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.ChainedScheduler, schedulers: [SHELL]}": "schedulers[0]._target_=os.sys",
     "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.StepLR, step_size: [SHELL]}": "schedule.step_size[0]._target_ is not",
-    "coordination: {_target_: hetsim.dist.launch._without_interrupts, start: x}": "coordination._target_=hetsim.dist.launch._without_int",
+    "coordination: {_target_: hetsim.dist.launch._without_signals, start: x}": "coordination._target_=hetsim.dist.launch._without_sig",
     "backend: {_target_: hetsim.dist.launch.launch}": "backend._target_=hetsim.dist.launch.launch is none of the classes",
     "backend: {_target_: hetsim.cli.build.build_experiment}": "backend._target_=hetsim.cli.build.build_experiment is none of the classes",
     "backend: {_target_: hetsim.sim.Simulator, _args_: [1]}": "backend._args_ is no key of the schema",
