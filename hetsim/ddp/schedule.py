@@ -118,7 +118,9 @@ class Schedule:
         self._decisions = [(0, tuple(self.shares)), *((first, tuple(shares)) for first, shares in self.pending)]
 
     def resume(self, epoch: int, position: int, shares: Sequence[int], pending: Sequence[tuple[int, tuple[int, ...]]]) -> None:
-        """Step 0 is at this position of this epoch."""
+        """Step 0 is at this position of this epoch; at the beginning of the next one if no step of it is left."""
+        if self.data.num_steps(position) < 1:  # saved after the last step of an epoch, or too few samples are left for a whole step
+            epoch, position = epoch + 1, 0
         self.epoch, self.position, self.shares, self.pending = epoch, position, tuple(shares), pending
         self.__post_init__()
 
@@ -164,8 +166,10 @@ class Schedule:
         self.position, self._offset = 0, number
 
     def at(self, number: int) -> tuple[int, int]:
-        """The epoch and the position before the step of this number, which is one of the present epoch or the first one after it."""
-        return self.epoch, min(self.data.num_samples, self._begin + (number - self._offset) * self.data.batch_size)
+        """The epoch and the position of the step of this number, which is one of the present epoch or the first one after it."""
+        if self.is_over(number):
+            return self.epoch + 1, 0
+        return self.epoch, self._begin + (number - self._offset) * self.data.batch_size
 
     def window_of(self, number: int) -> int:
         """The number of the first step in the window of this step."""

@@ -205,8 +205,10 @@ class Team:
 
     @property
     def epoch(self) -> int:
-        """The whole passes over the data that are over."""
-        return 0 if self._schedule is None else self._schedule.epoch
+        """The whole passes over the data that the loop has had: where the next step is, also after `load_state_dict`."""
+        if self._schedule is None:
+            return 0 if self._saved is None else int(self._saved["epoch"])
+        return self._schedule.at(self.number)[0]
 
     @property
     def num_exchanges(self) -> int:
@@ -242,9 +244,8 @@ class Team:
             self._resume(saved)
 
     def close(self) -> None:
-        """With `trace`: write the rest of it. All ranks call it. A script whose last epoch is a whole one need not."""
+        """With `trace`: write the rest of it. All ranks call it. A script whose loop asks for a batch after the last one need not."""
         if self._trace is not None:
-            self._trace.gather()
             self._trace.close()
 
     # What the loader tells
@@ -260,21 +261,25 @@ class Team:
         if shares is not None and self._schedule is not None:
             self._schedule.decided(shares, before=self.number)
         mark = self._clock.mark()
-        if self._trace is not None:
-            self._trace.updated(mark)
         if self._step is None or self._step.ends_window:
+            if self._trace is not None:
+                self._trace.updated(mark)
             self._window_start, self._window, self._measured = mark, None, True
             self._waits.clear()
         if first and self._schedule is not None and self._schedule.look_ahead:
             self._measured = False
 
     def hand_over(self, step: Step) -> None:
-        """The loop gets the batch of this step."""
+        """The loop gets the batch of this step. Before the last one of an epoch, after which the loop may ask for no other, the trace is gathered."""
         self._step, self._count = step, None
         self.number += 1
+        if self._trace is not None and self._schedule is not None and self._schedule.is_over(self.number):
+            start = self._clock.mark()
+            self._trace.gather()
+            self._waits.append((start, self._clock.mark()))
 
     def end_epoch(self) -> None:
-        """The loop has had all batches of the epoch."""
+        """The loop has had all batches of the epoch, and their gradients are applied."""
         assert self._schedule is not None
         self._schedule.begin_epoch(self.number)
         if self._trace is not None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from ddp_laws import BATCH_SIZE, PARTS, all_laws
 from pyarrow import parquet
-from ranks import world
+from ranks import result, world
 
 from hetsim.cli import calibrate
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -36,13 +36,6 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(traced: Path) -> list[dict]:
     """What each rank found, by law."""
     return world(len(PARTS), all_laws, str(traced))
-
-
-def result(found: list[dict], law: str, rank: int = 0):
-    """What a law returned on this rank; if it raised, that is the failure."""
-    value = found[rank][law]
-    assert not (isinstance(value, str) and "Traceback" in value), value
-    return value
 
 
 EXACT = [
