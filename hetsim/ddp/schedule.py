@@ -156,6 +156,11 @@ class Schedule:
         """The steps of the present epoch, of which some may have been before a resume."""
         return self.data.num_steps(self._begin)
 
+    def fewest_samples(self) -> int:
+        """Those of the last step of the present epoch; no other step has fewer."""
+        data = self.data
+        return data.batch_size if data.drop_last else (data.num_samples - self._begin) % data.batch_size or data.batch_size
+
     def is_over(self, number: int) -> bool:
         """Whether the step of this number would be after the end of the present epoch."""
         return number - self._offset >= self.num_steps()

@@ -21,7 +21,8 @@ import yaml
 
 from hetsim import checks
 from hetsim.ddp.clock import Clock
-from hetsim.ddp.exchange import Control, Window
+from hetsim.ddp.exchange import Control
+from hetsim.ddp.windows import Window
 from hetsim.effects import Batch, Contribution
 from hetsim.policies.allocation import Allocation
 from hetsim.results.folder import finish_run

@@ -169,7 +169,7 @@ def scale_is_the_hook(rank: int) -> float:
 
 def tokens(rank: int) -> dict[str, float]:
     """Each sample has as many tokens as its place says; the loss is the mean over the tokens of a batch."""
-    samples, data = Samples(58), Data(58, BATCH_SIZE)
+    samples, data = Samples(59), Data(59, BATCH_SIZE)
     ones = [Team(BATCH_SIZE, UNEVEN) for _ in range(2)]
     counted, scaled, alone = ones[0].wrap(DDP(mlp())), DDP(mlp()), mlp()
 
@@ -418,7 +418,7 @@ def parallel_modules(rank: int) -> dict[str, float]:
 
     worst = {}
     for name, shard in (("fully_shard", fully_shard), ("replicate", replicate)):
-        samples, data = Samples(58), Data(58, BATCH_SIZE)
+        samples, data = Samples(59), Data(59, BATCH_SIZE)
         team = Team(BATCH_SIZE, UNEVEN)
         model, alone = mlp(), mlp()
         mesh = dist.device_mesh.init_device_mesh("cpu", (3,))

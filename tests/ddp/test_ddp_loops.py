@@ -1,4 +1,4 @@
-"""Loops of every kind in three real processes: each epoch whole and each position once, whatever ends an epoch, stops a run or resumes it."""
+"""Loops in three real processes: each epoch is whole, whatever ends it, and each position is taken once, resumed or not."""
 
 from __future__ import annotations
 
