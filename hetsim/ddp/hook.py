@@ -17,6 +17,10 @@ Hook = Callable[[Any, Any], Any]
 """A hook of DistributedDataParallel, which averages a bucket over N ranks."""
 
 
+not_compiled: Callable[[Any], Any] = torch.compiler.disable
+"""Keeps a function out of compiled code, such as one that reads a clock."""
+
+
 class Steps(Protocol):
     """What the hook needs to know of the present step, and whom it tells how far the gradients are."""
 

@@ -16,7 +16,7 @@ from hetsim import checks
 from hetsim.ddp.check import checked
 from hetsim.ddp.clock import clock_of
 from hetsim.ddp.exchange import Balance, Control
-from hetsim.ddp.hook import Hook, Weighted, distributed, weighted_hook
+from hetsim.ddp.hook import Hook, Weighted, distributed, not_compiled, weighted_hook
 from hetsim.ddp.loader import TeamLoader, check_options, look_ahead
 from hetsim.ddp.rules import allocation_of, bounds_of, signature
 from hetsim.ddp.saved import check_saved, digest, resume, save
@@ -28,9 +28,6 @@ from hetsim.policies.allocation import Allocation
 
 M = TypeVar("M", bound=torch.nn.Module)
 T = TypeVar("T", float, torch.Tensor)
-
-DISABLED: Callable[[Any], Any] = torch.compiler.disable
-"""What keeps a function out of compiled code, as it reads a clock."""
 
 
 class Team:
@@ -137,9 +134,9 @@ class Team:
         if self._check is not None:
             self._check.begin(ddp)
         ddp.register_comm_hook(Weighted(self, hook, ddp.process_group if state is None else state, self._check), weighted_hook)
-        ddp.register_forward_pre_hook(DISABLED(self._begin_forward))
+        ddp.register_forward_pre_hook(not_compiled(self._begin_forward))
         if ddp.broadcast_buffers and self._balance.measures and any(True for _ in ddp.module.buffers()):
-            ddp.module.register_forward_pre_hook(DISABLED(lambda *_: self._windows.begin_module()))
+            ddp.module.register_forward_pre_hook(not_compiled(lambda *_: self._windows.begin_module()))
         return model
 
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
