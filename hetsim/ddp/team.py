@@ -155,7 +155,9 @@ class Team:
             )
         if self._trace is not None or self._check is not None:
             raise ValueError("a trace, and hetsim-ddp-check, have the steps of a wrapped model, and steps whose loss is scaled leave none")
-        step, fewest = self._present(), self._schedule.fewest_samples() if self._schedule is not None else self.size
+        step, schedule = self._present(), self._schedule
+        assert schedule is not None
+        fewest = schedule.fewest_samples()
         if fewest < self.size:
             raise ValueError(
                 f"the last step of this epoch has {fewest} samples for {self.size} ranks, and a rank without one computes one of others, "

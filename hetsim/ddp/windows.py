@@ -52,8 +52,8 @@ class Windows:
 
     def use(self, clock: Clock) -> None:
         """Marks are this clock's from now on; a window that is open begins now."""
-        self.clock = clock
-        self.begin(clock.mark())
+        self.clock, self._start = clock, clock.mark()
+        self._waits.clear()
 
     def begin(self, mark: Any) -> None:
         """The loop asks for the first batch of a window."""

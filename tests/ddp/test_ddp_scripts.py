@@ -54,6 +54,26 @@ for inputs, targets in loader:
     loss.backward()
 """
 
+STEPS = """
+import sys
+import lightning
+sys.path.insert(0, sys.argv[1])
+from with_lightning import Classifier
+
+class Counted(Classifier):
+    steps = 0
+
+    def training_step(self, batch, place):
+        self.steps += 1
+        return super().training_step(batch, place)
+
+    def on_train_epoch_end(self):
+        self.print(self.steps, self.team.epoch)
+
+quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=4, use_distributed_sampler=False, **quiet).fit(Counted())
+"""
+
 
 def changed() -> tuple[list[str], list[str]]:
     """The lines that a Team brings to the plain script, and those that it takes away, but for the first line and empty ones."""
@@ -94,6 +114,16 @@ def test_both_versions_of_the_script_learn_and_the_frameworks_scripts_too(tmp_pa
     assert all(loss < 0.5 for loss in losses)
     saved = torch.load(tmp_path / "with_team", weights_only=True)
     assert (saved["team"]["epoch"], saved["team"]["position"]) == (2, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("lightning" not in FRAMEWORKS, reason="Lightning is not installed")
+def test_lightning_makes_every_step_of_every_epoch(tmp_path: Path) -> None:
+    """It asks for as many batches as the loader has steps, and never for one more: ten steps in each of four epochs."""
+    (tmp_path / "steps.py").write_text(STEPS, encoding="utf-8")
+    (said,) = run_scripts(2, [(tmp_path / "steps.py", [str(SCRIPTS)], {})])
+
+    assert said.split() == ["10", "1", "20", "2", "30", "3", "40", "4"]
 
 
 @pytest.fixture(scope="module")
