@@ -148,7 +148,7 @@ def no_tokens(rank: int) -> dict[str, Any]:
         number = 0.0 if rank == 1 else float(len(x))
         scaled = team.scale(((model(x) - y) ** 2).mean(dim=1).sum() * (number / len(x)) / torch.tensor(number), number)
         scaled.backward()
-        values.append(float(scaled))
+        values.append(scaled.item())
         counted = torch.cat([places[:16], places[24:]])
         kept = torch.ones(BATCH_SIZE, dtype=torch.bool)
         kept[16:24] = False
