@@ -6,8 +6,9 @@ same global batch; the model's start is handed on in a file. Both leave the grad
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,9 @@ class Check:
         """The first rank takes N parts, the last one."""
         return Fixed(parts=[self.size - rank for rank in range(self.size)])
 
-    def begin(self, ddp: DistributedDataParallel) -> None:
-        """Several processes leave their start; a single one takes it."""
+    def begin(self, ddp: DistributedDataParallel, shares: Callable[[], tuple[int, ...]]) -> None:
+        """Several processes leave their start; a single one takes it. `shares` are those of the present step."""
+        atexit.register(lambda: self.leave(shares()))
         self.group = ddp.process_group
         self.names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
         for part in ddp.module.modules():
@@ -78,12 +80,16 @@ class Check:
 
     def end(self, shares: tuple[int, ...]) -> None:
         """After the first step: leave what was found, and end the script."""
-        if not self.reduced:
-            return
-        if self.rank == 0:
+        if self.reduced:
+            self.leave(shares)
+            raise SystemExit(0)
+
+    def leave(self, shares: tuple[int, ...]) -> None:
+        """Rank 0 writes what was found, once; also where the script ends by itself after its first step."""
+        if self.rank == 0 and self.reduced:
             found = {"reduced": self.reduced, "plain": self.plain, "shares": list(shares), "epsilon": self.epsilon}
             torch.save(found, self.folder / (WEIGHTED if self.size > 1 else SERIAL))
-        raise SystemExit(0)
+        self.reduced = {}
 
 
 def checked(rank: int, size: int) -> Check | None:

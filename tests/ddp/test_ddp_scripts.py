@@ -52,6 +52,7 @@ for inputs, targets in loader:
     with torch.autocast("cpu", torch.bfloat16):
         loss = cross_entropy(model(inputs), targets)
     loss.backward()
+    break
 """
 
 STEPS = """
@@ -165,7 +166,7 @@ def test_the_check_finds_wrong_gradients_wrong(checked: dict[str, Path]) -> None
 
 @pytest.mark.slow
 def test_the_command_finds_gradients_right_that_are_computed_in_16_bits(tmp_path: Path) -> None:
-    """By torchrun, under autocast, and with bounds that hold a share of the batch and not all of it, as one process then has."""
+    """By torchrun, of a script that makes one step, under autocast, with bounds that hold a share of the batch and not all of it."""
     (tmp_path / "script.py").write_text(ROUNDED, encoding="utf-8")
     typed = [sys.executable, "-m", "hetsim.cli.ddp_check", "--processes", "2", "script.py"]
     done = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
