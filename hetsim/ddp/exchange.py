@@ -10,11 +10,10 @@ import torch
 import torch.distributed as dist
 
 from hetsim.ddp.clock import Clock
-from hetsim.ddp.schedule import Step
+from hetsim.ddp.windows import Window
 from hetsim.effects import Batch, Contribution
 from hetsim.policies.allocation import Allocation
 
-LEAST_SECONDS = 1e-9
 UNREAD_WINDOWS = 4
 """Marks of a GPU that are kept before the oldest is read: by then the GPU has passed it, and nothing waits."""
 
@@ -54,6 +53,11 @@ class Control:
         dist.all_gather(everything, padded, group=self.group)
         return [each[:count] for each, count in zip(everything, counts, strict=True)]
 
+    def check_same(self, number: int, otherwise: str) -> None:
+        """ValueError with this sentence, on every rank, if the number is not the same on all of them."""
+        if len({each for (each,) in self.gather([number])}) > 1:
+            raise ValueError(otherwise)
+
     def check_agreed(self, **values: int) -> None:
         """ValueError with one sentence, on every rank, if a value is not the same on all of them."""
         everything = self.gather(list(values.values()))
@@ -64,35 +68,10 @@ class Control:
 
 
 @dataclass(frozen=True)
-class Window:
-    """The steps of this rank from one reduction of the gradients to the next."""
-
-    number: int
-    """Of its last step, in all that were handed to the loop since the start."""
-    step: Step
-    num_steps: int
-    epoch: int
-    """The whole passes over the data that are over with it."""
-    start: Any
-    end: Any
-    """Marks of a clock: the loop asked for the first batch; the last bucket of gradients was ready."""
-    waits: tuple[tuple[Any, Any], ...] = ()
-    """Between these marks, the rank waited for others."""
-    measured: bool = True
-    """Whether its seconds say how fast the rank is."""
-
-    def seconds(self, clock: Clock) -> float:
-        """What this rank took to compute."""
-        waited = sum(clock.seconds(end) - clock.seconds(start) for start, end in self.waits)
-        return max(LEAST_SECONDS, clock.seconds(self.end) - clock.seconds(self.start) - waited)
-
-
-@dataclass(frozen=True)
 class _Report:
     """A window that the allocation is to observe, with the exchange that it asked for."""
 
     window: Window
-    num_steps: int = 0
     seconds: torch.Tensor | None = None
     work: Any = None
 
@@ -101,7 +80,8 @@ class Balance:
     """The allocation's state, and what was measured since it last asked. All but the seconds are the same on all ranks.
 
     A window counts if it is split as was last decided, but for the first `warmup_steps` windows of each split: in them, kernels are
-    chosen and compiled for its sizes. Short steps at the end of an epoch are not measured.
+    chosen and compiled for its sizes. Short steps at the end of an epoch are not measured, nor are windows in which a rank only waited
+    by its clock; where a rank has no others, the allocation observes nothing.
     """
 
     def __init__(self, allocation: Allocation, state: Any, control: Control, *, warmup_steps: int) -> None:
@@ -113,7 +93,10 @@ class Balance:
         self._report: _Report | None = None
         self._num_windows = 0  # of the present split
         self._unread: list[Window] = []
-        self._seconds, self._num_steps = 0.0, 0
+        self._num_steps = 0
+        """To be reported: the same on all ranks."""
+        self._seconds, self._num_timed = 0.0, 0
+        """Of this rank's windows that were read, and the steps in them."""
 
     @property
     def shares(self) -> tuple[int, ...]:
@@ -144,12 +127,15 @@ class Balance:
             self._report = _Report(window)
             return
         self.num_exchanges += 1
-        self._report = _Report(window, self._num_steps, *self._control.begin_gather(self._seconds))
-        self._seconds, self._num_steps = 0.0, 0
+        self._report = _Report(window, *self._control.begin_gather(self._seconds / self._num_timed if self._num_timed else 0.0))
+        self._seconds, self._num_timed, self._num_steps = 0.0, 0, 0
 
     def _read(self, clock: Clock, *, keep: int) -> None:
         while len(self._unread) > keep:
-            self._seconds += self._unread.pop(0).seconds(clock)
+            window = self._unread.pop(0)
+            seconds = window.seconds(clock)
+            if seconds > 0:
+                self._seconds, self._num_timed = self._seconds + seconds, self._num_timed + window.num_steps
 
     def decided(self) -> tuple[int, ...] | None:
         """At the beginning of a step: observe what was exchanged in the step before; the new split, if there is one."""
@@ -160,14 +146,14 @@ class Balance:
         if report.seconds is not None:
             report.work.wait()
             split, seconds = report.window.step.split, report.seconds.tolist()
-            timings = tuple(
-                Contribution(rank, Batch(0, split[rank]), report.window.number, seconds[rank] / report.num_steps, 0.0)
-                for rank in range(len(split))
-            )
+            if min(seconds) > 0:
+                timings = tuple(
+                    Contribution(rank, Batch(0, split[rank]), report.window.number, seconds[rank], 0.0) for rank in range(len(split))
+                )
         self.state = self.allocation.observe(self.state, timings, report.window.epoch)
         if self.shares == before:
             return None
-        self._num_windows = self._num_steps = 0
+        self._num_windows = self._num_steps = self._num_timed = 0
         self._seconds = 0.0
         self._unread.clear()
         return self.shares

@@ -9,9 +9,16 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from hetsim.ddp.tokens import Normalised
 
 Hook = Callable[[Any, Any], Any]
 """A hook of DistributedDataParallel, which averages a bucket over N ranks."""
+
+
+not_compiled: Callable[[Any], Any] = torch.compiler.disable
+"""Keeps a function out of compiled code, such as one that reads a clock."""
 
 
 class Steps(Protocol):
@@ -21,11 +28,35 @@ class Steps(Protocol):
     def factor(self) -> float:
         """By which this rank's gradients are multiplied before the average."""
 
-    def first_bucket(self) -> Callable[[], torch.Tensor] | None:
-        """The first gradients are ready. With counted tokens: what waits for the factor of the average."""
+    def first_bucket(self) -> Normalised | None:
+        """The first gradients are ready. With counted tokens: how they are averaged."""
 
     def last_bucket(self) -> Callable[[], None]:
         """All gradients are ready; the answer is called when the last of them are reduced."""
+
+
+def distributed(model: Any, group: Any, state: Any) -> DistributedDataParallel:
+    """The DistributedDataParallel in this model; ValueError with one sentence if its gradients, weighed in this group, would be wrong.
+
+    `state` is that of the hook that averages: a process group, or what has one.
+    """
+    ddp = getattr(model, "_orig_mod", model)
+    if not isinstance(ddp, DistributedDataParallel):
+        raise ValueError(f"wrap takes a DistributedDataParallel, not {type(ddp).__name__}: wrap(DDP(model)), or scale the loss instead")
+    ranks = dist.get_process_group_ranks(ddp.process_group)
+    if ranks != dist.get_process_group_ranks(group):
+        raise ValueError("the model's process group has other ranks than the Team's: give the Team group=, or leave the model's out")
+    averaging = getattr(state, "process_group", ddp.process_group) if not isinstance(state, dist.ProcessGroup) else state
+    if ranks != dist.get_process_group_ranks(averaging):  # None is the group of all
+        raise ValueError(
+            "the hook's state has another process group than the model, over whose ranks it would average: give it the model's"
+        )
+    if any(isinstance(part, torch.nn.SyncBatchNorm) for part in ddp.modules()):
+        raise ValueError(
+            "SyncBatchNorm sends gradients between ranks before they are weighed, so they would be wrong: do not wrap the model, and "
+            "take team.scale(loss).backward() with a fixed allocation"
+        )
+    return ddp
 
 
 @dataclass
@@ -37,30 +68,32 @@ class Weighted:
     state: Any = None
     check: Any = None
     """Who compares gradients with the serial ones, under `hetsim-ddp-check`."""
-    _correction: Callable[[], torch.Tensor] | None = field(init=False, default=None)
+    _tokens: Normalised | None = field(init=False, default=None)
 
 
 def weighted_hook(state: Weighted, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     """Σ b_i g_i / R: each rank's mean gradient times N·b_i/R, averaged over N ranks by the inner hook."""
     if bucket.index() == 0:
-        state._correction = state.steps.first_bucket()
+        state._tokens = state.steps.first_bucket()
     reduced = state.steps.last_bucket() if bucket.is_last() else None
-    factor, correction, check = state.steps.factor, state._correction, state.check
+    factor, tokens, check = state.steps.factor, state._tokens, state.check
     if check is not None:
         check.before(bucket)
     if factor == 0:
         bucket.buffer().zero_()  # what is no number stays none when it is multiplied by zero
+    elif tokens is not None:
+        bucket.buffer().mul_(factor * tokens.scale)
     elif factor != 1:
         bucket.buffer().mul_(factor)
     future: torch.futures.Future[Any] = state.hook(state.state, bucket)
-    if correction is None and reduced is None and check is None:
+    if tokens is None and reduced is None and check is None:
         return future
 
     def finish(done: torch.futures.Future[Any]) -> torch.Tensor:
         value = done.value()
         average: torch.Tensor = value[0] if isinstance(value, list) else value
-        if correction is not None:
-            average.mul_(correction())
+        if tokens is not None:
+            average.mul_(tokens.correction())
         if check is not None:
             check.after(bucket, average)
         if reduced is not None:

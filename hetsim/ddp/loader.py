@@ -54,7 +54,8 @@ def check_options(dataset: Any, options: Mapping[str, Any]) -> None:
 class TeamLoader:
     """The batches of this rank. It is no DataLoader, so that frameworks which would divide one among ranks leave it alone.
 
-    Iterating goes on where the last iteration stopped: to the end of the epoch after a `break` or a resume, else through the next epoch.
+    Iterating goes on where the last iteration stopped: to the end of the epoch after a `break` or a resume. Where the last batch of an
+    epoch has been handed out, it goes through the next one, whether or not the loop had asked for another batch.
     """
 
     def __init__(self, dataset: Any, schedule: Schedule, loop: Loop, rank: int, device: Any, options: Mapping[str, Any]) -> None:
@@ -77,6 +78,11 @@ class TeamLoader:
             yield order[places.start : places.stop].tolist()
 
     def __iter__(self) -> Iterator[Any]:
+        if self.schedule.is_over(
+            self._loop.number
+        ):  # the last iteration stopped at the last batch, as `zip(range(len(loader)), loader)` does
+            self._loop.begin_step()
+            self._loop.end_epoch()
         self._loop.begin_step(first=True)
         self._drawn.clear()
         batches = iter(self._loader)

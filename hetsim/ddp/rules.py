@@ -1,8 +1,12 @@
-"""The allocations that a Team knows by name."""
+"""What a Team is given: an allocation, which may be one of those that it knows by name, and the ranks' bounds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from hetsim import checks
+from hetsim.ddp.exchange import Control
 from hetsim.policies.allocation import Allocation, Even, GradualShift, OptPerf, ProportionalController, SpeedProportional
 
 RULES: dict[str, Allocation] = {
@@ -30,3 +34,24 @@ def allocation_of(given: str | Allocation) -> Allocation:
             "take allocation='dbs' or 'optperf', or repetitions=0"
         )
     return given
+
+
+def bounds_of(max_samples: int | Sequence[int] | None, control: Control, batch_size: int) -> tuple[int, ...] | None:
+    """The most samples of each rank, of which each has given its own or those of all; None if none is bounded."""
+    if isinstance(max_samples, Sequence):
+        if len(max_samples) != control.size:
+            raise ValueError(f"max_samples has {len(max_samples)} numbers for {control.size} ranks: give one for each, or this rank's own")
+        max_samples = max_samples[control.rank]
+    own = 0 if max_samples is None else checks.whole("max_samples", max_samples)
+    bounds = [bound for (bound,) in control.gather([own])]
+    return tuple(bound or batch_size for bound in bounds) if any(bounds) else None
+
+
+def signature(value: Any) -> str:
+    """An allocation's class and public values, such as Fixed(parts=[1, 2]): the same text in every process, for a user's own class too."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(signature, value))}]"
+    public = {name: part for name, part in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
+    return f"{type(value).__qualname__}({', '.join(f'{name}={signature(part)}' for name, part in public.items())})"

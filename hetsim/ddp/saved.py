@@ -1,9 +1,69 @@
-"""An allocation's state as plain numbers and lists, which `torch.load(weights_only=True)` reads, and back."""
+"""Where a run is, as plain numbers, texts and lists, which `torch.load(weights_only=True)` reads, and back."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from hetsim.ddp.exchange import Balance
+from hetsim.ddp.rules import signature
+from hetsim.ddp.schedule import Schedule
+
+ORDER = ("num_samples", "seed", "shuffle")
+"""On which the order of the samples depends."""
+CONDITIONS = ("batch_size", "accumulate", "ranks", "max_samples", "allocation")
+"""Under which a split was decided."""
+
+
+def save(schedule: Schedule, number: int, balance: Balance, bounds: Sequence[int] | None) -> dict[str, Any]:
+    """What `resume` needs for a run that goes on with the step of this number; `bounds` are the ranks' `max_samples`."""
+    return {
+        **schedule.state(number),
+        **{name: getattr(schedule.data, name) for name in ORDER},
+        **_conditions(schedule, balance, bounds),
+        "allocation_state": plain(balance.state),
+    }
+
+
+def resume(schedule: Schedule, balance: Balance, bounds: Sequence[int] | None, saved: Mapping[str, Any]) -> None:
+    """Go on where `save` was called; ValueError with one sentence if the samples are others, or in another order.
+
+    The split goes on where it was decided for the same batch size, ranks, bounds and allocation; otherwise it begins anew.
+    """
+    for name in ORDER:
+        present = getattr(schedule.data, name)
+        if saved[name] != present:
+            raise ValueError(
+                f"{name} is {present}, but was {saved[name]} where the state was saved, and positions would be lost or repeated: "
+                "give the Team and the loader what they had"
+            )
+    shares, pending = balance.shares, list[tuple[int, tuple[int, ...]]]()
+    if all(saved[name] == value for name, value in _conditions(schedule, balance, bounds).items()):
+        balance.state = restored(balance.state, saved["allocation_state"])
+        shares, pending = tuple(saved["shares"]), [(first, tuple(later)) for first, later in saved["pending"]]
+    schedule.resume(saved["epoch"], saved["position"], shares, pending)
+
+
+def check_saved(saved: Any) -> None:
+    """ValueError with one sentence for what is not what `save` returns."""
+    names = ("epoch", "position", "shares", "pending", *ORDER, *CONDITIONS, "allocation_state")
+    missing = [name for name in names if not isinstance(saved, Mapping) or name not in saved]
+    if missing:
+        raise ValueError(f"this is not what state_dict of a Team returns, as it has no {missing[0]}: give load_state_dict that")
+
+
+def digest(saved: Mapping[str, Any] | None) -> int:
+    """The same number for the same state, on every rank; 0 for none."""
+    return 0 if saved is None else zlib.crc32(json.dumps(dict(saved), sort_keys=True, default=repr).encode())
+
+
+def _conditions(schedule: Schedule, balance: Balance, bounds: Sequence[int] | None) -> dict[str, Any]:
+    data, most = schedule.data, None if bounds is None else list(bounds)
+    values = (data.batch_size, data.accumulate, schedule.num_ranks, most, signature(balance.allocation))
+    return dict(zip(CONDITIONS, values, strict=True))
 
 
 def plain(value: Any) -> Any:

@@ -118,7 +118,9 @@ class Schedule:
         self._decisions = [(0, tuple(self.shares)), *((first, tuple(shares)) for first, shares in self.pending)]
 
     def resume(self, epoch: int, position: int, shares: Sequence[int], pending: Sequence[tuple[int, tuple[int, ...]]]) -> None:
-        """Step 0 is at this position of this epoch."""
+        """Step 0 is at this position of this epoch; at the beginning of the next one if no step of it is left."""
+        if self.data.num_steps(position) < 1:  # saved after the last step of an epoch, or too few samples are left for a whole step
+            epoch, position = epoch + 1, 0
         self.epoch, self.position, self.shares, self.pending = epoch, position, tuple(shares), pending
         self.__post_init__()
 
@@ -154,6 +156,11 @@ class Schedule:
         """The steps of the present epoch, of which some may have been before a resume."""
         return self.data.num_steps(self._begin)
 
+    def fewest_samples(self) -> int:
+        """Those of the last step of the present epoch; no other step has fewer."""
+        data = self.data
+        return data.batch_size if data.drop_last else (data.num_samples - self._begin) % data.batch_size or data.batch_size
+
     def is_over(self, number: int) -> bool:
         """Whether the step of this number would be after the end of the present epoch."""
         return number - self._offset >= self.num_steps()
@@ -164,8 +171,10 @@ class Schedule:
         self.position, self._offset = 0, number
 
     def at(self, number: int) -> tuple[int, int]:
-        """The epoch and the position before the step of this number, which is one of the present epoch or the first one after it."""
-        return self.epoch, min(self.data.num_samples, self._begin + (number - self._offset) * self.data.batch_size)
+        """The epoch and the position of the step of this number, which is one of the present epoch or the first one after it."""
+        if self.is_over(number):
+            return self.epoch + 1, 0
+        return self.epoch, self._begin + (number - self._offset) * self.data.batch_size
 
     def window_of(self, number: int) -> int:
         """The number of the first step in the window of this step."""

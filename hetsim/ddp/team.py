@@ -14,20 +14,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hetsim import checks
 from hetsim.ddp.check import checked
-from hetsim.ddp.clock import Clock, HostClock, clock_of
-from hetsim.ddp.exchange import Balance, Control, Window
-from hetsim.ddp.hook import Hook, Weighted, weighted_hook
+from hetsim.ddp.clock import clock_of
+from hetsim.ddp.exchange import Balance, Control
+from hetsim.ddp.hook import Hook, Weighted, distributed, not_compiled, weighted_hook
 from hetsim.ddp.loader import TeamLoader, check_options, look_ahead
-from hetsim.ddp.rules import allocation_of
-from hetsim.ddp.saved import plain, restored
+from hetsim.ddp.rules import allocation_of, bounds_of, signature
+from hetsim.ddp.saved import check_saved, digest, resume, save
 from hetsim.ddp.schedule import Data, Schedule, Step
+from hetsim.ddp.tokens import Normalised, Tokens
+from hetsim.ddp.weightless import weightless
+from hetsim.ddp.windows import Windows
 from hetsim.policies.allocation import Allocation
 
 M = TypeVar("M", bound=torch.nn.Module)
 T = TypeVar("T", float, torch.Tensor)
-
-DISABLED: Callable[[Any], Any] = torch.compiler.disable
-"""What keeps a function out of compiled code, as it reads a clock."""
 
 
 class Team:
@@ -69,26 +69,23 @@ class Team:
         if self._check is not None:
             self.allocation = self._check.allocation
         self._control.check_agreed(
-            **self._data, warmup_steps=warmup_steps, allocation=zlib.crc32(repr(self.allocation).encode()), trace=int(trace is not None)
+            **self._data,
+            warmup_steps=warmup_steps,
+            allocation=zlib.crc32(signature(self.allocation).encode()),
+            trace=int(trace is not None),
         )
         if batch_size < self.size:
             raise ValueError(f"batch_size={batch_size} is less than one sample for each of {self.size} ranks: raise it")
-        self._max_samples = self._bounds(max_samples, batch_size)
-        self._warmup_steps = warmup_steps
-        self._balance = self._new_balance()
-        self._clock: Clock = HostClock()
+        alone = self._check is not None and self.size == 1  # with the batches of all ranks
+        self._max_samples = None if alone else bounds_of(max_samples, self._control, batch_size)
+        state = self.allocation.initial_within(self.size, batch_size, self._max_samples)
+        self._balance = Balance(self.allocation, state, self._control, warmup_steps=warmup_steps)
+        self._windows, self._tokens = Windows(), Tokens(self._control)
         self._schedule: Schedule | None = None
         self._saved: Mapping[str, Any] | None = None
         self._model: DistributedDataParallel | None = None
         self._step: Step | None = None
-        self._count: float | None = None
         self.number = 0
-        self._window_start: Any = None
-        self._waits: list[tuple[Any, Any]] = []
-        self._window: Window | None = None
-        """The one that is over, from its last bucket to the next step."""
-        self._reduced_at: Any = None
-        self._measured = True
         self._kept: list[tuple[int, ...]] = []
         """Of the steps since the last reduction whose gradients were kept: the ranks' samples."""
         self._trace: Any = None
@@ -117,43 +114,37 @@ class Team:
         )
         self._schedule = Schedule(data, self.size, self._balance.shares, ahead)
         if self._saved is not None:
-            self._resume(self._saved)
+            resume(self._schedule, self._balance, self._max_samples, self._saved)
         return TeamLoader(dataset, self._schedule, self, self.rank, device, options)
 
     def wrap(self, model: M, hook: Hook = allreduce_hook, state: Any = None) -> M:
         """Weigh the gradients of a DistributedDataParallel model, and measure its steps. Returns the model.
 
         `hook` and its `state` average the weighted gradients: one of torch.distributed.algorithms.ddp_comm_hooks, which may compress them.
+        A `state` of None is the model's process group, as these hooks take it. ValueError with one sentence for a model whose gradients
+        would be wrong.
         """
-        ddp = getattr(model, "_orig_mod", model)
-        if not isinstance(ddp, DistributedDataParallel):
-            raise ValueError(f"wrap takes a DistributedDataParallel, not {type(ddp).__name__}: wrap(DDP(model)), or scale the loss instead")
+        ddp = distributed(model, self._control.group, state)
         if self._model is not None:
             raise ValueError("a Team weighs the gradients of one model, and has it: make another Team for another model")
-        if dist.get_process_group_ranks(ddp.process_group) != dist.get_process_group_ranks(self._control.group):
-            raise ValueError("the model's process group has other ranks than the Team's: give the Team group=, or leave the model's out")
-        if any(isinstance(part, torch.nn.SyncBatchNorm) for part in ddp.modules()):
-            raise ValueError(
-                "SyncBatchNorm sends gradients between ranks before they are weighed, so they would be wrong: do not wrap the model, and "
-                "take team.scale(loss).backward() with a fixed allocation"
-            )
         self._model, self._device = ddp, next(ddp.module.parameters()).device
-        self._clock = clock_of(self._device)
+        self._windows.use(clock_of(self._device))
         if self._trace is not None:
             self._trace.nbytes = sum(p.numel() * p.element_size() for p in ddp.module.parameters() if p.requires_grad)
         if self._check is not None:
-            self._check.begin(ddp)
-        ddp.register_comm_hook(Weighted(self, hook, state, self._check), weighted_hook)
-        ddp.register_forward_pre_hook(DISABLED(self._before_forward))
+            self._check.begin(ddp, lambda: self.shares)
+        ddp.register_comm_hook(Weighted(self, hook, ddp.process_group if state is None else state, self._check), weighted_hook)
+        ddp.register_forward_pre_hook(not_compiled(self._begin_forward))
         if ddp.broadcast_buffers and self._balance.measures and any(True for _ in ddp.module.buffers()):
-            ddp.module.register_forward_pre_hook(DISABLED(self._after_buffers))
+            ddp.module.register_forward_pre_hook(not_compiled(lambda *_: self._windows.begin_module()))
         return model
 
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
         """The loss whose gradients, averaged over the ranks, are those of the mean over the whole batch: loss · N·b_i/R.
 
         For models that `wrap` does not take: FSDP2, SyncBatchNorm, losses over the samples of all ranks. With a `weight`, such as the
-        number of tokens whose mean the loss is, it is loss · N·weight/Σ weight; all ranks then wait for one another.
+        number of tokens whose mean the loss is, it is loss · N·weight/Σ weight; all ranks then wait for one another. A loss of weight 0 may
+        be no number. ValueError with one sentence where the gradient could be wrong.
         """
         if self._model is not None:
             raise ValueError("the gradients of the wrapped model are weighed already, and would be twice: do not scale its loss")
@@ -162,35 +153,50 @@ class Team:
                 f"{type(self.allocation).__name__} goes by measured times, and steps whose loss is scaled are not measured: "
                 "take allocation='even' or hetsim.policies.allocation.Fixed(parts=[…])"
             )
-        step = self._present()
-        if weight is None:
-            return loss * step.weight(self.rank)
-        own = float(weight) if step.shares[self.rank] else 0.0
-        total = float(self._control.sum(torch.tensor([own], dtype=torch.float64)))
-        return loss * (self.size * own / total if total else 0.0)
+        if self._trace is not None or self._check is not None:
+            raise ValueError("a trace, and hetsim-ddp-check, have the steps of a wrapped model, and steps whose loss is scaled leave none")
+        step, schedule = self._present(), self._schedule
+        assert schedule is not None
+        fewest = schedule.fewest_samples()
+        if fewest < self.size:
+            raise ValueError(
+                f"the last step of this epoch has {fewest} samples for {self.size} ranks, and a rank without one computes one of others, "
+                "which their forward passes may take into account: add drop_last=True to the loader"
+            )
+        factor = step.weight(self.rank)
+        if weight is not None:
+            total = float(self._control.sum(torch.tensor([float(weight)], dtype=torch.float64)))
+            factor = self.size * float(weight) / total if total else 0.0
+        return loss * factor if factor else weightless(loss)
 
     def count(self, weight: float | torch.Tensor) -> None:
         """How many tokens (or what else the loss is the mean over) this rank has in this step: before `backward`, and on all ranks.
 
-        The gradient is then the mean over the tokens of the whole batch.
+        The gradient is then the mean over the tokens of the whole batch. In the first such step, all ranks wait for one another here.
         """
         if self._model is None:
             raise ValueError("count weighs the gradients of a wrapped model, and there is none: wrap it, or scale(loss, weight)")
         step = self._present()
-        self._count = float(weight) if step.shares[self.rank] else 0.0
+        self._tokens.own = float(weight) if step.shares[self.rank] else 0.0
         self._check_window()
+        if not self._tokens.known:
+            with self._windows.waiting():
+                self._tokens.agree(step.samples)
 
     def mean(self, value: T) -> T:
-        """Σ b_i v_i / R over all ranks, such as the mean loss of the whole batch. All ranks wait for one another."""
-        start = self._clock.mark()
+        """Σ b_i v_i / R over all ranks, such as the mean loss of the whole batch. All ranks wait for one another.
+
+        The mean of whole numbers or of truth values is a tensor of torch's default dtype.
+        """
         step = self._present()
-        given = torch.as_tensor(value).detach()
-        own = given.to("cpu", torch.float64).flatten()
-        samples = step.shares[self.rank]
-        total = self._control.sum(own * samples if samples else torch.zeros_like(own)) / step.samples
-        self._waits.append((start, self._clock.mark()))
+        with self._windows.waiting():
+            given = torch.as_tensor(value).detach()
+            own = given.to("cpu", torch.float64).flatten()
+            samples = step.shares[self.rank]
+            total = self._control.sum(own * samples if samples else torch.zeros_like(own)) / step.samples
         if isinstance(value, torch.Tensor):
-            return total.reshape(given.shape).to(given)
+            dtype = given.dtype if given.is_floating_point() else torch.get_default_dtype()
+            return total.reshape(given.shape).to(given.device, dtype)
         return float(total)
 
     @property
@@ -205,8 +211,10 @@ class Team:
 
     @property
     def epoch(self) -> int:
-        """The whole passes over the data that are over."""
-        return 0 if self._schedule is None else self._schedule.epoch
+        """The whole passes over the data that the loop has had: where the next step is, also after `load_state_dict`."""
+        if self._schedule is None:
+            return 0 if self._saved is None else int(self._saved["epoch"])
+        return self._schedule.at(self.number)[0]
 
     @property
     def num_exchanges(self) -> int:
@@ -220,31 +228,24 @@ class Team:
         """
         if self._schedule is None:
             raise ValueError("the Team has no loader yet, whose position it would save: call team.loader first")
-        data = self._schedule.data
-        return {
-            **self._schedule.state(self.number),
-            **{name: getattr(data, name) for name in ("num_samples", "batch_size", "seed", "shuffle", "accumulate")},
-            "ranks": self.size,
-            "max_samples": None if self._max_samples is None else list(self._max_samples),
-            "allocation": repr(self.allocation),
-            "allocation_state": plain(self._balance.state),
-        }
+        return save(self._schedule, self.number, self._balance, self._max_samples)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called: before the first step, and with any number of ranks and batch size.
+        """Go on where `state_dict` was called: on all ranks, before the first step, and with any number of ranks and batch size.
 
-        With the same of both and the same allocation, the split goes on too; otherwise it is measured anew.
+        With the same of both and the same allocation, the split goes on too; otherwise it is measured anew. ValueError with one sentence
+        for a state of other samples, and at the first step if not all ranks were given the same state.
         """
         if self.number:
             raise ValueError("the Team has begun its epoch already: load its state before the first step")
+        check_saved(saved)
         self._saved = saved
         if self._schedule is not None:
-            self._resume(saved)
+            resume(self._schedule, self._balance, self._max_samples, saved)
 
     def close(self) -> None:
-        """With `trace`: write the rest of it. All ranks call it. A script whose last epoch is a whole one need not."""
+        """With `trace`: write the rest of it. All ranks call it. A script whose loop asks for a batch after the last one need not."""
         if self._trace is not None:
-            self._trace.gather()
             self._trace.close()
 
     # What the loader tells
@@ -256,25 +257,31 @@ class Team:
         """
         if self._check is not None:
             self._check.end(self.shares)
+        if self._step is None:
+            self._control.check_same(
+                digest(self._saved), "load_state_dict was not given the same state on all ranks: load it on each of them"
+            )
         shares = self._balance.decided()
         if shares is not None and self._schedule is not None:
             self._schedule.decided(shares, before=self.number)
-        mark = self._clock.mark()
-        if self._trace is not None:
-            self._trace.updated(mark)
+        mark = self._windows.clock.mark()
         if self._step is None or self._step.ends_window:
-            self._window_start, self._window, self._measured = mark, None, True
-            self._waits.clear()
+            if self._trace is not None:
+                self._trace.updated(mark)
+            self._windows.begin(mark)
         if first and self._schedule is not None and self._schedule.look_ahead:
-            self._measured = False
+            self._windows.measured = False
 
     def hand_over(self, step: Step) -> None:
-        """The loop gets the batch of this step."""
-        self._step, self._count = step, None
+        """The loop gets the batch of this step. Before an epoch's last one, after which it may ask for no other, the trace is gathered."""
+        self._step, self._tokens.own = step, None
         self.number += 1
+        if self._trace is not None and self._schedule is not None and self._schedule.is_over(self.number):
+            with self._windows.waiting():
+                self._trace.gather()
 
     def end_epoch(self) -> None:
-        """The loop has had all batches of the epoch."""
+        """The loop has had all batches of the epoch, and their gradients are applied."""
         assert self._schedule is not None
         self._schedule.begin_epoch(self.number)
         if self._trace is not None:
@@ -286,67 +293,48 @@ class Team:
     def factor(self) -> float:
         """By which this rank's gradients are multiplied before they are averaged."""
         step = self._present()
-        if self._count is not None:
-            return self.size * self._count / step.samples
-        return step.weight(self.rank)
+        own = self._tokens.own
+        return step.weight(self.rank) if own is None else self.size * own / step.samples
 
-    def first_bucket(self) -> Callable[[], torch.Tensor] | None:
+    def first_bucket(self) -> Normalised | None:
         """The first gradients are ready."""
-        if self._window is not None:  # a second backward pass in this step, which waited for the reduction of the first
-            self._waits.append((self._window.end, self._reduced_at))
-        else:
-            self._balance.begin_exchange(self._clock)
-        if self._count is None:
-            return None
+        if self._windows.begin_reduction():
+            self._balance.begin_exchange(self._windows.clock)
         assert self._model is not None
-        samples = self._present().samples
-        total = torch.tensor(self._count, dtype=torch.float64, device=self._device)
-        work = dist.all_reduce(total, group=self._model.process_group, async_op=True)
-
-        def correction() -> torch.Tensor:
-            work.wait()
-            return torch.where(total > 0, samples / total, 0.0)
-
-        return correction
+        return self._tokens.begin(self._present().samples, self._model.process_group, self._device)
 
     def last_bucket(self) -> Callable[[], None]:
         """All gradients are ready."""
-        step, schedule = self._present(), self._schedule
+        step, schedule, number = self._present(), self._schedule, self.number - 1
         assert schedule is not None
         self._kept.clear()
-        number = self.number - 1
-        epoch = step.epoch + schedule.is_over(self.number)
         num_steps = number - schedule.window_of(number) + 1
-        start, end = self._window_start, self._clock.mark()
-        window = Window(number, step, num_steps, epoch, start, end, tuple(self._waits), self._measured)
-        self._window = window
+        window = self._windows.end(number, step, num_steps, step.epoch + schedule.is_over(self.number))
         self._balance.end_window(window)
 
         def reduced() -> None:
-            self._reduced_at = self._clock.mark()
+            mark = self._windows.reduced()
             if self._trace is not None:
-                self._trace.reduced(window, self._reduced_at, self._clock)
+                self._trace.reduced(window, mark, self._windows.clock)
 
         return reduced
 
-    def _before_forward(self, module: torch.nn.Module, _: Any) -> None:
+    def _begin_forward(self, module: torch.nn.Module, _: Any) -> None:
         """Gradients of this step are kept on this rank (`no_sync`), or reduced together with what was kept."""
         if not torch.is_grad_enabled() or self._step is None:
             return
         if not module.require_backward_grad_sync:
             self._kept.append(self._step.shares)
         self._check_window()
-        self._forward_at = self._clock.mark()
-
-    def _after_buffers(self, *_: Any) -> None:
-        """DDP has waited for the buffers of rank 0."""
-        if torch.is_grad_enabled() and self._step is not None:
-            self._waits.append((self._forward_at, self._clock.mark()))
+        self._windows.begin_forward()
 
     def _check_window(self) -> None:
         shares = self._present().shares
-        if self._kept and self._count is not None:
-            raise ValueError("count is for the tokens of one step, and no_sync adds up the gradients of several: scale each loss instead")
+        if self._kept and self._tokens.own is not None:
+            raise ValueError(
+                "count is for the tokens of one step, and no_sync adds up the gradients of several: leave no_sync out, or do not wrap the "
+                "model and take team.scale(loss, tokens)"
+            )
         if any(kept != shares for kept in self._kept):
             raise ValueError(
                 "no_sync has kept gradients of steps with other shares, and one weight cannot be right for all of them: "
@@ -359,36 +347,3 @@ class Team:
         if self._step is None:
             raise ValueError("there is no step yet: iterate over team.loader(…)")
         return self._step
-
-    def _bounds(self, max_samples: int | Sequence[int] | None, batch_size: int) -> tuple[int, ...] | None:
-        """The most samples of each rank; None if none is bounded."""
-        if isinstance(max_samples, Sequence):
-            if len(max_samples) != self.size:
-                raise ValueError(f"max_samples has {len(max_samples)} numbers for {self.size} ranks: give one for each, or this rank's own")
-            max_samples = max_samples[self.rank]
-        own = 0 if max_samples is None else checks.whole("max_samples", max_samples)
-        bounds = [bound for (bound,) in self._control.gather([own])]
-        return tuple(bound or batch_size for bound in bounds) if any(bounds) else None
-
-    def _new_balance(self) -> Balance:
-        state = self.allocation.initial_within(self.size, self._data["batch_size"], self._max_samples)
-        return Balance(self.allocation, state, self._control, warmup_steps=self._warmup_steps)
-
-    def _resume(self, saved: Mapping[str, Any]) -> None:
-        schedule = self._schedule
-        assert schedule is not None
-        data = schedule.data
-        for name in ("num_samples", "seed", "shuffle"):
-            if saved[name] != getattr(data, name):
-                raise ValueError(
-                    f"{name} is {getattr(data, name)}, but was {saved[name]} where the state was saved, and positions would be lost or "
-                    "repeated: give the Team and the loader what they had"
-                )
-        bounds = None if self._max_samples is None else list(self._max_samples)
-        present = {**self._data, "ranks": self.size, "max_samples": bounds, "allocation": repr(self.allocation)}
-        same = all(saved[name] == value for name, value in present.items())
-        shares, pending = self._balance.shares, list[tuple[int, tuple[int, ...]]]()
-        if same:
-            self._balance.state = restored(self._balance.state, saved["allocation_state"])
-            shares, pending = tuple(saved["shares"]), [(first, tuple(later)) for first, later in saved["pending"]]
-        schedule.resume(saved["epoch"], saved["position"], shares, pending)

@@ -21,7 +21,8 @@ import yaml
 
 from hetsim import checks
 from hetsim.ddp.clock import Clock
-from hetsim.ddp.exchange import Control, Window
+from hetsim.ddp.exchange import Control
+from hetsim.ddp.windows import Window
 from hetsim.effects import Batch, Contribution
 from hetsim.policies.allocation import Allocation
 from hetsim.results.folder import finish_run
@@ -73,9 +74,7 @@ class TeamTrace:
             self._rows.append((start + waited, end, max(end, last), max(end, last, done), samples))
 
     def gather(self) -> None:
-        """Rank 0 gets the windows of all ranks since it last did. All ranks call it."""
-        if self._open is not None:
-            self.updated(self._open[1])
+        """Rank 0 gets the windows of all ranks that are over and that it has not. All ranks call it."""
         self._read(keep=0)
         rows = torch.tensor(self._rows, dtype=torch.float64).reshape(-1, COLUMNS)
         self._rows.clear()
@@ -86,7 +85,10 @@ class TeamTrace:
             self._files.append([part.tolist() for part in parts], hosts, nbytes)
 
     def close(self) -> None:
-        """Rank 0 writes the files, once."""
+        """Rank 0 gets the last windows, and writes the files, once. All ranks call it."""
+        if self._open is not None:
+            self.updated(self._open[1])
+        self.gather()
         if self._files is not None:
             self._files.close()
 

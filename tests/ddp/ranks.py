@@ -78,6 +78,13 @@ def _rank(rank: int, size: int, port: int | None, pipe: Connection, function: Ca
         raise SystemExit(1) from None
 
 
+def result(found: Sequence[dict[str, Any]], law: str, rank: int = 0) -> Any:
+    """What a law returned on this rank; if it raised, that is the failure."""
+    value = found[rank][law]
+    assert not (isinstance(value, str) and "Traceback" in value), value
+    return value
+
+
 def run_scripts(size: int, runs: Sequence[tuple[Path, Sequence[str], dict[str, str]]]) -> list[str]:
     """What rank 0 prints in each of these scripts, which take arguments and variables, and make their process groups as under torchrun."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in runs]

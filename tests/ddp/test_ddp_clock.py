@@ -1,13 +1,74 @@
-"""The clock of a model on a GPU: marks are events on its stream. No GPU has run this yet."""
+"""The clock of a model on a GPU: marks are events on its stream. No GPU has run the last test yet; the others have events of their own."""
 
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
 from hetsim.ddp.clock import CudaClock, HostClock, clock_of
+from hetsim.ddp.schedule import Step
+from hetsim.ddp.windows import Window
+
+STEP = Step(0, 0, 2, (1, 1), (1, 1), True)
+
+
+class Event:
+    """An event of a GPU that does nothing but pass the time; as CUDA's, it tells milliseconds in single precision."""
+
+    now = 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, stream: object) -> None:
+        self.moment = Event.now
+
+    def synchronize(self) -> None:
+        """It is reached."""
+
+    def elapsed_time(self, end: Event) -> float:
+        return float(np.float32((end.moment - self.moment) * 1e3))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> CudaClock:
+    """Of a GPU of such events."""
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
+    monkeypatch.setattr(Event, "now", 0.0)
+    return CudaClock(torch.device("cuda"))
+
+
+def mark_at(clock: CudaClock, moment: float) -> Event:
+    Event.now = moment
+    return clock.mark()
+
+
+@pytest.mark.parametrize("hours", [0, 1, 72, 1000])
+@pytest.mark.parametrize("read_before", [True, False])
+def test_a_window_is_as_long_after_days_as_in_the_first_minute(clock: CudaClock, hours: float, read_before: bool):
+    """50 ms of which 10 were spent waiting, to a few microseconds; also where no mark was read in the time before."""
+    if read_before:
+        for minute in range(hours * 60):
+            clock.seconds(mark_at(clock, 60.0 * minute))
+    began = 3600.0 * hours
+    start, waiting, waited, end = (mark_at(clock, began + seconds) for seconds in (0.123, 0.133, 0.143, 0.173))
+    window = Window(0, STEP, 1, 0, start, end, ((waiting, waited),))
+
+    assert window.seconds(clock) == pytest.approx(0.04, abs=1e-5)
+
+
+def test_steps_of_a_day_fill_it(clock: CudaClock):
+    """Marks that move the anchor again and again drift by less than a millisecond."""
+    moments = np.linspace(0, 86400, 20_001)
+    seen = [clock.seconds(mark_at(clock, moment)) for moment in moments]
+
+    assert seen[-1] - seen[0] == pytest.approx(86400, abs=1e-3)
+    assert max(after - before for before, after in pairwise(seen)) == pytest.approx(4.32, abs=1e-5)
 
 
 def test_a_clock_is_chosen_by_the_device() -> None:

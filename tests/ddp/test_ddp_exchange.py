@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from hetsim.ddp.clock import HostClock
-from hetsim.ddp.exchange import Balance, Window
+from hetsim.ddp.exchange import Balance
 from hetsim.ddp.rules import RULES
 from hetsim.ddp.saved import plain, restored
 from hetsim.ddp.schedule import Data, Schedule
+from hetsim.ddp.windows import Window
 from hetsim.policies.allocation import Allocation, OptPerf, SpeedProportional
 from hetsim.shipped import configs
 
@@ -34,7 +35,16 @@ class Alone:
         """It is there."""
 
 
-def run(allocation: Allocation, *, steps: int, look_ahead: int = 0, warmup_steps: int = 0, batch_size: int = 84, num_samples: int = 10**6):
+def run(
+    allocation: Allocation,
+    *,
+    steps: int,
+    look_ahead: int = 0,
+    warmup_steps: int = 0,
+    batch_size: int = 84,
+    num_samples: int = 10**6,
+    waits: tuple[tuple[float, float], ...] = (),
+):
     """A loop of this many steps on rank 0; of each step its split, and what the allocation observed at its beginning."""
     schedule = Schedule(Data(num_samples, batch_size), 3, allocation.shares(allocation.initial(3, batch_size)), look_ahead)
     control = Alone(schedule)
@@ -58,7 +68,7 @@ def run(allocation: Allocation, *, steps: int, look_ahead: int = 0, warmup_steps
         balance.begin_exchange(HostClock())
         control.windows.append(step.split)
         splits.append(step.split)
-        balance.end_window(Window(number, step, 1, 0, 0.0, step.split[0] / SPEEDS[0]))
+        balance.end_window(Window(number, step, 1, 0, 0.0, step.split[0] / SPEEDS[0], waits if number % 2 else ()))
     return splits, seen, balance
 
 
@@ -95,6 +105,17 @@ def test_a_window_of_several_steps_reports_the_mean_of_all_of_them():
     assert [bool(timings) for _, timings in seen] == [False] * 3 + [True] + [False] * 3 + [True]
     assert balance.num_exchanges == 2
     assert seen[3][1] == ((28, 3, 7.0), (28, 3, 14.0), (28, 3, 28.0))
+
+
+@pytest.mark.parametrize("waited", [7.0, 9.0])
+def test_a_window_in_which_a_rank_only_waited_is_not_measured(waited: float):
+    """No time by its clock, or less, in every other window: the mean is that of the others, and with none nothing is observed."""
+    splits, seen, _ = run(SpeedProportional(reallocate_every=4), steps=7, waits=((0.0, waited),))
+    _, each, _ = run(SpeedProportional(reallocate_every=1, dead_band=10.0), steps=5, waits=((0.0, waited),))
+
+    assert seen[3][1] == ((28, 3, 7.0), (28, 3, 14.0), (28, 3, 28.0))
+    assert splits[5:] == [(48, 24, 12)] * 2
+    assert [bool(timings) for _, timings in each] == [True, False, True]
 
 
 def test_a_short_step_is_not_measured():

@@ -13,13 +13,14 @@ import pytest
 import yaml
 from ddp_laws import BATCH_SIZE, PARTS, all_laws
 from pyarrow import parquet
-from ranks import world
+from ranks import result, world
 
+import hetsim
 from hetsim.cli import calibrate
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.ddp.schedule import Data
 from hetsim.policies.allocation import proportional
-from hetsim.results.comparison.findings import compare
+from hetsim.results.comparison.findings import compare, document
 from hetsim.results.finished import read_summary
 
 pytestmark = pytest.mark.slow
@@ -27,22 +28,34 @@ F64, F32 = 1e-12, 5e-6
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the trace of the law of this name is."""
-    return tmp_path_factory.mktemp("traced")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of traces."""
+    return tmp_path_factory.mktemp("traces")
 
 
 @pytest.fixture(scope="module")
-def found(traced: Path) -> list[dict]:
+def found(folder: Path) -> list[dict]:
     """What each rank found, by law."""
-    return world(len(PARTS), all_laws, str(traced))
+    return world(len(PARTS), all_laws, str(folder))
 
 
-def result(found: list[dict], law: str, rank: int = 0):
-    """What a law returned on this rank; if it raised, that is the failure."""
-    value = found[rank][law]
-    assert not (isinstance(value, str) and "Traceback" in value), value
-    return value
+@pytest.fixture(scope="module")
+def traced(found: list[dict], folder: Path) -> Path:
+    """The trace of two epochs of uneven shares."""
+    result(found, "traced")
+    return folder / "uneven"
+
+
+@pytest.fixture(scope="module")
+def clusters(found: list[dict], folder: Path) -> Path:
+    """With a cluster of each trace, by `hetsim-calibrate`."""
+    result(found, "traced_even")
+    (folder / "cluster").mkdir()
+    for name in ("uneven", "even"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["hetsim-calibrate", str(folder / "cluster" / f"{name}.yaml"), "--from-trace", str(folder / name)])
+            calibrate.main()
+    return folder
 
 
 EXACT = [
@@ -176,24 +189,39 @@ def test_a_trace_is_that_of_a_run(found, traced: Path):
     assert compared.sides.different == {}
 
 
-def test_a_trace_becomes_a_cluster(
-    found, traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_a_trace_becomes_a_cluster(traced: Path, clusters: Path):
     """`hetsim-calibrate --from-trace`: a node takes what its gradients took on average; the cluster is one that hetsim reads."""
-    assert len(result(found, "traced")) == 2
-    file = tmp_path / "mine.yaml"
-    monkeypatch.setattr(sys, "argv", ["hetsim-calibrate", str(file), "--from-trace", str(traced)])
-    calibrate.main()
-    cluster = parse_cluster(yaml.safe_load(file.read_text()))
+    cluster = parse_cluster(yaml.safe_load((clusters / "cluster" / "uneven.yaml").read_text()))
 
-    assert cluster.name == "mine"
+    assert cluster.name == "uneven"
     rows = [row for row in parquet.read_table(traced / "trace.parquet").to_pylist() if row["version"] >= 2]
     for rank, samples in enumerate((48, 24, 12)):
         took = [row["end"] - row["start"] for row in rows if (row["kind"], row["rank"], row["samples"]) == ("gradient", rank, samples)]
         node = cluster.nodes[rank]
         assert node.overhead_seconds + samples * node.seconds_per_sample == pytest.approx(fmean(took), rel=0.1)
         assert node.seconds_per_update >= 0.001
-    assert "3 nodes, from a trace of 22 updates" in capsys.readouterr().out
+
+
+WORDS = ("workload=phantom", "workload.num_parameters=146", "workload.num_samples=1680", "batch_size=84", "budget.epochs=5")
+"""A workload as large as that of the traces: 146 parameters of 8 bytes are counted as of 4, which links this fast do not notice."""
+
+
+def test_a_trace_is_compared_with_a_simulation_of_it(traced: Path, clusters: Path, tmp_path: Path):
+    """On the cluster that was made of it, with the same split: as many updates a second, and as much of the time spent computing."""
+    split = ("method=ssgd", "allocation=fixed", "allocation.parts=[4,2,1]", "weighting=per_sample")
+    simulated = hetsim.run("cluster=uneven", *WORDS, *split, config_dir=clusters, folder=tmp_path / "simulated")
+    compared = document(compare([simulated.folder], [traced]))
+
+    assert abs(next(each["relative_error"] for name, each in compared["numbers"].items() if "updates" in name)) < 0.25
+    assert abs(compared["components"]["compute"]["percentage_points"]) < 15
+
+
+def test_a_trace_of_even_shares_says_what_another_split_would_gain(clusters: Path):
+    """`hetsim-advise` on the cluster of it: of ranks of speeds 4:2:1, a split by speed makes up to 7/3, less what does not depend on it."""
+    best = hetsim.advise("cluster=even", *WORDS, "timing", "method=ssgd", processes=1, config_dir=clusters).data["rows"][0]
+
+    assert best["allocation"] is not None
+    assert 1.4 < best["gain"]["mean"] < 2.45
 
 
 @pytest.mark.parametrize(

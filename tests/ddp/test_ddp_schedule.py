@@ -172,3 +172,27 @@ def test_windows_need_whole_steps():
         Data(100, 10, accumulate=2)
     with pytest.raises(ValueError, match="drops them all"):
         Data(19, 10, accumulate=2, drop_last=True)
+
+
+@pytest.mark.parametrize("position", [100, 90])
+def test_a_state_of_the_end_of_an_epoch_begins_the_next_one(position: int):
+    """Also where fewer samples are left than drop_last takes for a step; no epoch is empty."""
+    schedule = Schedule(Data(100, 30, drop_last=position == 90), 2, (15, 15))
+    assert schedule.state(4 if position == 100 else 3) == {"epoch": 1, "position": 0, "shares": [15, 15], "pending": []}
+
+    schedule.resume(3, position, (15, 15), ())
+    assert [step.epoch for step in schedule.steps(0)] == [4] * (4 if position == 100 else 3)
+
+
+def test_the_last_step_of_an_epoch_has_the_fewest_samples():
+    """Also after a resume, by which another number is left."""
+    for data, position in (
+        (Data(100, 30), 0),
+        (Data(100, 30), 55),
+        (Data(90, 30), 0),
+        (Data(100, 30, drop_last=True), 0),
+        (Data(7, 30), 0),
+    ):
+        schedule = Schedule(data, 2, (15, 15), position=position)
+
+        assert schedule.fewest_samples() == min(step.samples for step in schedule.steps(0))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import torch
 from ranks import run_scripts
 
 from hetsim.cli import ddp_check
-from hetsim.ddp.check import VARIABLE
+from hetsim.ddp.check import SERIAL, VARIABLE, WEIGHTED, Check, rounding_of_products
 
 SCRIPTS = Path(__file__).parents[2] / "docs" / "ddp"
 FRAMEWORKS = [name for name in ("accelerate", "lightning") if importlib.util.find_spec(name) is not None]
@@ -32,6 +34,45 @@ loader = team.loader(samples)
 model = team.wrap(DDP(model))
 for (x,) in loader:
     (model(x) ** 2).mean().backward()
+"""
+
+ROUNDED = """
+import torch, torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+from hetsim.ddp import Team
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+x = torch.randn(300, 20)
+team = Team(60, max_samples=40)
+loader = team.loader(torch.utils.data.TensorDataset(x, x[:, :3].argmax(dim=1)))
+model = team.wrap(DDP(torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))))
+for inputs, targets in loader:
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = cross_entropy(model(inputs), targets)
+    loss.backward()
+    break
+"""
+
+STEPS = """
+import sys
+import lightning
+sys.path.insert(0, sys.argv[1])
+from with_lightning import Classifier
+
+class Counted(Classifier):
+    steps = 0
+
+    def training_step(self, batch, place):
+        self.steps += 1
+        return super().training_step(batch, place)
+
+    def on_train_epoch_end(self):
+        self.print(self.steps, self.team.epoch)
+
+quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=4, use_distributed_sampler=False, **quiet).fit(Counted())
 """
 
 
@@ -76,6 +117,16 @@ def test_both_versions_of_the_script_learn_and_the_frameworks_scripts_too(tmp_pa
     assert (saved["team"]["epoch"], saved["team"]["position"]) == (2, 0)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif("lightning" not in FRAMEWORKS, reason="Lightning is not installed")
+def test_lightning_makes_every_step_of_every_epoch(tmp_path: Path) -> None:
+    """It asks for as many batches as the loader has steps, and never for one more: ten steps in each of four epochs."""
+    (tmp_path / "steps.py").write_text(STEPS, encoding="utf-8")
+    (said,) = run_scripts(2, [(tmp_path / "steps.py", [str(SCRIPTS)], {})])
+
+    assert said.split() == ["10", "1", "20", "2", "30", "3", "40", "4"]
+
+
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folders of checks of these scripts: each in three processes, and then in one."""
@@ -111,6 +162,66 @@ def test_the_check_finds_wrong_gradients_wrong(checked: dict[str, Path]) -> None
 
     assert not right
     assert "dropout" in said
+
+
+@pytest.mark.slow
+def test_the_command_finds_gradients_right_that_are_computed_in_16_bits(tmp_path: Path) -> None:
+    """By torchrun, of a script that makes one step, under autocast, with bounds that hold a share of the batch and not all of it."""
+    (tmp_path / "script.py").write_text(ROUNDED, encoding="utf-8")
+    typed = [sys.executable, "-m", "hetsim.cli.ddp_check", "--processes", "2", "script.py"]
+    done = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+    assert done.returncode == 0, done.stderr
+    assert "2 processes with 40, 20 samples, and one with all 60; 4 parameters:" in done.stdout
+    assert "a rounding is 0.0078" in done.stdout
+    assert done.stdout.endswith("the gradients are right\n")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error", "plain", "conclusion"),
+    [
+        (torch.float64, 1e-15, 0.1, "the gradients are right"),
+        (torch.float64, 1e-6, 0.1, "the gradients are not those of one process"),
+        (torch.float32, 1e-6, 0.1, "the gradients are right"),
+        (torch.float32, 1e-6, 5e-6, "this proves nothing"),
+        (torch.float64, 0.0, 0.0, "this proves nothing"),
+        (torch.float64, 0.0, 1e-17, "this proves nothing"),
+        (torch.bfloat16, 0.003, 0.5, "the gradients are right"),
+        (torch.bfloat16, 0.05, 0.3, "this proves nothing"),
+        (torch.bfloat16, 0.2, 0.5, "the gradients are not those of one process"),
+    ],
+)
+def test_a_verdict_goes_by_the_precision_and_by_what_plain_averaging_would_be(
+    tmp_path: Path, dtype: torch.dtype, error: float, plain: float, conclusion: str
+) -> None:
+    """Right up to the root of a rounding, and only where plain averages are ten times as far off."""
+    right, other = torch.tensor([1.0, 0.0]).double(), torch.tensor([0.0, 1.0]).double()
+    weighted = {"reduced": {"w": right + error * other}, "plain": {"w": right + plain * other}}
+    for name, found in ((SERIAL, {"reduced": {"w": right}}), (WEIGHTED, weighted)):
+        torch.save({**found, "shares": [2, 1], "epsilon": torch.finfo(dtype).eps}, tmp_path / name)
+    said, fine = ddp_check.verdict(tmp_path)
+
+    assert said.splitlines()[-1].startswith(conclusion)
+    assert fine == (conclusion == "the gradients are right")
+
+
+def test_a_check_sees_in_which_precision_modules_compute(tmp_path: Path) -> None:
+    """Outputs under autocast, here of a part of the model; and torch's settings of products of f32."""
+    check = Check(tmp_path, 0, 1)
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    with torch.autocast("cpu", torch.bfloat16):
+        half = torch.nn.Linear(2, 2)(torch.ones(1, 2))
+    check._computed(torch.nn.Identity(), (), {"loss": torch.ones(1).double(), "hidden": [half]})
+
+    assert check.epsilon == 2**-7
+    assert rounding_of_products(torch.nn.Conv2d(1, 1, 1), gpu) == 2**-10
+    assert rounding_of_products(torch.nn.Linear(1, 1), gpu) == rounding_of_products(torch.nn.Conv2d(1, 1, 1), cpu) == 0
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert rounding_of_products(torch.nn.Linear(1, 1), gpu) == 2**-10
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""Means over tokens, of which each rank counts its own in each step, without waiting for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from hetsim.ddp.exchange import Control
+
+
+class Normalised(NamedTuple):
+    """How gradients that count tokens are averaged in one step; both are tensors on the model's device, which nothing waits for."""
+
+    scale: torch.Tensor
+    """By which this rank's gradients are multiplied before the average, besides N·t_i/R."""
+    correction: Callable[[], torch.Tensor]
+    """By which their average is multiplied then."""
+
+
+class Tokens:
+    """The tokens t_i of this rank in the present step, for the gradient Σ t_i g_i / Σ t_i.
+
+    The sum is known only when gradients have been sent. So they are multiplied by N·t_i/(R·ρ) before, where ρ is how many tokens a sample
+    had in the step before, and by R·ρ/Σ t_i afterwards: what is sent is about as large as a mean, and can be compressed to 16 bits.
+    """
+
+    def __init__(self, control: Control) -> None:
+        self.own: float | None = None
+        """t_i; None where a mean over samples is taken."""
+        self._control = control
+        self._per_sample: torch.Tensor | None = None
+        """ρ, the same on all ranks."""
+
+    @property
+    def known(self) -> bool:
+        """Whether there was a step with tokens."""
+        return self._per_sample is not None
+
+    def agree(self, samples: int) -> None:
+        """ρ is that of this step, of so many samples on all ranks, which wait for one another."""
+        total = self._control.sum(torch.tensor([self.own], dtype=torch.float64))
+        if total > 0:
+            self._per_sample = total[0] / samples
+
+    def begin(self, samples: int, group: Any, device: torch.device) -> Normalised | None:
+        """Start to sum up the tokens of this step, of so many samples on all ranks; None if none are counted."""
+        if self.own is None:
+            return None
+        per_sample = torch.ones((), dtype=torch.float64) if self._per_sample is None else self._per_sample
+        before = per_sample.to(device)
+        total = torch.tensor(self.own, dtype=torch.float64, device=device)
+        work = dist.all_reduce(total, group=group, async_op=True)
+
+        def correction() -> torch.Tensor:
+            work.wait()
+            self._per_sample = torch.where(total > 0, total / samples, before)
+            return torch.where(total > 0, samples * before / total, 0.0)
+
+        return Normalised(1 / before, correction)

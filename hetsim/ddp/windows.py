@@ -1,0 +1,95 @@
+"""What is timed of this rank: from the loop's call for a batch to the last bucket of gradients, less what it waited for others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from hetsim.ddp.clock import Clock, HostClock
+from hetsim.ddp.schedule import Step
+
+
+@dataclass(frozen=True)
+class Window:
+    """The steps of this rank from one reduction of the gradients to the next."""
+
+    number: int
+    """Of its last step, in all that were handed to the loop since the start."""
+    step: Step
+    num_steps: int
+    epoch: int
+    """The whole passes over the data that are over with it."""
+    start: Any
+    end: Any
+    """Marks of a clock: the loop asked for the first batch; the last bucket of gradients was ready."""
+    waits: tuple[tuple[Any, Any], ...] = ()
+    """Between these marks, the rank waited for others."""
+    measured: bool = True
+    """Whether its seconds say how fast the rank is."""
+
+    def seconds(self, clock: Clock) -> float:
+        """What this rank took to compute. It may be zero or less where a clock cannot tell computing from waiting."""
+        waited = sum(clock.seconds(end) - clock.seconds(start) for start, end in self.waits)
+        return clock.seconds(self.end) - clock.seconds(self.start) - waited
+
+
+class Windows:
+    """The present window of this rank, which may have several backward passes."""
+
+    def __init__(self) -> None:
+        self.clock: Clock = HostClock()
+        self.measured = True
+        """Whether the present window says how fast the rank is."""
+        self._start: Any = None
+        self._waits: list[tuple[Any, Any]] = []
+        self._forward_at: Any = None
+        """From where DDP begins its forward pass until it begins the module's."""
+        self._over: Window | None = None
+        """From the last bucket of a backward pass to the next window."""
+        self._reduced_at: Any = None
+
+    def use(self, clock: Clock) -> None:
+        """Marks are this clock's from now on; a window that is open begins now."""
+        self.clock, self._start = clock, clock.mark()
+        self._waits.clear()
+
+    def begin(self, mark: Any) -> None:
+        """The loop asks for the first batch of a window."""
+        self._start, self._over, self._forward_at, self.measured = mark, None, None, True
+        self._waits.clear()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The rank waits for others within."""
+        start = self.clock.mark()
+        yield
+        self._waits.append((start, self.clock.mark()))
+
+    def begin_forward(self) -> None:
+        """DDP is called, and may wait for the buffers of rank 0."""
+        self._forward_at = self.clock.mark()
+
+    def begin_module(self) -> None:
+        """The module itself is called: by DDP, which has its buffers by now, or by the script, which has not waited."""
+        if self._forward_at is not None:
+            self._waits.append((self._forward_at, self.clock.mark()))
+            self._forward_at = None
+
+    def begin_reduction(self) -> bool:
+        """The first gradients of a backward pass are ready. Whether it is the first pass of the window; another has waited for that one."""
+        if self._over is None:
+            return True
+        self._waits.append((self._over.end, self._reduced_at))
+        return False
+
+    def end(self, number: int, step: Step, num_steps: int, epoch: int) -> Window:
+        """All gradients of a backward pass are ready."""
+        self._over = Window(number, step, num_steps, epoch, self._start, self.clock.mark(), tuple(self._waits), self.measured)
+        return self._over
+
+    def reduced(self) -> Any:
+        """The gradients are reduced; the mark of it."""
+        self._reduced_at = self.clock.mark()
+        return self._reduced_at
