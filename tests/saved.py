@@ -18,10 +18,10 @@ from hetsim.sim.backend import Simulator, world_of
 CONFIG = "seed: 0\n"
 
 
-def run(experiment: Experiment, folder: Path, *, resume: Path | None = None) -> dict[str, Any]:
+def run(experiment: Experiment, folder: Path, *, resume: Path | None = None, config: str = CONFIG) -> dict[str, Any]:
     """The summary of a run whose files are in this folder, from the newest checkpoint of another run's folder if one is given."""
     resumed = replace(experiment, resume=None if resume is None else newest(resume))
-    return Simulator().run(resumed, folder, CONFIG)
+    return Simulator().run(resumed, folder, config)
 
 
 def loaded(experiment: Experiment, folder: Path) -> Checkpoint:

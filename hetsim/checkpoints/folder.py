@@ -40,6 +40,11 @@ def newest(run: Path) -> Path:
     return found[-1]
 
 
+def has_checkpoints(run: Path) -> bool:
+    """Whether there is a checkpoint in a run's folder."""
+    return any(FILE.fullmatch(path.name) for path in _files(place(run)))
+
+
 def tidy(run: Path, *, keep: Iterable[Path]) -> None:
     """Remove all checkpoints and rows but these, and what is unfinished."""
     kept = set(keep)

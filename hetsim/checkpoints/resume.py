@@ -96,7 +96,7 @@ def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, tas
     if budget is not None:
         raise ValueError(
             f"{path} is at version {state.version}, after {state.num_samples} samples and {seconds:.6g} s, where {budget} has been "
-            "reached: type a larger budget to let the run go on"
+            "reached: type a larger budget to let the run go on, or remove its checkpoints to begin it anew"
         )
 
 

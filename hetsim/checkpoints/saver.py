@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hetsim.checkpoints import folder
-from hetsim.checkpoints.file import write
+from hetsim.checkpoints.file import read, write
 from hetsim.checkpoints.rows import SavedTrace, kept
 from hetsim.coordination.state import State
 from hetsim.runtime.checkpointing import Checkpointing, Due, StopRequest
@@ -19,12 +19,19 @@ from hetsim.runtime.trace import Trace
 
 def check_replaceable(run: Path) -> None:
     """ValueError with one sentence if the folder has the checkpoints of a run that has not ended, as it may have taken days."""
-    found = [path for path in folder.files(run) if folder.FILE.fullmatch(path.name)]
-    if found and not (run / "summary.json").exists():
+    if folder.has_checkpoints(run) and not _has_ended(run):
         raise ValueError(
             f"{folder.place(run)} has the checkpoints of a run that has not ended, which this one would replace: let that one go on with "
             f"{goes_on(run)}, or remove them, or take another folder for this run"
         )
+
+
+def _has_ended(run: Path) -> bool:
+    """Whether the newest checkpoint in a folder is of the run whose results are there, and not of one after it."""
+    try:
+        return (run / "summary.json").exists() and (run / "config.yaml").read_text() == read(folder.newest(run))[0]["config"]
+    except (OSError, ValueError):
+        return False
 
 
 def goes_on(run: Path) -> str:

@@ -12,12 +12,13 @@ from typing import Any
 from omegaconf import DictConfig
 
 from hetsim.checkpoints.file import read
-from hetsim.checkpoints.folder import newest
+from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.cli.build import build_experiment, refuse_unread_rates
 from hetsim.cli.devices import resolved
 from hetsim.cli.entries import entries_of, identity
 from hetsim.cli.environment import check_shown
 from hetsim.cli.yaml_text import as_yaml
+from hetsim.dist.launched import is_launched
 from hetsim.results.identity import config_header, identity_in
 from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment
@@ -44,19 +45,18 @@ def start(
     check_shown(environment)
     its = identity(written, environment)
     text = config_header(its, typed, environment) + as_yaml(resolved(written))
-    if goes_on:
+    if goes_on and not is_launched():  # a launcher's processes may not share the folder
         made = dataclasses.replace(made, resume=saved_by(folder, its))
     with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
         return backend.run(made if watch is None else dataclasses.replace(made, watch=watch), folder, text)
 
 
 def saved_by(folder: Path, identity: str) -> Path | None:
-    """The newest checkpoint in a folder, if it is of a run of this identity."""
-    with contextlib.suppress(ValueError):
-        path = newest(folder)
-        if identity_in(read(path)[0]["config"]) == identity:
-            return path
-    return None
+    """The newest checkpoint in a folder, if it is of a run of this identity. ValueError with one sentence if it is broken."""
+    if not has_checkpoints(folder):
+        return None
+    path = newest(folder)
+    return path if identity_in(read(path)[0]["config"]) == identity else None
 
 
 def check_download(made: Experiment, typed: Sequence[str], environment: Collection[str]) -> None:

@@ -13,7 +13,7 @@ from hetsim.coordination.plan import Plan
 from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Commit, Contribution, Gradient, Message, Node, PeerLost, Program, Receive, Send, Update
-from hetsim.policies.admission import Decision, EveryGradient
+from hetsim.policies.admission import Barrier, Decision, EveryGradient
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.quorum import Quorum
 from hetsim.policies.weighting import NoDiscount, PerLocalStep, PerWorker
@@ -107,7 +107,7 @@ class ParameterServer(Coordination):
         )
         for rank in plan.absent:
             state, _ = self.worker_left(state, rank)
-        if self.admission.group_size(plan.num_workers) == plan.num_workers:
+        if isinstance(self.admission, Barrier):
             for rank in sorted(active):  # whoever asks first, so that the sums and residuals of a synchronous run are always the same
                 if (batch := self.next_range(plan, state, outstanding, rank)).samples:
                     holding[rank] = Holding(batch, state.weights, state.version)

@@ -83,7 +83,7 @@ class ElasticRun(RankRun):
             self.began = membership.began()
         else:
             assert isinstance(everyone, Group)
-            check_same_task(everyone.control.gather_numbers(loss), experiment.workload.name)
+            check_same_task(everyone.control.gather_numbers(loss, float(self.prepared.start.version)), experiment.workload.name)
             group = everyone
             if self.absent:
                 members = sorted(membership.view.members)

@@ -186,6 +186,7 @@ def keep(listening: socket.socket, pipe: Connection, members: Mapping[int, int],
     keeper = Keeper(store, pipe.send, members, lost_after=lost_after)
     passed_on = StopRequest().by_signals(partial(store.set, STOP, "1"), again=True)
     with contextlib.suppress(EOFError, OSError), passed_on if saves else contextlib.nullcontext():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # as in a rank's process
         while True:
             while pipe.poll(POLL_SECONDS):
                 keeper.hear(*pipe.recv())

@@ -56,7 +56,7 @@ from hetsim.workloads.task import Task
 
 _runs = itertools.count()
 ALL_LOADED = "all loaded"
-LOADING_POLL = (0.01, 0.5)
+LOADING_POLL = (0.01, 0.1)
 """Seconds between two looks whether all ranks have loaded their data, or one has failed: at first, and at most, as each look doubles it."""
 STOPPED = "stopped"
 """Where the leader says, when its program has ended, whether the run was asked to stop."""
@@ -64,6 +64,13 @@ STOPPED = "stopped"
 
 def join(experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched) -> dict[str, Any] | None:
     """Take part in a run in a process that a launcher started. Each of several runs has its own prefix in the store."""
+    with stop_of(experiment) as stop:
+        return _join(experiment, folder, config, settings, here, stop)
+
+
+def _join(
+    experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched, stop: StopRequest
+) -> dict[str, Any] | None:
     number, elastic, launchers = next(_runs), here.goes_on and is_elastic(experiment), None
     store = dist.PrefixStore(f"hetsim run {number}", launchers_store(here))  # type: ignore[attr-defined]
     if here.goes_on:
@@ -87,7 +94,7 @@ def join(experiment: Experiment, folder: Path, config: str, settings: Settings, 
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; the launcher ends the other processes
 
     try:
-        with leading(folder) if here.rank == experiment.leader else contextlib.nullcontext(), stop_of(experiment) as stop:
+        with leading(folder) if here.rank == experiment.leader else contextlib.nullcontext():
             if elastic:
                 started = Started(here.rank, 0, tuple(range(experiment.num_ranks)), None, here.port, True)
                 connect = partial(client_of_run, here, number)
@@ -112,6 +119,14 @@ def child(experiment: Experiment, folder: Path, config: str, settings: Settings,
     An error is reported with a number: the lower, the nearer to its cause.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C, too, and ends this process
+    with stop_of(experiment) as stop:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # which this process was started with
+        _child(experiment, folder, config, settings, started, sender, stop)
+
+
+def _child(
+    experiment: Experiment, folder: Path, config: str, settings: Settings, started: Started, sender: Connection, stop: StopRequest
+) -> None:
     rank = started.rank
     cap = cap_of(experiment, settings, rank)
     Thread(target=leave_with_parent, args=(folder if rank == experiment.leader else None, cap), daemon=True).start()
@@ -124,14 +139,12 @@ def child(experiment: Experiment, folder: Path, config: str, settings: Settings,
         return dist.TCPStore("127.0.0.1", started.port, None, False, RENDEZVOUS_TIMEOUT)  # type: ignore[attr-defined]
 
     try:
-        with stop_of(experiment) as stop:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # which this process was started with
-            if started.elastic:
-                summary = take_part_elastically(
-                    experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report
-                )
-            else:
-                summary = take_part(experiment, folder, config, settings, cap, rank=rank, store=connect(), stop=stop, report=report)
+        if started.elastic:
+            summary = take_part_elastically(
+                experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report
+            )
+        else:
+            summary = take_part(experiment, folder, config, settings, cap, rank=rank, store=connect(), stop=stop, report=report)
     except RunStopped as stopped:
         sender.send((0, stopped if rank == experiment.leader else None))
     except ValueError as error:

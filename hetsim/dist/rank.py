@@ -125,7 +125,7 @@ class RankRun:
         coordination, num_workers = experiment.coordination, experiment.num_workers
         assert transport is not None
         loss = warm_up(self.prepared, samples=-(-experiment.batch_size // num_workers))
-        check_same_task(transport.control.gather_numbers(loss), experiment.workload.name)
+        check_same_task(transport.control.gather_numbers(loss, float(self.prepared.start.version)), experiment.workload.name)
         started = self.clocks.begin(transport, self.pace.clock)
         began = started - self.prepared.checkpoint.began  # when the run's clock was at 0
         mailbox = self.mailbox(transport, began=began) if coordination.needs_server else None
@@ -250,13 +250,20 @@ def warm_up(prepared: Preparation, *, samples: int) -> float:
     return loss
 
 
-def check_same_task(losses: Sequence[Sequence[float]], workload: str) -> None:
-    """ValueError with one sentence, the same on each rank, if the ranks have different losses of the same samples at the first weights."""
-    (first,), *others = losses
-    for rank, (loss,) in enumerate(others, 1):
+def check_same_task(begins: Sequence[Sequence[float]], workload: str) -> None:
+    """ValueError with one sentence, the same on each rank, if the ranks have different losses of the same samples at the first weights.
+
+    And if they go on from different versions. `begins` has the loss and the version of each rank.
+    """
+    (first, version), *others = begins
+    for rank, (loss, its) in enumerate(others, 1):
+        if its != version:
+            raise ValueError(
+                f"rank 0 goes on from version {version:.0f} and rank {rank} from version {its:.0f}: give all hosts the same checkpoints, "
+                "or a folder that they share"
+            )
         if not (math.isclose(first, loss, rel_tol=SAME_LOSS) or (math.isnan(first) and math.isnan(loss))):
             raise ValueError(
                 f"workload={workload} differs by rank: the same samples at the first weights have a loss of {first:g} on rank 0 "
-                f"and of {loss:g} on rank {rank}: give the same files to all, of a run that goes on its checkpoints "
-                "too, and a seed to all that the model and the data draw"
+                f"and of {loss:g} on rank {rank}: give the same files to all, and a seed to all that the model and the data draw"
             )

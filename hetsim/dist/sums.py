@@ -95,6 +95,6 @@ def nccl_errors() -> Iterator[None]:
     """Raise PeerLost for NCCL's errors, with NCCL's first line: it does not tell a lost peer from a broken link or driver."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise PeerLost(f"NCCL cannot add up the ranks' vectors ({first}): set NCCL_DEBUG=WARN to see why") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from methods import METHODS
 from pyarrow import parquet
-from saved import applied, loaded, run
+from saved import CONFIG, applied, loaded, run
 from test_every_method import short
 from worlds import NO_NETWORK, UNEVEN, cluster, experiment, node, tiles
 
@@ -245,4 +246,11 @@ def test_the_checkpoints_of_a_run_that_has_not_ended_are_not_replaced(tmp_path: 
             run(made("ssgd", WHOLE), tmp_path / "stopped", resume=resume)
 
     assert newest(tmp_path / "stopped").read_bytes() == before
+    shutil.copytree(tmp_path / "ended", tmp_path / "again")
+    stop_at(11, monkeypatch)
+    with pytest.raises(RunStopped):
+        run(made("ssgd", WHOLE), tmp_path / "again", resume=tmp_path / "again", config=f"{CONFIG}resume: again\n")
+    with pytest.raises(ValueError, match=r"has the checkpoints of a run that has not ended"):  # beside the results of the one before
+        run(made("ssgd", HALF), tmp_path / "again")
+
     assert run(made("ssgd", HALF), tmp_path / "stopped", resume=tmp_path / "stopped")["num_updates"] == 7

@@ -94,7 +94,7 @@ def test_a_real_run_goes_on_bit_equal(words: tuple[str, ...], tmp_path: Path) ->
 
 @pytest.mark.parametrize("method", ["ssgd", "asgd", "diloco"])
 def test_a_real_run_goes_on_with_another_number_of_workers(method: str, tmp_path: Path) -> None:
-    """No sample of its epochs is lost or repeated: they are counted once, and none is discarded."""
+    """The samples of its epochs are counted once, as applied or discarded."""
     words = ("workload=quadratic", "workload.num_parameters=20", "workload.num_samples=512", f"method={method}", TWO)
     more = ("batch_size=32", "pictures=false", "checkpoint.every_updates=3", "backend=dist", "backend.emulate=none")
     hetsim.run(*words, *more, "budget.epochs=1", folder=tmp_path / "half")

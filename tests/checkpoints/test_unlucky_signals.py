@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from worlds import cluster, experiment, node
 
-from hetsim.checkpoints.file import read
 from hetsim.checkpoints.folder import newest
 from hetsim.dist import Processes
 from hetsim.errors import RunStopped
@@ -70,11 +69,13 @@ def run(method: str, until: str, folder: Path, *, load: float = 0.0, evaluate: f
     backend = Processes(emulate="none")
     backend.check(saved)
     asking = Thread(target=ask)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # of the tests' own process, if the run fails before it comes
     asking.start()
     try:
         return backend.run(saved, folder / "run", "")
     finally:
         asking.join()
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("method", ["ssgd", "asgd"])
@@ -92,7 +93,7 @@ def test_a_run_that_is_asked_to_stop_saves_itself_before_it_evaluates_anything(t
         run("ssgd", "run/checkpoints/*.safetensors", tmp_path, evaluate=5.0, budget={"epochs": 1e6}, evaluate_every_epochs=5)
 
     assert not (tmp_path / "evaluating").exists()
-    assert len(read(newest(tmp_path / "run"))[0]["checkpoint"]) > 0
+    assert int(newest(tmp_path / "run").name[:12]) > 0
 
 
 def test_one_that_comes_in_the_last_evaluation_changes_nothing(tmp_path: Path) -> None:

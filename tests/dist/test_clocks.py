@@ -157,7 +157,7 @@ def test_the_trace_of_several_hosts_is_one(method: str, tmp_path: Path) -> None:
             return
         with Trace(tmp_path, "full") as trace:
             collect_results(run, trace, Uncapped())
-            close(run, trace)
+            close(run, trace, {}, [], stopped=False)
         errors.append(run.clocks.as_numbers()["error_seconds"])
 
     ends = run_in_threads(made, hosts=hosts, finish=finish)

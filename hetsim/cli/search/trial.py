@@ -52,7 +52,7 @@ def run(words: Sequence[str], place: Place, watch: Watch) -> float | None:
 
     try:
         with folder_lock(folder):
-            summary = finished_summary(folder, named) or start(config, folder, typed, watch=observe)
+            summary = finished_summary(folder, named) or start(config, folder, typed, watch=observe, goes_on=True)
         return objective_value(place.objective, summary or {}, folder)
     except USERS as error:
         kind = ValueError if isinstance(error, ValueError) else RunFailed
