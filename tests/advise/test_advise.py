@@ -24,7 +24,7 @@ from hetsim.cli.advise.question import asked
 from hetsim.cli.advise.simulated import Goal, Outcome, experiment, simulated, sizes
 from hetsim.cli.advise.text import text
 from hetsim.cli.advise.timing import Timed, Timing
-from hetsim.cli.advise.training import Trained, reachable
+from hetsim.cli.advise.training import Round, Trained, Training, reachable
 from hetsim.cli.methods import shipped
 from hetsim.results.finished import LossPoint
 
@@ -197,6 +197,24 @@ def test_who_misses_the_goal_comes_last() -> None:
 
     assert fast.time_to(goal) == 2.5
     assert sorted(each, key=lambda name: each[name].key(goal)) == ["fast", "slow", "once", "diverged"]
+
+
+def test_in_a_short_round_who_is_at_the_goal_sooner_is_before_who_ends_lower() -> None:
+    """Else a cluster on which some methods take a tenth of the time of equal batches would have those that are lowest after it."""
+    numbers = {"profile_seconds": 0.0}
+    sooner = Outcome(numbers, ((0.0, 2.0, 0.1), (1.0, 0.4, 0.9), (9.0, 0.3, 0.9)))
+    lower = Outcome(numbers, ((0.0, 2.0, 0.1), (5.0, 0.4, 0.9), (9.0, 0.1, 0.95)))
+
+    class Short(Training):
+        def _for(self, candidates: Any, share: float, seeds: Any) -> list[Trained]:
+            became = {"ssgd": sooner, "dbs_sgd": lower}
+            return [Trained(each, seeds, (became[each.method.name],) * len(seeds)) for each in candidates]
+
+    question = asked(["method=dbs_sgd,ssgd", "learning_rate=0.1"], None)
+    training = Short(question, Here(), lambda _: None, goal=Goal(accuracy=0.9))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hetsim.cli.advise.training.ROUNDS", (Round(1 / 8, 1, 1),))
+        assert [each.label for each in training.search([Candidate(method) for method in question.methods])] == ["ssgd"]
 
 
 @pytest.fixture(scope="module")

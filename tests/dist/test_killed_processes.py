@@ -69,9 +69,10 @@ def test_a_command_that_is_killed_leaves_the_earlier_run_as_it_was(begun: str, t
 
 
 def test_a_forkserver_that_is_killed_while_the_ranks_start_is_one_sentence(tmp_path: Path) -> None:
-    """It imports for seconds before it forks the first."""
+    """It imports for seconds before it forks the first. One that is killed before it is asked for any is replaced."""
     command = hetsim(*LONG, folder=tmp_path / "run")
     wait_for(lambda: forkserver_of(command.pid))
+    time.sleep(0.2)
 
     os.kill(forkserver_of(command.pid)[0], signal.SIGKILL)
     _, told = command.communicate(timeout=60)

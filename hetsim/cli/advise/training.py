@@ -97,7 +97,7 @@ class Training:
         left = [each.at(factor) for each in candidates for factor in self._factors()]
         for number, each in enumerate(ROUNDS, start=1):
             self.tell(f"training {len(left)} candidates with their rates for {100 * each.share:g} % of the time")
-            tried = sorted(self._for(left, each.share, self._seeds(each.seeds)), key=lambda one: one.key(None))
+            tried = sorted(self._for(left, each.share, self._seeds(each.seeds)), key=lambda one: one.key(self.goal))
             twice = 2 if number < len(ROUNDS) else 1
             left = [one.candidate for one in _at_most(tried, twice)][: each.left]
         rates = BETWEEN if len(self._factors()) > 1 else (1.0,)
