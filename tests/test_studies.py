@@ -194,7 +194,8 @@ DELAY = STUDIES / "02-one-step-delay"
 @pytest.mark.parametrize("study", [DYNAMIC, DELAY, WEIGHTED, SCALE], ids=lambda study: study.name)
 def test_a_study_of_a_claim_reports_what_its_runs_say(study: Path, load: Load, tmp_path: Path) -> None:
     """Its tables follow from results.csv, in which every run in virtual time has as many seeds as any other."""
-    shutil.copy(study / "results.csv", tmp_path)
+    for path in study.glob("*.csv"):
+        shutil.copy(path, tmp_path)
 
     load(study, "evaluate").main(["--folder", str(tmp_path)])
 

@@ -6,34 +6,17 @@ of a few cores. --quick does nothing: processes take a while to start.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from common import Runs, arguments, rows
 from evaluate import Results
 from train import HERE, Trial
-from training import cluster
+from training import STRETCH, cluster, in_processes, stretched
 
-from hetsim.cluster import Cluster
-from hetsim.dist.backend import Processes
-
-STRETCH = 40.0
-"""How many times longer everything takes than in the simulation."""
 SPEEDS = "half 1:20"
 SEEDS = range(1)
 FOUND = ("loss", "accuracy", "num_updates", "late")
-LATE = 0.25
-"""Of the run: one in which results were later than this in all is made again, as something else used the machine."""
-ATTEMPTS = 4
-
-
-def stretched(it: Cluster, by: float) -> Cluster:
-    """The same cluster, on which everything takes so many times as long."""
-    nodes = tuple(replace(node, seconds_per_sample=by * node.seconds_per_sample) for node in it.nodes)
-    network = replace(it.network, latency_seconds=by * it.network.latency_seconds, bytes_per_second=it.network.bytes_per_second / by)
-    return replace(it, nodes=nodes, network=network, server=replace(it.server, seconds_per_update=by * it.server.seconds_per_update))
 
 
 def measure(trial: Trial, data_root: str, stretch: float) -> dict[str, object]:
@@ -46,16 +29,9 @@ def measure(trial: Trial, data_root: str, stretch: float) -> dict[str, object]:
         evaluate_every_seconds=stretch * trial.seconds,
         stop_when_diverged=False,
     )
-    for _ in range(ATTEMPTS):
-        with tempfile.TemporaryDirectory() as folder:
-            summary = Processes(emulate="pad").run(experiment, Path(folder), config="")
-        assert summary is not None
-        final = summary["final"]
-        late = sum(summary["emulation"][kind]["late_seconds"] for kind in ("gradient", "message")) / summary["seconds"]
-        print(f"{trial.composition}, seed {trial.seed}: {100 * late:.0f} % late", flush=True)
-        if late <= LATE:
-            return {"loss": final["train_loss"], "accuracy": final["test_accuracy"], "num_updates": summary["num_updates"], "late": late}
-    raise SystemExit(f"results were late in {ATTEMPTS} runs: let nothing else use the machine, and start again; it goes on where it was")
+    summary, late = in_processes(experiment, f"{trial.composition}, seed {trial.seed}")
+    final = summary["final"]
+    return {"loss": final["train_loss"], "accuracy": final["test_accuracy"], "num_updates": summary["num_updates"], "late": late}
 
 
 def wanted(results: Results, seeds: Sequence[int]) -> list[Trial]:
