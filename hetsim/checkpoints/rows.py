@@ -41,10 +41,8 @@ class SavedTrace(Trace):
             return tuple(self.parts)
         self.flush()
         assert self._written is not None
-        names = {
-            *self.parts,
-            *(path.name for path in files(self.folder) if ROWS.fullmatch(path.name)),
-        }  # an older checkpoint may need its own
+        # an older checkpoint, of this run or of one before it in the folder, may need files that are not among the parts
+        names = {*self.parts, *(path.name for path in files(self.folder) if ROWS.fullmatch(path.name))}
         path = rows_path(self.folder, 1 + max((int(name[5:17]) for name in names), default=0))
         with named_in_errors(path):
             self._writer.close()

@@ -78,9 +78,8 @@ class TeamLoader:
             yield order[places.start : places.stop].tolist()
 
     def __iter__(self) -> Iterator[Any]:
-        if self.schedule.is_over(
-            self._loop.number
-        ):  # the last iteration stopped at the last batch, as `zip(range(len(loader)), loader)` does
+        # the last iteration may have stopped at the last batch, as `zip(range(len(loader)), loader)` does
+        if self.schedule.is_over(self._loop.number):
             self._loop.begin_step()
             self._loop.end_epoch()
         self._loop.begin_step(first=True)

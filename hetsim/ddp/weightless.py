@@ -17,9 +17,8 @@ def weightless(loss: torch.Tensor) -> torch.Tensor:
     ahead = [loss.grad_fn]
     while ahead:
         node = ahead.pop()
-        if (
-            node is None or node in found or not node.next_functions
-        ):  # what follows none belongs to a parameter, and lives longer than this loss
+        # one that none follows belongs to a parameter, and lives longer than this loss
+        if node is None or node in found or not node.next_functions:
             continue
         found.add(node)
         node.register_hook(_numbers)
