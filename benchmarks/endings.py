@@ -24,10 +24,14 @@ TORCHRUN = (*PYTHON, "torch.distributed.run", "--standalone", "--nproc-per-node"
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], signal.Signals, int]] = {
     "the server is killed": ((*PYTHON, "hetsim"), ("method=asgd",), signal.SIGKILL, -1),
     "the server is stopped": ((*PYTHON, "hetsim"), ("method=asgd",), signal.SIGSTOP, -1),
-    "rank 0 of an all-reduce is killed": ((*PYTHON, "hetsim"), ("method=ssgd",), signal.SIGKILL, -4),
-    "rank 0 of an all-reduce is stopped": ((*PYTHON, "hetsim"), ("method=ssgd",), signal.SIGSTOP, -4),
     "halos: a worker is killed": ((*PYTHON, "hetsim"), ("method=halos",), signal.SIGKILL, -4),
     "hetsim-launch: the server is killed": ((*PYTHON, "hetsim.cli.launch", "--processes", "5", "--"), ("method=asgd",), signal.SIGKILL, -1),
+    "hetsim-launch: rank 0 of an all-reduce is killed": (
+        (*PYTHON, "hetsim.cli.launch", "--processes", "4", "--"),
+        ("method=ssgd",),
+        signal.SIGKILL,
+        -4,
+    ),
     "torchrun: a worker is killed, server": ((*TORCHRUN, "5", "-m", "hetsim"), ("method=asgd",), signal.SIGKILL, -2),
     "torchrun: a worker is killed, all-reduce": ((*TORCHRUN, "4", "-m", "hetsim"), ("method=ssgd",), signal.SIGKILL, -2),
 }

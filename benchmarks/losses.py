@@ -1,10 +1,10 @@
 """What losses cost, simulated and measured: python benchmarks/losses.py [--repeats 2] [--methods asgd dbs_sgd ssgd local_sgd]
 
-Four equal workers (uniform4), padded. Each method runs without a fault, and with each of: a crash at 2 s with a return at 4 s, a
-node that joins at 2 s, and one that is stopped from 2 to 5 s and counts as lost after 1 s. A row has the seconds that the run takes
-longer than without the fault, measured (the median of the repeats) and simulated with the measured detection and regroup; the
-updates/s before the fault and in the last second; what detecting and regrouping took; and the samples that were applied twice,
-by their count.
+Four equal workers (uniform4), padded. Each method runs without a fault, and with each of: a crash at 2 s with a return at 4 s, also of
+node 0, which leads a run without a server; a node that joins at 2 s; and one that is stopped from 2 to 5 s and counts as lost after 1 s.
+A row has the seconds that the run takes longer than without the fault, measured (the median of the repeats) and simulated with the
+measured detection and regroup; the updates/s before the fault and in the last second; what detecting and regrouping took; and the
+samples that were applied twice, by their count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from pyarrow import parquet
 
 METHODS = ("asgd", "dbs_sgd", "ssgd", "local_sgd")
 LOST_AFTER = 1.0
-FAULTS = {"crash": "{nodes: [1], crash: 2, repair: 4}", "late join": "{nodes: [1], join: 2}", "hang": "{nodes: [1], stop: 2, continue: 5}"}
+FAULTS = {
+    "crash": "{nodes: [1], crash: 2, repair: 4}",
+    "crash of node 0": "{nodes: [0], crash: 2, repair: 4}",
+    "late join": "{nodes: [1], join: 2}",
+    "hang": "{nodes: [1], stop: 2, continue: 5}",
+}
 AT = 2.0
 """Seconds of the run at which the fault happens."""
 NUM_SAMPLES, EPOCHS = 4096, 18

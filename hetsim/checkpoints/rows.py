@@ -72,6 +72,10 @@ class SavedTrace(Trace):
             self._written.close()
         self._writer = None
 
+    def go_on(self, names: Sequence[str]) -> None:
+        """Go on after these files, which another process has completed."""
+        self.parts = list(names)
+
     def follow(self, names: Sequence[str]) -> None:
         """Begin with the rows that were written until now, in a file that comes after these of the same folder."""
         self.parts = list(names)

@@ -42,12 +42,13 @@ def goes_on(run: Path) -> str:
 class Saver:
     """Keeps the newest checkpoints of a run in its folder; `due(version)` says whether one is due.
 
-    `config` is what the run's config.yaml will hold; `resumed` the file that the run has gone on from.
+    `config` is what the run's config.yaml will hold; `resumed` the file that the run has gone on from. With `goes_on`, whoever wrote the
+    run's checkpoints until now is lost, and its last complete one is at version `newest`; None: it had made none.
     """
 
     def __init__(
         self, run: Path, config: str, settings: Checkpointing, trace: Trace, *,
-        clock: Callable[[], float], stop: StopRequest, resumed: Path | None = None,
+        clock: Callable[[], float], stop: StopRequest, resumed: Path | None = None, goes_on: bool = False, newest: int | None = None,
     ) -> None:  # fmt: skip
         self.run = run
         self.config = config
@@ -55,13 +56,16 @@ class Saver:
         self.trace = trace
         self.stop = stop
         self.due = Due(settings, clock, stop)
+        self.newest = newest
+        """The version of the newest checkpoint that the run has made."""
         self._kept: list[tuple[Path, list[Path]]] = []
         if folder.place(run).is_symlink():
             raise ValueError(f"{folder.place(run)} is a link, and would be written through: remove it, or take another folder for the run")
-        if resumed is not None and resumed.parent.resolve() == folder.place(run).resolve():
+        before = folder.path_of(run, newest) if newest is not None else resumed
+        if before is not None and before.parent.resolve() == folder.place(run).resolve():
             rows = [path for path in folder.files(run) if folder.ROWS.fullmatch(path.name)]
-            self._kept.append((folder.path_of(run, int(resumed.name[:12])), rows))
-        else:
+            self._kept.append((folder.path_of(run, int(before.name[:12])), rows))
+        elif not goes_on:
             check_replaceable(run)
         with named_in_errors(folder.place(run)):
             folder.place(run).mkdir(parents=True, exist_ok=True)
@@ -77,6 +81,7 @@ class Saver:
         current = [self.trace.current] if isinstance(self.trace, SavedTrace) and self.trace.current is not None else []
         folder.tidy(self.run, keep=[*current, *(kept for path, rows in self._kept for kept in (path, *rows))])
         self.due.saved(version)
+        self.newest = version
 
     def sentence(self, last: State, seconds: float) -> str:
         """What a user reads when the run has stopped."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from threading import Lock, Thread
 from typing import Any
 
@@ -22,6 +23,7 @@ from hetsim.dist.rank import RankRun, check_same_task, warm_up
 from hetsim.dist.reduction import Reduction
 from hetsim.dist.regrouping import RegroupingWorld
 from hetsim.dist.standstill import StandstillWatch, Store
+from hetsim.dist.succession import Succession
 from hetsim.dist.transport import Transport
 from hetsim.dist.world import ProcessWorld
 from hetsim.effects import Node, PeerLost, Program
@@ -44,26 +46,32 @@ class ElasticRun(RankRun):
 
     `absent` are the ranks that are absent at first, and since which second of the run; `joins_at` is when this one takes part, if it is
     one of them. After `run`, `transport` or the mailbox's links bring the results to the leader, and `hands_in` says whether this rank has
-    any.
+    any. With `take_over` this rank may lead when the leader is lost; it is called then, to have the files of the run.
     """
 
     def __init__(
         self, experiment: Experiment, task: Task, optimizers: Optimizers, trace: Trace, *,
-        membership: Membership, absent: Mapping[int, float], joins_at: float | None, order: str, **options: Any,
+        membership: Membership, absent: dict[int, float], joins_at: float | None, order: str,
+        take_over: Callable[[Succession], None] | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(experiment, task, optimizers, trace, absent=sorted(absent), **options)
+        super().__init__(experiment, task, optimizers, trace, absent=sorted(absent), leader=membership.leader, **options)
         self.membership = membership
+        self.succession: Succession | None = None
+        if take_over is not None:
+            self.succession = Succession(self, absent=absent, ledger=membership.ledger, take_over=partial(self._take_over, take_over))
         self.absent = absent
         self.joins_at = joins_at
         self.hands_in = True
         self.began = 0.0
         self._order = order
-        self._recorded: dict[int, float] = {}
+        self.recorded_absences: dict[int, float] = {}
         """Until when the absences of each rank are in the trace, in seconds of the run."""
         if self.saving is not None:
             self.saving.absences = self.absences_over
         self._regroups = experiment.coordination.regroups
         self._mailbox: Mailbox | None = None
+        self._watch: StandstillWatch | None = None
+        self._report: Callable[[RunFailed], None] | None = None
         self._connecting = Lock()
         self._known = dict(membership.view.members)
         self._generation = 0
@@ -123,18 +131,20 @@ class ElasticRun(RankRun):
             "transport": transport, "mailbox": mailbox, "pace": self.pace, "recorders": self.recorders, "history": self.history,
             "reduction": Reduction.by_gloo(transport, self.prepared.task.device, self._order), "keep": self._keep, "began": self.began,
             "micro_batch": self._micro_batch, "nonfinite": NonfiniteGradients(self.experiment.nonfinite, self.metrics.activity),
-            "saving": self.saving, "progress": self._progress, "num_gradients": self.num_gradients,
+            "saving": self.saving, "progress": self.progress, "leader": self.leader, "num_gradients": self.num_gradients,
         }  # fmt: skip
         if self._regroups:
             mailbox_in = self._new_mailbox if needs_server else None
-            world = RegroupingWorld(self.prepared, state, membership=membership, mailbox_in=mailbox_in, joins=joins, **parts)
+            world = RegroupingWorld(
+                self.prepared, state, membership=membership, mailbox_in=mailbox_in, joins=joins, succession=self.succession, **parts
+            )
         else:
             world = ProcessWorld(self.prepared, state, **parts)
         membership.listen(lambda view: self._seen(world, view))
-        watch: Any = contextlib.nullcontext()
         if store is not None:
-            watch = StandstillWatch(store, self.rank, self._present, world.waiting, report if self.history is not None else None)
-        with watch:
+            self._watch = StandstillWatch(store, self.rank, self._present, world.waiting, report if self.history is not None else None)
+        self._report = report
+        with self._watch or contextlib.nullcontext():
             self.pace.sleep_until(self.began + self.prepared.checkpoint.began)
             gc.freeze()
             try:
@@ -148,9 +158,10 @@ class ElasticRun(RankRun):
                 self.last, self.transport, self._mailbox = world.last, world.transport, world.mailbox
         if self.saving is not None and self.history is not None:
             self.saving.write_answered()
-            self.progress_at_end = self._progress()
+            self.progress_at_end = self.progress()
         if isinstance(world, RegroupingWorld) and not membership.ended_quietly:
             self.transport = self._group_after_end(world)
+        self.leader = membership.leader
 
     def _run(self, world: ProcessWorld, state: State | None) -> None:
         """The program, from this state or, if it joins, from that of the others, until the run is over."""
@@ -165,6 +176,8 @@ class ElasticRun(RankRun):
             except RunOver:
                 if world.mailbox is not None and not self._regroups:
                     world.mailbox.close()
+                if self._regroups and self.history is not None:  # it leads since it has made the last version
+                    self._end()
                 return
             if self.history is not None:
                 self.history.record_discarded(result)
@@ -181,13 +194,26 @@ class ElasticRun(RankRun):
             except PeerLost:
                 if not membership.changed:  # a connection broke, and others may wait in the barrier until they are told
                     membership.wait_for_newer(membership.formed)
-            if self.history is not None:
-                membership.tell_over()
-                membership.ends_within(membership.patience)
-                return
-            if membership.wait_until_over():
-                return
-            state, now = None, True
+            if self.history is None:
+                if membership.wait_until_over():
+                    return
+                if self.succession is None or not membership.leads_next:
+                    state, now = None, True
+                    continue
+                self.succession.lead().record_discarded(result)
+            self._end()
+            return
+
+    def _end(self) -> None:
+        """On the leader of a group: the run is over."""
+        self.membership.tell_over()
+        self.membership.ends_within(self.membership.patience)
+
+    def _take_over(self, have_files: Callable[[Succession], None], succession: Succession) -> None:
+        """This rank leads from now on."""
+        have_files(succession)
+        if self._watch is not None:
+            self._watch.report = self._report
 
     def _group_after_end(self, world: RegroupingWorld) -> Transport:
         """A group of those that are present at the end, for their results."""
@@ -269,10 +295,16 @@ class ElasticRun(RankRun):
         over = [absence for absence in self._absences(seconds) if absence[2] < seconds]
         record = interval_recorder([self.trace], DOWN)
         for rank, start, end in over:
-            if record is not None and start >= self._recorded.get(rank, start):
+            if record is not None and start >= self.recorded_absences.get(rank, start):
                 record((start, end, rank, DOWN, 0, 0, 0, 0))
-            self._recorded[rank] = end
+            self.recorded_absences[rank] = end
         return over
+
+    def have_recorded(self, seconds: float) -> None:
+        """On a rank that leads from now on: the absences that were over at this second of the run are in the trace."""
+        for rank, start, end in self._absences(seconds):
+            if start < end < seconds:
+                self.recorded_absences[rank] = end
 
     def record_absences(self) -> list[RankActivity]:
         """On the leader, when the results of all ranks are there: when each rank was not.

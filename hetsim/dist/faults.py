@@ -59,10 +59,6 @@ def check_faults(experiment: Experiment, *, lost_after: float) -> None:
             f"cluster.faults stop nodes, which count as lost after lost_after_seconds={faults.lost_after_seconds:g} there and after "
             f"backend.lost_after_seconds={lost_after:g} here: make them the same"
         )
-    if not experiment.coordination.needs_server and 0 in faults.nodes:
-        raise ValueError(
-            "cluster.faults name node 0, whose process keeps the record of a run without a server: name another node, or take backend=sim"
-        )
 
 
 class Schedule:

@@ -43,10 +43,10 @@ def send_results(run: RankRun, cap: Uncapped, transport: Transport | None = None
     assert transport is not None
     if isinstance(run, ElasticRun):
         run.clocks.finish_with(transport, run.pace.clock, run.rank)
-    transport.send_bytes([json.dumps(numbers).encode()], run.experiment.leader)
-    transport.send_bytes(run.trace.pieces(), run.experiment.leader)
+    transport.send_bytes([json.dumps(numbers).encode()], run.leader)
+    transport.send_bytes(run.trace.pieces(), run.leader)
     if run.saving is not None:
-        transport.send_bytes([run.saving.last_part(run.state)], run.experiment.leader)
+        transport.send_bytes([run.saving.last_part(run.state)], run.leader)
 
 
 class Results(NamedTuple):

@@ -44,10 +44,15 @@ class View:
 
     generation: int
     members: Mapping[int, int]
-    """None once the keeper has ended the run: who still takes part in it fails."""
+    """In the order in which they have become members. None once the keeper has ended the run: who still takes part in it fails."""
     lost: tuple[Loss, ...] = ()
     over: bool = False
     """Whether the program of the leader has ended, and with it the run."""
+
+    @property
+    def senior(self) -> int | None:
+        """Who has been a member for longest, the lowest of those of the beginning."""
+        return next(iter(self.members), None)
 
     def encoded(self) -> str:
         """As JSON."""
@@ -100,16 +105,20 @@ def again_key(generation: int) -> str:
     return f"again/{generation}"
 
 
-BEGAN, OVER, SUSPECT = "began", "over", "suspect"
+BEGAN, OVER, SUSPECT, GONE, NO_RECORD = "began", "over", "suspect", "gone", "no record"
 
 
 class Keeper:
-    """Decides on views. `store` is the ranks' store; `tell` reports to the launcher."""
+    """Decides on views. `store` is the ranks' store; `tell` reports to the launcher.
 
-    def __init__(self, store: Any, tell: Any, members: Mapping[int, int], *, lost_after: float) -> None:
+    With `succession` the senior member leads; otherwise a run whose leader is lost has ended, and is not reported here.
+    """
+
+    def __init__(self, store: Any, tell: Any, members: Mapping[int, int], *, lost_after: float, succession: bool = False) -> None:
         self.store = store
         self.tell = tell
         self.lost_after = lost_after
+        self.succession = succession
         self.view = View(0, dict(members))
         self._began = False
         self._looked = -math.inf
@@ -123,7 +132,12 @@ class Keeper:
             return
         self._awaited.discard((rank, incarnation))
         if self.view.members.get(rank) == incarnation:
+            self._look_for_end()  # which the rank may have told before
             members = {other: its for other, its in self.view.members.items() if other != rank}
+            if self.succession and not members:
+                self.tell((GONE, at))
+            elif self.succession and self.view.over and rank == self.view.senior:
+                self.tell((NO_RECORD, rank))
             self._publish(members, lost=(Loss(rank, incarnation, at),))
 
     def look(self, now: float) -> None:
@@ -136,9 +150,7 @@ class Keeper:
         if now - self._looked > GAP_SECONDS:  # nor did this process get to run: suspended, as the ranks were, it knows nothing of them
             self._beats = {member: (beat, now) for member, (beat, _) in self._beats.items()}
         self._looked = now
-        if not self.view.over and self.store.check([OVER]):
-            self.tell((OVER,))
-            self._publish(self.view.members, over=True)
+        self._look_for_end()
         if not self.view.over and any(self.store.check([failed_key(rank)]) for rank in self.view.members):
             self.end()
         if self.store.check([again_key(self.view.generation)]):
@@ -149,6 +161,11 @@ class Keeper:
             self._publish({**self.view.members, **dict(joining)})
         for member in self.view.members.items():
             self._listen(member, now)
+
+    def _look_for_end(self) -> None:
+        if self._began and not self.view.over and self.store.check([OVER]):
+            self.tell((OVER,))
+            self._publish(self.view.members, over=True)
 
     def end(self) -> None:
         """This run is over, or has failed: nobody takes part in it any more."""
@@ -170,7 +187,7 @@ class Keeper:
         self.store.compare_set(go_key(self.view.generation - 1), "", VOID)  # unless all its members are here, and connect
 
 
-def keep(listening: socket.socket, pipe: Connection, members: Mapping[int, int], lost_after: float, saves: bool) -> None:
+def keep(listening: socket.socket, pipe: Connection, members: Mapping[int, int], lost_after: float, saves: bool, succession: bool) -> None:
     """In a process of its own: host the store on this socket, until the launcher closes the pipe or ends.
 
     Where the run is saved, a signal that asks it to stop may reach this process, too, which passes it on.
@@ -183,7 +200,7 @@ def keep(listening: socket.socket, pipe: Connection, members: Mapping[int, int],
     store = dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
     )
-    keeper = Keeper(store, pipe.send, members, lost_after=lost_after)
+    keeper = Keeper(store, pipe.send, members, lost_after=lost_after, succession=succession)
     passed_on = StopRequest().by_signals(partial(store.set, STOP, "1"), again=True)
     with contextlib.suppress(EOFError, OSError), passed_on if saves else contextlib.nullcontext():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # as in a rank's process

@@ -44,12 +44,13 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     schedule, elastic = Schedule(experiment, began=seconds_before(experiment)), is_elastic(experiment)
     members = tuple(rank for rank in range(experiment.num_ranks) if rank not in schedule.joins)
     ours, keepers = context.Pipe()
-    about = (listening, keepers, dict.fromkeys(members, 0), settings.lost_after_seconds, saves)
+    succession = elastic and not experiment.coordination.needs_server
+    about = (listening, keepers, dict.fromkeys(members, 0), settings.lost_after_seconds, saves, succession)
     keeper = Child(-1, 0, context.Process(target=_keep, args=about, name="hetsim store", daemon=True), ours)
 
     def prepared(rank: int, incarnation: int, joins_at: float | None) -> tuple[Child, Connection]:
         receiver, sender = context.Pipe(duplex=False)
-        where = Started(rank, incarnation, members, joins_at, address[1], elastic)
+        where = Started(rank, incarnation, members, joins_at, address[1], elastic, succession)
         arguments = (experiment, folder, config, settings, where, sender)
         process = context.Process(target=_child, args=arguments, name=f"hetsim rank {rank}", daemon=True)
         return Child(rank, incarnation, process, receiver, joins_at=joins_at or 0.0), sender
@@ -68,24 +69,21 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     children = [child for child, _ in first]
     with contextlib.chdir(Path(__file__).parent):  # it imports PyTorch, see hetsim.libraries; its children go back
         _without_signals(forkserver.ensure_running)
+    supervision = Supervision(
+        experiment, children, keeper, start=start, elastic=elastic, schedule=schedule, lost_after=settings.lost_after_seconds
+    )
+    stop = StopRequest()
     try:
-        with _no_main():
-            started = _start([keeper.process, *(child.process for child in children)])
-        listening.close()
-        for sender in (keepers, *(sender for _, sender in first)):
-            sender.close()
-        if not started:
-            raise RunFailed(NO_FORKSERVER)
-        supervision = Supervision(
-            experiment, children, keeper, start=start, elastic=elastic, schedule=schedule, lost_after=settings.lost_after_seconds
-        )
-        leader = children[experiment.leader].process.pid
-
-        def pass_on() -> None:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.kill(leader, signal.SIGUSR1)
-
-        with StopRequest().by_signals(pass_on) if saves else contextlib.nullcontext():
+        with stop.by_signals(supervision.pass_on) if saves else contextlib.nullcontext():
+            with _no_main():
+                started = _start([keeper.process, *(child.process for child in children)])
+            listening.close()
+            for sender in (keepers, *(sender for _, sender in first)):
+                sender.close()
+            if not started:
+                raise RunFailed(NO_FORKSERVER)
+            if stop.asked:  # while they were being started
+                supervision.pass_on()
             return supervision.outcome()
     except BaseException:
         _end([child.process for child in children], [child.pipe for child in children], kill=saves)

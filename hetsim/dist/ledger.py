@@ -15,6 +15,7 @@ class Ledger:
 
     def __init__(self, members: Sequence[int]) -> None:
         self._members = dict.fromkeys(members, 0)
+        self._generation = 0
         self._lock = Lock()
         self._seen: dict[int, float] = {}
         """When this process saw the loss of a rank by itself, before it was told."""
@@ -31,6 +32,9 @@ class Ledger:
     def see(self, view: View, now: float) -> None:
         """A newer view has come."""
         with self._lock:
+            if view.generation <= self._generation:  # what the leader has seen is known from it
+                return
+            self._generation = view.generation
             for loss in view.lost:
                 known = min(now, self._seen.pop(loss.rank, now))
                 self._losses.append((loss._replace(at=min(loss.at, known)), known))  # a launcher may notice it later
@@ -44,6 +48,25 @@ class Ledger:
         """A regroup took from its last entry to its end."""
         with self._lock:
             self._regroups.append((last_entry, end))
+
+    def saved(self) -> dict[str, Any]:
+        """What the leader has seen, for a rank that joins and may lead once."""
+        with self._lock:
+            return {
+                "generation": self._generation, "members": dict(self._members), "losses": list(self._losses),
+                "returns": list(self._returns), "regroups": list(self._regroups),
+            }  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Have seen what the leader has seen, when it did; what this process has seen since then stays."""
+        with self._lock:
+            losses, returns = saved["losses"], saved["returns"]
+            ahead = self._generation > saved["generation"]
+            self._losses[: len(losses) if ahead else None] = losses
+            self._returns[: len(returns) if ahead else None] = returns
+            self._regroups = list(saved["regroups"])
+            if not ahead:
+                self._generation, self._members = saved["generation"], dict(saved["members"])
 
     @property
     def untold(self) -> dict[int, float]:

@@ -23,6 +23,8 @@ from hetsim.errors import RunFailed, RunStopped
 FOREVER = timedelta(days=7)
 """In which the keeper has to say the next thing."""
 MEMBERSHIP_CHANGED = "the membership has changed"
+NOBODY = -1
+"""Leads a run that begins without members and, as far as a process knows that has not joined yet, any run."""
 SETTLE_SECONDS = 1.0
 """After a connection broke, until somebody is told lost."""
 PATIENCE_SECONDS = 15.0
@@ -37,11 +39,15 @@ def failed_elsewhere() -> RunFailed:
 
 
 class Membership:
-    """One process's part: its rank, how often that was started before, and the newest view."""
+    """One process's part: its rank, how often that was started before, and the newest view.
+
+    `leader` is the rank that leads to the end; None: the senior member does.
+    """
 
     def __init__(
-        self, connect: Callable[[], Any], *, rank: int, incarnation: int = 0, members: Sequence[int], beat_seconds: float, lost_after: float
-    ) -> None:
+        self, connect: Callable[[], Any], *, rank: int, incarnation: int = 0, members: Sequence[int], leader: int | None = None,
+        beat_seconds: float, lost_after: float,
+    ) -> None:  # fmt: skip
         self.connect = connect
         """A further client of the run's store."""
         self.rank = rank
@@ -50,6 +56,10 @@ class Membership:
         self.patience = PATIENCE_SECONDS + lost_after
         self.view = View(0, dict.fromkeys(members, 0))
         """The newest one."""
+        self.began_without_members = not members
+        self._leader = leader
+        self.leader = NOBODY if incarnation and leader is None else self._leader_of(self.view)
+        """In the generation that this process takes part in."""
         self.formed = 0
         """The generation that this process takes part in."""
         self.ended_quietly = False
@@ -69,6 +79,16 @@ class Membership:
     def takes_part(self) -> bool:
         """Whether this process is in the newest view."""
         return self.view.members.get(self.rank) == self.incarnation
+
+    @property
+    def leads_next(self) -> bool:
+        """Whether this process leads in the newest generation."""
+        return self.takes_part and self._leader_of(self.view) == self.rank
+
+    def _leader_of(self, view: View) -> int:
+        if self._leader is not None:
+            return self._leader
+        return NOBODY if view.senior is None else view.senior
 
     @property
     def changed(self) -> bool:
@@ -198,7 +218,7 @@ class Membership:
                 self._store.compare_set(go, "", "go")
             if self._store.get(go).decode() != VOID:
                 with self._changed:
-                    self.formed, self.group = view.generation, None
+                    self.formed, self.leader, self.group = view.generation, self._leader_of(view), None
                 group = Group.form(self._store, f"gen{view.generation}", rank=self.rank, members=sorted(view.members))
                 self.enter(group)
                 return group

@@ -24,13 +24,13 @@ _led: list[Path] = []
 """The folder that this process leads a run in, and has locked."""
 
 
-def leave_with_parent(folder: Path | None, cap: Uncapped) -> None:
-    """End this process when its parent has ended, and remove its cap; on the leader, remove what it has begun in this folder."""
+def leave_with_parent(cap: Uncapped) -> None:
+    """End this process when its parent has ended, and remove its cap and what it is `leading` at that moment."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        if folder is not None:
-            keep_names()
+        keep_names()
+        for folder in _led:
             remove_unfinished(folder)
         cap.remove()
         os._exit(1)

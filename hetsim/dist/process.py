@@ -18,9 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hetsim.checkpoints.resume import check_budget, continue_trace, load, reached
-from hetsim.checkpoints.rows import SavedTrace
-from hetsim.checkpoints.saver import Saver
+from hetsim.checkpoints.resume import check_budget, load, reached
 from hetsim.dist.announced import Announced, announce, client, client_of_run, run_store
 from hetsim.dist.clocks import Clocks, clock_id
 from hetsim.dist.elastic import ElasticRun
@@ -30,27 +28,29 @@ from hetsim.dist.handed_in import close, collect_results, send_results, summaris
 from hetsim.dist.keeper import failed_key
 from hetsim.dist.launched import Launched
 from hetsim.dist.membership import Membership, failed_elsewhere
-from hetsim.dist.orphan import leading, leave_with_parent
+from hetsim.dist.orphan import leave_with_parent
 from hetsim.dist.pace import Pace, clock, reduce_timer_slack
 from hetsim.dist.placement import device_of, local_ranks, reducing_library
 from hetsim.dist.quota import Uncapped, cap_of
 from hetsim.dist.rank import RankRun
+from hetsim.dist.recording import recording, taken_over, written_to
 from hetsim.dist.reduction import Library, Report, connected
 from hetsim.dist.rendezvous import RENDEZVOUS_TIMEOUT, check_interfaces, launchers_store
 from hetsim.dist.settings import NEEDS_ONE_CLOCK, Settings
 from hetsim.dist.started import Started
 from hetsim.dist.stopping import StopWatch
+from hetsim.dist.succession import Succession
 from hetsim.dist.torchrun import CONSEQUENCE, leave_reason
 from hetsim.dist.transport import GlooTransport, Transport
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.memory import out_of_memory
-from hetsim.results.folder import abandon, run_folder
+from hetsim.results.folder import abandon
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.files import keep_names
 from hetsim.runtime.rank import Checkpoint
-from hetsim.runtime.trace import Trace, TracePart
+from hetsim.runtime.trace import append_received
 from hetsim.workloads.device import Device
 from hetsim.workloads.task import Task
 
@@ -94,14 +94,13 @@ def _join(
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; the launcher ends the other processes
 
     try:
-        with leading(folder) if here.rank == experiment.leader else contextlib.nullcontext():
-            if elastic:
-                started = Started(here.rank, 0, tuple(range(experiment.num_ranks)), None, here.port, True)
-                connect = partial(client_of_run, here, number)
-                return take_part_elastically(
-                    experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report
-                )
-            return take_part(experiment, folder, config, settings, cap, rank=here.rank, store=store, stop=stop, report=report)
+        if elastic:
+            started = Started(here.rank, 0, tuple(range(experiment.num_ranks)), None, here.port, True)
+            connect = partial(client_of_run, here, number)
+            return take_part_elastically(
+                experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report
+            )
+        return take_part(experiment, folder, config, settings, cap, rank=here.rank, store=store, stop=stop, report=report)
     except PeerLost as error:
         raise RunFailed(str(error)) from error
     except dist.DistError as error:
@@ -129,7 +128,7 @@ def _child(
 ) -> None:
     rank = started.rank
     cap = cap_of(experiment, settings, rank)
-    Thread(target=leave_with_parent, args=(folder if rank == experiment.leader else None, cap), daemon=True).start()
+    Thread(target=leave_with_parent, args=(cap,), daemon=True).start()
 
     def report(error: RunFailed | PeerLost) -> None:
         sender.send((3, RunFailed(str(error))) if isinstance(error, PeerLost) else (1, error))
@@ -146,7 +145,7 @@ def _child(
         else:
             summary = take_part(experiment, folder, config, settings, cap, rank=rank, store=connect(), stop=stop, report=report)
     except RunStopped as stopped:
-        sender.send((0, stopped if rank == experiment.leader else None))
+        sender.send((0, stopped if stopped.args else None))  # of the leader, with how to go on
     except ValueError as error:
         sender.send((0, error))
     except RunFailed as error:
@@ -181,7 +180,7 @@ def take_part(
     leads, saves = rank == experiment.leader, experiment.checkpoint.enabled
     pace = Pace(settings.emulate)
     checkpoint = resumed(experiment, task, optimizers)
-    with contextlib.closing(task), run_folder(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
+    with contextlib.closing(task), written_to(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
             clocks = clocks_of(transport, settings, leader=experiment.leader)
             whole, trace, saver = recording(
@@ -239,35 +238,53 @@ def take_part_elastically(
     reduce_timer_slack()
     os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
     rank, leader = started.rank, experiment.leader
-    leads = rank == leader
     membership = Membership(
         connect, rank=rank, incarnation=started.incarnation, members=started.members, lost_after=settings.lost_after_seconds,
-        beat_seconds=settings.heartbeat_seconds,
+        beat_seconds=settings.heartbeat_seconds, leader=None if started.succession else leader,
     )  # fmt: skip
+    leads = rank == membership.leader
     clocks = Clocks.shared(experiment.num_ranks, leader=leader)
     task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
     saves, checkpoint, everyone = experiment.checkpoint.enabled, None, None
-    in_folder = run_folder(folder, config) if leads else contextlib.nullcontext()
-    with membership, contextlib.closing(task), in_folder, contextlib.ExitStack() as traces:
+    with membership, contextlib.closing(task), contextlib.ExitStack() as files:
+        if leads:
+            files.enter_context(written_to(folder, config))
         if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
             checkpoint = resumed(experiment, task, optimizers)
             wait_for_all(connect(), experiment.num_ranks)
             everyone = Group.form(connect(), "everyone", rank=rank, members=range(experiment.num_ranks), within=RENDEZVOUS_TIMEOUT)
             clocks = clocks_of(everyone, settings, leader=leader)
-        whole, trace, saver = recording(experiment, folder, config, traces, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks)
+        whole, trace, saver = recording(experiment, folder, config, files, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks)
+        watch: Any = StopWatch(connect(), stop, leads=leads) if saves else contextlib.nullcontext()
+
+        def take_over(succession: Succession) -> None:
+            nonlocal whole
+            whole, saver, saved = taken_over(
+                experiment, folder, config, files,
+                saved=succession.saved is not None, load=lambda path: load(path, experiment, task, optimizers), stop=stop,
+            )  # fmt: skip
+            if saved is not None and saved.state.version != succession.saved:
+                succession.has_saved(saved.state.version)
+            succession.writes(whole)
+            append_received(whole, succession.rows.part.pieces(), rank=rank)
+            if run.saving is not None:
+                run.saving.saver, watch.leads = saver, True
+            if saved is not None:
+                run.have_recorded(max(saved.seconds))
+
         since = Schedule(experiment, began=0.0 if checkpoint is None else checkpoint.began).absent
         absent = {rank: since.get(rank, 0.0) for rank in range(experiment.num_ranks) if rank not in started.members}
         with cap:
             run = ElasticRun(
                 experiment, task, optimizers, trace, rank=rank, transport=everyone, pace=Pace(settings.emulate), uncapped=cap.lifted,
                 membership=membership, absent=absent, joins_at=started.joins_at, order=settings.reduction, micro_batch=settings.micro_batch,
-                checkpoint=checkpoint, saver=saver, clocks=clocks,
+                checkpoint=checkpoint, saver=saver, clocks=clocks, take_over=take_over if started.succession else None,
             )  # fmt: skip
             store = connect()
-            with StopWatch(store, stop, leads=leads) if saves else contextlib.nullcontext():
+            with watch:
                 run.run(store, report)
         stopped = False
-        if not leads:
+        if run.history is None:
             if run.hands_in:
                 send_results(run, cap, run.way_to_leader)
                 if saves and store.get(STOPPED) == b"1":
@@ -280,28 +297,6 @@ def take_part_elastically(
         close(run, whole, results.states, run.record_absences(), stopped=stopped)
         losses = membership.ledger.as_numbers(run.began)
         return summarised(run, folder, settings, results, gpus=[0.0] * experiment.num_ranks, library="gloo", begun=begun, losses=losses)
-
-
-def recording(
-    experiment: Experiment, folder: Path, config: str, traces: contextlib.ExitStack, *,
-    leads: bool, checkpoint: Checkpoint | None, stop: StopRequest, clocks: Clocks,
-) -> tuple[Trace, Trace, Saver | None]:  # fmt: skip
-    """The trace that a rank's rows end in, the one that it writes them to, and, on a leader that saves, what writes checkpoints.
-
-    The two traces are one, but for the leader's among several clocks. `traces` closes them.
-    """
-    if not leads:
-        part = traces.enter_context(TracePart(experiment.trace))
-        return part, part, None
-    saves, saver = experiment.checkpoint.enabled, None
-    whole = trace = traces.enter_context((SavedTrace if saves else Trace)(folder, experiment.trace))
-    if saves:
-        saver = Saver(folder, config, experiment.checkpoint, whole, clock=clock, stop=stop, resumed=experiment.resume)
-    if checkpoint is not None and experiment.resume is not None:
-        continue_trace(whole, experiment.resume, checkpoint, experiment)
-    if clocks.several:
-        trace = traces.enter_context(TracePart(experiment.trace))
-    return whole, trace, saver
 
 
 def wait_for_all(store: Any, num_ranks: int) -> None:

@@ -29,7 +29,7 @@ from hetsim.errors import RunFailed
 from hetsim.runtime.curve import LearningCurve
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import History
-from hetsim.runtime.metrics import Metrics
+from hetsim.runtime.metrics import Metrics, RankActivity
 from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.outcome import Outcome, observed
 from hetsim.runtime.preparation import Preparation, prepare
@@ -70,8 +70,10 @@ class RankRun:
         absent: Collection[int] = (),
         uncapped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
         micro_batch: int | None = None,
+        leader: int | None = None,
     ) -> None:
         self.experiment = experiment
+        self.leader = experiment.leader if leader is None else leader
         self.rank = rank
         self.transport = transport
         """None: this rank joins a run under way."""
@@ -97,10 +99,13 @@ class RankRun:
         self.saving: Saving | None = None
         if experiment.checkpoint.enabled:
             self.saving = Saving(self.prepared, rank, trace, self.metrics.activity, clocks=self.clocks, saver=saver, joined=self.joined)
+        self.activity_before = activity_of(resumed, experiment.num_workers, experiment.coordination.num_ahead)
+        """What each worker did before the run was resumed."""
         if resumed.progress:
             self.metrics.activity[:] = activity_of(resumed, experiment.num_workers, experiment.coordination.num_ahead)
             self.metrics.applied.restore(resumed.progress["applied"])
         self.profile_seconds = resumed.progress.get("profile_seconds", self.prepared.profile.total_seconds)
+        self._num_gradients_before: Sequence[int] | None = None
         self._counted_before = self.metrics.applied.num_gradients
         self.progress_at_end: dict[str, Any] = {}
         """What the leader's recorders have seen, where the run is saved."""
@@ -112,12 +117,18 @@ class RankRun:
         self.absent_at_end: frozenset[int] = frozenset()
         self.curve: LearningCurve | None = None
         self.history: History | None = None
-        if rank == experiment.leader:
-            self.curve, observers = observed(experiment, task, self.metrics, [trace, *recorders], at_once=False)
-            if resumed.progress:
-                self.curve.restore(resumed.progress["curve"])
-            self.history = History(self.prepared.start, self.prepared.stop, observers, keeps=self.saving is not None)
-            restore(resumed.progress, self.history)
+        if rank == self.leader:
+            self.curve, self.history = self.recorded([trace, *recorders], leads=True)
+
+    def recorded(self, recorders: Sequence[Recorder], *, leads: bool) -> tuple[LearningCurve, History]:
+        """What records the versions, from where the run begins or goes on. It shows and evaluates nothing before this rank leads."""
+        curve, observers = observed(self.experiment, self.prepared.task, self.metrics, recorders, at_once=False, shown=leads)
+        progress = self.prepared.checkpoint.progress
+        if progress:
+            curve.restore(progress["curve"], evaluate=leads)
+        history = History(self.prepared.start, self.prepared.stop, observers, keeps=self.saving is not None)
+        restore(progress, history)
+        return curve, history
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
         """Run this rank's program with those of the other ranks. `report(error)` is called on the leader if no rank can go on."""
@@ -133,8 +144,8 @@ class RankRun:
         world = ProcessWorld(
             self.prepared, state, transport=transport, mailbox=mailbox, pace=self.pace, reduction=self.reduction,
             recorders=self.recorders, history=self.history, keep=self._keep, micro_batch=self._micro_batch, began=began,
-            nonfinite=NonfiniteGradients(experiment.nonfinite, self.metrics.activity),
-            saving=self.saving, progress=self._progress, num_gradients=self.num_gradients,
+            leader=self.leader, nonfinite=NonfiniteGradients(experiment.nonfinite, self.metrics.activity),
+            saving=self.saving, progress=self.progress, num_gradients=self.num_gradients,
         )  # fmt: skip
         leads = self.history is not None
         watch: Any = contextlib.nullcontext()
@@ -155,16 +166,33 @@ class RankRun:
                 mailbox.close()
             if self.saving is not None and self.history is not None:
                 self.saving.write_answered()
-                self.progress_at_end = self._progress()
+                self.progress_at_end = self.progress()
             transport.control.barrier()  # until all programs have ended, or the watch reports a standstill
         self.clocks.finish(transport, self.pace.clock)
 
     def num_gradients(self) -> list[int]:
         """The gradients of each worker that are applied, also those before the run was resumed; on the leader."""
-        before = [self.prepared.rank_state(rank).num_gradients for rank in range(self.experiment.num_workers)]
+        before = self._num_gradients_before
+        if before is None:
+            before = [self.prepared.rank_state(rank).num_gradients for rank in range(self.experiment.num_workers)]
         return counted(before, self._counted_before, self.metrics.applied.num_gradients)
 
-    def _progress(self) -> dict[str, Any]:
+    def count_after(self, num_gradients: Sequence[int]) -> None:
+        """So many gradients of each worker are applied in what the metrics have counted."""
+        self._num_gradients_before, self._counted_before = num_gradients, self.metrics.applied.num_gradients
+
+    def know_before(self, activity: Sequence[RankActivity]) -> None:
+        """This is what each worker did before the run was resumed, which a rank that joins does not know by itself."""
+        if self.joined:
+            self.joined = False
+            self.activity_before = list(activity)
+            for mine, before in zip(self.metrics.activity, activity, strict=True):
+                mine.add(before)
+            if self.saving is not None:
+                self.saving.joined = False
+
+    def progress(self) -> dict[str, Any]:
+        """What the leader's recorders have seen so far."""
         assert self.history is not None
         assert self.curve is not None
         return seen_by_leader(self.history, self.metrics.applied, self.curve, profile_seconds=self.profile_seconds)
@@ -184,6 +212,7 @@ class RankRun:
         """Close all recorders; on the leader, after the results of all ranks are collected."""
         if self.history is not None:
             self.history.close()
+            self.trace.close()  # which the history does not know on a rank that did not lead from the beginning
             return
         for recorder in self.recorders:
             recorder.close(self.last)

@@ -16,15 +16,18 @@ from hetsim.dist import packing
 from hetsim.dist.group import Group
 from hetsim.dist.membership import MEMBERSHIP_CHANGED, Membership
 from hetsim.dist.messages import Mailbox
+from hetsim.dist.over import RunOver
 from hetsim.dist.reduction import Reduction
+from hetsim.dist.saving import Saving
+from hetsim.dist.succession import LAG, Succession, Told
 from hetsim.dist.transport import Transport
 from hetsim.dist.world import Answered, ProcessWorld, Turn
+from hetsim.errors import RunFailed
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
 from hetsim.runtime.recorder import REGROUP, Recorder, ignore, interval_recorder
 
-KEPT_COMMITS = 2
-"""A rank is at most one commit before or after the leader, as an all-reduce of all lies between two."""
+KEPT_COMMITS = LAG + 1
 NO_VERSION = -1.0
 
 
@@ -40,39 +43,51 @@ class Agreed(NamedTuple):
 
     commit: LastCommit
     last_entry: float
+    record: Any = None
+    """What this rank lacks of the record of the run; None if it lacks nothing, or keeps none."""
+    saved: float = NO_VERSION
+    """The version of the newest checkpoint that the leader knows of."""
 
 
-def agreed(control: Transport, kept: Sequence[LastCommit], *, leader: int, entered: float) -> Agreed:
+def agreed(control: Transport, kept: Sequence[LastCommit], *, leader: int, entered: float, succession: Succession | None = None) -> Agreed:
     """The leader's last commit, which `kept` may have. A collective of all members; what comes from another is in the CPU's memory."""
     versions = [float(commit.state.version) for commit in kept] or [NO_VERSION]
-    ranks = control.gather_numbers(versions[0], versions[-1], entered)
+    ranks = control.gather_numbers(versions[0], versions[-1], *(() if succession is None else succession.known), entered)
     by_rank = dict(zip(control.members, ranks, strict=True))
     wanted = by_rank[leader][1]
-    lacking = [rank for rank in control.members if wanted not in by_rank[rank][:2]]
-    last_entry = max(when for _, _, when in ranks)
+    if wanted == NO_VERSION:
+        raise RunFailed("every node of the cluster that had the weights is gone: the run is lost")
+    lacks_commit = {rank for rank, its in by_rank.items() if not its[0] <= wanted <= its[1]}
+    lacks_record = {rank for rank, its in by_rank.items() if succession is not None and not its[2] <= wanted <= its[3]}
+    lacking = lacks_commit | lacks_record
+    last_entry = max(its[-1] for its in ranks)
     if control.rank == leader:
-        for rank in lacking:
-            packing.send(kept[-1], control, rank)
-    if control.rank not in lacking:
-        return Agreed(next(commit for commit in kept if commit.state.version == wanted), last_entry)
-    return Agreed(packing.receive(control, leader), last_entry)
+        for rank in sorted(lacking):
+            record = succession.record_for(by_rank[rank][2:4]) if succession is not None and rank in lacks_record else None
+            packing.send((kept[-1] if rank in lacks_commit else None, record), control, rank)
+    sent, record = packing.receive(control, leader) if control.rank in lacking else (None, None)
+    return Agreed(sent or next(commit for commit in kept if commit.state.version == wanted), last_entry, record, by_rank[leader][-2])
 
 
 class RegroupingWorld(ProcessWorld):
     """As its base, among the members of a group that is formed anew; `joins` says whether this rank joins a run under way.
 
-    With a server, `mailbox_in` makes the mailbox in each new group.
+    With a server, `mailbox_in` makes the mailbox in each new group. With a `succession`, the senior member leads.
     """
 
     def __init__(
         self, prepared: Preparation, state: RankState, *, membership: Membership, mailbox_in: Callable[[Group], Mailbox] | None,
-        joins: bool, recorders: list[Recorder], **options: Any,
+        joins: bool, recorders: list[Recorder], succession: Succession | None = None, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(prepared, state, recorders=recorders, **options)
         self.membership = membership
         self._mailbox_in = mailbox_in
+        self.succession = succession
         self._has_group = not joins
-        self._commits = deque([] if joins else [LastCommit(prepared.start, state.optimizer)], maxlen=KEPT_COMMITS)
+        knows_start = not joins or membership.began_without_members
+        self._commits = deque([] if not knows_start else [LastCommit(prepared.start, state.optimizer)], maxlen=KEPT_COMMITS)
+        self._has_ended = False
+        """Whether the last commit was the last of the run."""
         self._record[REGROUP] = interval_recorder(recorders, REGROUP) or ignore
 
     def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
@@ -84,22 +99,44 @@ class RegroupingWorld(ProcessWorld):
     def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
         """As in the base; the last commits are kept."""
         self._commits.append(LastCommit(effect.state, state.optimizer))
-        return super().commit(state, effect, turn)
+        if self.succession is not None:
+            self.succession.commits(Told(turn.at - self.began, effect.state, effect.applied))
+        going, at = super().commit(state, effect, turn)
+        self._has_ended = not going
+        if self.succession is not None:
+            self.succession.decided(effect.version)
+        return going, at
+
+    def _save(self, saving: Saving, seconds: float) -> None:
+        super()._save(saving, seconds)
+        if self.succession is not None and self.history is None:
+            self.succession.hands_in(self.last.version)
 
     def regroup(self, state: RankState, effect: fx.Regroup, turn: Turn) -> Answered:
         """A new group of all ranks that are present, which restart from the leader's last commit; takes what it takes."""
-        experiment, entered = self.experiment, self.pace.clock()
+        experiment, succession, entered = self.experiment, self.succession, self.pace.clock()
         self.leave_group()
         if self._has_group and not self.membership.changed:  # a connection broke
             self.membership.wait_for_newer(self.membership.formed)
         while True:
             try:
                 group = self.membership.form(least=1 + experiment.coordination.needs_server)
-                found = agreed(group.control, self._commits, leader=experiment.leader, entered=entered - self.began)
+                self.leader = self.membership.leader
+                if succession is not None:
+                    succession.run.leader = self.leader
+                    if self.leader == self.rank and self.history is None:
+                        self.history = succession.lead()
+                        if self._has_ended:
+                            raise RunOver
+                found = agreed(group.control, self._commits, leader=self.leader, entered=entered - self.began, succession=succession)
                 break
             except fx.PeerLost:
                 self.membership.wait_for_newer(self.membership.formed)
-        self._has_group = True
+        if succession is not None:
+            succession.go_on_from(found.commit.state.version, found.saved)
+            if found.record is not None:
+                succession.catch_up(found.commit.state, found.record)
+        self._has_group, self._has_ended = True, False
         self._commits = deque([found.commit], maxlen=KEPT_COMMITS)
         self.last, optimizer = found.commit
         self.prepared.restart(state, self.last, optimizer=optimizer)

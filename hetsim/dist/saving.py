@@ -83,12 +83,12 @@ class Saving:
         """Drop the checkpoint that waits for answers: the membership has changed, and all restart from the last commit."""
         self._asked = None
 
-    def hand_in(self, state: RankState, transport: Transport) -> None:
+    def hand_in(self, state: RankState, transport: Transport, leader: int) -> None:
         """On another rank: send the leader this rank's state, at a commit that is saved."""
         # all ranks without a server take the same steps, so the memory of their optimizer is the leader's
         own = replace(state.snapshot(), optimizer=None)
-        transport.control.send_bytes([self._part(own)], self.experiment.leader)
-        transport.control.send_bytes(self._rows(), self.experiment.leader)
+        transport.control.send_bytes([self._part(own)], leader)
+        transport.control.send_bytes(self._rows(), leader)
 
     def collect(
         self, state: State, own: RankState, transport: Transport, *,

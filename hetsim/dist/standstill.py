@@ -69,7 +69,8 @@ class StandstillWatch:
         self._rank = rank
         self._ranks = ranks
         self._look = look
-        self._report = report
+        self.report = report
+        """None on a rank that does not lead."""
         self._stopped = Event()
         self._thread = Thread(target=self._watch, daemon=True)
 
@@ -94,7 +95,7 @@ class StandstillWatch:
                 stuck = asdict(waiting) if waiting is not None and waiting == seen else None
                 self._store.set(self._key(self._rank), json.dumps([poll, stuck]))
                 seen = waiting
-                if self._report is None:
+                if self.report is None:
                     continue
                 found = self._read()
                 if found is None or not standing_still(found[1]):
@@ -102,7 +103,7 @@ class StandstillWatch:
                 elif found[1] != first:
                     (polls, first), since = found, poll
                 elif all(now > polls[rank] for rank, now in found[0].items()) and poll - since >= patience(found[1]):
-                    self._report(RunFailed(sentence(found[1])))
+                    self.report(RunFailed(sentence(found[1])))
                     return
             except Exception:  # the run has ended, and the store with it
                 return

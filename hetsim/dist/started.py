@@ -19,3 +19,5 @@ class Started(NamedTuple):
     """Of the run's store, which the keeper hosts."""
     elastic: bool
     """Whether the run goes on when a rank is lost."""
+    succession: bool = False
+    """Whether it does when the leader is: another rank leads then."""

@@ -33,7 +33,8 @@ class StopWatch:
     def __init__(self, store: Store, stop: StopRequest, *, leads: bool) -> None:
         self._store = store
         self._stop = stop
-        self._leads = leads
+        self.leads = leads
+        """Whether this rank leads, from now on."""
         self._ended = Event()
         self._thread = Thread(target=self._watch, daemon=True)
 
@@ -46,11 +47,11 @@ class StopWatch:
         self._thread.join(2 * POLL_SECONDS)
 
     def _watch(self) -> None:
-        while not self._ended.wait(POLL_SECONDS) and not (self._leads and self._stop.asked):
+        while not self._ended.wait(POLL_SECONDS) and not (self.leads and self._stop.asked):
             try:
-                if self._leads and self._store.check([KEY]):
+                if self.leads and self._store.check([KEY]):
                     self._stop.ask()
-                elif not self._leads and self._stop.asked:
+                elif not self.leads and self._stop.asked:
                     self._store.set(KEY, "1")
                     return
             except Exception:  # the run has ended, and the store with it

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from hetsim.dist.faults import Schedule
-from hetsim.dist.keeper import BEGAN, OVER, SUSPECT
+from hetsim.dist.keeper import BEGAN, GONE, NO_RECORD, OVER, SUSPECT
 from hetsim.dist.pace import clock
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.runtime.experiment import Experiment
@@ -60,6 +60,8 @@ class Supervision:
         self.began: float | None = None
         self._start = start
         self._elastic = elastic
+        self._succession = elastic and not experiment.coordination.needs_server
+        """Whether another rank leads when the leader is lost."""
         self._schedule = schedule
         self._lost_after = lost_after
         self._running = {child.pipe: child for child in children}
@@ -93,12 +95,25 @@ class Supervision:
                 break
             if self._summary is None and not self._reasons:
                 self._inject()
+        nobody = self._summary is None and not self._reasons
+        while self._keeps and self.keeper.pipe.poll(BEGIN_SECONDS if nobody and not self._reasons else 0):
+            self._hear()  # what the last loss means
+        if self._summary is None and not self._reasons:
+            self._reasons.append((2, RunFailed("all processes of the run have ended, and none has reported its results: the run is lost")))
         if self._reasons:
             raise min(self._reasons, key=lambda reason: reason[0])[1]
         if isinstance(self._summary, RunStopped):
             raise self._summary
         assert self._summary is not None
         return self._summary
+
+    def pass_on(self) -> None:
+        """Pass the signal that asks the run to stop on to the leader, or to all: whichever rank gets it tells the leader."""
+        for child in self._running.values():
+            leads = self._succession or child.rank == self.experiment.leader
+            if leads and child.process.pid is not None:  # which is being started otherwise
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(child.process.pid, signal.SIGUSR1)
 
     def _pause(self) -> float:
         if self.began is None or self._summary is not None or self._reasons:
@@ -137,6 +152,19 @@ class Supervision:
             (self.began,) = about
         elif what == OVER:
             self._over = True
+        elif what == GONE:
+            self._reasons.append(
+                (2, RunFailed(f"every node of the cluster is gone at {self._seconds(*about)}, and the weights are: the run is lost"))
+            )
+        elif what == NO_RECORD:
+            self._reasons.append(
+                (
+                    1,
+                    self._without(
+                        [child for child in self.children if child.rank == about[0]][-1], role=", which keeps the record of the run,"
+                    ),
+                )
+            )
         elif what == SUSPECT:
             rank, incarnation, last = about
             for child in self._running.values():
@@ -163,7 +191,7 @@ class Supervision:
 
     def _goes_on_without(self, child: Child) -> bool:
         """Whether the run can: it has begun, of which the keeper may tell a little after the process has ended."""
-        if not self._elastic or child.rank == self.experiment.leader:
+        if not self._elastic or (child.rank == self.experiment.leader and not self._succession):
             return False
         deadline = clock() + BEGIN_SECONDS
         while self.began is None and self._keeps and self.keeper.pipe.poll(max(0.0, deadline - clock())):
@@ -175,13 +203,7 @@ class Supervision:
         if self._summary is not None:
             return
         if self._reasons or not self._goes_on_without(child):
-            child.process.join(GRACE_SECONDS)
-            why = child.why or f"ended by itself (exit status {child.process.exitcode})"
-            leads = child.rank == self.experiment.leader
-            of_leader = ""
-            if leads and self._elastic and self.began is not None:
-                of_leader = ", the server," if self.experiment.coordination.needs_server else ", which keeps the record of the run,"
-            self._reasons.append((1, RunFailed(f"the process of rank {child.rank}{of_leader} {why}: the run is lost")))
+            self._reasons.append((1, self._without(child)))
             return
         assert self.began is not None
         now = max(now, self.began)
@@ -190,10 +212,21 @@ class Supervision:
             self._start_again(child.rank, child.incarnation + 1, child.back_at)
         others = {each.rank for each in self._running.values() if each.joins_at < math.inf} - {self.experiment.num_workers}
         if not others and not self._over:
-            seconds = now - self.began
             self._reasons.append(  # if the leader is gone, too, that is nearer to the cause
-                (2, RunFailed(f"every node of the cluster is gone at {seconds:.3g} s and none comes back: the run is lost"))
+                (2, RunFailed(f"every node of the cluster is gone at {self._seconds(now)} and none comes back: the run is lost"))
             )
+
+    def _without(self, child: Child, role: str = "") -> RunFailed:
+        """What ends a run that cannot go on without this process, in this role."""
+        child.process.join(GRACE_SECONDS)
+        why = child.why or f"ended by itself (exit status {child.process.exitcode})"
+        if self._elastic and not self._succession and self.began is not None and child.rank == self.experiment.leader:
+            role = ", the server,"
+        return RunFailed(f"the process of rank {child.rank}{role} {why}: the run is lost")
+
+    def _seconds(self, moment: float) -> str:
+        assert self.began is not None
+        return f"{moment - self.began:.3g} s"
 
 
 def after_effect(beat: str) -> str:

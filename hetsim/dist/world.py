@@ -83,6 +83,7 @@ class ProcessWorld:
         saving: Saving | None = None,
         progress: Callable[[], dict[str, Any]] = dict,
         num_gradients: Callable[[], Sequence[int]] = tuple,
+        leader: int | None = None,
         began: float,
     ) -> None:
         experiment = prepared.experiment
@@ -98,6 +99,7 @@ class ProcessWorld:
         self.reduction = reduction or Reduction.by_gloo(transport, self.task.device, "ordered")
         self.history = history
         """On the leader; None on other ranks."""
+        self.leader = experiment.leader if leader is None else leader
         self.began = began
         self.micro_batch = micro_batch
         self._keep = keep
@@ -317,7 +319,7 @@ class ProcessWorld:
             going, due = saving.decide(effect.version, going)
         if stop.waits or (saving is not None and saving.agrees):
             self._num_collectives[turn.thread] += 1
-            decided = int(turn.transport.broadcast(float(going + 2 * due), self.experiment.leader))
+            decided = int(turn.transport.broadcast(float(going + 2 * due), self.leader))
             going, due = bool(decided % 2), decided >= 2
         if saving is not None and due:
             self._save(saving, turn.at - self.began)
@@ -327,7 +329,7 @@ class ProcessWorld:
 
     def _save(self, saving: Saving, seconds: float) -> None:
         if self.history is None:
-            saving.hand_in(self.state, self.transport)
+            saving.hand_in(self.state, self.transport, self.leader)
             return
         save = partial(saving.collect, transport=self.transport) if saving.agrees else saving.ask
         last, num_gradients, progress = self.history.last, self._num_gradients(), self._progress()

@@ -57,7 +57,7 @@ class LearningCurve(Recorder):
         self._unevaluated: list[tuple[float, int, int, Vector]] = []
 
     def begin(self, start: State) -> None:
-        if not self.points:  # otherwise the run goes on
+        if not self.points and not self._unevaluated:  # otherwise the run goes on
             self._add(0.0, start)
 
     def _keep_if_best(self, weights: Vector) -> None:
@@ -75,13 +75,14 @@ class LearningCurve(Recorder):
             "multiples": self._multiples, "newest": self._newest,
         }  # fmt: skip
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `saved` was."""
+    def restore(self, saved: Mapping[str, Any], *, evaluate: bool = True) -> None:
+        """Go on from what `saved` was, and `evaluate` now what was not."""
         self.points, self._unevaluated = list(saved["points"]), list(saved["unevaluated"])
         self._multiples, self._newest = saved["multiples"], saved["newest"]
         self.best = saved["best"]
-        self._evaluate()
-        self._seconds = self.points[-1].seconds
+        self._seconds = self._unevaluated[-1][0] if self._unevaluated else self.points[-1].seconds
+        if evaluate:
+            self._evaluate()
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
         self._seconds = seconds

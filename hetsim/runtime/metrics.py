@@ -66,6 +66,13 @@ class RankActivity:
         both.recent.extend((*earlier.recent, *self.recent))
         return both
 
+    def add(self, earlier: RankActivity) -> None:
+        """Count what the rank had done before, too."""
+        both = self.after(earlier)
+        for name in SUMMED:
+            setattr(self, name, getattr(both, name))
+        self.recent = both.recent
+
     def as_numbers(self) -> dict[str, Any]:
         """All fields as numbers that JSON can hold."""
         return {**{name: getattr(self, name) for name in SUMMED}, "recent": list(self.recent)}

@@ -114,9 +114,12 @@ class Outcome:
 
 
 def observed(
-    experiment: Experiment, task: Task, metrics: Recorder, recorders: Sequence[Recorder], *, at_once: bool
+    experiment: Experiment, task: Task, metrics: Recorder, recorders: Sequence[Recorder], *, at_once: bool, shown: bool = True
 ) -> tuple[LearningCurve, list[Recorder]]:
-    """The learning curve of a run, and all that watch its leader: metrics first, as they refuse a run without numbers."""
+    """The learning curve of a run, and all that watch its leader: metrics first, as they refuse a run without numbers.
+
+    Progress is shown to who looks at the terminal, if there is one, unless it is not to be `shown`.
+    """
     epochs, seconds = experiment.evaluate_every_epochs, experiment.evaluate_every_seconds
     curve = LearningCurve(
         task,
@@ -126,4 +129,5 @@ def observed(
         watch=experiment.watch,
         keeps_best=experiment.save_weights == "best",
     )
-    return curve, [metrics, curve, *recorders, *progress_bars(experiment, experiment.plan(task).num_positions)]
+    bars = progress_bars(experiment, experiment.plan(task).num_positions) if shown else []
+    return curve, [metrics, curve, *recorders, *bars]

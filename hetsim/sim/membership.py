@@ -183,8 +183,8 @@ class Membership:
         world, present = self.world, self._present()
         members = {process.rank for process in present if process.rank < self.num_workers}
         world.collectives.join(members)
-        if not self.coordination.needs_server:
-            self.leader = min(members)
+        if not self.coordination.needs_server and self.leader not in members - self._joining:
+            self.leader = min(members - self._joining or members)  # who comes back does not lead again
         self._joining.clear()
         for process in present:
             world.restart(process)

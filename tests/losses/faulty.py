@@ -196,9 +196,11 @@ class Faulty(Quadratic):
         def told_commit(history: History, seconds: float, leader: int, state: Any, group: Any) -> bool:
             contributions = [(c.rank, c.batch.start, c.batch.samples, c.version) for c in group]
             going = commit(history, seconds, leader, state, group)
+            if leader != rank:  # this one does not lead, and keeps a copy
+                return going
             small = isinstance(state.weights, torch.Tensor) and state.weights.numel() < 1000
             weights = state.weights.tolist() if small else None
-            print(json.dumps([state.version, contributions, weights]), file=applied)
+            print(json.dumps([state.version, contributions, weights, leader]), file=applied)
             return going
 
         ProcessWorld.gradient = hurt(ProcessWorld.gradient)  # type: ignore[method-assign]
@@ -298,8 +300,14 @@ def applied_until(folder: Path, version: int) -> list[Batch]:
 
 
 def _applied(folder: Path) -> Iterator[tuple[int, list[Contribution], list[float]]]:
+    """In the order of the versions. What a leader that is lost has recorded last counts no more where its successor goes on before it."""
+    found: list[list[Any]] = []
     for line in (folder / "applied").read_text().splitlines():
-        version, contributions, weights = json.loads(line)
+        version, *rest, leader = json.loads(line)
+        while found and found[-1][0] >= version and found[-1][-1] != leader:
+            found.pop()
+        found.append([version, *rest, leader])
+    for version, contributions, weights, _ in found:
         yield version, [Contribution(rank, Batch(start, samples), at, 0.0, 0.0) for rank, start, samples, at in contributions], weights
 
 

@@ -1,0 +1,157 @@
+"""The leader of a run without a server is lost: another rank goes on with the record, whoever it is, and saves the run from then on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from faulty import Faults, applied_until, check_samples, survive
+from pyarrow import parquet
+from test_keeper import Kept
+from test_losses import SMALL, THREE, WITHOUT_SERVER, check_record, small
+from worlds import node, tiles
+
+from hetsim.checkpoints.folder import newest
+from hetsim.dist.keeper import OVER
+from hetsim.errors import RunFailed, RunStopped
+from hetsim.results.folder import FILES
+from hetsim.runtime.checkpointing import Checkpointing
+
+ONE_BY_ONE = [{"nodes": [0], "crash": 0.2, "repair": 0.4}, {"nodes": [1], "crash": 1.4}, {"nodes": [2], "crash": 1.6}]
+"""Rank 0 comes back, and is alone at last."""
+
+
+def on_schedule(schedule: list[dict[str, Any]]) -> dict[str, Any]:
+    """Three nodes that take 10 ms for a batch, with these faults."""
+    return {**THREE, "nodes": [node(seconds, 1e-2) for seconds in (1e-4, 5e-5, 7e-5)], "faults": {"schedule": schedule}}
+
+
+@pytest.mark.slow
+def test_one_leader_after_another_is_lost(tmp_path: Path) -> None:
+    """The last one has the whole record."""
+    described = small("all_reduce", trace="full", evaluate_every_epochs=1)
+
+    run = survive(described, Faults().kill(rank=0, at_update=4).kill(rank=1, at_update=11), tmp_path, lost_after=30)
+
+    assert run.lost == [0, 1]
+    check_samples(run, described)
+    check_record(run, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "which", [which if which == "all_reduce" else pytest.param(which, marks=pytest.mark.long) for which in WITHOUT_SERVER]
+)
+def test_a_leader_that_comes_back_leads_again_when_all_others_are_lost(which: str, tmp_path: Path) -> None:
+    """It has got the weights and what is counted; the rows of versions before are lost with the others."""
+    described = small(which, on=on_schedule(ONE_BY_ONE), budget={"seconds": 2.2}, trace="full", evaluate_every_epochs=1)
+
+    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30)
+
+    summary = run.summary
+    assert (run.lost, run.joined) == ([0, 1, 2], [0])
+    down = [worker["down_seconds"] for worker in summary["per_worker"]]
+    assert down == pytest.approx([0.2, summary["seconds"] - 1.4, summary["seconds"] - 1.6], abs=0.15)
+    assert summary["num_updates"] == len(run.applied)
+    assert summary["num_samples"] == sum(batch.samples for batch in run.batches)
+    assert tiles(run.batches, summary["num_samples"])
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= set(FILES)
+    commits = [row for row in parquet.read_table(tmp_path / "run" / "trace.parquet").to_pylist() if row["kind"] == "commit"]
+    assert [row["version"] for row in commits] == list(range(commits[0]["version"], summary["num_updates"] + 1))
+
+
+@pytest.mark.slow
+def test_a_run_that_begins_without_any_rank_begins_with_the_first_one(tmp_path: Path) -> None:
+    """Which leads it to the end, though rank 0 joins later."""
+    schedule = [{"nodes": [rank], "join": seconds} for rank, seconds in ((0, 0.5), (1, 0.4), (2, 0.2))]
+    described = small("all_reduce", on=on_schedule(schedule), epochs=8, trace="full", evaluate_every_epochs=1)
+
+    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30)
+
+    assert run.joined == [2, 1, 0]
+    check_samples(run, described)
+    check_record(run, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_run_is_lost_with_the_last_rank_that_has_the_weights(tmp_path: Path) -> None:
+    """Though another comes back later, which has none."""
+    schedule = [{"nodes": [0], "crash": 0.2, "repair": 30.0}, {"nodes": [1], "crash": 0.3}, {"nodes": [2], "crash": 0.4}]
+
+    with pytest.raises(RunFailed, match=r"^every node of the cluster is gone at 0\.4\d* s, and the weights are: the run is lost$"):
+        survive(small("all_reduce", on=on_schedule(schedule), epochs=2000), Faults(), tmp_path, emulate="pad", lost_after=30)
+
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_every_step_goes_on_from_the_weights_of_the_leader_that_is_lost(tmp_path: Path) -> None:
+    """Written out in plain torch: W ← W − η mean g_i, from the ranges of each commit alone, through two leaders."""
+    described = small("all_reduce", on=on_schedule([{"nodes": [0], "crash": 0.1, "repair": 0.4}]), epochs=12)
+
+    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30)
+
+    task, optimizers = described.load()
+    weights, memory = task.initial(), optimizers.main.initial()
+    for _, group, committed in run.applied:
+        present = [c for c in group if c.batch.samples]
+        gradient = sum(task.gradient(weights, c.batch)[0] for c in present) / len(present)
+        memory, weights = optimizers.main.step(memory, weights, gradient, 0)
+        torch.testing.assert_close(weights, torch.tensor(committed, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert run.lost == run.joined == [0]
+    assert {len([c for c in group if c.batch.samples]) for _, group, _ in run.applied} == {2, 3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [3, 1000])
+def test_a_saved_run_is_saved_by_its_next_leader_and_goes_on(every: int, tmp_path: Path) -> None:
+    """Also one that had not been saved before; nothing is missing in the trace, or there twice."""
+    described = replace(small("all_reduce", epochs=40, trace="full"), checkpoint=Checkpointing(every_updates=every))
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    with pytest.raises(RunStopped, match="stopped at version"):
+        survive(described, Faults().kill(rank=0, at_update=11).terminate(rank=2, at_update=20), first, lost_after=30)
+    last = newest(first / "run")
+    version = int(last.name[:12])
+    rest = survive(replace(described, resume=last), Faults().kill(rank=0, at_update=version + 5), second, lost_after=30)
+
+    assert rest.lost == [0]
+    positions = [position for batch in applied_until(first, version) + rest.batches for position in range(batch.start, batch.stop)]
+    assert len(positions) == len(set(positions)) == rest.summary["num_samples"] == 40 * SMALL["num_samples"]
+    rows = parquet.read_table(second / "run" / "trace.parquet").to_pylist()
+    assert sorted(row["version"] for row in rows if row["kind"] == "commit") == list(range(1, rest.summary["num_updates"] + 1))
+    assert rest.summary["num_updates"] == version + len(rest.applied)
+    assert {path.name for path in first.glob("run/*")} == {"checkpoints"}
+    assert not list(tmp_path.glob("*/run/**/.*"))
+
+
+def test_the_senior_member_leads_and_whoever_joins_comes_last() -> None:
+    """As the store has it: a rank that comes back does not lead before those that stayed."""
+    run = Kept()
+    run.keeper.succession = True
+
+    run.keeper.hear("lost", 0, 0, 1.0)
+    assert run.view().senior == 1
+    run.keeper.hear("started", 0, 1, 1.0)
+    run.store.set("join/0/1", "")
+    run.look(1.0, beating=(1,))
+
+    assert run.view().members == {1: 0, 0: 1}
+    assert run.view().senior == 1
+
+
+def test_the_loss_of_the_last_member_and_of_who_has_the_record_of_a_run_that_is_over_are_told() -> None:
+    """The first before anybody joins who would have no weights; the second though the end had not been seen."""
+    alone, over = Kept(), Kept()
+    alone.keeper.succession = over.keeper.succession = True
+
+    alone.keeper.hear("lost", 1, 0, 1.0)
+    alone.keeper.hear("lost", 0, 0, 2.0)
+    over.store.set(OVER, "")
+    over.keeper.hear("lost", 0, 0, 3.0)
+
+    assert alone.told == [("gone", 2.0)]
+    assert over.told == [("over",), ("no record", 0)]
