@@ -21,12 +21,14 @@ from typing import Any
 import torch
 from worlds import tiles
 
+from hetsim.checkpoints import saver
 from hetsim.dist import Processes
 from hetsim.dist.world import ProcessWorld
 from hetsim.effects import Batch, Contribution
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.history import History
+from hetsim.runtime.rank import Checkpoint
 from hetsim.workloads.device import Device
 from hetsim.workloads.quadratic import Quadratic
 from hetsim.workloads.task import Task
@@ -38,6 +40,11 @@ LIMIT_SECONDS = 120
 def kill() -> None:
     """As the kernel does when memory is short."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_in_save() -> None:
+    """As the kernel does, when all of a checkpoint is written but its name."""
+    kill()
 
 
 def stop() -> None:
@@ -104,7 +111,7 @@ def _connected() -> list[list[socket.socket]]:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to a rank when it begins a gradient at this version or a later one, for the first time."""
+    """What happens to a rank when it begins a gradient at this version or a later one, for the first time, or saves the run there."""
 
     what: Callable[[], None]
     rank: int
@@ -120,6 +127,10 @@ class Faults:
     def kill(self, *, rank: int, at_update: int) -> Faults:
         """The rank's process ends by SIGKILL."""
         return self._and(kill, rank, at_update)
+
+    def kill_in_save(self, *, rank: int, at_update: int) -> Faults:
+        """The same, while it writes a checkpoint."""
+        return self._and(kill_in_save, rank, at_update)
 
     def stop(self, *, rank: int, at_update: int) -> Faults:
         """It is stopped, and nothing is raised anywhere."""
@@ -176,8 +187,9 @@ class Faulty(Quadratic):
 
     def watch(self, rank: int) -> None:
         """Let the world of this process, which is one of a run, hurt itself and tell."""
-        pending = [fault for fault in self.faults.of if fault.rank == rank]
-        commit = History.commit
+        pending = [fault for fault in self.faults.of if fault.rank == rank and fault.what is not kill_in_save]
+        in_saves = [fault for fault in self.faults.of if fault.rank == rank and fault.what is kill_in_save]
+        commit, write = History.commit, saver.write
         computed = open(self.folder / f"computed-{rank}-{os.getpid()}", "a", buffering=1)  # noqa: SIM115
         applied = open(self.folder / "applied", "a", buffering=1)  # noqa: SIM115
         happened = open(self.folder / "happened", "a", buffering=1)  # noqa: SIM115
@@ -193,6 +205,12 @@ class Faulty(Quadratic):
 
             return hurt_gradient
 
+        def hurt_write(path: Path, *, config: str, checkpoint: Checkpoint) -> None:
+            if in_saves and checkpoint.state.version >= in_saves[0].at_update:
+                print(f"kill_in_save {rank}", file=happened)
+                os.fsync = lambda _: kill_in_save()
+            write(path, config=config, checkpoint=checkpoint)
+
         def told_commit(history: History, seconds: float, leader: int, state: Any, group: Any) -> bool:
             contributions = [(c.rank, c.batch.start, c.batch.samples, c.version) for c in group]
             going = commit(history, seconds, leader, state, group)
@@ -203,6 +221,7 @@ class Faulty(Quadratic):
             print(json.dumps([state.version, contributions, weights, leader]), file=applied)
             return going
 
+        saver.write = hurt_write
         ProcessWorld.gradient = hurt(ProcessWorld.gradient)  # type: ignore[method-assign]
         ProcessWorld.attempt = hurt(ProcessWorld.attempt)  # type: ignore[method-assign]
         History.commit = told_commit  # type: ignore[method-assign]

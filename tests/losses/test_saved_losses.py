@@ -17,10 +17,11 @@ from test_losses import ONE_OF_EACH, SMALL, THREE, small
 from worlds import cluster, experiment, node, tiles
 
 import hetsim
+from hetsim.checkpoints.file import read
 from hetsim.checkpoints.folder import newest
 from hetsim.dist import Processes
 from hetsim.dist.faults import Schedule
-from hetsim.errors import RunStopped
+from hetsim.errors import RunFailed, RunStopped
 from hetsim.results.folder import FILES
 from hetsim.runtime.checkpointing import STOPPED, Checkpointing
 
@@ -59,6 +60,37 @@ def test_a_saved_run_goes_on_without_a_worker_and_so_does_what_is_resumed(which:
         assert tiles(before + rest.batches, total)
     assert [at for at, _, _ in rest.applied] == list(range(version + 1, version + 1 + len(rest.applied)))
     assert {path.name for path in (second / "run").iterdir()} <= {*FILES, "checkpoints"}
+
+
+@pytest.mark.slow
+def test_a_leader_that_is_killed_while_it_saves_leaves_whole_checkpoints(tmp_path: Path) -> None:
+    """Without a server another rank goes on, and saves the run when that is due again."""
+    described = replace(small("all_reduce", epochs=8), checkpoint=Checkpointing(every_updates=5, keep=1000))
+
+    run = survive(described, Faults().kill_in_save(rank=0, at_update=10), tmp_path, lost_after=30)
+
+    assert (run.happened, run.lost) == (["kill_in_save 0"], [0])
+    check_samples(run, described)
+    saved = sorted(tmp_path.glob("run/checkpoints/*"))
+    assert {path.suffix for path in saved} == {".safetensors"}
+    assert [int(path.name[:12]) for path in saved] == [5, *range(15, run.summary["num_updates"] + 1, 5)]
+    assert all(read(path) for path in saved)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_while_it_saves_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    """From which the run goes on; nothing else of it is left."""
+    described = replace(small("server", epochs=8), checkpoint=Checkpointing(every_updates=20))
+    folder = tmp_path / "first" / "run"
+
+    with pytest.raises(RunFailed, match=r"^the process of rank 3, the server, ended by itself \(exit status -9\): the run is lost$"):
+        survive(described, Faults().kill_in_save(rank=3, at_update=60), tmp_path / "first", lost_after=30)
+    left = [path for path in folder.rglob("*") if path.is_file()]
+    rest = survive(replace(described, resume=newest(folder)), Faults(), tmp_path / "second", lost_after=30)
+
+    assert 1 <= len(left) <= 2
+    assert all(read(path) and int(path.name[:12]) < 60 for path in left)
+    assert rest.summary["num_samples"] == 8 * SMALL["num_samples"]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -48,6 +49,17 @@ class Outcome:
         """When it first reached the goal, in seconds of the run's own clock and of measuring before it; None if it never did."""
         seconds = time_to(self.curve, accuracy=goal.accuracy, loss=goal.loss)
         return None if seconds is None else seconds + float(self.numbers["profile_seconds"])
+
+    def distance_to(self, goal: Goal) -> float:
+        """How far its best point was from the goal, in the goal's own unit; infinite for a run whose loss is no number in the end.
+
+        A large rate may have a high loss until shortly before it is there.
+        """
+        if self.last_loss == math.inf:
+            return math.inf
+        if goal.accuracy is not None:
+            return goal.accuracy - max((point[2] for point in self.curve if point[2] is not None), default=0.0)
+        return min((point[1] for point in self.curve if point[1] is not None), default=math.inf) - (goal.loss or 0.0)
 
     def seconds_at(self, samples: float) -> float:
         """When so many samples had been applied, of all that were, interpolated between evaluations."""

@@ -20,7 +20,7 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 BETWEEN = (0.7, 1.0, 1.4)
 """Of the rate that was found, in the round of the whole time."""
 SEEDS = 3
-FRESH_SEEDS = 5
+FRESH_SEEDS = 10
 FIRST_FRESH = 1000
 """The seeds on which what is reported is trained begin so far behind the config's."""
 POINTS = 100
@@ -55,12 +55,16 @@ class Trained:
         """Seconds to the goal in each run; None where it was not reached."""
         return [outcome.time_to(goal) for outcome in self.outcomes]
 
-    def key(self, goal: Goal | None) -> tuple[float, float, float]:
-        """By which the better of two comes first: how often it missed the goal, the mean time to it, the mean loss at the end."""
+    def key(self, goal: Goal | None) -> tuple[float, ...]:
+        """By which the better of two comes first.
+
+        How often it missed the goal, the mean time to it; how far from it the runs were at best; their mean loss at the end.
+        """
         times = self.times(goal) if goal is not None else []
         reached = [time for time in times if time is not None]
-        loss = math.fsum(outcome.last_loss for outcome in self.outcomes) / len(self.outcomes)
-        return len(times) - len(reached), math.fsum(reached) / len(reached) if reached else math.inf, loss
+        distance = _mean([outcome.distance_to(goal) for outcome in self.outcomes]) if goal is not None else 0.0
+        loss = _mean([outcome.last_loss for outcome in self.outcomes])
+        return len(times) - len(reached), _mean(reached) if reached else math.inf, distance, loss
 
 
 @dataclass
@@ -155,6 +159,10 @@ def reachable(baseline: Trained) -> Goal:
         for one in baseline.outcomes
     ]
     return Goal(loss=SLACK * max(losses))
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return math.fsum(numbers) / len(numbers)
 
 
 def _hardness(goal: Goal) -> float:
