@@ -61,10 +61,12 @@ class Saver:
         self._kept: list[tuple[Path, list[Path]]] = []
         if folder.place(run).is_symlink():
             raise ValueError(f"{folder.place(run)} is a link, and would be written through: remove it, or take another folder for the run")
-        before = folder.path_of(run, newest) if newest is not None else resumed
-        if before is not None and before.parent.resolve() == folder.place(run).resolve():
-            rows = [path for path in folder.files(run) if folder.ROWS.fullmatch(path.name)]
-            self._kept.append((folder.path_of(run, int(before.name[:12])), rows))
+        rows = [path for path in folder.files(run) if folder.ROWS.fullmatch(path.name)]
+        if newest is not None:  # a run that has saved itself has removed what was not its own
+            own = sorted(path for path in folder.files(run) if folder.FILE.fullmatch(path.name))
+            self._kept = [(path, rows) for path in own if int(path.name[:12]) <= newest][-settings.keep :]
+        elif resumed is not None and resumed.parent.resolve() == folder.place(run).resolve():
+            self._kept.append((folder.path_of(run, int(resumed.name[:12])), rows))
         elif not goes_on:
             check_replaceable(run)
         with named_in_errors(folder.place(run)):

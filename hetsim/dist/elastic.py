@@ -68,6 +68,7 @@ class ElasticRun(RankRun):
         """Until when the absences of each rank are in the trace, in seconds of the run."""
         if self.saving is not None:
             self.saving.absences = self.absences_over
+            self.saving.on_saved = membership.tell_saved
         self._regroups = experiment.coordination.regroups
         self._mailbox: Mailbox | None = None
         self._watch: StandstillWatch | None = None
@@ -176,9 +177,9 @@ class ElasticRun(RankRun):
             except RunOver:
                 if world.mailbox is not None and not self._regroups:
                     world.mailbox.close()
-                if self._regroups and self.history is not None:  # it leads since it has made the last version
-                    self._end()
-                return
+                if membership.view.over or not self._regroups:
+                    return
+                result = None  # the last version is made, though nobody has told yet
             if self.history is not None:
                 self.history.record_discarded(result)
             if not self._regroups:

@@ -158,7 +158,7 @@ class Keeper:
         joining = {each for each in self._awaited if self.store.check([join_key(*each)])}
         if joining and not self.view.over:
             self._awaited -= joining
-            self._publish({**self.view.members, **dict(joining)})
+            self._publish({**self.view.members, **dict(sorted(joining))})
         for member in self.view.members.items():
             self._listen(member, now)
 

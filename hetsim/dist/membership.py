@@ -23,6 +23,8 @@ from hetsim.errors import RunFailed, RunStopped
 FOREVER = timedelta(days=7)
 """In which the keeper has to say the next thing."""
 MEMBERSHIP_CHANGED = "the membership has changed"
+SAVED = "saved"
+"""Where the leader says which checkpoint is complete."""
 NOBODY = -1
 """Leads a run that begins without members and, as far as a process knows that has not joined yet, any run."""
 SETTLE_SECONDS = 1.0
@@ -56,7 +58,7 @@ class Membership:
         self.patience = PATIENCE_SECONDS + lost_after
         self.view = View(0, dict.fromkeys(members, 0))
         """The newest one."""
-        self.began_without_members = not members
+        self._first: dict[int, int] | None = dict(self.view.members) or None
         self._leader = leader
         self.leader = NOBODY if incarnation and leader is None else self._leader_of(self.view)
         """In the generation that this process takes part in."""
@@ -79,6 +81,11 @@ class Membership:
     def takes_part(self) -> bool:
         """Whether this process is in the newest view."""
         return self.view.members.get(self.rank) == self.incarnation
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is one of those that take part before any other, and so knows what the run begins with."""
+        return self._first is not None and self._first.get(self.rank) == self.incarnation
 
     @property
     def leads_next(self) -> bool:
@@ -151,6 +158,14 @@ class Membership:
             self._changed.wait_for(lambda: self.takes_part or self.view.over or self.broken)
         if not self.takes_part:  # the others wait for one that does, also if the run has ended meanwhile
             self.check_over()
+
+    def tell_saved(self, version: int) -> None:
+        """On the leader: the checkpoint at this version is complete."""
+        self._store.set(SAVED, str(version))
+
+    def newest_saved(self) -> int | None:
+        """The version of the newest checkpoint of this run that is complete; None: it has made none."""
+        return int(self._store.get(SAVED)) if self._store.check([SAVED]) else None
 
     def tell_over(self) -> None:
         """On the leader: its program has ended."""
@@ -236,6 +251,7 @@ class Membership:
                         continue
                     break
                 self.ledger.see(view, clock())
+                self._first = self._first or dict(view.members)
                 with self._changed:
                     if view.over and not self.view.over:
                         self.ended_quietly = view.generation == self.formed + 1

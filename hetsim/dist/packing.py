@@ -21,6 +21,8 @@ from hetsim.dist.transport import Transport
 from hetsim.errors import RunFailed
 from hetsim.vector import Phantom
 
+PIECE_BYTES = 2**24
+"""Bytes of a tensor that are sent at a time."""
 CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 
 
@@ -98,15 +100,15 @@ def _object(cls: Any, fields: dict[str, Any]) -> Any:
 
 
 def send(value: Any, transport: Transport, to: int) -> None:
-    """Send a value to a rank that calls `receive`."""
+    """Send a value to a rank that calls `receive`. Only bytes go by gloo, as an exchange of bytes ends when a rank is lost."""
     tensors: list[torch.Tensor] = []
     text = json.dumps(packed(value, tensors)).encode()
     about = [[str(each.dtype).removeprefix("torch."), list(each.shape)] for each in tensors]
     transport.send_bytes([text], to)
     transport.send_bytes([json.dumps(about).encode()], to)
     for each in tensors:
-        if each.numel():
-            transport.send(each.reshape(-1).view(torch.uint8), to)
+        content = memoryview(each.reshape(-1).view(torch.uint8).numpy().data) if each.numel() else b""
+        transport.send_bytes((bytes(content[start : start + PIECE_BYTES]) for start in range(0, len(content), PIECE_BYTES)), to)
 
 
 def receive(transport: Transport, source: int) -> Any:
@@ -114,6 +116,7 @@ def receive(transport: Transport, source: int) -> Any:
     plain, about = (json.loads(b"".join(transport.receive_bytes(source))) for _ in range(2))
     tensors = [torch.empty(shape, dtype=getattr(torch, kind)) for kind, shape in about]
     for each in tensors:
+        content = bytearray().join(transport.receive_bytes(source))
         if each.numel():
-            transport.receive(each.reshape(-1).view(torch.uint8), source)
+            each.reshape(-1).view(torch.uint8).copy_(torch.frombuffer(content, dtype=torch.uint8))
     return unpacked(plain, tensors)

@@ -259,9 +259,10 @@ def take_part_elastically(
 
         def take_over(succession: Succession) -> None:
             nonlocal whole
+            newest = membership.newest_saved()
             whole, saver, saved = taken_over(
                 experiment, folder, config, files,
-                saved=succession.saved is not None, load=lambda path: load(path, experiment, task, optimizers), stop=stop,
+                saved=newest is not None, load=lambda path: load(path, experiment, task, optimizers), stop=stop,
             )  # fmt: skip
             if saved is not None and saved.state.version != succession.saved:
                 succession.has_saved(saved.state.version)
@@ -280,6 +281,10 @@ def take_part_elastically(
                 membership=membership, absent=absent, joins_at=started.joins_at, order=settings.reduction, micro_batch=settings.micro_batch,
                 checkpoint=checkpoint, saver=saver, clocks=clocks, take_over=take_over if started.succession else None,
             )  # fmt: skip
+            if run.succession is not None:
+                files.enter_context(run.succession.rows.part)
+            if not started.incarnation:
+                run.begun = begun
             store = connect()
             with watch:
                 run.run(store, report)
@@ -296,7 +301,7 @@ def take_part_elastically(
         results = collect_results(run, whole, cap, run.sources)
         close(run, whole, results.states, run.record_absences(), stopped=stopped)
         losses = membership.ledger.as_numbers(run.began)
-        return summarised(run, folder, settings, results, gpus=[0.0] * experiment.num_ranks, library="gloo", begun=begun, losses=losses)
+        return summarised(run, folder, settings, results, gpus=[0.0] * experiment.num_ranks, library="gloo", begun=run.begun, losses=losses)
 
 
 def wait_for_all(store: Any, num_ranks: int) -> None:

@@ -78,6 +78,8 @@ class RankRun:
         self.transport = transport
         """None: this rank joins a run under way."""
         self.joined = transport is None
+        self.begun = pace.clock()
+        """When the run's processes were started, or this one at least, by this host's clock."""
         self.pace = pace
         self.reduction = reduction
         self.clocks = clocks or Clocks.shared(experiment.num_ranks, leader=experiment.leader)

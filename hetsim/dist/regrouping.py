@@ -47,12 +47,23 @@ class Agreed(NamedTuple):
     """What this rank lacks of the record of the run; None if it lacks nothing, or keeps none."""
     saved: float = NO_VERSION
     """The version of the newest checkpoint that the leader knows of."""
+    ended: bool = False
+    """Whether this commit is the last of the run."""
 
 
-def agreed(control: Transport, kept: Sequence[LastCommit], *, leader: int, entered: float, succession: Succession | None = None) -> Agreed:
+def agreed(
+    control: Transport,
+    kept: Sequence[LastCommit],
+    *,
+    leader: int,
+    entered: float,
+    ended: bool = False,
+    succession: Succession | None = None,
+) -> Agreed:
     """The leader's last commit, which `kept` may have. A collective of all members; what comes from another is in the CPU's memory."""
     versions = [float(commit.state.version) for commit in kept] or [NO_VERSION]
-    ranks = control.gather_numbers(versions[0], versions[-1], *(() if succession is None else succession.known), entered)
+    of_record = () if succession is None else (*succession.known, float(ended))
+    ranks = control.gather_numbers(versions[0], versions[-1], *of_record, entered)
     by_rank = dict(zip(control.members, ranks, strict=True))
     wanted = by_rank[leader][1]
     if wanted == NO_VERSION:
@@ -66,7 +77,10 @@ def agreed(control: Transport, kept: Sequence[LastCommit], *, leader: int, enter
             record = succession.record_for(by_rank[rank][2:4]) if succession is not None and rank in lacks_record else None
             packing.send((kept[-1] if rank in lacks_commit else None, record), control, rank)
     sent, record = packing.receive(control, leader) if control.rank in lacking else (None, None)
-    return Agreed(sent or next(commit for commit in kept if commit.state.version == wanted), last_entry, record, by_rank[leader][-2])
+    commit = sent or next(commit for commit in kept if commit.state.version == wanted)
+    if succession is None:
+        return Agreed(commit, last_entry)
+    return Agreed(commit, last_entry, record, saved=by_rank[leader][4], ended=bool(by_rank[leader][5]))
 
 
 class RegroupingWorld(ProcessWorld):
@@ -84,8 +98,7 @@ class RegroupingWorld(ProcessWorld):
         self._mailbox_in = mailbox_in
         self.succession = succession
         self._has_group = not joins
-        knows_start = not joins or membership.began_without_members
-        self._commits = deque([] if not knows_start else [LastCommit(prepared.start, state.optimizer)], maxlen=KEPT_COMMITS)
+        self._commits = deque([] if joins else [LastCommit(prepared.start, state.optimizer)], maxlen=KEPT_COMMITS)
         self._has_ended = False
         """Whether the last commit was the last of the run."""
         self._record[REGROUP] = interval_recorder(recorders, REGROUP) or ignore
@@ -108,9 +121,9 @@ class RegroupingWorld(ProcessWorld):
         return going, at
 
     def _save(self, saving: Saving, seconds: float) -> None:
-        super()._save(saving, seconds)
         if self.succession is not None and self.history is None:
             self.succession.hands_in(self.last.version)
+        super()._save(saving, seconds)
 
     def regroup(self, state: RankState, effect: fx.Regroup, turn: Turn) -> Answered:
         """A new group of all ranks that are present, which restart from the leader's last commit; takes what it takes."""
@@ -122,13 +135,21 @@ class RegroupingWorld(ProcessWorld):
             try:
                 group = self.membership.form(least=1 + experiment.coordination.needs_server)
                 self.leader = self.membership.leader
+                if not self._commits and self.membership.is_first:  # of a run that began without any rank
+                    self._commits.append(LastCommit(self.prepared.start, state.optimizer))
                 if succession is not None:
                     succession.run.leader = self.leader
                     if self.leader == self.rank and self.history is None:
                         self.history = succession.lead()
-                        if self._has_ended:
-                            raise RunOver
-                found = agreed(group.control, self._commits, leader=self.leader, entered=entered - self.began, succession=succession)
+                        self._has_ended |= not succession.goes_on
+                found = agreed(
+                    group.control,
+                    self._commits,
+                    leader=self.leader,
+                    entered=entered - self.began,
+                    ended=self._has_ended,
+                    succession=succession,
+                )
                 break
             except fx.PeerLost:
                 self.membership.wait_for_newer(self.membership.formed)
@@ -136,7 +157,7 @@ class RegroupingWorld(ProcessWorld):
             succession.go_on_from(found.commit.state.version, found.saved)
             if found.record is not None:
                 succession.catch_up(found.commit.state, found.record)
-        self._has_group, self._has_ended = True, False
+        self._has_group, self._has_ended = True, found.ended
         self._commits = deque([found.commit], maxlen=KEPT_COMMITS)
         self.last, optimizer = found.commit
         self.prepared.restart(state, self.last, optimizer=optimizer)
@@ -152,6 +173,8 @@ class RegroupingWorld(ProcessWorld):
         end = self.pace.clock()
         self.membership.ledger.regrouped(self.began + found.last_entry, end)
         self._record[REGROUP]((turn.at - self.began, end - self.began, self.rank, REGROUP, self.last.version, 0, 0, 0))
+        if found.ended:  # the leader that is lost had made the last version
+            raise RunOver
         return fx.Regrouped(frozenset(range(experiment.num_workers)) - set(workers), self.last), end
 
     def interrupt(self) -> None:

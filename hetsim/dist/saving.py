@@ -69,7 +69,11 @@ class Saving:
         self.agrees = not experiment.coordination.needs_server
         """Whether all ranks follow the leader's decision at each commit."""
         self.stopped = False
-        """Whether the leader has ended the run because it was asked to."""
+        """Whether the leader has ended the run because it was asked to, as all ranks know where they agree."""
+        self.given: list[bytes] = []
+        """On another rank: the rows that it has handed in last, which are lost with a leader that has not saved them."""
+        self.on_saved: Callable[[int], object] = lambda _: None
+        """On the leader: called with the version of each checkpoint once it is complete."""
         self._asked: Asked | None = None
 
     def decide(self, version: int, going: bool) -> tuple[bool, bool]:
@@ -87,8 +91,9 @@ class Saving:
         """On another rank: send the leader this rank's state, at a commit that is saved."""
         # all ranks without a server take the same steps, so the memory of their optimizer is the leader's
         own = replace(state.snapshot(), optimizer=None)
+        self.given = list(self._rows())
         transport.control.send_bytes([self._part(own)], leader)
-        transport.control.send_bytes(self._rows(), leader)
+        transport.control.send_bytes(self.given, leader)
 
     def collect(
         self, state: State, own: RankState, transport: Transport, *,
@@ -100,7 +105,6 @@ class Saving:
             if rank != self.rank:
                 parts[rank] = b"".join(transport.control.receive_bytes(rank))
                 self._append(transport.control.receive_bytes(rank), rank)
-        self._append(self._rows(), self.rank)
         self._write(Asked(state, num_gradients, seconds, progress, own.snapshot(), parts))
 
     def ask(self, state: State, own: RankState, *, num_gradients: Sequence[int], seconds: float, progress: dict[str, Any]) -> None:
@@ -128,7 +132,6 @@ class Saving:
             asked.parts[rank] = content[LENGTH_BYTES:end]
             self._append([content[end:]], rank)
         self._asked = None
-        self._append(self._rows(), self.rank)
         self._write(asked)
 
     def last_part(self, state: RankState) -> bytes:
@@ -176,8 +179,10 @@ class Saving:
             if numbers is not None and activity:
                 its = RankActivity.of_numbers(numbers, num_ahead)
                 activity[rank] = its.after(activity[rank]) if part["joined"] else its
-        for rank, start, end in self.absences(asked.seconds) if activity else ():
-            activity[rank].add_absence(start, end)
+        if at_end is None:
+            for rank, start, end in self.absences(asked.seconds):
+                activity[rank].add_absence(start, end)
+            self._append(self._rows(), self.rank)  # with the absences
         for rank in range(self.experiment.num_ranks):
             if rank not in ranks:
                 ranks[rank] = self._absent(rank, asked)
@@ -188,6 +193,7 @@ class Saving:
         state_then = asked.state.evolve(outstanding=tuple(asked.state.outstanding))
         by_rank = tuple(ranks[rank] for rank in sorted(ranks))
         self.saver.write(Checkpoint(state=state_then, ranks=by_rank, seconds=seconds, progress=progress))
+        self.on_saved(asked.state.version)
 
     def _absent(self, rank: int, asked: Asked) -> RankState:
         """The state that a rank which is lost will have when it returns."""

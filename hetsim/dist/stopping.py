@@ -28,7 +28,10 @@ class LauncherStop(StopRequest):
 
 
 class StopWatch:
-    """While the block lasts, a stop that any rank is asked for is asked of the leader, through the store that the processes share."""
+    """While the block lasts, a stop that any rank is asked for is asked of the leader, through the store that the processes share.
+
+    Also one that the leader is asked for, as another may lead by the time of the next version.
+    """
 
     def __init__(self, store: Store, stop: StopRequest, *, leads: bool) -> None:
         self._store = store
@@ -47,12 +50,13 @@ class StopWatch:
         self._thread.join(2 * POLL_SECONDS)
 
     def _watch(self) -> None:
-        while not self._ended.wait(POLL_SECONDS) and not (self.leads and self._stop.asked):
+        while not self._ended.wait(POLL_SECONDS):
             try:
+                if self._stop.asked:
+                    self._store.set(KEY, "1")
+                    return
                 if self.leads and self._store.check([KEY]):
                     self._stop.ask()
-                elif not self.leads and self._stop.asked:
-                    self._store.set(KEY, "1")
                     return
             except Exception:  # the run has ended, and the store with it
                 return

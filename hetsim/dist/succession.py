@@ -20,7 +20,7 @@ from hetsim.runtime.metrics import Applied, RankActivity
 from hetsim.runtime.progress import progress_bars
 from hetsim.runtime.progress_so_far import restore
 from hetsim.runtime.recorder import Recorder
-from hetsim.runtime.trace import Trace, TracePart
+from hetsim.runtime.trace import Trace, TracePart, append_received
 
 TOLD, COPIED = "told", "copied"
 NONE = -1.0
@@ -75,6 +75,9 @@ class Succession:
         """The last commits, which a rank that does not lead has not recorded all."""
         self._take_over = take_over
         self._handed_in: int | None = None
+        self._handed_to = run.leader
+        self.goes_on = True
+        """Whether the run does after what is recorded, if this rank leads."""
         if run.history is not None:
             self.history = run.history
         else:
@@ -104,12 +107,12 @@ class Succession:
         """Record the commits until this version, which all ranks have."""
         for seconds, state, applied in self._recent:
             if self.history.last.version < state.version <= version:
-                self.history.commit(seconds, leader, state, applied)
+                self.goes_on = self.history.commit(seconds, leader, state, applied)
 
     def hands_in(self, version: int) -> None:
-        """This rank has handed in its state at this version, on which the leader has decided."""
+        """This rank hands in its state at this version, on which the leader has decided."""
         self.decided(version)
-        self._handed_in = version
+        self._handed_in, self._handed_to = version, self.run.leader
 
     def decided(self, version: int) -> None:
         """The leader has decided on this version: what was handed in before it is saved."""
@@ -117,18 +120,27 @@ class Succession:
             self.has_saved(self._handed_in)
 
     def has_saved(self, version: int) -> None:
-        """The run has a checkpoint at this version, of which this rank was not told before."""
+        """The run has a checkpoint at this version, of which this rank was not told before: with what was handed in until then."""
         self._settle(version, self.run.leader)
-        self.rows.part.drain()  # these are in the file of that checkpoint
-        self.saved, self._handed_in = version, None
+        self.rows.part.drain()
+        self.saved = version
+        if self._handed_in is not None and self._handed_in <= version:
+            self._handed_in = None
 
     def go_on_from(self, version: int, saved: float) -> None:
         """All go on from this version, and the newest checkpoint that the leader knows to be complete is at version `saved`, or -1."""
-        self._handed_in = None
         while self._recent and self._recent[-1].state.version > version:
             self._recent.pop()
         if not self.leads and saved not in (NONE, self.saved):
             self.has_saved(int(saved))
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """What this rank has handed in and is not saved was lost with the leader, if that was; itself it has what arrived."""
+        run, trace = self.run, self.run.trace
+        if self._handed_in is not None and run.saving is not None and run.leader != self._handed_to and isinstance(trace, TracePart):
+            append_received(trace, iter(run.saving.given), rank=run.rank)
+        self._handed_in = None
 
     def record_for(self, known: Sequence[float]) -> tuple[str, Any]:
         """On the leader: what a rank needs whose record ends with these versions."""
@@ -137,7 +149,7 @@ class Succession:
             return TOLD, [told._replace(applied=tuple(told.applied)) for told in lacking]
         return COPIED, {
             **run.progress(), "num_gradients": run.num_gradients(), "ledger": self.ledger.saved(), "absent": self.absent,
-            "activity": [its.as_numbers() for its in run.activity_before],
+            "activity": [its.as_numbers() for its in run.activity_before], "begun": run.begun,
         }  # fmt: skip
 
     def catch_up(self, state: State, record: tuple[str, Any]) -> None:
@@ -157,7 +169,7 @@ class Succession:
         self.rows.begin(state)
         self._recent.clear()
         run.count_after(what["num_gradients"])
-        run.profile_seconds = what["profile_seconds"]
+        run.profile_seconds, run.begun = what["profile_seconds"], what["begun"]
         self.absent.clear()
         self.absent.update(what["absent"])
         self.ledger.restore(what["ledger"])
@@ -165,8 +177,10 @@ class Succession:
 
     def lead(self) -> History:
         """From now on this rank leads. Returns the record."""
-        run, self._handed_in = self.run, None
+        run = self.run
+        run.leader = run.rank
         self._take_over(self)
+        self._take_back()
         run.history, run.curve = self.history, self.curve
         return self.history
 

@@ -319,8 +319,11 @@ class ProcessWorld:
             going, due = saving.decide(effect.version, going)
         if stop.waits or (saving is not None and saving.agrees):
             self._num_collectives[turn.thread] += 1
-            decided = int(turn.transport.broadcast(float(going + 2 * due), self.leader))
-            going, due = bool(decided % 2), decided >= 2
+            stopped = saving is not None and saving.stopped
+            decided = int(turn.transport.broadcast(float(going + 2 * due + 4 * stopped), self.leader))
+            going, due = bool(decided & 1), bool(decided & 2)
+            if saving is not None:
+                saving.stopped = bool(decided & 4)
         if saving is not None and due:
             self._save(saving, turn.at - self.began)
         if self._keep is not None:

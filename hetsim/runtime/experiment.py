@@ -133,7 +133,7 @@ class Experiment:
 
     @property
     def leader(self) -> int:
-        """The rank whose commits count: the server, or rank 0 if there is none."""
+        """The rank whose commits count: the server, or rank 0 if there is none, until that is lost."""
         return self.num_workers if self.coordination.needs_server else 0
 
     @property

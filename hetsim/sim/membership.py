@@ -82,6 +82,8 @@ class Membership:
         self.down: dict[int, float] = {}
         """Workers that are absent now, and since when."""
         self._joining: set[int] = set()
+        self._members = [rank for rank in range(self.num_workers) if rank not in self.absent]
+        """In the order in which they have become active: the first one leads where there is no server."""
         self._last_version = -1
         self._num_crashes = 0  # since that version
         self._under_way: dict[int, dict[Row, RecordInterval]] = {rank: {} for rank in self.faults.nodes}
@@ -183,8 +185,10 @@ class Membership:
         world, present = self.world, self._present()
         members = {process.rank for process in present if process.rank < self.num_workers}
         world.collectives.join(members)
-        if not self.coordination.needs_server and self.leader not in members - self._joining:
-            self.leader = min(members - self._joining or members)  # who comes back does not lead again
+        stayed = [rank for rank in self._members if rank in members - self._joining]
+        self._members = [*stayed, *sorted(members - {*stayed})]
+        if not self.coordination.needs_server:
+            self.leader = self._members[0]
         self._joining.clear()
         for process in present:
             world.restart(process)

@@ -23,6 +23,7 @@ from worlds import tiles
 
 from hetsim.checkpoints import saver
 from hetsim.dist import Processes
+from hetsim.dist.succession import LAG
 from hetsim.dist.world import ProcessWorld
 from hetsim.effects import Batch, Contribution
 from hetsim.errors import RunFailed
@@ -45,6 +46,20 @@ def kill() -> None:
 def kill_in_save() -> None:
     """As the kernel does, when all of a checkpoint is written but its name."""
     kill()
+
+
+def kill_in_commit() -> None:
+    """The same, when the leader has recorded a version and has not told the others whether the run goes on."""
+    kill()
+
+
+def kill_at_end() -> None:
+    """The same, when the leader's program has ended and the others' may have."""
+    kill()
+
+
+ELSEWHERE = (kill_in_save, kill_in_commit, kill_at_end)
+"""Faults that do not happen at the beginning of a gradient."""
 
 
 def stop() -> None:
@@ -111,7 +126,7 @@ def _connected() -> list[list[socket.socket]]:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to a rank when it begins a gradient at this version or a later one, for the first time, or saves the run there."""
+    """What happens to a rank when it begins a gradient at this version or a later one, for the first time, or at another of its moments."""
 
     what: Callable[[], None]
     rank: int
@@ -131,6 +146,14 @@ class Faults:
     def kill_in_save(self, *, rank: int, at_update: int) -> Faults:
         """The same, while it writes a checkpoint."""
         return self._and(kill_in_save, rank, at_update)
+
+    def kill_in_commit(self, *, rank: int, at_update: int) -> Faults:
+        """The same, while it commits as the leader."""
+        return self._and(kill_in_commit, rank, at_update)
+
+    def kill_at_end(self, *, rank: int) -> Faults:
+        """The same, when its program has ended as the leader's."""
+        return self._and(kill_at_end, rank, 0)
 
     def stop(self, *, rank: int, at_update: int) -> Faults:
         """It is stopped, and nothing is raised anywhere."""
@@ -187,9 +210,9 @@ class Faulty(Quadratic):
 
     def watch(self, rank: int) -> None:
         """Let the world of this process, which is one of a run, hurt itself and tell."""
-        pending = [fault for fault in self.faults.of if fault.rank == rank and fault.what is not kill_in_save]
-        in_saves = [fault for fault in self.faults.of if fault.rank == rank and fault.what is kill_in_save]
-        commit, write = History.commit, saver.write
+        pending = [fault for fault in self.faults.of if fault.rank == rank and fault.what not in ELSEWHERE]
+        elsewhere = {fault.what: fault for fault in self.faults.of if fault.rank == rank and fault.what in ELSEWHERE}
+        commit, write, discarded = History.commit, saver.write, History.record_discarded
         computed = open(self.folder / f"computed-{rank}-{os.getpid()}", "a", buffering=1)  # noqa: SIM115
         applied = open(self.folder / "applied", "a", buffering=1)  # noqa: SIM115
         happened = open(self.folder / "happened", "a", buffering=1)  # noqa: SIM115
@@ -206,10 +229,16 @@ class Faulty(Quadratic):
             return hurt_gradient
 
         def hurt_write(path: Path, *, config: str, checkpoint: Checkpoint) -> None:
-            if in_saves and checkpoint.state.version >= in_saves[0].at_update:
+            if kill_in_save in elsewhere and checkpoint.state.version >= elsewhere[kill_in_save].at_update:
                 print(f"kill_in_save {rank}", file=happened)
                 os.fsync = lambda _: kill_in_save()
             write(path, config=config, checkpoint=checkpoint)
+
+        def hurt_end(history: History, state: Any) -> None:
+            if kill_at_end in elsewhere:
+                print(f"kill_at_end {rank}", file=happened)
+                kill_at_end()
+            discarded(history, state)
 
         def told_commit(history: History, seconds: float, leader: int, state: Any, group: Any) -> bool:
             contributions = [(c.rank, c.batch.start, c.batch.samples, c.version) for c in group]
@@ -219,9 +248,12 @@ class Faulty(Quadratic):
             small = isinstance(state.weights, torch.Tensor) and state.weights.numel() < 1000
             weights = state.weights.tolist() if small else None
             print(json.dumps([state.version, contributions, weights, leader]), file=applied)
+            if kill_in_commit in elsewhere and state.version >= elsewhere[kill_in_commit].at_update:
+                print(f"kill_in_commit {rank}", file=happened)
+                kill_in_commit()
             return going
 
-        saver.write = hurt_write
+        saver.write, History.record_discarded = hurt_write, hurt_end  # type: ignore[method-assign]
         ProcessWorld.gradient = hurt(ProcessWorld.gradient)  # type: ignore[method-assign]
         ProcessWorld.attempt = hurt(ProcessWorld.attempt)  # type: ignore[method-assign]
         History.commit = told_commit  # type: ignore[method-assign]
@@ -321,10 +353,14 @@ def applied_until(folder: Path, version: int) -> list[Batch]:
 def _applied(folder: Path) -> Iterator[tuple[int, list[Contribution], list[float]]]:
     """In the order of the versions. What a leader that is lost has recorded last counts no more where its successor goes on before it."""
     found: list[list[Any]] = []
+    popped = 0
     for line in (folder / "applied").read_text().splitlines():
         version, *rest, leader = json.loads(line)
+        popped = popped if found and found[-1][-1] != leader else 0
         while found and found[-1][0] >= version and found[-1][-1] != leader:
             found.pop()
+            popped += 1
+        assert popped <= 2 * LAG, f"rank {leader} went back to version {version}"
         found.append([version, *rest, leader])
     for version, contributions, weights, _ in found:
         yield version, [Contribution(rank, Batch(start, samples), at, 0.0, 0.0) for rank, start, samples, at in contributions], weights

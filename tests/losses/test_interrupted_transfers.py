@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from hetsim.dist import packing
 from hetsim.dist.group import Group
 from hetsim.effects import PeerLost
 
@@ -24,7 +25,7 @@ SIZE = 20_000_000
 """Elements of 4 bytes: most of the time they are on their way."""
 SOON, LATER = 0.7, 1.5
 """Seconds until the other rank is killed, and until this one is told."""
-OPPOSITE = {"send": "receive", "receive": "send"}
+OPPOSITE = {"send": "receive", "receive": "send", "send_state": "receive_state", "receive_state": "send_state"}
 
 
 def operate(what: str, group: Group, vector: torch.Tensor, other: int) -> None:
@@ -33,6 +34,10 @@ def operate(what: str, group: Group, vector: torch.Tensor, other: int) -> None:
         group.send_bytes([vector.numpy().tobytes()], other)
     elif what == "receive":
         list(group.receive_bytes(other))
+    elif what == "send_state":
+        packing.send({"weights": vector}, group.control, other)
+    elif what == "receive_state":
+        packing.receive(group.control, other)
     elif what == "all_gather":
         group.all_gather(torch.cat([vector, vector]), vector)
     elif what == "all_to_all":
@@ -64,7 +69,8 @@ def _run(rank: int, what: str, port: int, how: str, pipe: Any) -> None:
 @pytest.mark.parametrize(
     ("what", "how"),
     [
-        ("send", "interrupted"), ("receive", "interrupted"), ("all_gather", "interrupted"),
+        ("send", "interrupted"), ("receive", "interrupted"), ("all_gather", "interrupted"), ("receive_state", "interrupted"),
+        pytest.param("send_state", "interrupted", marks=pytest.mark.long),
         *(pytest.param(what, "interrupted", marks=pytest.mark.long) for what in ("all_to_all", "sum", "barrier")),
         *(pytest.param(what, "lost", marks=pytest.mark.long) for what in ("send", "receive")),
     ],

@@ -67,13 +67,13 @@ def test_a_leader_that_is_killed_while_it_saves_leaves_whole_checkpoints(tmp_pat
     """Without a server another rank goes on, and saves the run when that is due again."""
     described = replace(small("all_reduce", epochs=8), checkpoint=Checkpointing(every_updates=5, keep=1000))
 
-    run = survive(described, Faults().kill_in_save(rank=0, at_update=10), tmp_path, lost_after=30)
+    run = survive(described, Faults().kill_in_save(rank=0, at_update=20), tmp_path, lost_after=30)
 
     assert (run.happened, run.lost) == (["kill_in_save 0"], [0])
     check_samples(run, described)
     saved = sorted(tmp_path.glob("run/checkpoints/*"))
     assert {path.suffix for path in saved} == {".safetensors"}
-    assert [int(path.name[:12]) for path in saved] == [5, *range(15, run.summary["num_updates"] + 1, 5)]
+    assert [int(path.name[:12]) for path in saved] == [5, 10, 15, *range(25, run.summary["num_updates"] + 1, 5)]
     assert all(read(path) for path in saved)
 
 

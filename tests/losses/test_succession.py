@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from faulty import Faults, applied_until, check_samples, survive
 from pyarrow import parquet
+from running import wait_for
 from test_keeper import Kept
 from test_losses import SMALL, THREE, WITHOUT_SERVER, check_record, small
 from worlds import node, tiles
 
 from hetsim.checkpoints.folder import newest
 from hetsim.dist.keeper import OVER
+from hetsim.dist.ledger import Ledger
+from hetsim.dist.stopping import KEY as STOP
+from hetsim.dist.stopping import StopWatch
+from hetsim.dist.succession import Succession, Told
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.results.folder import FILES
-from hetsim.runtime.checkpointing import Checkpointing
+from hetsim.runtime.checkpointing import Checkpointing, StopRequest
 
 ONE_BY_ONE = [{"nodes": [0], "crash": 0.2, "repair": 0.4}, {"nodes": [1], "crash": 1.4}, {"nodes": [2], "crash": 1.6}]
 """Rank 0 comes back, and is alone at last."""
@@ -61,6 +67,7 @@ def test_a_leader_that_comes_back_leads_again_when_all_others_are_lost(which: st
     assert {path.name for path in (tmp_path / "run").iterdir()} <= set(FILES)
     commits = [row for row in parquet.read_table(tmp_path / "run" / "trace.parquet").to_pylist() if row["kind"] == "commit"]
     assert [row["version"] for row in commits] == list(range(commits[0]["version"], summary["num_updates"] + 1))
+    assert 0.4 < commits[0]["end"] < 1.2
 
 
 @pytest.mark.slow
@@ -126,6 +133,101 @@ def test_a_saved_run_is_saved_by_its_next_leader_and_goes_on(every: int, tmp_pat
     assert rest.summary["num_updates"] == version + len(rest.applied)
     assert {path.name for path in first.glob("run/*")} == {"checkpoints"}
     assert not list(tmp_path.glob("*/run/**/.*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["kill_in_commit", "kill_at_end"])
+def test_a_run_has_as_many_versions_as_it_was_to_have_though_its_leader_is_lost_at_the_end(fault: str, tmp_path: Path) -> None:
+    """Before it has told the others that the run ends, and after that."""
+    described = replace(small("all_reduce", budget={"updates": 20}, trace="full"), checkpoint=Checkpointing(every_updates=6))
+    faults = Faults().kill_in_commit(rank=0, at_update=20) if fault == "kill_in_commit" else Faults().kill_at_end(rank=0)
+
+    run = survive(described, faults, tmp_path, lost_after=30)
+
+    assert run.happened == [f"{fault} 0"]
+    assert run.lost == [0]
+    assert run.summary["num_updates"] == 20
+    assert [worker["iterations"] for worker in run.summary["per_worker"][1:]] == [20, 20]
+    check_record(run, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_run_that_its_leader_has_stopped_before_it_was_lost_goes_on_later(tmp_path: Path) -> None:
+    """The next leader says so, as the script that started the run asks for its status."""
+    described = replace(small("all_reduce", epochs=1e6), checkpoint=Checkpointing(every_updates=50))
+
+    with pytest.raises(RunStopped, match="stopped at version"):
+        survive(described, Faults().terminate(rank=1, at_update=10).kill_at_end(rank=0), tmp_path, lost_after=30)
+
+    assert (tmp_path / "happened").read_text().split("\n")[:2] == ["terminate 1", "kill_at_end 0"]
+    assert {path.name for path in tmp_path.glob("run/*")} == {"checkpoints"}
+
+
+def test_a_stop_that_the_leader_is_asked_for_is_known_to_the_next_one() -> None:
+    """By the store, though the leader is lost before its next version."""
+    store, first, next_one = Kept().store, StopRequest(), StopRequest()
+    first.ask()
+
+    with StopWatch(store, first, leads=True):
+        wait_for(lambda: store.check([STOP]), 5)
+    with StopWatch(store, next_one, leads=True):
+        wait_for(lambda: next_one.asked, 5)
+
+
+class Copied:
+    """A rank's copy of a record that begins at version 0, and what it has recorded: versions, and their times."""
+
+    def __init__(self) -> None:
+        self.recorded: list[tuple[int, float]] = []
+        self.last = SimpleNamespace(version=0)
+        run = SimpleNamespace(
+            experiment=SimpleNamespace(trace="none"), history=None, leader=0, rank=1, saving=None, trace=None,
+            recorded=lambda *_, **__: (None, self),
+        )  # fmt: skip
+        self.its = Succession(cast(Any, run), absent={}, ledger=Ledger([0, 1]), take_over=lambda _: None)
+
+    def commit(self, seconds: float, _: int, state: Any, __: Any) -> bool:
+        self.last = state
+        self.recorded.append((state.version, seconds))
+        return True
+
+    def __enter__(self) -> Copied:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.its.rows.part.__exit__()
+
+    def commits(self, version: int, seconds: float) -> None:
+        self.its.commits(Told(seconds, cast(Any, SimpleNamespace(version=version)), ()))
+
+
+def test_a_copy_holds_no_version_that_others_go_back_behind() -> None:
+    """Such a version is made again, by others and later; the first one of it never was."""
+    with Copied() as rank:
+        for version in (1, 2, 3, 4):
+            rank.commits(version, 1.0 * version)
+        assert rank.recorded == [(1, 1.0), (2, 2.0)]
+        assert rank.its.known == (2.0, 4.0, -1.0)
+
+        rank.its.go_on_from(2, -1.0)
+        assert rank.its.known == (2.0, 2.0, -1.0)
+        for version in (3, 4, 5):
+            rank.commits(version, 10.0 * version)
+
+        assert rank.recorded == [(1, 1.0), (2, 2.0), (3, 30.0)]
+
+
+def test_who_lacks_the_last_versions_is_told_them_and_who_lacks_more_gets_a_copy() -> None:
+    """A leader has the last three at hand."""
+    with Copied() as leader:
+        for version in (1, 2, 3, 4, 5):
+            leader.commits(version, 1.0 * version)
+
+        told, versions = leader.its.record_for((2.0, 3.0))
+
+        assert (told, [one.state.version for one in versions]) == ("told", [4, 5])
+        with pytest.raises(AttributeError, match="progress"):  # which a copy begins with
+            leader.its.record_for((0.0, 1.0))
 
 
 def test_the_senior_member_leads_and_whoever_joins_comes_last() -> None:
