@@ -145,6 +145,15 @@ def test_the_weights_do_not_come_from_who_is_gone():
     assert [(row.end, row.rank) for row in its.rows("regroup")] == [(1.0, 1), (1.0, 2)]
 
 
+def test_versions_count_that_are_made_before_rank_0_has_joined():
+    """Another one leads from the beginning, and goes on leading."""
+    late = world({"nodes": [0], "join": 2.5}, nodes=2)
+
+    its = run(*ALL_REDUCE, on=late, batch_size=2, budget={"updates": 4})
+
+    assert [(row.end, row.rank, row.version) for row in its.rows("commit")] == [(2.0, 1, 1), (5.0, 1, 2), (6.0, 1, 3), (7.0, 1, 4)]
+
+
 def test_where_nobody_is_left_of_those_who_led_another_one_leads():
     """Rank 0's commits are rank 1's from the regroup on, also when it is back."""
     away = world({"nodes": [0], "crash": 2.5, "repair": 7.5}, nodes=2)

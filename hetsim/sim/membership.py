@@ -75,15 +75,13 @@ class Membership:
                 self._draw_outage(rank)
         self.absent = frozenset(rank for rank, (start, _) in self._next_outage.items() if start == 0 or start < began)
         """Workers that are absent when the run begins, or goes on."""
-        if self.absent and began and not self.coordination.needs_server:
+        if self.absent and not self.coordination.needs_server:
             self.leader = min({*range(self.num_workers)} - self.absent, default=self.leader)
         self.absent_at_end: frozenset[int] = frozenset()
         """Workers that were absent when the run ended."""
         self.down: dict[int, float] = {}
         """Workers that are absent now, and since when."""
         self._joining: set[int] = set()
-        self._members = [rank for rank in range(self.num_workers) if rank not in self.absent]
-        """In the order in which they have become active: the first one leads where there is no server."""
         self._last_version = -1
         self._num_crashes = 0  # since that version
         self._under_way: dict[int, dict[Row, RecordInterval]] = {rank: {} for rank in self.faults.nodes}
@@ -185,10 +183,8 @@ class Membership:
         world, present = self.world, self._present()
         members = {process.rank for process in present if process.rank < self.num_workers}
         world.collectives.join(members)
-        stayed = [rank for rank in self._members if rank in members - self._joining]
-        self._members = [*stayed, *sorted(members - {*stayed})]
-        if not self.coordination.needs_server:
-            self.leader = self._members[0]
+        if not self.coordination.needs_server and self.leader not in members - self._joining:
+            self.leader = min(members - self._joining or members)
         self._joining.clear()
         for process in present:
             world.restart(process)
