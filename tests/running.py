@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -38,6 +39,13 @@ def wait_for(condition: object, seconds: float = 60.0) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it never came to hold"
         time.sleep(0.05)
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as some:
+        some.bind(("127.0.0.1", 0))
+        return int(some.getsockname()[1])
 
 
 def started(command: subprocess.Popen[str], folder: Path) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from running import free_port, wait_for
 from safetensors.torch import load_file
 
 import hetsim
@@ -66,6 +68,57 @@ def test_a_run_that_is_asked_to_stop_can_go_on(
     version = int(newest(folder).name[:12])
     run = hetsim.run(f"resume={folder}", "backend=sim", f"budget.updates={version + 20}", folder=tmp_path / "rest")
     assert run.summary["num_updates"] == version + 20
+
+
+def tasks(*words: str) -> list[subprocess.Popen[str]]:
+    """Two processes with the variables of a step of SLURM's."""
+    step = {
+        "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0", "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "MASTER_PORT": str(free_port()),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "hetsim", *words]
+    return [
+        subprocess.Popen(command, env={**os.environ, **step, "SLURM_PROCID": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[int]:
+    """Their exit statuses."""
+    for process in processes:
+        process.communicate(timeout=60)
+    return [process.returncode for process in processes]
+
+
+def test_tasks_of_slurm_that_get_its_signal_end_with_75_and_the_next_ones_go_on(tmp_path: Path) -> None:
+    """As `#SBATCH --signal=USR1@120` sends it, to each of them; in the same folder, as a script that queues itself again."""
+    folder = tmp_path / "run"
+    processes = tasks(*LONG, "method=ssgd", "backend=dist", TWO, f"hydra.run.dir={folder}")
+    wait_for(lambda: list(folder.glob("checkpoints/*.safetensors")), 60)
+    for process in processes:
+        process.send_signal(signal.SIGUSR1)
+    assert ended(processes) == [75, 75]
+    version = int(newest(folder).name[:12])
+
+    assert ended(tasks(f"resume={folder}", "backend=dist", f"budget.updates={version + 20}", f"hydra.run.dir={folder}")) == [0, 0]
+
+    assert json.loads((folder / "summary.json").read_text())["num_updates"] == version + 20
+
+
+@pytest.mark.long
+def test_what_torchrun_stops_goes_on_under_torchrun(tmp_path: Path) -> None:
+    """Its own status is 1; the checkpoint is there."""
+    folder = tmp_path / "run"
+    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hetsim")
+
+    first = stopped(folder, signal.SIGTERM, torchrun, "method=ssgd", "backend=dist", TWO)
+    version = int(newest(folder).name[:12])
+    again = [f"resume={folder}", "backend=dist", f"budget.updates={version + 20}", f"hydra.run.dir={folder}"]
+    second = subprocess.run([sys.executable, "-m", *torchrun, *again], capture_output=True, text=True, timeout=120, check=False)
+
+    assert first.returncode == 1
+    assert second.returncode == 0, second.stderr
+    assert json.loads((folder / "summary.json").read_text())["num_updates"] == version + 20
 
 
 SYNCHRONOUS = {

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import family, wait_for
-from test_launchers import free_port
+from running import family, free_port, wait_for
 from threads import Board
 from worlds import exit_status
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from running import free_port
 
 from hetsim.dist import interface
 from hetsim.dist.interface import LOOPBACK, interface_to
@@ -96,13 +97,6 @@ def test_the_interface_is_the_one_that_reaches_the_others(monkeypatch: pytest.Mo
     monkeypatch.setattr(socket, "if_nameindex", list)
     with pytest.raises(ValueError, match=r"was not found: set backend\.interface to its name"):
         interface.interface_to("127.0.0.1", 29500)
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as some:
-        some.bind(("127.0.0.1", 0))
-        return int(some.getsockname()[1])
 
 
 def run(folder: Path, *typed: str, variables: list[dict[str, str]]) -> list[tuple[int, str]]:

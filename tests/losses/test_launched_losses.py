@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from faulty import Survived, check_samples, survived
-from running import family, wait_for
+from running import family, free_port, wait_for
 from worlds import cluster, experiment, node
 
 from hetsim.runtime.checkpointing import STOPPED
@@ -97,12 +96,6 @@ class Hosts:
                 except ProcessLookupError:
                     continue
             each.wait()
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 def without_gloos(text: str) -> str:
