@@ -97,7 +97,7 @@ def test_a_run_is_lost_with_the_last_rank_that_has_the_weights(tmp_path: Path) -
 @pytest.mark.slow
 def test_every_step_goes_on_from_the_weights_of_the_leader_that_is_lost(tmp_path: Path) -> None:
     """Written out in plain torch: W ← W − η mean g_i, from the ranges of each commit alone, through two leaders."""
-    described = small("all_reduce", on=on_schedule([{"nodes": [0], "crash": 0.1, "repair": 0.4}]), epochs=12)
+    described = small("all_reduce", on=on_schedule([{"nodes": [0], "crash": 0.1, "repair": 1.2}]), epochs=16)
 
     run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30)
 
