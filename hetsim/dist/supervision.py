@@ -68,7 +68,7 @@ class Supervision:
         self._keeps = True
         self._reasons: list[tuple[int, Exception]] = []
         self._over = False
-        """Whether the leader's program has ended: then the run is not lost with its workers."""
+        """Whether the leader's program has ended, or it has let workers go: then the run is not lost with the others."""
         self._summary: dict[str, Any] | RunStopped | None = None
         """What the leader has reported at the end of the run."""
 
@@ -188,6 +188,8 @@ class Supervision:
             self._reasons.append((order, answer))
         elif answer is not None:
             self._summary = answer
+        else:  # it has ended well, as it was let go
+            self._over = True
 
     def _goes_on_without(self, child: Child) -> bool:
         """Whether the run can: it has begun, of which the keeper may tell a little after the process has ended."""

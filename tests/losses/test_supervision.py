@@ -21,10 +21,10 @@ SOON = time.monotonic() + 1e6
 """When a run begins whose loss is heard of before."""
 
 
-def supervised(*, told_after: float | None) -> tuple[dict[str, object], list[Any]]:
+def supervised(*, told_after: float | None, ended_first: bool = False) -> tuple[dict[str, object], list[Any]]:
     """What comes of a run whose worker 1 ends at once, and what the keeper is told; it tells of the beginning after so many seconds.
 
-    None: before anything is heard, at a moment that is not past yet.
+    None: before anything is heard, at a moment that is not past yet. With `ended_first` the others have ended well before it is lost.
     """
     ends = {rank: Pipe() for rank in range(4)}
     process = SimpleNamespace(pid=2**31 - 1, exitcode=-9, join=lambda _: None)
@@ -43,15 +43,17 @@ def supervised(*, told_after: float | None) -> tuple[dict[str, object], list[Any
             time.sleep(told_after)
             keepers.send((BEGAN, 5.0))
         heard.append(keepers.recv() if keepers.poll(1.0) else None)
-        for rank in (0, 2, 3):
+        for rank in (3,) if ended_first else (0, 2, 3):
             ends[rank][1].send((0, {"num_updates": 1} if rank == its.leader else None))
         if not ended.wait(3.0):
             keepers.close()  # it waits for what it has heard already
 
     if told_after is None:
         keepers.send((BEGAN, SOON))
-    ends[1][1].close()
+    for rank in (0, 2) if ended_first else ():
+        ends[rank][1].send((0, None))
     thread = threading.Thread(target=keep)
+    threading.Timer(0.3 if ended_first else 0.0, ends[1][1].close).start()
     thread.start()
     try:
         return followed.outcome(), heard
@@ -70,6 +72,13 @@ def test_the_run_goes_on_without_a_worker_that_ends_before_the_beginning_is_hear
     assert (what, rank, incarnation) == ("lost", 1, 0)
     assert at == SOON if told_after is None else begun <= at < SOON
     assert time.monotonic() - begun < 5
+
+
+def test_a_worker_that_is_lost_when_all_others_have_ended_ends_no_run() -> None:
+    """The server has let them go, and finishes as soon as it knows of the loss."""
+    summary, _ = supervised(told_after=None, ended_first=True)
+
+    assert summary == {"num_updates": 1}
 
 
 def test_a_run_that_does_not_begin_is_lost_with_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
