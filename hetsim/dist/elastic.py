@@ -71,6 +71,7 @@ class ElasticRun(RankRun):
             self.saving.on_saved = membership.tell_saved
         self._regroups = experiment.coordination.regroups
         self._mailbox: Mailbox | None = None
+        self._world: ProcessWorld | None = None
         self._watch: StandstillWatch | None = None
         self._report: Callable[[RunFailed], None] | None = None
         self._connecting = Lock()
@@ -79,6 +80,8 @@ class ElasticRun(RankRun):
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
         """Run this rank's program, again after each change of the membership, to the end of the run."""
+        # a connection for the first sign of life may take seconds where all ranks begin at once
+        self.membership.beat(lambda: 0 if self._world is None else self._world.num_asked)
         with contextlib.suppress(RunOver):
             group = self._begin()
             self._take_part(group, store, report)
@@ -110,8 +113,6 @@ class ElasticRun(RankRun):
         experiment, membership = self.experiment, self.membership
         joins, needs_server = group is None, experiment.coordination.needs_server
         transport: Transport = Lane(None, self.rank, [self.rank]) if group is None else group  # the first nobody uses
-        world: ProcessWorld | None = None
-        membership.beat(lambda: 0 if world is None else world.num_asked)
         if joins:
             self.hands_in = False
             membership.join()
@@ -136,11 +137,12 @@ class ElasticRun(RankRun):
         }  # fmt: skip
         if self._regroups:
             mailbox_in = self._new_mailbox if needs_server else None
-            world = RegroupingWorld(
+            world: ProcessWorld = RegroupingWorld(
                 self.prepared, state, membership=membership, mailbox_in=mailbox_in, joins=joins, succession=self.succession, **parts
             )
         else:
             world = ProcessWorld(self.prepared, state, **parts)
+        self._world = world
         membership.listen(lambda view: self._seen(world, view))
         if store is not None:
             self._watch = StandstillWatch(store, self.rank, self._present, world.waiting, report if self.history is not None else None)
