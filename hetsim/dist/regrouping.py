@@ -28,6 +28,7 @@ from hetsim.runtime.rank import RankState
 from hetsim.runtime.recorder import REGROUP, Recorder, ignore, interval_recorder
 
 KEPT_COMMITS = LAG + 1
+"""Of a rank, so that whoever leads finds its last commit among them."""
 NO_VERSION = -1.0
 
 
@@ -60,7 +61,10 @@ def agreed(
     ended: bool = False,
     succession: Succession | None = None,
 ) -> Agreed:
-    """The leader's last commit, which `kept` may have. A collective of all members; what comes from another is in the CPU's memory."""
+    """The leader's last commit, which `kept` may have. A collective of all members; what comes from another is in the CPU's memory.
+
+    Each says its first and last commit and, with a succession, the last versions of its record, its checkpoint, and whether it has `ended`.
+    """
     versions = [float(commit.state.version) for commit in kept] or [NO_VERSION]
     of_record = () if succession is None else (*succession.known, float(ended))
     ranks = control.gather_numbers(versions[0], versions[-1], *of_record, entered)

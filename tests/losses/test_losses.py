@@ -146,10 +146,11 @@ def test_a_process_that_is_stopped_goes_on_or_is_replaced(which: str, lost_after
     check_samples(run, described)
 
 
-def test_every_step_of_a_synchronous_run_is_along_the_gradients_of_the_ranges_that_it_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [1, 0], ids=["worker", "leader"])
+def test_every_step_of_a_synchronous_run_is_along_the_gradients_of_the_ranges_that_it_names(lost: int, tmp_path: Path) -> None:
     """Written out in plain torch: W ← W − η mean g_i, from the ranges of each commit alone, through a loss and a return."""
-    on = {**THREE, "faults": {"schedule": [{"nodes": [1], "crash": 0.1, "repair": 0.4}]}}
-    described = small("all_reduce", on={**on, "nodes": [node(seconds, 1e-2) for seconds in (1e-4, 5e-5, 7e-5)]}, epochs=12)
+    on = {**THREE, "faults": {"schedule": [{"nodes": [lost], "crash": 0.1, "repair": 1.2}]}}
+    described = small("all_reduce", on={**on, "nodes": [node(seconds, 1e-2) for seconds in (1e-4, 5e-5, 7e-5)]}, epochs=16)
 
     run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30)
 
@@ -160,7 +161,7 @@ def test_every_step_of_a_synchronous_run_is_along_the_gradients_of_the_ranges_th
         gradient = sum(task.gradient(weights, c.batch)[0] for c in present) / len(present)
         memory, weights = optimizers.main.step(memory, weights, gradient, 0)
         torch.testing.assert_close(weights, torch.tensor(committed, dtype=torch.float64), rtol=0, atol=1e-12)
-    assert run.lost == run.joined == [1]
+    assert run.lost == run.joined == [lost]
     assert {len([c for c in group if c.batch.samples]) for _, group, _ in run.applied} == {2, 3}
 
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import torch
 from faulty import Faults, applied_until, check_samples, survive
 from pyarrow import parquet
 from running import wait_for
@@ -92,24 +91,6 @@ def test_a_run_is_lost_with_the_last_rank_that_has_the_weights(tmp_path: Path) -
         survive(small("all_reduce", on=on_schedule(schedule), epochs=2000), Faults(), tmp_path, emulate="pad", lost_after=30)
 
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_every_step_goes_on_from_the_weights_of_the_leader_that_is_lost(tmp_path: Path) -> None:
-    """Written out in plain torch: W ← W − η mean g_i, from the ranges of each commit alone, through two leaders."""
-    described = small("all_reduce", on=on_schedule([{"nodes": [0], "crash": 0.1, "repair": 1.2}]), epochs=16)
-
-    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30)
-
-    task, optimizers = described.load()
-    weights, memory = task.initial(), optimizers.main.initial()
-    for _, group, committed in run.applied:
-        present = [c for c in group if c.batch.samples]
-        gradient = sum(task.gradient(weights, c.batch)[0] for c in present) / len(present)
-        memory, weights = optimizers.main.step(memory, weights, gradient, 0)
-        torch.testing.assert_close(weights, torch.tensor(committed, dtype=torch.float64), rtol=0, atol=1e-12)
-    assert run.lost == run.joined == [0]
-    assert {len([c for c in group if c.batch.samples]) for _, group, _ in run.applied} == {2, 3}
 
 
 @pytest.mark.slow
