@@ -258,33 +258,38 @@ class Overlapped(Coordination):
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """Check the answers, and that the times overlap."""
-        began = yield from Now()
-        reduction = yield from Start(AllReduce(state.weights * 0 + node.rank))
-        gathering = yield from Start(Gather(float(node.rank)))
-        yield from Gradient(at=state.weights, batch=Batch(48 * node.rank, 48), version=0)
-        total = yield from Wait(reduction)
-        numbers = yield from Wait(gathering)
-        ended = yield from Now()
-        ordered = yield from AllReduce(state.weights * 0 + (1.0, 1e16, -1e16)[node.rank])
-        assert total[0] == 3
-        assert ordered[0] == (1.0 + 1e16) - 1e16 == 0.0  # in another order it is 1
-        assert numbers == (0.0, 1.0, 2.0)
-        yield from Commit(1, State(version=1, weights=state.weights + (ended - began)))
+        for version in range(1, NUM_TRIES + 1):
+            began = yield from Now()
+            reduction = yield from Start(AllReduce(state.weights * 0 + node.rank))
+            gathering = yield from Start(Gather(float(node.rank)))
+            yield from Gradient(at=state.weights, batch=Batch(48 * node.rank, 48), version=version - 1)
+            total = yield from Wait(reduction)
+            numbers = yield from Wait(gathering)
+            ended = yield from Now()
+            ordered = yield from AllReduce(state.weights * 0 + (1.0, 1e16, -1e16)[node.rank])
+            assert total[0] == 3
+            assert ordered[0] == (1.0 + 1e16) - 1e16 == 0.0  # in another order it is 1
+            assert numbers == (0.0, 1.0, 2.0)
+            yield from Commit(version, State(version=version, weights=state.weights * 0 + (ended - began)))
+
+
+NUM_TRIES = 10
 
 
 def test_what_was_started_goes_on_while_the_program_computes() -> None:
-    """The described gradient (40 ms) hides the described reduction and gather (6 ms): the run takes the longer."""
+    """The described gradient (40 ms) hides the described reduction and gather (6 ms): the run takes the longer, if nothing else does."""
     slow = cluster(
         *[node(0.8e-3, 1.6e-3)] * 3,
         network={"latency_seconds": 1e-3, "bytes_per_second": 1e9},
     )
-    made = experiment("method=ssgd", "workload=quadratic", cluster=slow, batch_size=48, dtype="float64", budget={"updates": 1})
+    made = experiment("method=ssgd", "workload=quadratic", cluster=slow, batch_size=48, dtype="float64", budget={"updates": NUM_TRIES})
     policies = {axis: getattr(made.coordination, axis) for axis in AXES}
     made = replace(made, coordination=Overlapped(**policies))
 
-    took = float(run_in_processes(made)[0].states[-1].weights[0])
+    took = [float(state.weights[0]) for state in run_in_processes(made)[0].states]
 
-    assert took == pytest.approx(0.04, abs=0.005)
+    assert len(took) == NUM_TRIES
+    assert min(took) == pytest.approx(0.04, abs=0.003)
 
 
 def test_headers_keep_numbers_and_ranges() -> None:
