@@ -24,7 +24,7 @@ TORCHRUN = (*PYTHON, "torch.distributed.run", "--standalone", "--nproc-per-node"
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], signal.Signals, int]] = {
     "the server is killed": ((*PYTHON, "hetsim"), ("method=asgd",), signal.SIGKILL, -1),
     "the server is stopped": ((*PYTHON, "hetsim"), ("method=asgd",), signal.SIGSTOP, -1),
-    "halos: a worker is killed": ((*PYTHON, "hetsim"), ("method=halos",), signal.SIGKILL, -4),
+    "halos: a local server is killed": ((*PYTHON, "hetsim"), ("method=halos",), signal.SIGKILL, -1),
     "hetsim-launch: the server is killed": ((*PYTHON, "hetsim.cli.launch", "--processes", "5", "--"), ("method=asgd",), signal.SIGKILL, -1),
     "hetsim-launch: rank 0 of an all-reduce is killed": (
         (*PYTHON, "hetsim.cli.launch", "--processes", "4", "--"),

@@ -141,7 +141,7 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
             try:
                 message = yield from Receive()
             except PeerLost as lost:
-                if lost.rank is None:
+                if lost.rank not in reserves:
                     raise
                 active.discard(lost.rank)
                 waiting.discard(lost.rank)

@@ -42,11 +42,18 @@ class Announced:
         text = store.get(ANNOUNCED) if store.check([ANNOUNCED]) else b""
         return cls(**json.loads(text)) if text else None
 
+    def needs(self, rank: int) -> bool:
+        """Whether the run ends without this rank: the leader, and each local server."""
+        return rank == self.leader or rank > self.num_workers
+
     def named(self, rank: int) -> str:
         """What a sentence about the end of this rank's process calls it."""
-        if rank != self.leader:
-            return f"the process of rank {rank}"
-        return f"the process of rank {rank}, {'the server,' if rank == self.num_workers else 'which keeps the record of the run,'}"
+        role = ""
+        if rank >= self.num_workers:
+            role = ", the server," if rank == self.num_workers else ", a local server,"
+        elif rank == self.leader:
+            role = ", which keeps the record of the run,"
+        return f"the process of rank {rank}{role}"
 
     def store(self, store: Any) -> Any:
         """The part of the launchers' store that the ranks use."""

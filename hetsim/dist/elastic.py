@@ -1,6 +1,7 @@
 """One rank's run that goes on when others are lost, come back or join late: under hetsim's own launchers.
 
-A server that goes on by itself has a connection to each worker, and gets a new one to each process that joins. All others form a new group
+A server that goes on by itself has a connection to each of its workers, and gets a new one to each process that joins; so does the leader,
+which is another one where servers are local, for the results. All others form a new group
 of all that are present (`ProcessWorld.regroup`), as often as the membership changes.
 """
 
@@ -8,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from threading import Lock, Thread
 from typing import Any
 
@@ -76,6 +77,8 @@ class ElasticRun(RankRun):
         self._report: Callable[[RunFailed], None] | None = None
         self._connecting = Lock()
         self._known = dict(membership.view.members)
+        self._links_for_results: dict[int, Transport] = {}
+        """On the leader: to each process that has joined and that another server has messages from."""
         self._generation = 0
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
@@ -119,7 +122,7 @@ class ElasticRun(RankRun):
             self.hands_in = True
             if not self._regroups:
                 try:
-                    transport = paired(membership, self.rank, membership.incarnation, server=experiment.leader)
+                    transport = self._met(self.rank, membership.incarnation)
                 except PeerLost:
                     self._end_quietly()
         elif self._regroups:
@@ -232,18 +235,18 @@ class ElasticRun(RankRun):
         self.hands_in = False
         if self.membership.ends_within(QUIET_SECONDS):
             raise RunOver
-        raise PeerLost.of(self.experiment.leader)
+        raise PeerLost.of(self.experiment.server_of(self.rank))
 
     def _new_mailbox(self, transport: Transport, *, joins: bool = False) -> Mailbox:
-        goes_on = self.rank == self.experiment.leader and not self._regroups
+        goes_on = self._serves and not self._regroups
         mailbox = self.mailbox(transport, began=self.began, goes_on=goes_on, joins=joins and not self._regroups)
         mailbox.on_loss = lambda rank: self.membership.ledger.lost_connection(rank, self.pace.clock())
         return mailbox
 
     def _present(self) -> list[int]:
-        """The ranks that may stand still. All, if only the server is left: the launcher knows whether another will come."""
+        """The ranks that may stand still. All, if only servers are left: the launcher knows whether a worker will come."""
         members = self.membership.view.members
-        return sorted(members) if len(members) > self.experiment.coordination.needs_server else list(range(self.experiment.num_ranks))
+        return sorted(members) if len(members) > len(self.experiment.servers) else list(range(self.experiment.num_ranks))
 
     def _seen(self, world: ProcessWorld, view: View) -> None:
         """In the thread that follows the views: a newer one has come."""
@@ -255,7 +258,7 @@ class ElasticRun(RankRun):
         elif isinstance(world, RegroupingWorld):
             if self.membership.changed and not self.membership.ended_quietly:
                 world.interrupt()
-        elif self.rank == self.experiment.leader:
+        elif self._serves or self.rank == self.experiment.leader:
             with self._connecting:
                 if view.generation < self._generation:  # another thread has told of a newer one
                     return
@@ -263,17 +266,40 @@ class ElasticRun(RankRun):
                 before, self._known = self._known, dict(view.members)
                 assert world.mailbox is not None
                 for rank in before.keys() - view.members.keys():
-                    world.mailbox.lose(rank)
+                    if rank in self._served:
+                        world.mailbox.lose(rank)
                 for rank, incarnation in view.members.items():
-                    if before.get(rank) != incarnation:
+                    if before.get(rank) != incarnation and self.rank in self._meets(rank):
                         Thread(target=self._connect, args=(world.mailbox, rank, incarnation), daemon=True).start()
 
     def _connect(self, mailbox: Mailbox, rank: int, incarnation: int) -> None:
-        """On the server: reach a process that has joined."""
+        """On a server: reach a process that has joined."""
         with contextlib.suppress(PeerLost):  # it is lost already, which the keeper says
-            link = paired(self.membership, rank, incarnation, server=self.rank)
-            if not mailbox.connect(rank, link):
+            link = self._met(rank, incarnation)
+            if rank not in self._served:
+                self._links_for_results[rank] = link
+            elif not mailbox.connect(rank, link):
                 link.close()
+
+    @cached_property
+    def _served(self) -> Sequence[int]:
+        """The workers that exchange messages with this rank; none, if it is one itself."""
+        experiment = self.experiment
+        return [rank for rank in experiment.peers(self.rank) if rank < experiment.num_workers] if self.rank in experiment.servers else []
+
+    @property
+    def _serves(self) -> bool:
+        return bool(self._served)
+
+    def _meets(self, rank: int) -> set[int]:
+        """The ranks that a worker which joins is connected with: its server, and the leader."""
+        return {self.experiment.server_of(rank), self.experiment.leader}
+
+    def _met(self, rank: int, incarnation: int) -> Group:
+        """The connection of a process that joins with its server and the leader, each of which calls this."""
+        members = sorted({rank, *self._meets(rank)})
+        key = f"pair/{rank}/{incarnation}"
+        return Group.form(self.membership.connect(), key, rank=self.rank, members=members, lanes=("program",), interruptible=False)
 
     @property
     def way_to_leader(self) -> Transport:
@@ -284,11 +310,22 @@ class ElasticRun(RankRun):
     @property
     def sources(self) -> dict[int, Transport]:
         """On the leader: by which transport each rank's results come."""
+        assert self.transport is not None
         if not self._regroups:
             assert self._mailbox is not None
-            return {rank: self._mailbox.links[rank] for rank in self._mailbox.present}
-        assert self.transport is not None
+            links = {**dict.fromkeys(self.transport.members, self.transport), **self._mailbox.links, **self._links_for_results}
+            gone = self._mailbox.links.keys() - set(self._mailbox.present)
+            return {rank: link for rank, link in links.items() if rank in self._known and rank not in gone and rank != self.rank}
         return {rank: self.transport for rank in self.transport.members if rank != self.rank}
+
+    def seen_lost(self) -> list[tuple[int, float]]:
+        """On a local server: (rank, second of the run) of each worker whose connection broke before anybody was told that it is lost."""
+        return [(rank, at - self.began) for rank, at in self.membership.ledger.untold.items()] if self._serves else []
+
+    def have_seen_lost(self, lost: Sequence[tuple[int, float]], rate: float, shift: float) -> None:
+        """On the leader: these are lost, at what becomes these seconds by this clock."""
+        for rank, seconds in lost:
+            self.membership.ledger.lost_connection(rank, self.began + shift + rate * seconds)
 
     def absences_over(self, seconds: float) -> list[tuple[int, float, float]]:
         """On the leader: (rank, from, until) of each absence that is over at this second of the run, and from now on in the trace.
@@ -330,11 +367,3 @@ class ElasticRun(RankRun):
     def _absences(self, seconds: float) -> list[tuple[int, float, float]]:
         found = self.membership.ledger.absences(self.absent, self.began, self.began + seconds)
         return [(rank, start, end) for rank, start, end in found if start < end]
-
-
-def paired(membership: Membership, rank: int, incarnation: int, *, server: int) -> Group:
-    """The connection of the server and a process that joins, each of which calls it."""
-    mine = membership.rank
-    return Group.form(
-        membership.connect(), f"pair/{rank}/{incarnation}", rank=mine, members=[rank, server], lanes=("program",), interruptible=False
-    )

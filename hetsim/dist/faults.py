@@ -32,11 +32,8 @@ def is_elastic(experiment: Experiment) -> bool:
 def ended_by_a_loss(experiment: Experiment) -> str | None:
     """Why a run under hetsim's own launcher ends when a rank is lost, and what to change; None if it goes on.
 
-    NCCL's groups cannot be formed again in a process, so methods whose ranks form a new group need ranks that compute on the CPU. The
-    workers of a local server know no other.
+    NCCL's groups cannot be formed again in a process, so methods whose ranks form a new group need ranks that compute on the CPU.
     """
-    if experiment.regions is not None:
-        return f"the local servers of method={experiment.method} do not go on without a worker: take another method"
     on_cpu = all(experiment.device_of(rank).startswith("cpu") for rank in range(experiment.num_ranks))
     if not on_cpu and experiment.coordination.regroups:
         return "with GPUs only a server goes on without a worker, as NCCL cannot: take device=cpu"
@@ -53,7 +50,7 @@ def check_faults(experiment: Experiment, *, lost_after: float) -> None:
             "start it without, take backend=sim, or cluster.faults=null"
         )
     if (why := ended_by_a_loss(experiment)) is not None:
-        raise ValueError(f"cluster.faults are injected into runs that survive them, and {why}, take backend=sim, or cluster.faults=null")
+        raise ValueError(f"cluster.faults are injected into runs that survive them, and {why}, backend=sim or cluster.faults=null")
     if stops and faults.lost_after_seconds != lost_after:
         raise ValueError(
             f"cluster.faults stop nodes, which count as lost after lost_after_seconds={faults.lost_after_seconds:g} there and after "

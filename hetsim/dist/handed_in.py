@@ -37,6 +37,7 @@ def send_results(run: RankRun, cap: Uncapped, transport: Transport | None = None
         "device": run.prepared.task.device.name,
         "lateness": {kind: vars(lateness) for kind, lateness in run.pace.kinds.items()},
         "cap": cap.report,
+        "lost": run.seen_lost() if isinstance(run, ElasticRun) else [],
     }
     run.close()
     transport = transport or run.transport
@@ -74,10 +75,9 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[
     lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
     devices = [run.prepared.task.device.name] * experiment.num_ranks
     caps, states = {run.rank: cap.report}, {}
-    elastic = isinstance(run, ElasticRun)
     for rank, transport in sorted(sources.items()):
-        with contextlib.suppress(PeerLost) if elastic else contextlib.nullcontext():
-            if elastic:
+        with contextlib.suppress(PeerLost) if isinstance(run, ElasticRun) else contextlib.nullcontext():
+            if isinstance(run, ElasticRun):
                 clocks.finish_with(transport, run.pace.clock, rank)
             numbers = json.loads(b"".join(transport.receive_bytes(rank)))
             append_received(trace, transport.receive_bytes(rank), rank=rank, change=clocks.change(rank))
@@ -86,6 +86,8 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[
                 if numbers["joined"]:
                     activity = activity.after(run.metrics.activity[rank])
                 run.metrics.activity[rank] = activity.on_clock(*clocks.line(rank)) if clocks.several else activity
+            if isinstance(run, ElasticRun):
+                run.have_seen_lost(numbers["lost"], *clocks.line(rank))
             devices[rank] = numbers["device"]
             for kind, counts in numbers["lateness"].items():
                 lateness[kind] += Lateness(**counts)

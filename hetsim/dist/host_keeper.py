@@ -61,7 +61,7 @@ class HostKeeper:
     def lose_host(self, node: int, silent: float) -> bool:
         """Whether the run goes on without this host, which was not heard of for so many seconds: then its ranks are lost."""
         run = self._run
-        if run is None or self._began is None or self._node_of[run.leader] == node:
+        if run is None or self._began is None or any(run.needs(rank) for rank in self._ranks_of(node)):
             return False
         self._silent.put((run, node, clock() - silent))
         return True
@@ -105,7 +105,7 @@ class HostKeeper:
                     keeper.hear("lost", rank, 0, at)
         keeper.look(clock())
         members = keeper.view.members
-        if self._began is not None and members and not keeper.view.over and not members.keys() - {run.num_workers}:
+        if self._began is not None and members and not keeper.view.over and min(members) >= run.num_workers:
             seconds = on_leaders_clock(run.store(store), self._ranks_of(0), clock()) - self._began
             self._to_end.setdefault(
                 run.leader, f"every node of the cluster is gone at {seconds:.3g} s and none comes back: the run is lost"

@@ -170,9 +170,9 @@ class HostLosses:
             if run is not None and not begun and not self._has_waited(each, BEGIN_SECONDS):
                 return
             if run is not None and begun:
-                if each.rank == run.leader and reported is None and each.rank not in self._ended:
+                if run.needs(each.rank) and reported is None and each.rank not in self._ended:
                     failure = failure._replace(sentence=f"{run.named(each.rank)} {ended_by_itself(each.process.poll())}: the run is lost")
-                if each.rank != run.leader:
+                if not run.needs(each.rank):
                     self._tell(store, run, each.rank)
                     self._judged[each.rank] = None
                     return

@@ -62,6 +62,8 @@ class Supervision:
         self._elastic = elastic
         self._succession = elastic and not experiment.coordination.needs_server
         """Whether another rank leads when the leader is lost."""
+        self._needed = frozenset() if self._succession else frozenset({experiment.leader, *experiment.servers})
+        """The ranks without which the run does not go on."""
         self._schedule = schedule
         self._lost_after = lost_after
         self._running = {child.pipe: child for child in children}
@@ -193,7 +195,7 @@ class Supervision:
 
     def _goes_on_without(self, child: Child) -> bool:
         """Whether the run can: it has begun, of which the keeper may tell a little after the process has ended."""
-        if not self._elastic or (child.rank == self.experiment.leader and not self._succession):
+        if not self._elastic or child.rank in self._needed:
             return False
         deadline = clock() + BEGIN_SECONDS
         while self.began is None and self._keeps and self.keeper.pipe.poll(max(0.0, deadline - clock())):
@@ -212,7 +214,7 @@ class Supervision:
         self._tell("lost", child.rank, child.incarnation, now if child.hurt_at is None else child.hurt_at)
         if child.back_at < math.inf:
             self._start_again(child.rank, child.incarnation + 1, child.back_at)
-        others = {each.rank for each in self._running.values() if each.joins_at < math.inf} - {self.experiment.num_workers}
+        others = {each.rank for each in self._running.values() if each.joins_at < math.inf}.difference(self.experiment.servers)
         if not others and not self._over:
             self._reasons.append(  # if the leader is gone, too, that is nearer to the cause
                 (2, RunFailed(f"every node of the cluster is gone at {self._seconds(now)} and none comes back: the run is lost"))
@@ -222,8 +224,8 @@ class Supervision:
         """What ends a run that cannot go on without this process, in this role."""
         child.process.join(GRACE_SECONDS)
         why = child.why or f"ended by itself (exit status {child.process.exitcode})"
-        if self._elastic and not self._succession and self.began is not None and child.rank == self.experiment.leader:
-            role = ", the server,"
+        if self._elastic and self.began is not None and child.rank in self._needed:
+            role = ", the server," if child.rank == self.experiment.leader else ", a local server,"
         return RunFailed(f"the process of rank {child.rank}{role} {why}: the run is lost")
 
     def _seconds(self, moment: float) -> str:

@@ -121,6 +121,11 @@ class Experiment:
         """The number of programs: the workers, a server if the method has one, and local servers."""
         return self.num_workers + self.coordination.needs_server + (0 if self.regions is None else self.regions.num_regions)
 
+    @property
+    def servers(self) -> range:
+        """The ranks of all servers."""
+        return range(self.num_workers, self.num_ranks)
+
     def server_of(self, rank: int) -> int:
         """The rank of the server that a worker exchanges messages with."""
         return self.num_workers if self.regions is None else self.regions.server_of(rank)

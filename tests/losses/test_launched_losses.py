@@ -29,7 +29,9 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "asgd": ("method=asgd", {}),
     "od_sgd": ("method=od_sgd", {"coordination": {"warm_up": 4}}),
     "local_sgd": ("method=local_sgd", {"coordination": {"period": 2}}),
+    "halos": ("method=halos", {"coordination": {"period": 2, "merge_every": 2, "num_regions": 2}}),
 }
+NUM_SERVERS = {"asgd": 1, "od_sgd": 1, "halos": 3}
 
 
 class Hosts:
@@ -48,7 +50,7 @@ class Hosts:
         self.folder = folder
         self.summary = folder / "run" / "summary.json"
         method, keys = METHODS[which]
-        num_workers = sum(counts) - (which in ("asgd", "od_sgd"))
+        num_workers = sum(counts) - NUM_SERVERS.get(which, 0)
         self.described: Experiment = experiment(
             method, "workload=quadratic", workload={"num_parameters": 8, "num_samples": 480}, batch_size=24, dtype="float64",
             cluster=cluster(*(node(1e-5, 1e-5) for _ in range(num_workers))), budget={"epochs": epochs}, **keys,
@@ -130,6 +132,8 @@ def hosts(tmp_path: Path) -> Iterator[Any]:
         pytest.param("ssgd", (2, 1), "kill_launcher 2 6", [2], marks=pytest.mark.long),
         pytest.param("local_sgd", (1, 2), "kill_launcher 2 6", [1, 2], marks=pytest.mark.long),
         pytest.param("asgd", (1, 1, 2), "kill_launcher 1 6", [1], marks=pytest.mark.long),
+        pytest.param("halos", (2, 4), "kill 1 1", [1], marks=pytest.mark.long),
+        pytest.param("halos", (1, 2, 3), "kill_launcher 1 1", [1, 2], marks=pytest.mark.long),
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(map(str, value)),
 )
@@ -137,7 +141,7 @@ def test_a_run_on_several_hosts_goes_on_without_a_worker(
     which: str, counts: tuple[int, ...], fault: str, lost: list[int], hosts: Any
 ) -> None:
     """Where it is killed, hangs, or its host goes down: all other calls end well, and no sample is lost or applied twice."""
-    started = hosts(which, counts, fault)
+    started = hosts(which, counts, fault, epochs=40 if which == "halos" else 4)
 
     run = started.survive()
 

@@ -37,10 +37,11 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "dynamic_local_steps": ("method=async_local_sgd", {"coordination": {"period": 2}}),
     "streaming_steps": ("method=streaming_diloco", {"coordination": {"period": 4}}),
     "decoupled_steps": ("method=decoupled_diloco", {"coordination": {"period": 2}, "admission": {"size": 2}}),
+    "local_servers": ("method=halos", {"coordination": {"period": 2, "merge_every": 2, "num_regions": 2}}),
 }
 IN_SHORT = ("all_reduce", "server", "delayed_server")
-ONE_OF_EACH = [which if which in IN_SHORT else pytest.param(which, marks=pytest.mark.long) for which in METHODS]
-"""One of those in which a server goes on, all regroup without a server, and all regroup with one; the others in `make long`."""
+ONE_OF_EACH = [which if which in (*IN_SHORT, "local_servers") else pytest.param(which, marks=pytest.mark.long) for which in METHODS]
+"""One of those in which a server goes on, or local ones do, all regroup without a server, and with one; the others in `make long`."""
 SMALL = {"num_parameters": 8, "num_samples": 480}
 TIMES = {"join": 0.2, "crash": 0.15, "repair": 0.6}
 
@@ -58,8 +59,9 @@ def small(which: str, *, on: dict[str, Any] = THREE, epochs: float = 4, budget: 
 def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> None:
     """Under every coordination, and well within the time after which a silent rank would be suspected."""
     described = small(which)
+    few = 2 if which == "local_servers" else 6  # where most of what is pushed while a merge is on its way makes no version
 
-    run = survive(described, Faults().kill(rank=1, at_update=6), tmp_path, lost_after=30)
+    run = survive(described, Faults().kill(rank=1, at_update=few), tmp_path, lost_after=30)
 
     assert run.lost == [1]
     assert run.seconds < 20
@@ -109,7 +111,9 @@ def test_a_broken_connection_costs_a_new_group_or_a_worker(which: str, lost: lis
     check_samples(run, described)
 
 
-@pytest.mark.parametrize("which", [which if which == "server" else pytest.param(which, marks=pytest.mark.long) for which in METHODS])
+@pytest.mark.parametrize(
+    "which", [which if which in ("server", "local_servers") else pytest.param(which, marks=pytest.mark.long) for which in METHODS]
+)
 def test_faults_of_the_cluster_happen_to_real_processes(which: str, tmp_path: Path) -> None:
     """One node joins late; another crashes, and a new process of its rank comes back."""
     schedule = [{"nodes": [2], "join": TIMES["join"]}, {"nodes": [1], "crash": TIMES["crash"], "repair": TIMES["repair"]}]
@@ -217,6 +221,20 @@ def test_a_run_ends_with_one_sentence_when_all_workers_are_lost(tmp_path: Path) 
 
     with pytest.raises(RunFailed, match=r"^every node of the cluster is gone at \S+ s and none comes back: the run is lost$"):
         survive(small("server", epochs=2000), faults, tmp_path)
+
+
+def test_the_command_ends_with_one_sentence_when_a_local_server_is_killed(tmp_path: Path) -> None:
+    """Its workers know no other. No process is left, and nothing of the run in its folder."""
+    command = hetsim(*LONG, "method=halos", "coordination.num_regions=2", folder=tmp_path / "run")
+    running = started(command, tmp_path / "run")
+
+    os.kill(running[-1], signal.SIGKILL)
+    _, told = command.communicate(timeout=15)
+
+    wait_for(lambda: not family(command.pid), 10)
+    assert command.returncode == 1
+    assert told == "hetsim: error: the process of rank 6, a local server, ended by itself (exit status -9): the run is lost\n"
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_command_outlives_a_worker_and_not_its_server(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs that are saved or resumed go on without a worker, too, and save again; those with local servers end with their first loss."""
+"""Runs that are saved or resumed go on without a worker, too, and save again."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from worlds import cluster, experiment, node, tiles
 import hetsim
 from hetsim.checkpoints.file import read
 from hetsim.checkpoints.folder import newest
-from hetsim.dist import Processes
-from hetsim.dist.faults import Schedule
+from hetsim.dist.faults import Schedule, check_faults
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.results.folder import FILES
 from hetsim.runtime.checkpointing import STOPPED, Checkpointing
@@ -172,14 +171,14 @@ def test_who_is_absent_at_a_checkpoint_comes_back_when_it_would_have(which: str,
     assert down[0] == down[2] == 0
 
 
-def test_faults_are_refused_with_local_servers() -> None:
+def test_faults_are_refused_where_gpus_would_regroup() -> None:
     """With what to do."""
-    described = experiment("method=halos", "coordination.num_regions=2", "workload=quadratic", cluster=CRASHING)
+    described = replace(experiment("method=ssgd", "workload=quadratic", cluster=CRASHING), device="cuda")
 
     with pytest.raises(ValueError, match=r"^cluster\.faults are injected into runs that survive them, and ") as refused:
-        Processes().check(described)
+        check_faults(described, lost_after=10.0)
 
-    assert "the local servers of method=halos do not go on without a worker: take another method, take backend=sim" in str(refused.value)
+    assert "with GPUs only a server goes on without a worker, as NCCL cannot: take device=cpu, backend=sim or " in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
