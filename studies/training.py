@@ -6,13 +6,11 @@ Time is virtual: a node of speed 1 takes 1 ms for a sample, and a model of 100 k
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from common import Interval, Row, Runs, change, gain, interval, ratio, table, text, where
@@ -22,7 +20,6 @@ from hetsim.cluster import Cluster, Network, Node, Server
 from hetsim.cluster.distributions import Distribution
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.state import State
-from hetsim.dist.backend import Processes
 from hetsim.effects import Contribution
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.curve import Point
@@ -43,11 +40,6 @@ TUNING_SEEDS = (100, 101)
 """Of the runs that choose a rate, which count for nothing else."""
 MOST = 10.0
 """Of a loss: one that is larger, or not finite, counts as this."""
-STRETCH = 40.0
-"""How many times longer everything takes in real processes than in the simulation, so that padding hides the computing of a few cores."""
-LATE = 0.25
-"""Of a real run: one in which results were later than this in all is made again, as something else used the machine."""
-ATTEMPTS = 4
 STRAGGLER = 10.0
 """How many times as long one node takes."""
 PARTITIONS: Mapping[str, Partition | None] = {"shared": None, "iid": Even(), "skewed": ByClass(classes=5), "by speed": Contiguous()}
@@ -111,26 +103,6 @@ def cluster(regime: str, num: int) -> Cluster:
     nodes = tuple(Node(seconds_per_sample=1e-3 / speed, noise=noise) for speed in speeds(regime, num))
     network = Network(latency_seconds=1e-4, bytes_per_second=125e6)
     return Cluster(name=regime, nodes=nodes, network=network, server=Server(seconds_per_update=1e-4))
-
-
-def stretched(it: Cluster, by: float) -> Cluster:
-    """The same cluster, on which everything takes so many times as long."""
-    nodes = tuple(replace(node, seconds_per_sample=by * node.seconds_per_sample) for node in it.nodes)
-    network = replace(it.network, latency_seconds=by * it.network.latency_seconds, bytes_per_second=it.network.bytes_per_second / by)
-    return replace(it, nodes=nodes, network=network, server=replace(it.server, seconds_per_update=by * it.server.seconds_per_update))
-
-
-def in_processes(experiment: Experiment, label: str) -> tuple[dict[str, Any], float]:
-    """The summary of a padded run in real processes, and by which part of its time results were late: of the first that is not by much."""
-    for _ in range(ATTEMPTS):
-        with tempfile.TemporaryDirectory() as folder:
-            summary = Processes(emulate="pad").run(experiment, Path(folder), config="")
-        assert summary is not None
-        late = sum(summary["emulation"][kind]["late_seconds"] for kind in ("gradient", "message")) / summary["seconds"]
-        print(f"{label}: {100 * late:.0f} % late", flush=True)
-        if late <= LATE:
-            return summary, late
-    raise SystemExit(f"results were late in {ATTEMPTS} runs: let nothing else use the machine, and start again; it goes on where it was")
 
 
 @dataclass(frozen=True)

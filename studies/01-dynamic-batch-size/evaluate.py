@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 
-from common import Row, arguments, change, gain, rows, table, where, write_tables
+from common import arguments, change, gain, rows, table, write_tables
+from real import beside
 from train import GRID, HERE
-from training import TUNING_SEEDS, WORLD, Results, Run, convolutions, noise, world
+from training import WORLD, Results, convolutions, noise, world
 
 METHODS = tuple(GRID.methods)
 
@@ -67,28 +67,6 @@ def levels(results: Results) -> str:
     return table([*WORLD, "tuned rates", "loss", "accuracy", "accuracy of the worst class"], body)
 
 
-class Measured(Results):
-    """Runs in real processes, of a method and regime at one rate."""
-
-    def runs(self, regime: Run, method: str, *, tuned: bool = True) -> list[Row]:
-        found = where(self.table, speeds=regime.speeds, data=regime.data, method=method)
-        return sorted(found, key=lambda row: int(row["seed"]))
-
-
-def measured(results: Results, real: Results) -> str:
-    """DBS-SGD against the others in processes and in simulation, on the same seeds."""
-    seeds = {*map(str, TUNING_SEEDS), *(row["seed"] for row in real.table)}
-    both = real, Results([row for row in results.table if row["seed"] in seeds], results.common)
-    body = []
-    for one, theirs in product(real.regimes(), ("asgd", "softsync")):
-        cells = [change(source.ratio(one, "dbs_sgd", theirs, "loss")) for source in both]
-        cells += [gain(source.difference(one, "dbs_sgd", theirs, "accuracy")) for source in both]
-        cells += [change(source.ratio(one, "dbs_sgd", theirs, "samples_per_second")) for source in both]
-        body.append([one.data, one.speeds, f"`{theirs}`", *cells])
-    head = [f"{name}, {source}" for name in ("loss", "accuracy", "samples/s") for source in ("measured", "simulated")]
-    return table(["data", "speeds", "`dbs_sgd` over", *head], body)
-
-
 def main(given: Sequence[str] | None = None) -> None:
     folder: Path = arguments(__doc__, HERE, given).folder
     results = Results(rows(folder / "results.csv"), GRID.common)
@@ -96,9 +74,7 @@ def main(given: Sequence[str] | None = None) -> None:
     tables += [mechanism(results), levels(results)]
     if results.regimes(convolutions=True):
         tables.append(convolutions(results, [("dbs_sgd", "asgd"), ("dbs_sgd", "softsync")]))
-    if real := rows(folder / "measured.csv"):
-        tables.append(measured(results, Measured(real, GRID.common)))
-    write_tables(folder, tables)
+    write_tables(folder, tables + beside(results, folder, [("dbs_sgd", "asgd"), ("dbs_sgd", "softsync")]))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from train import LOCAL, LOCAL_RATE, MAIN, Setting, common, of, tuned
 from training import TUNING_SEEDS
 
 WORLD = ("model, data", "links", "speeds", "ratio", "epochs")
-NAMES = {"mlp 10000": "MLP", "digits": "MLP, digits", "digits lenet": "LeNet, digits"}
+NAMES = {"mlp 10000": "MLP", "digits": "MLP, digits", "digits lenet": "LeNet, digits", "cifar10 10000": "LeNet, CIFAR-10"}
 
 
 @dataclass(frozen=True)

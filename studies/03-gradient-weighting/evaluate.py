@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import arguments, change, gain, rows, table, write_tables
+from real import beside
 from train import CONVOLUTIONS, GRID, HERE
 from training import BATCH, WORLD, Results, convolutions, noise, world
 
 METHODS = tuple(GRID.methods)
+PAIRS = (("hetgrad", "static"), ("hetgrad", "ssgd"))
 
 
 def weighting(results: Results) -> str:
@@ -65,8 +67,8 @@ def main(given: Sequence[str] | None = None) -> None:
     assert all(sum(results.shares(one, "hetgrad")) == BATCH for one in results.regimes())
     tables = [part(results) for part in (weighting, splitting, mechanism)]
     if others.regimes(convolutions=True):
-        tables.append(convolutions(others, [("hetgrad", "static"), ("hetgrad", "ssgd")]))
-    write_tables(folder, tables)
+        tables.append(convolutions(others, PAIRS))
+    write_tables(folder, tables + beside(results, folder, PAIRS))
 
 
 if __name__ == "__main__":

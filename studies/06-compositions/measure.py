@@ -11,11 +11,12 @@ from dataclasses import asdict, replace
 
 from common import Runs, arguments, rows
 from evaluate import Results
+from real import STRETCH, in_processes, stretched
 from train import HERE, Trial
-from training import STRETCH, cluster, in_processes, stretched
+from training import cluster
 
 SPEEDS = "half 1:20"
-SEEDS = range(1)
+SEEDS = range(3)
 FOUND = ("loss", "accuracy", "num_updates", "late")
 
 
