@@ -79,6 +79,7 @@ class ElasticRun(RankRun):
         self._known = dict(membership.view.members)
         self._links_for_results: dict[int, Transport] = {}
         """On the leader: to each process that has joined and that another server has messages from."""
+        self._meetings: list[Thread] = []
         self._generation = 0
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
@@ -268,9 +269,12 @@ class ElasticRun(RankRun):
                 for rank in before.keys() - view.members.keys():
                     if rank in self._served:
                         world.mailbox.lose(rank)
+                    else:  # nothing of it comes but its results
+                        self._links_for_results.get(rank, world.transport).lose(rank)
                 for rank, incarnation in view.members.items():
                     if before.get(rank) != incarnation and self.rank in self._meets(rank):
-                        Thread(target=self._connect, args=(world.mailbox, rank, incarnation), daemon=True).start()
+                        self._meetings.append(Thread(target=self._connect, args=(world.mailbox, rank, incarnation), daemon=True))
+                        self._meetings[-1].start()
 
     def _connect(self, mailbox: Mailbox, rank: int, incarnation: int) -> None:
         """On a server: reach a process that has joined."""
@@ -313,6 +317,8 @@ class ElasticRun(RankRun):
         assert self.transport is not None
         if not self._regroups:
             assert self._mailbox is not None
+            for meeting in self._meetings if self.experiment.regions is not None else ():
+                meeting.join(QUIET_SECONDS)
             links = {**dict.fromkeys(self.transport.members, self.transport), **self._mailbox.links, **self._links_for_results}
             gone = self._mailbox.links.keys() - set(self._mailbox.present)
             return {rank: link for rank, link in links.items() if rank in self._known and rank not in gone and rank != self.rank}

@@ -75,12 +75,12 @@ class Lane(Transport):
         self._standing.lost.add(peer)
 
     def send_bytes(self, pieces: Iterable[bytes], to: int) -> None:
-        self._leave_if_lost(partial(super().send_bytes, pieces, to), to)
+        self.unless_lost(partial(super().send_bytes, pieces, to), to)
 
     def receive_piece(self, source: int) -> bytes:
-        return self._leave_if_lost(partial(super().receive_piece, source), source)
+        return self.unless_lost(partial(super().receive_piece, source), source)
 
-    def _leave_if_lost(self, exchange: Callable[[], T], peer: int) -> T:
+    def unless_lost(self, exchange: Callable[[], T], peer: int) -> T:
         """What the exchange with a peer returns, in a thread of its own, which is left alone if that is lost. PeerLost then."""
         answer: Future[T] = Future()
 

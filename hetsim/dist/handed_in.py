@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,6 +61,8 @@ class Results(NamedTuple):
     """How each rank was capped; None if it was not."""
     states: dict[int, bytes]
     """Of each other rank, its state at the end, where the run is saved."""
+    missing: list[int]
+    """The ranks that were lost before they had handed in all."""
 
 
 def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[int, Transport] | None = None) -> Results:
@@ -75,10 +77,11 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[
     lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
     devices = [run.prepared.task.device.name] * experiment.num_ranks
     caps, states = {run.rank: cap.report}, {}
+    missing = []
     for rank, transport in sorted(sources.items()):
-        with contextlib.suppress(PeerLost) if isinstance(run, ElasticRun) else contextlib.nullcontext():
+        try:
             if isinstance(run, ElasticRun):
-                clocks.finish_with(transport, run.pace.clock, rank)
+                transport.unless_lost(partial(clocks.finish_with, transport, run.pace.clock, rank), rank)
             numbers = json.loads(b"".join(transport.receive_bytes(rank)))
             append_received(trace, transport.receive_bytes(rank), rank=rank, change=clocks.change(rank))
             if numbers["activity"] is not None:
@@ -94,7 +97,12 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[
             caps[rank] = numbers["cap"]
             if run.saving is not None:
                 states[rank] = b"".join(transport.receive_bytes(rank))
-    return Results(lateness, devices, caps, states)
+        except PeerLost:
+            if not isinstance(run, ElasticRun):
+                raise
+            run.membership.ledger.lost_connection(rank, run.pace.clock())
+            missing.append(rank)
+    return Results(lateness, devices, caps, states, missing)
 
 
 def close(run: RankRun, trace: Trace, states: dict[int, bytes], activity: Sequence[RankActivity], *, stopped: bool) -> None:
@@ -137,7 +145,7 @@ def summarised(
         ]
         emulated |= {} if server is None else {"server": server}
         warnings = quota_warnings(experiment, emulated["workers"])
-    warnings += shared_gpu_warnings(gpus) + calibration_warnings(experiment)
+    warnings += shared_gpu_warnings(gpus) + calibration_warnings(experiment) + missing_warnings(results.missing)
     if clocks.several:
         emulated["clocks"] = clocks.as_numbers()
     if losses is not None:
@@ -146,6 +154,11 @@ def summarised(
         folder, run.outcome, backend="dist", wall_seconds=clock() - begun, devices=results.devices,
         emulation=emulated, warnings=warnings,
     )  # fmt: skip
+
+
+def missing_warnings(ranks: Sequence[int]) -> list[str]:
+    """A sentence for each rank that was lost after the last version."""
+    return [f"rank {rank} was lost at the end, before it had handed in what it had recorded: what it did is missing" for rank in ranks]
 
 
 def calibration_warnings(experiment: Experiment) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from math import inf
 from queue import SimpleQueue
@@ -78,10 +78,12 @@ class Mailbox:
         self._emulator = LinkEmulator(links, pace, self.fail) if links is not None and serves else None
         self.on_ask: Callable[[int], None] | None = None
         """What `receive` calls, with a version, where the server has asked for this rank's state."""
+        self.on_answers: Callable[[], None] = lambda: None
+        """What `receive` calls where answers of this rank's own workers may have come."""
         self._versions: deque[int] = deque()
         self._answers: dict[int, dict[int, bytes]] = {}
         self.awaited: set[int] = set()
-        """The workers that have been asked for their states, and have not answered yet."""
+        """The peers that have been asked for their states, and have not answered yet."""
         self.num_sent = dict.fromkeys(self._outbox, 0)
         """Messages given to `send`, by receiver."""
         self.num_arrived = dict.fromkeys(self._outbox, 0)
@@ -153,6 +155,7 @@ class Mailbox:
                     raise self._broken
                 while self._versions and self.on_ask is not None:
                     self.on_ask(self._versions.popleft())
+                self.on_answers()
                 waiting = self._waiting(source)
                 if not waiting:
                     self._check(source)
@@ -169,11 +172,11 @@ class Mailbox:
                 waking = min(due, until)
                 self._arrived.wait(None if waking == math.inf else waking - now)
 
-    def ask(self, version: int) -> None:
-        """On the server: ask all workers that are not lost for their states at this version; before what is sent after this."""
+    def ask(self, version: int, peers: Collection[int]) -> None:
+        """On a server: ask those of these that are not lost for their states at this version; before what is sent after this."""
         with self._arrived:
             self._answers.clear()
-            self.awaited = self._outbox.keys() - self._lost
+            self.awaited = {peer for peer in peers if peer in self._outbox and peer not in self._lost}
             for peer in self.awaited:
                 self._outbox[peer].put((encoded({STATE_AT: version}, None), lambda: None))
 
@@ -183,7 +186,7 @@ class Mailbox:
         self._outbox[to].put((encoded({STATE_OF: version}, payload), lambda: payload))
 
     def take_answers(self, version: int) -> dict[int, bytes]:
-        """The states that have arrived for this version, by worker."""
+        """The states that have arrived for this version, by who has sent them."""
         with self._arrived:
             return self._answers.pop(version, {})
 

@@ -2,7 +2,8 @@
 
 Without a server the ranks agree at each commit, by the leader's broadcast, and hand in what they have at the commit that is saved. A
 server asks its workers, which are in the middle of something, by a message before those that release them: each answers when it next
-waits for a message, so that it has pushed at most what the server knows to be outstanding, and all goes on meanwhile.
+waits for a message, so that it has pushed at most what the server knows to be outstanding, and all goes on meanwhile. A local server
+asks its own workers first, and answers with what they have answered.
 
 A rank that is lost is in a checkpoint as it will be when it comes back. Where all ranks form a new group, what was being saved is dropped:
 the last complete checkpoint stays, and the next one comes when it is due.
@@ -11,7 +12,7 @@ the last complete checkpoint stays, and the next one comes when it is due.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,8 +29,8 @@ from hetsim.runtime.progress_so_far import activity_until
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.trace import Trace, TracePart, append_received
 
-LENGTH_BYTES = 8
-"""Before a worker's state, in a message that has its rows after it."""
+NUMBER_BYTES = 8
+"""Of a rank or a length, in what a rank answers: its number, and its state and its rows, each after its length."""
 
 
 @dataclass
@@ -75,6 +76,10 @@ class Saving:
         self.on_saved: Callable[[int], object] = lambda _: None
         """On the leader: called with the version of each checkpoint once it is complete."""
         self._asked: Asked | None = None
+        self._workers = [peer for peer in experiment.peers(rank) if peer < experiment.num_workers] if rank > experiment.num_workers else []
+        """Those of a local server."""
+        self._answer: tuple[int, bytes] | None = None
+        """On a local server: what it answers for a version, beside what its workers have yet to answer."""
 
     def decide(self, version: int, going: bool) -> tuple[bool, bool]:
         """On the leader: whether the run goes on after this version, and whether it is saved there."""
@@ -111,26 +116,41 @@ class Saving:
         """On the server: ask the workers for their states at this version."""
         assert self.mailbox is not None
         self._asked = Asked(state, num_gradients, seconds, progress, own.snapshot())
-        self.mailbox.ask(state.version)
+        self.mailbox.ask(state.version, self.experiment.peers(self.rank))
 
     def answer(self, state: RankState, version: int) -> None:
-        """On a worker of a server: send it this rank's state."""
+        """On a worker of a server, and on a local server: send the server above it this rank's state, and what it has of others."""
         assert self.mailbox is not None
-        part = self._part(state.snapshot())
-        self.mailbox.answer(self.experiment.leader, version, b"".join([len(part).to_bytes(LENGTH_BYTES), part, *self._rows()]))
+        own = [self._part(state.snapshot()), b"".join(self._rows())]
+        self._answer = version, numbered(self.rank) + b"".join(numbered(len(each)) + each for each in own)
+        if self._workers:
+            self.mailbox.ask(version, self._workers)
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Send what is to be answered, once this rank's own workers that are not lost have answered."""
+        if self._answer is None:
+            return
+        assert self.mailbox is not None
+        if self._workers and self.mailbox.awaited:
+            return
+        (version, own), self._answer = self._answer, None
+        others = self.mailbox.take_answers(version) if self._workers else {}
+        above = self.experiment.leader if self._workers else self.experiment.server_of(self.rank)
+        self.mailbox.answer(above, version, b"".join([own, *others.values()]))
 
     def write_answered(self) -> None:
-        """On the server: write the checkpoint for which all workers that are not lost have answered, if there is one."""
+        """On the leader: write the checkpoint for which all that are not lost have answered, if there is one."""
         asked = self._asked
         if asked is None:
             return
         assert self.mailbox is not None
         if self.mailbox.awaited:
             return
-        for rank, content in self.mailbox.take_answers(asked.state.version).items():
-            end = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES])
-            asked.parts[rank] = content[LENGTH_BYTES:end]
-            self._append([content[end:]], rank)
+        for content in self.mailbox.take_answers(asked.state.version).values():
+            for rank, part, rows in answers(content):
+                asked.parts[rank] = part
+                self._append([rows], rank)
         self._asked = None
         self._write(asked)
 
@@ -201,6 +221,29 @@ class Saving:
         optimizer = asked.server.optimizer if self.agrees else self.prepared.optimizer_of(rank).initial()
         self.prepared.restart(state, asked.state, optimizer=optimizer)
         return state
+
+
+def numbered(number: int) -> bytes:
+    """A rank or a length."""
+    return number.to_bytes(NUMBER_BYTES)
+
+
+def answers(content: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """(rank, its state, its rows) of each rank in what a peer of the leader has answered."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        at += NUMBER_BYTES
+        return int.from_bytes(content[at - NUMBER_BYTES : at])
+
+    while at < len(content):
+        found: list[Any] = [number()]
+        for _ in range(2):
+            length = number()
+            found.append(content[at : at + length])
+            at += length
+        yield found[0], found[1], found[2]
 
 
 def counted(before: Sequence[int], counted_before: Sequence[int], now: Sequence[int]) -> list[int]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ from hetsim.dist.pace import realtime_priority
 from hetsim.dist.sums import GroupSums, Sums, peer_errors
 from hetsim.vector import Phantom
 
+T = TypeVar("T")
 TIMEOUT = timedelta(days=7)
 """Of gloo's operations. It is long, as a slow step is no failure, and gloo notices a dead peer at once."""
 LOOK_SECONDS = 0.25
@@ -62,6 +63,10 @@ class Transport(Sums):
 
     def lose(self, peer: int) -> None:
         """This peer is lost: do not wait for it any more, where a loss is not noticed by itself."""
+
+    def unless_lost(self, exchange: Callable[[], T], peer: int) -> T:
+        """What an exchange with this peer returns. PeerLost if that is lost, also where a loss is not noticed by itself."""
+        return exchange()
 
     def gather_numbers(self, *numbers: float) -> list[list[float]]:
         """These numbers of each rank, in rank order."""

@@ -133,6 +133,7 @@ class ProcessWorld:
         if saving is not None and self.mailbox is not None:
             saving.mailbox = self.mailbox
             self.mailbox.on_ask = lambda version: saving.answer(self.state, version)
+            self.mailbox.on_answers = saving.pass_on
 
     def _second_thread(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(max_workers=1, initializer=self.task.device.own_queue)

@@ -22,7 +22,7 @@ import torch
 from worlds import tiles
 
 from hetsim.checkpoints import saver
-from hetsim.dist import Processes
+from hetsim.dist import Processes, process
 from hetsim.dist.succession import LAG
 from hetsim.dist.world import ProcessWorld
 from hetsim.effects import Batch, Contribution
@@ -58,7 +58,12 @@ def kill_at_end() -> None:
     kill()
 
 
-ELSEWHERE = (kill_in_save, kill_in_commit, kill_at_end)
+def kill_in_results() -> None:
+    """The same, when a rank's program has ended and it is about to hand in what it has recorded."""
+    kill()
+
+
+ELSEWHERE = (kill_in_save, kill_in_commit, kill_at_end, kill_in_results)
 """Faults that do not happen at the beginning of a gradient."""
 
 
@@ -155,6 +160,10 @@ class Faults:
         """The same, when its program has ended as the leader's."""
         return self._and(kill_at_end, rank, 0)
 
+    def kill_in_results(self, *, rank: int) -> Faults:
+        """The same, when its program has ended as another's than the leader's."""
+        return self._and(kill_in_results, rank, 0)
+
     def stop(self, *, rank: int, at_update: int) -> Faults:
         """It is stopped, and nothing is raised anywhere."""
         return self._and(stop, rank, at_update)
@@ -213,6 +222,7 @@ class Faulty(Quadratic):
         pending = [fault for fault in self.faults.of if fault.rank == rank and fault.what not in ELSEWHERE]
         elsewhere = {fault.what: fault for fault in self.faults.of if fault.rank == rank and fault.what in ELSEWHERE}
         commit, write, discarded = History.commit, saver.write, History.record_discarded
+        send_results = process.send_results
         computed = open(self.folder / f"computed-{rank}-{os.getpid()}", "a", buffering=1)  # noqa: SIM115
         applied = open(self.folder / "applied", "a", buffering=1)  # noqa: SIM115
         happened = open(self.folder / "happened", "a", buffering=1)  # noqa: SIM115
@@ -240,6 +250,12 @@ class Faulty(Quadratic):
                 kill_at_end()
             discarded(history, state)
 
+        def hurt_results(*about: Any) -> None:
+            if kill_in_results in elsewhere:
+                print(f"kill_in_results {rank}", file=happened)
+                kill_in_results()
+            send_results(*about)
+
         def told_commit(history: History, seconds: float, leader: int, state: Any, group: Any) -> bool:
             contributions = [(c.rank, c.batch.start, c.batch.samples, c.version) for c in group]
             going = commit(history, seconds, leader, state, group)
@@ -254,6 +270,7 @@ class Faulty(Quadratic):
             return going
 
         saver.write, History.record_discarded = hurt_write, hurt_end  # type: ignore[method-assign]
+        process.send_results = hurt_results
         ProcessWorld.gradient = hurt(ProcessWorld.gradient)  # type: ignore[method-assign]
         ProcessWorld.attempt = hurt(ProcessWorld.attempt)  # type: ignore[method-assign]
         History.commit = told_commit  # type: ignore[method-assign]

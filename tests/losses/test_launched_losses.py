@@ -178,6 +178,21 @@ def test_a_run_ends_everywhere_with_its_leader_or_its_last_worker(which: str, fa
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("counts", [(4, 1, 1), (3, 1, 1, 1)])
+def test_a_run_ends_everywhere_with_a_local_server(counts: tuple[int, ...], hosts: Any) -> None:
+    """Its workers know no other, though its host has nothing else."""
+    started = hosts("halos", counts, epochs=4_000_000)
+    wait_for(lambda: (started.folder / "applied").exists() and (started.folder / "applied").read_text(), SECONDS)
+
+    started.calls[-1].kill()
+    statuses, told = started.end()
+
+    assert statuses == [1] * (len(counts) - 1) + [-signal.SIGKILL]
+    assert all(sentence.startswith("hetsim-launch: error: ") and sentence.count("\n") == 1 for sentence in told[:-1])
+    assert not started.summary.parent.exists()
+
+
+@pytest.mark.long
 def test_a_saved_run_that_lost_a_host_s_processes_is_stopped_on_all_hosts(hosts: Any) -> None:
     """The call that has none left ends with the status of the others, and the run can go on with all."""
     started = hosts("ssgd", (2, 1), "kill 2 6", epochs=4_000_000, typed=["checkpoint.every_updates=100"])

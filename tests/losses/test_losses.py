@@ -55,13 +55,17 @@ def small(which: str, *, on: dict[str, Any] = THREE, epochs: float = 4, budget: 
     )
 
 
+def early(which: str) -> int:
+    """A version that workers reach. Around local servers most of what is pushed while a merge is on its way makes none."""
+    return 2 if which == "local_servers" else 6
+
+
 @pytest.mark.parametrize("which", ONE_OF_EACH)
 def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> None:
     """Under every coordination, and well within the time after which a silent rank would be suspected."""
     described = small(which)
-    few = 2 if which == "local_servers" else 6  # where most of what is pushed while a merge is on its way makes no version
 
-    run = survive(described, Faults().kill(rank=1, at_update=few), tmp_path, lost_after=30)
+    run = survive(described, Faults().kill(rank=1, at_update=early(which)), tmp_path, lost_after=30)
 
     assert run.lost == [1]
     assert run.seconds < 20
@@ -70,11 +74,11 @@ def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("fault", ["stop", "hold_gil", "segfault"])
-@pytest.mark.parametrize("which", IN_SHORT)
+@pytest.mark.parametrize("which", [*IN_SHORT, pytest.param("local_servers", marks=pytest.mark.long)])
 def test_a_run_goes_on_when_a_worker_hangs_or_breaks(which: str, fault: str, tmp_path: Path) -> None:
     """A process that says nothing any more is ended after `lost_after_seconds`, and is lost then."""
     described = small(which)
-    faults = getattr(Faults(), fault)(rank=1, at_update=6)
+    faults = getattr(Faults(), fault)(rank=1, at_update=early(which))
 
     run = survive(
         described, faults, tmp_path, lost_after=30.0 if fault == "segfault" else 3.0
@@ -97,12 +101,20 @@ def test_a_run_goes_on_when_one_worker_after_another_is_killed(tmp_path: Path) -
     check_samples(run, described)
 
 
-@pytest.mark.parametrize(("which", "lost"), [("all_reduce", []), ("delayed_server", []), ("server", [1])])
+@pytest.mark.parametrize(
+    ("which", "lost"),
+    [
+        ("all_reduce", []),
+        ("delayed_server", []),
+        ("server", [1]),
+        pytest.param("local_servers", [1], marks=pytest.mark.long),
+    ],
+)
 def test_a_broken_connection_costs_a_new_group_or_a_worker(which: str, lost: list[int], tmp_path: Path) -> None:
     """Nobody is lost where all form a group; at a server that goes on, the worker ends, as it talks to the server alone."""
     described = small(which)
     drop = Faults().drop_link if which == "all_reduce" else Faults().drop_links  # workers do not use those between each other
-    faults = drop(rank=1, at_update=6)
+    faults = drop(rank=1, at_update=early(which))
 
     run = survive(described, faults, tmp_path, lost_after=30)
 
@@ -128,6 +140,7 @@ def test_faults_of_the_cluster_happen_to_real_processes(which: str, tmp_path: Pa
     assert down[0] == 0
     assert down[1] >= TIMES["repair"] - TIMES["crash"] - 0.05
     assert down[2] >= TIMES["join"]
+    assert all(worker["iterations"] > 0 for worker in run.summary["per_worker"])
     check_samples(run, described)
 
 
@@ -212,6 +225,19 @@ def check_record(run: Survived, folder: Path) -> None:
     assert evaluated[0] == 0
     assert evaluated[-1] == run.summary["num_updates"]
     assert len(evaluated) >= run.summary["num_samples"] // SMALL["num_samples"]
+
+
+@pytest.mark.parametrize("which", ["server", *(pytest.param(which, marks=pytest.mark.long) for which in ("all_reduce", "local_servers"))])
+def test_a_worker_that_is_lost_before_it_has_handed_in_what_it_did_is_named(which: str, tmp_path: Path) -> None:
+    """The run has its last version, and its files."""
+    described = small(which)
+
+    run = survive(described, Faults().kill_in_results(rank=1), tmp_path, lost_after=30)
+
+    assert run.lost == [1]
+    assert [text for text in run.summary["warnings"] if text.startswith("rank 1 was lost at the end, ")]
+    assert [worker["iterations"] > 0 for worker in run.summary["per_worker"]] == [True, False, True]
+    check_samples(run, described)
 
 
 @pytest.mark.long

@@ -19,6 +19,7 @@ from worlds import cluster, experiment, node, tiles
 import hetsim
 from hetsim.checkpoints.file import read
 from hetsim.checkpoints.folder import newest
+from hetsim.checkpoints.resume import load
 from hetsim.dist.faults import Schedule, check_faults
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.results.folder import FILES
@@ -59,6 +60,20 @@ def test_a_saved_run_goes_on_without_a_worker_and_so_does_what_is_resumed(which:
         assert tiles(before + rest.batches, total)
     assert [at for at, _, _ in rest.applied] == list(range(version + 1, version + 1 + len(rest.applied)))
     assert {path.name for path in (second / "run").iterdir()} <= {*FILES, "checkpoints"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["server", "local_servers"])
+def test_a_checkpoint_knows_what_each_worker_has_done(which: str, tmp_path: Path) -> None:
+    """Also where workers answer a local server, and one of them is lost."""
+    described = replace(small(which, epochs=8), checkpoint=Checkpointing(every_updates=4, keep=1000))
+
+    survive(described, Faults().kill(rank=0, at_update=2), tmp_path, lost_after=30)
+
+    task, optimizers = described.load()
+    *_, last_but_one, last = sorted(tmp_path.glob("run/checkpoints/*"))
+    done = [[its["iterations"] for its in load(path, described, task, optimizers).progress["activity"]] for path in (last_but_one, last)]
+    assert all(0 < before <= after for before, after in list(zip(*done, strict=True))[1:])
 
 
 @pytest.mark.slow
