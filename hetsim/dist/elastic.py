@@ -1,8 +1,8 @@
 """One rank's run that goes on when others are lost, come back or join late: under hetsim's own launchers.
 
 A server that goes on by itself has a connection to each of its workers, and gets a new one to each process that joins; so does the leader,
-which is another one where servers are local, for the results. All others form a new group
-of all that are present (`ProcessWorld.regroup`), as often as the membership changes.
+which is another one where servers are local, for the results. All others form a new group of all that are present
+(`ProcessWorld.regroup`), as often as the membership changes.
 """
 
 from __future__ import annotations

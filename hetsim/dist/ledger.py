@@ -27,7 +27,7 @@ class Ledger:
     def lost_connection(self, rank: int, now: float) -> None:
         """The connection to this rank broke."""
         with self._lock:
-            self._seen.setdefault(rank, now)
+            self._seen[rank] = min(now, self._seen.get(rank, now))
 
     def see(self, view: View, now: float) -> None:
         """A newer view has come."""
