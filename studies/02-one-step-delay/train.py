@@ -95,6 +95,7 @@ def regimes() -> Mapping[Run, Sequence[str]]:
         world("1:1", 1.0, data="skewed"): MAIN,
         world("1:1", 1.0, epochs=12): (*MAIN, *(method + DECAYED for method in MAIN[:3])),
         world("1:1", 1.0, epochs=30, workload="digits lenet"): MAIN,
+        world("1:1", 1.0, epochs=6, workload="cifar10 10000"): MAIN[:3],
     }
 
 

@@ -6,13 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 from common import Interval, Row, arguments, change, gain, interval, ratio, rows, signed, table, where, write_tables
 from compositions import OF_THE_PAPERS, PLAIN, SPLITS, VERSIONS, Composition, named
+from convolutions import SHOWN
 from train import FIRST, HERE, Trial, best_setting, here, scores, tuned_here, winner
 
+LEVELS = (("loss", ".3f"), ("accuracy", ".3f"), ("worst_class", ".2f"), ("num_updates", ".0f"))
 SETTING = ("composition", "momentum", "rate")
 
 
@@ -182,6 +184,21 @@ def least(results: Results, regime: Trial, axis: str, choice: str) -> str:
     return f"{min(losses) / min(float(row['loss']) for row in found):.2f} ({len(losses)})" if losses else "–"
 
 
+def convolutions(results: Results) -> str:
+    """LeNet on CIFAR-10: each composition over `hetgrad`."""
+    body = []
+    base = str(PLAIN["hetgrad"])
+    for regime, made in product(results.regimes(), SHOWN):
+        one = results.chosen(regime, made)
+        cells = ["–"] * 2
+        if made != base:
+            cells = [change(results.ratio(regime, made, base)), gain(results.difference(regime, made, base))]
+        means = [f"{np.mean(results.numbers(regime, made, name)):{digits}}" for name, digits in LEVELS]
+        body.append([*world(regime), code(made), *cells, *means, f"{one.rate:g}, {one.momentum:g}"])
+    head = ["composition", "loss over `hetgrad`'s", "accuracy over its", "loss", "accuracy", "worst class", "versions", "rate, momentum"]
+    return table(["data", "speeds", *head], body)
+
+
 def measured(results: Results, table_of: Sequence[Row]) -> str:
     """Real runs beside the simulated ones of the same seeds."""
     body = []
@@ -219,6 +236,8 @@ def main(given: Sequence[str] | None = None) -> None:
     folder = arguments(__doc__, HERE, given).folder
     results = Results(rows(folder / "results.csv"))
     tables = [part(results) for part in (winners, everywhere, levels, axes)]
+    if others := rows(folder / "convolutions.csv"):
+        tables.append(convolutions(Results(others)))
     if real := rows(folder / "measured.csv"):
         tables.append(measured(results, real))
     write_tables(folder, tables)

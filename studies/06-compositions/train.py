@@ -22,6 +22,7 @@ from hetsim.runtime.experiment import Experiment
 from hetsim.sim import Simulation
 from hetsim.workloads.data.digits import Digits
 from hetsim.workloads.data.torchvision import MNIST
+from hetsim.workloads.task import Workload
 
 HERE = Path(__file__).resolve().parent
 RATES = {0.0: tuple(0.0125 * 2**k for k in range(6)), 0.9: tuple(0.00625 * 2**k for k in range(6))}
@@ -58,16 +59,19 @@ class Trial:
         """The time that four epochs take if no node ever waits; every run ends at its first version then."""
         return 4 * (self.num_samples or 1437) * 1e-3 / sum(speeds(self.speeds, self.num_nodes))
 
+    def workload(self, data_root: str) -> Workload:
+        """The MLP."""
+        return CachedMNIST(model="mlp", data_root=data_root, num_samples=self.num_samples) if self.num_samples else Digits(model="mlp")
+
     def experiment(self, data_root: str, *, points: int = 1) -> Experiment:
         """Evaluated so many times."""
         made = Composition.of(self.composition)
         partition = PARTITIONS[self.data]
-        few = CachedMNIST(model="mlp", data_root=data_root, num_samples=self.num_samples) if self.num_samples else Digits(model="mlp")
         return Experiment(
             method=made.versions,
             coordination=made.coordination(self.num_nodes, self.rate, self.momentum),
             cluster=cluster(self.speeds, self.num_nodes),
-            workload=few,
+            workload=self.workload(data_root),
             optimizer=made.optimizer(self.rate, self.momentum),
             local_optimizer=made.local_optimizer(self.rate, self.momentum),
             budget=Budget(seconds=self.seconds),
@@ -183,9 +187,9 @@ class Tuning:
                 tried.add(one)
         self.best(tried, FINALISTS, "search")
 
-    def report(self, regime: Trial) -> None:
-        """Every composition that was tuned here, at its best setting, on seeds that have chosen nothing."""
-        for composition in tuned_here(list(self.runs.rows.values()), regime):
+    def report(self, regime: Trial, compositions: Iterable[str]) -> None:
+        """Each at its best setting, on seeds that have chosen nothing."""
+        for composition in compositions:
             one = best_setting(scores(self.runs.rows.values(), regime), composition)
             for seed in self.seeds:
                 self.loss(replace(one, seed=seed), "fresh")
@@ -241,7 +245,7 @@ def fill(tuning: Tuning, all_regimes: Sequence[Trial]) -> None:
     for regime in tqdm(all_regimes, desc="winners everywhere", disable=None):
         for composition in winners:
             tuning.tune(regime, composition, "everywhere")
-        tuning.report(regime)
+        tuning.report(regime, tuned_here(list(table.values()), regime))
 
 
 def main(given: Sequence[str] | None = None) -> None:
