@@ -84,7 +84,6 @@ class ElasticRun(RankRun):
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
         """Run this rank's program, again after each change of the membership, to the end of the run."""
-        # a connection for the first sign of life may take seconds where all ranks begin at once
         self.membership.beat(lambda: 0 if self._world is None else self._world.num_asked)
         with contextlib.suppress(RunOver):
             group = self._begin()

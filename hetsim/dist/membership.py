@@ -68,7 +68,8 @@ class Membership:
         """Whether the run has ended in the generation that this process takes part in: then that group is good for its results."""
         self._changed = Condition()
         self._closed, self._silent = Event(), Event()
-        self._store = connect()
+        self._store, self._beats = connect(), connect()
+        """A connection may take seconds, as others are made: that of the beats is made before the run can begin."""
         self._store.set_timeout(FOREVER)
         self._listener: Callable[[View], None] | None = None
         self.group: Group | None = None
@@ -108,20 +109,22 @@ class Membership:
             raise PeerLost(MEMBERSHIP_CHANGED)
 
     def beat(self, progress: Callable[[], int]) -> None:
-        """From now on, tell that this process is alive and how far it has come. Only while the interpreter lets a thread run."""
+        """Tell that this process is alive and how far it has come: once now, and from now on while the interpreter lets a thread run."""
+
+        def beaten(count: int) -> bool:
+            try:
+                self._beats.set(beat_key(self.rank, self.incarnation), f"{count} {progress()}")
+            except Exception:  # the run has ended, and the store with it
+                return False
+            return True
 
         def beating() -> None:
-            store, count = self.connect(), 0
-            while True:
+            count = 2
+            while not self._silent.wait(self.beat_seconds) and beaten(count):
                 count += 1
-                try:
-                    store.set(beat_key(self.rank, self.incarnation), f"{count} {progress()}")
-                except Exception:  # the run has ended, and the store with it
-                    return
-                if self._silent.wait(self.beat_seconds):
-                    return
 
-        Thread(target=beating, daemon=True).start()
+        if beaten(1):
+            Thread(target=beating, daemon=True).start()
 
     def __enter__(self) -> Membership:
         return self
