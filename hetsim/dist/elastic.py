@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
-from threading import Lock, Thread
+from functools import partial
 from typing import Any
 
 from hetsim.coordination.state import State
+from hetsim.dist.connections import Connections
 from hetsim.dist.group import Group, Lane
 from hetsim.dist.keeper import View
 from hetsim.dist.membership import Membership, failed_elsewhere
@@ -75,12 +75,7 @@ class ElasticRun(RankRun):
         self._world: ProcessWorld | None = None
         self._watch: StandstillWatch | None = None
         self._report: Callable[[RunFailed], None] | None = None
-        self._connecting = Lock()
-        self._known = dict(membership.view.members)
-        self._links_for_results: dict[int, Transport] = {}
-        """On the leader: to each process that has joined and that another server has messages from."""
-        self._meetings: list[Thread] = []
-        self._generation = 0
+        self._connections = Connections(experiment, membership)
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
         """Run this rank's program, again after each change of the membership, to the end of the run."""
@@ -122,7 +117,7 @@ class ElasticRun(RankRun):
             self.hands_in = True
             if not self._regroups:
                 try:
-                    transport = self._met(self.rank, membership.incarnation)
+                    transport = self._connections.meet(self.rank, membership.incarnation)
                 except PeerLost:
                     self._end_quietly()
         elif self._regroups:
@@ -238,7 +233,7 @@ class ElasticRun(RankRun):
         raise PeerLost.of(self.experiment.server_of(self.rank))
 
     def _new_mailbox(self, transport: Transport, *, joins: bool = False) -> Mailbox:
-        goes_on = self._serves and not self._regroups
+        goes_on = bool(self._connections.served) and not self._regroups
         mailbox = self.mailbox(transport, began=self.began, goes_on=goes_on, joins=joins and not self._regroups)
         mailbox.on_loss = lambda rank: self.membership.ledger.lost_connection(rank, self.pace.clock())
         return mailbox
@@ -258,51 +253,9 @@ class ElasticRun(RankRun):
         elif isinstance(world, RegroupingWorld):
             if self.membership.changed and not self.membership.ended_quietly:
                 world.interrupt()
-        elif self._serves or self.rank == self.experiment.leader:
-            with self._connecting:
-                if view.generation < self._generation:  # another thread has told of a newer one
-                    return
-                self._generation = view.generation
-                before, self._known = self._known, dict(view.members)
-                assert world.mailbox is not None
-                for rank in before.keys() - view.members.keys():
-                    if rank in self._served:
-                        world.mailbox.lose(rank)
-                    else:  # nothing of it comes but its results
-                        self._links_for_results.get(rank, world.transport).lose(rank)
-                for rank, incarnation in view.members.items():
-                    if before.get(rank) != incarnation and self.rank in self._meets(rank):
-                        self._meetings.append(Thread(target=self._connect, args=(world.mailbox, rank, incarnation), daemon=True))
-                        self._meetings[-1].start()
-
-    def _connect(self, mailbox: Mailbox, rank: int, incarnation: int) -> None:
-        """On a server: reach a process that has joined."""
-        with contextlib.suppress(PeerLost):  # it is lost already, which the keeper says
-            link = self._met(rank, incarnation)
-            if rank not in self._served:
-                self._links_for_results[rank] = link
-            elif not mailbox.connect(rank, link):
-                link.close()
-
-    @cached_property
-    def _served(self) -> Sequence[int]:
-        """The workers that exchange messages with this rank; none, if it is one itself."""
-        experiment = self.experiment
-        return [rank for rank in experiment.peers(self.rank) if rank < experiment.num_workers] if self.rank in experiment.servers else []
-
-    @property
-    def _serves(self) -> bool:
-        return bool(self._served)
-
-    def _meets(self, rank: int) -> set[int]:
-        """The ranks that a worker which joins is connected with: its server, and the leader."""
-        return {self.experiment.server_of(rank), self.experiment.leader}
-
-    def _met(self, rank: int, incarnation: int) -> Group:
-        """The connection of a process that joins with its server and the leader, each of which calls this."""
-        members = sorted({rank, *self._meets(rank)})
-        key = f"pair/{rank}/{incarnation}"
-        return Group.form(self.membership.connect(), key, rank=self.rank, members=members, lanes=("program",), interruptible=False)
+        elif self._connections.served or self.rank == self.experiment.leader:
+            assert world.mailbox is not None
+            self._connections.follow(view, world.mailbox, world.transport)
 
     @property
     def way_to_leader(self) -> Transport:
@@ -316,16 +269,12 @@ class ElasticRun(RankRun):
         assert self.transport is not None
         if not self._regroups:
             assert self._mailbox is not None
-            for meeting in self._meetings if self.experiment.regions is not None else ():
-                meeting.join(QUIET_SECONDS)
-            links = {**dict.fromkeys(self.transport.members, self.transport), **self._mailbox.links, **self._links_for_results}
-            gone = self._mailbox.links.keys() - set(self._mailbox.present)
-            return {rank: link for rank, link in links.items() if rank in self._known and rank not in gone and rank != self.rank}
+            return self._connections.sources(self._mailbox, self.transport)
         return {rank: self.transport for rank in self.transport.members if rank != self.rank}
 
     def seen_lost(self) -> list[tuple[int, float]]:
         """On a local server: (rank, second of the run) of each worker whose connection broke before anybody was told that it is lost."""
-        return [(rank, at - self.began) for rank, at in self.membership.ledger.untold.items()] if self._serves else []
+        return [(rank, at - self.began) for rank, at in self.membership.ledger.untold.items()] if self._connections.served else []
 
     def have_seen_lost(self, lost: Sequence[tuple[int, float]], rate: float, shift: float) -> None:
         """On the leader: these are lost, at what becomes these seconds by this clock."""

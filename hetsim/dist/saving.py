@@ -76,7 +76,7 @@ class Saving:
         self.on_saved: Callable[[int], object] = lambda _: None
         """On the leader: called with the version of each checkpoint once it is complete."""
         self._asked: Asked | None = None
-        self._workers = [peer for peer in experiment.peers(rank) if peer < experiment.num_workers] if rank > experiment.num_workers else []
+        self._workers = experiment.workers_of(rank) if rank != experiment.leader else []
         """Those of a local server."""
         self._answer: tuple[int, bytes] | None = None
         """On a local server: what it answers for a version, beside what its workers have yet to answer."""

@@ -136,6 +136,10 @@ class Experiment:
             return self.regions.peers(rank)
         return range(self.num_workers) if rank == self.num_workers else [self.num_workers]
 
+    def workers_of(self, rank: int) -> Sequence[int]:
+        """The workers that exchange messages with this rank: those of a server; none, if it is a worker."""
+        return [peer for peer in self.peers(rank) if peer < self.num_workers] if rank in self.servers else []
+
     @property
     def leader(self) -> int:
         """The rank whose commits count: the server, or rank 0 if there is none, until that is lost."""

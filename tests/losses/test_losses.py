@@ -49,15 +49,17 @@ TIMES = {"join": 0.2, "crash": 0.15, "repair": 0.6}
 def small(which: str, *, on: dict[str, Any] = THREE, epochs: float = 4, budget: dict[str, Any] | None = None, **keys: Any) -> Experiment:
     """A quadratic on three nodes, of a method of this coordination."""
     method, more = METHODS[which]
+    if which == "local_servers" and on is THREE:
+        on = {**THREE, "nodes": [node(1e-4, 1e-2, count=3)]}
     budget = {"epochs": epochs} if budget is None else budget
     return experiment(
         method, "workload=quadratic", workload=SMALL, batch_size=24, cluster=on, dtype="float64", budget=budget, **{**more, **keys}
     )
 
 
-def early(which: str) -> int:
-    """A version that workers reach. Around local servers most of what is pushed while a merge is on its way makes none."""
-    return 2 if which == "local_servers" else 6
+def emulated(which: str) -> str:
+    """How: around local servers gradients take 10 ms, as what is pushed while a merge is on its way makes no version."""
+    return "pad" if which == "local_servers" else "none"
 
 
 @pytest.mark.parametrize("which", ONE_OF_EACH)
@@ -65,7 +67,7 @@ def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> No
     """Under every coordination, and well within the time after which a silent rank would be suspected."""
     described = small(which)
 
-    run = survive(described, Faults().kill(rank=1, at_update=early(which)), tmp_path, lost_after=30)
+    run = survive(described, Faults().kill(rank=1, at_update=6), tmp_path, emulate=emulated(which), lost_after=30)
 
     assert run.lost == [1]
     assert run.seconds < 20
@@ -78,10 +80,10 @@ def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> No
 def test_a_run_goes_on_when_a_worker_hangs_or_breaks(which: str, fault: str, tmp_path: Path) -> None:
     """A process that says nothing any more is ended after `lost_after_seconds`, and is lost then."""
     described = small(which)
-    faults = getattr(Faults(), fault)(rank=1, at_update=early(which))
+    faults = getattr(Faults(), fault)(rank=1, at_update=6)
 
     run = survive(
-        described, faults, tmp_path, lost_after=30.0 if fault == "segfault" else 3.0
+        described, faults, tmp_path, emulate=emulated(which), lost_after=30.0 if fault == "segfault" else 3.0
     )  # a process may get no processor for a second
 
     assert run.lost == [1]
@@ -114,9 +116,9 @@ def test_a_broken_connection_costs_a_new_group_or_a_worker(which: str, lost: lis
     """Nobody is lost where all form a group; at a server that goes on, the worker ends, as it talks to the server alone."""
     described = small(which)
     drop = Faults().drop_link if which == "all_reduce" else Faults().drop_links  # workers do not use those between each other
-    faults = drop(rank=1, at_update=early(which))
+    faults = drop(rank=1, at_update=6)
 
-    run = survive(described, faults, tmp_path, lost_after=30)
+    run = survive(described, faults, tmp_path, emulate=emulated(which), lost_after=30)
 
     assert run.lost == lost
     assert bool(run.summary["emulation"]["losses"]["regroups"]) == (not lost)

@@ -13,7 +13,7 @@ import pytest
 from faulty import Faults, applied_until, check_samples, survive
 from running import family, started, wait_for
 from running import hetsim as command
-from test_losses import ONE_OF_EACH, SMALL, THREE, small
+from test_losses import ONE_OF_EACH, SMALL, THREE, emulated, small
 from worlds import cluster, experiment, node, tiles
 
 import hetsim
@@ -37,9 +37,7 @@ STOPPED_AT = {"server": 100, "stopping_server": 100, "async_local_steps": 100, "
 @pytest.mark.parametrize("which", ONE_OF_EACH)
 def test_a_saved_run_goes_on_without_a_worker_and_so_does_what_is_resumed(which: str, tmp_path: Path) -> None:
     """It loses a worker, saves itself again, is stopped, goes on with all and loses another: no position is lost or applied twice."""
-    described, emulate = small(which, epochs=40), "none"
-    if which == "local_servers":  # whose versions are few if workers push much faster than servers merge
-        described, emulate = small(which, epochs=8, on={**THREE, "nodes": [node(1e-4, 1e-2, count=3)]}), "pad"
+    described, emulate = small(which, epochs=8 if which == "local_servers" else 40), emulated(which)
     saved = replace(described, checkpoint=Checkpointing(every_updates=5))
     first, second = tmp_path / "first", tmp_path / "second"
 
@@ -71,7 +69,7 @@ def test_a_checkpoint_knows_what_each_worker_has_done(which: str, tmp_path: Path
     """Also where workers answer a local server, and one of them is lost."""
     described = replace(small(which, epochs=8), checkpoint=Checkpointing(every_updates=4, keep=1000))
 
-    survive(described, Faults().kill(rank=0, at_update=2), tmp_path, lost_after=30)
+    survive(described, Faults().kill(rank=0, at_update=2), tmp_path, emulate=emulated(which), lost_after=30)
 
     task, optimizers = described.load()
     *_, last_but_one, last = sorted(tmp_path.glob("run/checkpoints/*"))
