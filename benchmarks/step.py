@@ -3,8 +3,9 @@
 python benchmarks/step.py [--ranks 2 4] [--models mlp cnn] [--pairs 10] [--steps 20]
 
 All contenders run in the same processes, in turn, so that other work on the machine disturbs all of them: hetsim's SSGD and a loop
-with the same arithmetic, each with both reductions, and DDP with its default overlap. They take the same steps: 32 samples a rank,
-SGD with momentum, one torch thread, gloo on loopback, nothing held. Before anything is timed, their weights are compared.
+with the same arithmetic, each with both reductions, hetsim's SSGD with coordination=overlapped_all_reduce, and DDP with its default
+overlap. They take the same steps: 32 samples a rank, SGD with momentum, one torch thread, gloo on loopback, nothing held.
+Before anything is timed, their weights are compared.
 A row has the medians of the pairs' ratios, by the clock and by the processor time of all ranks, and the extremes.
 """
 
@@ -50,6 +51,8 @@ MODELS = {"mlp": {"hidden": [512, 512]}, "cnn": {}}
 COMPARED = {
     "ordered": ["loop ordered", "DDP", "native"],
     "native": ["loop native", "DDP"],
+    "overlapped ordered": ["ordered", "DDP"],
+    "overlapped": ["native", "DDP"],
     "loop native": ["DDP"],
 }  # fmt: skip
 
@@ -79,10 +82,13 @@ class Images(Supervised):
         return Arrays(x, y, x[:100], y[:100])
 
 
-def experiment(model: str, num_ranks: int, steps: int) -> Experiment:
+def experiment(coordination: str, model: str, num_ranks: int, steps: int) -> Experiment:
     """SSGD on equal nodes."""
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
-        config = compose("config", overrides=["method=ssgd", "workload=arrays", f"learning_rate={RATE}", f"momentum={MOMENTUM}"])
+        config = compose(
+            "config",
+            overrides=["method=ssgd", f"coordination={coordination}", "workload=arrays", f"learning_rate={RATE}", f"momentum={MOMENTUM}"],
+        )
     nodes = [{"count": num_ranks, "seconds_per_sample": 1e-6, "overhead_seconds": 1e-6}]
     changes = {"batch_size": SHARE * num_ranks, "cluster": {"nodes": nodes}, "budget": {"epochs": None, "updates": steps}}
     made, _ = build_experiment(OmegaConf.merge(config, {**changes, "workload": {"path": __file__}}))
@@ -92,8 +98,8 @@ def experiment(model: str, num_ranks: int, steps: int) -> Experiment:
 class Contenders:
     """One rank's part of each contender: a call takes all steps, from the same weights, and returns the last weights."""
 
-    def __init__(self, made: Experiment, transport: GlooTransport) -> None:
-        self.made = made
+    def __init__(self, made: Experiment, overlapped: Experiment, transport: GlooTransport) -> None:
+        self.made, self.overlapped = made, overlapped
         self.transport = transport
         self.rank, self.size = transport.rank, transport.size
         self.task, self.optimizers = made.load()
@@ -103,6 +109,8 @@ class Contenders:
         self.calls: dict[str, Callable[[], torch.Tensor]] = {
             "ordered": lambda: self.hetsim("ordered"),
             "native": lambda: self.hetsim("native"),
+            "overlapped ordered": lambda: self.hetsim("ordered", overlapped=True),
+            "overlapped": lambda: self.hetsim("native", overlapped=True),
             "loop ordered": lambda: self.loop(self.ordered()),
             "loop native": lambda: self.loop(self.native),
             "DDP": self.ddp,
@@ -122,9 +130,9 @@ class Contenders:
         num_steps = len(self.marks) - 1
         return ranks[0][0] / num_steps, sum(seconds for _, seconds in ranks) / num_steps, weights
 
-    def hetsim(self, reduction: str) -> torch.Tensor:
-        """hetsim's SSGD, with its trace."""
-        made = self.made
+    def hetsim(self, reduction: str, *, overlapped: bool = False) -> torch.Tensor:
+        """hetsim's SSGD, with its trace; `overlapped` reduces during the backward pass."""
+        made = self.overlapped if overlapped else self.made
         trace = TracePart(made.trace) if self.rank else Trace(None, made.trace)
         with trace:
             run = RankRun(
@@ -156,6 +164,7 @@ class Contenders:
         size = -(-num_parameters // self.size)
         mine, parts, total = (torch.zeros(size * self.size) for _ in range(3))
         rows, first = parts.view(self.size, size), torch.empty(size)
+        gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
         def add_up(gradient: torch.Tensor) -> torch.Tensor:
             mine[:num_parameters] = gradient
@@ -163,7 +172,7 @@ class Contenders:
             torch.add(rows[0], rows[1], out=first)
             for row in rows[2:]:
                 first.add_(row)
-            dist.all_gather_into_tensor(total, first)
+            gather(total, first)
             return total[:num_parameters]
 
         return add_up
@@ -209,7 +218,7 @@ def part(transport: GlooTransport, model: str, pairs: int, steps: int) -> tuple[
 
     The number of parameters, and of each repeat the seconds of a step by contender: of the clock, and of all ranks' processors.
     """
-    contenders = Contenders(experiment(model, transport.size, steps), transport)
+    contenders = Contenders(*(experiment(its, model, transport.size, steps) for its in ("all_reduce", "overlapped_all_reduce")), transport)
     times: list[dict[str, list[float]]] = []
     ends, names = {}, list(contenders.calls)
     for repeat in range(pairs + 1):
@@ -217,6 +226,7 @@ def part(transport: GlooTransport, model: str, pairs: int, steps: int) -> tuple[
         for name in names if repeat % 2 else reversed(names):
             *times[-1][name], ends[name] = contenders.taken(name)
         assert torch.equal(ends["ordered"], ends["loop ordered"])
+        assert torch.equal(ends["ordered"], ends["overlapped ordered"])
         for end in ends.values():
             torch.testing.assert_close(end, ends["ordered"], rtol=1e-3, atol=1e-5)
     return len(ends["DDP"]), times[1:]

@@ -12,7 +12,7 @@ field by a function call, and several effects are made for every gradient.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -246,6 +246,22 @@ class AllReduce(Effect[Vector]):
     """The sum over all workers' values, the same on every rank; waits until all workers have entered."""
 
     value: Vector
+
+
+@dataclass(slots=True)
+class GradientSum(Effect[Computed]):
+    """The sum over all workers of their terms: `factor()` times the mean gradient over a worker's batch, reduced during the backward pass.
+
+    The answer has the sum as its gradient, and the samples, the loss and the seconds of this worker's own gradient. The vector is divided
+    from its end into buckets of about `bucket_bytes` (`hetsim.runtime.buckets`), which are added up one after another, each as soon as the
+    backward pass of every worker has it. A worker without samples computes nothing, and its term is zero. PyTorch's DDP, arXiv 2006.15704.
+    """
+
+    at: Vector
+    batch: Batch
+    version: int
+    factor: Callable[[], float]
+    bucket_bytes: int
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.coordination.dynamic_local_steps.AsyncDynamicLocalSteps",
         "hetsim.coordination.hierarchical.HierarchicalLocalSteps",
         "hetsim.coordination.local_steps.LocalSteps",
+        "hetsim.coordination.overlapped_all_reduce.OverlappedAllReduce",
         "hetsim.coordination.parameter_server.ParameterServer",
         "hetsim.coordination.stopping_server.StoppingServer",
         "hetsim.coordination.streaming_steps.StreamingSteps",

@@ -29,15 +29,26 @@ class Elsewhere(Device, TorchDispatchMode):
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)
         self._storages: dict[int, StorageWeakRef] = {}
-        self._unfinished: dict[int, int] = {}
-        """The thread that has computed a storage, by the storage, until that thread synchronises."""
+        self._unfinished: dict[int, dict[tuple[int, int], int]] = {}
+        """The thread that has computed numbers, by their storage and where in memory they are, until that thread synchronises."""
         self.num_checked = 0
         """Operations on tensors of the device."""
 
     def synchronise(self) -> None:
-        for storage, thread in list(self._unfinished.items()):
-            if thread == get_ident():
-                self._unfinished.pop(storage, None)
+        for spans in list(self._unfinished.values()):
+            for span, thread in list(spans.items()):
+                if thread == get_ident():
+                    spans.pop(span, None)
+
+    def mark(self) -> Callable[[], None]:
+        """What this thread has computed so far is done once somebody has waited for the mark."""
+        mine = [(spans, span) for spans in self._unfinished.values() for span, thread in list(spans.items()) if thread == get_ident()]
+
+        def reached() -> None:
+            for spans, span in mine:
+                spans.pop(span, None)
+
+        return reached
 
     def own_queue(self) -> None:
         """The rules hold in the calling thread, too."""
@@ -67,7 +78,8 @@ class Elsewhere(Device, TorchDispatchMode):
     def arrived(self, value: Any) -> Any:
         """What another thread has placed ahead: this thread's queue waits for it."""
         if isinstance(value, torch.Tensor) and self.has(value):
-            self._unfinished[value.untyped_storage()._cdata] = get_ident()
+            spans = self._unfinished[value.untyped_storage()._cdata]
+            spans.update(dict.fromkeys(spans, get_ident()))
         return value
 
     def has(self, tensor: torch.Tensor) -> bool:
@@ -77,12 +89,16 @@ class Elsewhere(Device, TorchDispatchMode):
 
     def _take(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
+        if not self.has(tensor):
+            self._unfinished[storage._cdata] = {}  # those of one that was freed
         self._storages[storage._cdata] = StorageWeakRef(storage)
-        self._unfinished[storage._cdata] = get_ident()
+        self._unfinished[storage._cdata][_span(tensor)] = get_ident()
         return tensor
 
     def _check_finished(self, tensor: torch.Tensor) -> None:
-        if self._unfinished.get(tensor.untyped_storage()._cdata, get_ident()) != get_ident():
+        start, stop = _span(tensor)
+        spans = list(self._unfinished.get(tensor.untyped_storage()._cdata, {}).items())
+        if any(thread != get_ident() and since < stop and start < until for (since, until), thread in spans):
             raise RuntimeError("what another thread has queued may not be computed yet")
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
@@ -125,11 +141,17 @@ class SumsElsewhere(Sums):
         with _disable_current_modes():
             self._transport.all_gather(everything, mine)
 
-    def sum(self, flat: torch.Tensor) -> torch.Tensor:
+    def add_up(self, flat: torch.Tensor) -> None:
         self._check(flat)
         with _disable_current_modes():
-            total = self._transport.sum(flat)
-        return self._device.place(total)
+            self._transport.add_up(flat)
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """From where to where its numbers are in memory."""
+    start = tensor.data_ptr()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size() * bool(tensor.numel())
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

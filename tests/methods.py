@@ -300,6 +300,23 @@ IDENTITIES: dict[str, Identity] = {
             "other": {"coordination": {"period": 2}},
         },
     ),
+    "ssgd that overlaps one bucket is ssgd": Identity(
+        ("method=ssgd", "coordination=overlapped_all_reduce"), ("method=ssgd",), times=True, parameters=True
+    ),
+    "ssgd that overlaps buckets learns what ssgd learns": Identity(
+        ("method=ssgd", "coordination=overlapped_all_reduce"),
+        ("method=ssgd",),
+        times=False,
+        parameters=True,
+        keys={"one": {"coordination": {"bucket_bytes": 8}}},
+    ),
+    "unequal batches that overlap their buckets learn what they learn": Identity(
+        ("method=dbs", "allocation=fixed", "coordination=overlapped_all_reduce"),
+        ("method=dbs", "allocation=fixed"),
+        times=False,
+        parameters=True,
+        keys={"one": {"coordination": {"bucket_bytes": 8}}, "both": {"allocation": {"parts": [3, 1, 2]}}},
+    ),
     "hetgrad on equal nodes is ssgd": Identity(("method=hetgrad",), ("method=ssgd",), times=True, parameters=True, equal_nodes=True),
     "static on equal nodes is ssgd": Identity(("method=static",), ("method=ssgd",), times=True, parameters=True, equal_nodes=True),
     "dbs on equal nodes is even": Identity(

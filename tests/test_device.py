@@ -110,11 +110,15 @@ def test_every_method_runs_on_a_device_alone(method: str, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", ["ssgd", "dbs_sgd", "dc_asgd", "od_sgd", "cd_sgd", "pipe_sgd", "local_sgd", "streaming_diloco", "hetgrad"]
+    "method",
+    [
+        *("ssgd", "ssgd coordination=overlapped_all_reduce", "dbs_sgd", "dc_asgd", "od_sgd", "cd_sgd", "pipe_sgd", "local_sgd"),
+        *("streaming_diloco", "hetgrad"),
+    ],
 )
 def test_ranks_on_several_devices_send_what_is_in_the_cpus_memory(method: str):
     """Rank 0 on the CPU, the others each on a device of its own."""
-    made = experiment(f"method={method}", "workload=quadratic", budget={"updates": 12})
+    made = experiment(*f"method={method}".split(), "workload=quadratic", budget={"updates": 12})
     kinds: list[Device] = [CPU(), *(Elsewhere() for _ in range(made.num_ranks - 1))]
 
     for run in run_in_threads(made, devices=kinds):

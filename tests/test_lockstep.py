@@ -57,6 +57,8 @@ METHODS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "dbs": (("method=dbs",), {}),
     "dbs every epoch": (("method=dbs", "allocation=dbs_per_epoch"), {}),
     "dbs every third update": (("method=ssgd", "allocation=dbs"), {"allocation": {"reallocate_every": 3}}),
+    "overlapped": (("method=ssgd", "coordination=overlapped_all_reduce"), {"coordination": {"bucket_bytes": 1700}}),
+    "overlapped, dbs": (("method=dbs", "allocation=dbs", "coordination=overlapped_all_reduce"), {"coordination": {"bucket_bytes": 3000}}),
     "omnilearn": (("method=omnilearn",), {}),
     "lb_bsp": (("method=lb_bsp",), {}),
     "optperf": (("method=optperf",), {"allocation": {"probes": 2}}),

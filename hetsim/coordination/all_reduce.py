@@ -52,9 +52,7 @@ class SynchronousAllReduce(Coordination):
         going = True
         while going and state.version != until and plan.has_next(state.next_sample):
             batches = plan.split(state.next_sample, self.allocation.shares(state.allocation))
-            computed = yield from self.compute(state.weights, batches[node.rank], state.version)
-            group = contributions(batches, state.version, computed)
-            gradient = yield from AllReduce(self.term(computed.gradient, group, plan, node.rank))
+            computed, group, gradient = yield from self.gradient_and_sum(node, plan, state, batches)
             state = replace(state, next_sample=batches.stop, num_samples=state.num_samples + batches.num_samples)
             unreported = unreported.appended(batches, computed.seconds)
             epoch = plan.epoch(state.num_samples)
@@ -66,6 +64,15 @@ class SynchronousAllReduce(Coordination):
             node.own["unreported"] = unreported
             going = yield from Commit(state.version, state, group)
         return state, unreported, going and plan.has_next(state.next_sample)
+
+    def gradient_and_sum(
+        self, node: Node, plan: Plan, state: State, batches: Split
+    ) -> Program[tuple[Computed, SynchronousContributions, Vector]]:
+        """This rank's gradient, all ranks' contributions, and their weighted sum."""
+        computed = yield from self.compute(state.weights, batches[node.rank], state.version)
+        group = contributions(batches, state.version, computed)
+        gradient = yield from AllReduce(self.term(computed.gradient, group, plan, node.rank))
+        return computed, group, gradient
 
     def compute(self, at: Vector, batch: Batch, version: int) -> Program[Computed]:
         """The mean gradient over this rank's range. After the end of the last epoch a range is empty, and its gradient is zero."""

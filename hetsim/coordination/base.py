@@ -80,6 +80,11 @@ class Coordination(ABC):
         """How many gradients a worker may still compute after the last commit."""
         return 1
 
+    @property
+    def overlapped_bytes(self) -> int | None:
+        """`bucket_bytes` of the GradientSums that it asks for, whose buckets are made before the run begins; None: it asks for none."""
+        return None
+
     def check(self, num_workers: int) -> None:  # noqa: B027
         """Raise ValueError, with one sentence, if its policies do not fit together for this number of workers."""
 

@@ -89,10 +89,10 @@ class FakeTransport(Transport):
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
         everything.copy_(torch.cat(self._exchange(mine)))
 
-    def sum(self, flat: torch.Tensor) -> torch.Tensor:
+    def add_up(self, flat: torch.Tensor) -> None:
         """From the last rank to the first: a library's order is not that of the ranks."""
         last, *others = reversed(self._exchange(flat))
-        return sum(others, start=last)
+        flat.copy_(sum(others, start=last))
 
     def maximum(self, number: float) -> float:
         return max(float(value.item()) for value in self._exchange(torch.tensor([number], dtype=torch.float64)))

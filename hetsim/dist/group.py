@@ -127,10 +127,8 @@ class Lane(Transport):
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
         self._collective(self._gloo._allgather_base, everything, mine)
 
-    def sum(self, flat: torch.Tensor) -> torch.Tensor:
-        total = flat.clone()
-        self._collective(self._gloo.allreduce, [total])
-        return total
+    def add_up(self, flat: torch.Tensor) -> None:
+        self._collective(self._gloo.allreduce, [flat])
 
     def maximum(self, number: float) -> float:
         largest = torch.tensor([number], dtype=torch.float64)

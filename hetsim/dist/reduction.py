@@ -25,6 +25,9 @@ from hetsim.workloads.device import Device
 
 Add = Callable[[Any], torch.Tensor]
 """The sum over all ranks of a vector on each rank's device, on this rank's device."""
+AddUp = Callable[[Any], Callable[[], None]]
+"""Of numbers on each rank's device, called by the thread that has made them: a function that puts the sum over all ranks in their place, in
+the second thread."""
 Report = Callable[[RunFailed | PeerLost], None]
 Library = Literal["gloo", "nccl"]
 ABORT_SECONDS = 2.0
@@ -39,6 +42,8 @@ class Reduction(NamedTuple):
     second: Add
     order: str
     """As the key `backend.reduction` names it."""
+    bucket: AddUp
+    """In the place of a part of a vector, by the second thread's group."""
 
     @classmethod
     def by_gloo(cls, transport: Transport, device: Device, order: str) -> Reduction:
@@ -48,7 +53,21 @@ class Reduction(NamedTuple):
             add = in_order(sums, order)
             return lambda value: device.place(add(as_tensor(device.fetch(value))))
 
-        return cls("gloo", through_cpu(transport), through_cpu(transport.background), order)
+        add_up = in_place(transport.background, order)
+
+        def bucket(part: Any) -> Callable[[], None]:
+            fetched, made = device.begin_fetch(as_tensor(part)), device.mark()
+
+            def reduce() -> None:
+                numbers = fetched()
+                add_up(numbers)
+                if isinstance(part, torch.Tensor) and numbers is not part:
+                    made()
+                    part.copy_(numbers)
+
+            return reduce
+
+        return cls("gloo", through_cpu(transport), through_cpu(transport.background), order, bucket)
 
     @classmethod
     def on_device(cls, sums: Sums, background: Sums, device: Device, order: str) -> Reduction:
@@ -58,12 +77,29 @@ class Reduction(NamedTuple):
             add = in_order(sums, order)
             return lambda value: add(device.place(as_tensor(value)))
 
-        return cls("nccl", there(sums), there(background), order)
+        add_up = in_place(background, order)
+
+        def bucket(part: Any) -> Callable[[], None]:
+            numbers = part if isinstance(part, torch.Tensor) else device.place(as_tensor(part))
+            made = device.mark()
+
+            def reduce() -> None:
+                made()
+                add_up(numbers)
+
+            return reduce
+
+        return cls("nccl", there(sums), there(background), order, bucket)
 
 
 def in_order(sums: Sums, order: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """The sum that the key `backend.reduction` names."""
     return {"ordered": sums.sum_in_rank_order, "native": sums.sum}[order]
+
+
+def in_place(sums: Sums, order: str) -> Callable[[torch.Tensor], None]:
+    """The same, put in the place of its argument."""
+    return {"ordered": sums.add_up_in_rank_order, "native": sums.add_up}[order]
 
 
 @contextlib.contextmanager

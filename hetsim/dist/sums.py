@@ -16,6 +16,9 @@ import torch.distributed as dist
 
 from hetsim.effects import PeerLost
 
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""By its name from torch 2.14 on, where the old one warns."""
+
 
 class Sums(ABC):
     """Collectives on flat tensors of equal size and type, which all ranks enter in the same order. They raise PeerLost if one is lost."""
@@ -32,25 +35,44 @@ class Sums(ABC):
         """Put the tensor of rank k at the k-th of `size` equal places of `everything`."""
 
     @abstractmethod
+    def add_up(self, flat: torch.Tensor) -> None:
+        """Put the sum over all ranks in the place of `flat`, as the library adds it up: in its own order, the same bits on all ranks."""
+
     def sum(self, flat: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks, as the library adds it up: in an order of its own, with the same bits on all ranks."""
+        """The same as a new tensor."""
+        total = flat.clone()
+        self.add_up(total)
+        return total
 
     def sum_in_rank_order(self, flat: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks, added up in rank order, so that it equals the simulator's to the last bit.
 
         Each rank adds up one part, and all ranks gather the parts. Each sends 2(N−1)/N of the vector, as in a ring all-reduce.
         """
-        size = -(-len(flat) // self.size)
-        missing = size * self.size - len(flat)
-        mine = torch.nn.functional.pad(flat, (0, missing)) if missing else flat.contiguous()
+        mine = self._in_equal_parts(flat)
+        total = torch.empty_like(mine)
+        self._add_up_in_rank_order(mine, total)
+        return total[: len(flat)]
+
+    def add_up_in_rank_order(self, flat: torch.Tensor) -> None:
+        """Put that sum in the place of `flat`."""
+        mine = self._in_equal_parts(flat)
+        self._add_up_in_rank_order(mine, mine)
+        if mine is not flat:
+            flat.copy_(mine[: len(flat)])
+
+    def _in_equal_parts(self, flat: torch.Tensor) -> torch.Tensor:
+        """`flat`, or a longer copy of it that can be divided among the ranks."""
+        missing = -len(flat) % self.size
+        return torch.nn.functional.pad(flat, (0, missing)) if missing else flat.contiguous()
+
+    def _add_up_in_rank_order(self, mine: torch.Tensor, total: torch.Tensor) -> None:
         parts = torch.empty_like(mine)
         self.all_to_all(parts, mine)
-        first, *others = parts.view(self.size, size)
+        first, *others = parts.view(self.size, -1)
         for other in others:
             first += other
-        total = torch.empty_like(mine)
         self.all_gather(total, first)
-        return total[: len(flat)]
 
 
 class GroupSums(Sums):
@@ -70,14 +92,12 @@ class GroupSums(Sums):
 
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
         with self._errors():
-            dist.all_gather_into_tensor(everything, mine, group=self._group)
+            _all_gather(everything, mine, group=self._group)
 
-    def sum(self, flat: torch.Tensor) -> torch.Tensor:
+    def add_up(self, flat: torch.Tensor) -> None:
         """A ring adds each piece up along the ring once, a tree at its root: all ranks get a copy of one sum."""
-        total = flat.clone()
         with self._errors():
-            dist.all_reduce(total, group=self._group)
-        return total
+            dist.all_reduce(flat, group=self._group)
 
 
 @contextlib.contextmanager

@@ -13,19 +13,21 @@ from hetsim.cluster.collectives import Collectives
 from hetsim.coordination.state import State
 from hetsim.dist.arrivals import Arrival
 from hetsim.dist.attempts import Attempts
+from hetsim.dist.bucket_sums import BucketSums
 from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Pace
 from hetsim.dist.reduction import Reduction
 from hetsim.dist.saving import Saving
 from hetsim.dist.standstill import Waiting
 from hetsim.dist.transport import Transport
+from hetsim.runtime.buckets import one_after_another
 from hetsim.runtime.history import History
-from hetsim.runtime.nonfinite import NonfiniteGradients
+from hetsim.runtime.nonfinite import NonfiniteGradients, is_finite
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
 from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Recorder, ignore, interval_recorder
 from hetsim.runtime.world import as_program_error, handlers, unsupported
-from hetsim.vector import Phantom, nbytes
+from hetsim.vector import Phantom, nbytes, piece, zeros_like
 
 MAIN, SECOND = 0, 1
 """The thread that runs the program, and the thread that runs the effects that the program starts."""
@@ -271,6 +273,51 @@ class ProcessWorld:
         end = self._held("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size), size)
         return value if isinstance(value, Phantom) else total, end
 
+    def gradient_sum(self, state: RankState, effect: fx.GradientSum, turn: Turn) -> Answered:
+        """As `gradient`; a second thread adds up each bucket once it is there. Held as described, by when which rank had which bucket."""
+        assert self.times is not None
+        self._num_collectives[turn.thread] += 1
+        at, batch, version = turn.at, effect.batch, effect.version
+        state.version = version
+        described = self.times.seconds(batch.samples, at - self.began) if batch else 0.0
+        buckets = self.prepared.buckets(effect.bucket_bytes)
+        sums = BucketSums(self._second, self.reduction.bucket, self.task.device, self.pace.clock)
+        if batch:
+            total, loss = self.task.terms(effect.at, batch, effect.factor(), buckets, sums.begin)
+        else:
+            total, loss = zeros_like(effect.at), 0.0
+            for k, bucket in enumerate(buckets):
+                sums.begin(k, piece(total, bucket.start, bucket.stop))
+        self.task.device.synchronise()
+        end = at
+        if batch:
+            end = self.pace.due("gradient", at, described)
+            self._record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, version, batch.samples, 0, 0))
+        intervals = sums.wait()
+        total = self._finite_sum(total, effect)
+        sizes = [(bucket.stop - bucket.start) * total.itemsize for bucket in buckets]
+        over = self.pace.clock()
+        if self.pace.pad:
+            ready = [at + bucket.ready * (end - at) for bucket in buckets]
+            ranks = turn.transport.gather_numbers(*ready)
+            seconds = list(map(self.collectives.all_reduce_seconds, sizes))
+            planned = list(one_after_another(map(max, zip(*ranks, strict=True)), seconds))
+            over = self.pace.due("all_reduce", planned[-1][0], seconds[-1])
+            intervals = [(since, until) for since, (_, until) in zip(ready, planned, strict=True)]
+        for (since, until), size in zip(intervals, sizes, strict=True):
+            self._record[ALL_REDUCE]((since - self.began, until - self.began, self.rank, ALL_REDUCE, turn.version, 0, 0, size))
+        return fx.Computed(total, loss, batch.samples, end - at), over
+
+    def _finite_sum(self, total: Any, effect: fx.GradientSum) -> Any:
+        """The sum of all ranks' terms. If it is not finite, on all ranks alike, the sum of those that are, for which they compute again."""
+        if self.nonfinite is None or isinstance(total, Phantom) or is_finite(total):
+            return total
+        term = zeros_like(total)
+        if effect.batch:
+            gradient, _ = self.task.gradient(effect.at, effect.batch)
+            term = effect.factor() * self.nonfinite.checked(gradient, rank=self.rank, version=effect.version, batch=effect.batch)
+        return self.reduction.main(term)
+
     def gather(self, state: RankState, effect: fx.Gather, turn: Turn) -> Answered:
         """Really gathered; held from the last entry on."""
         self._num_collectives[turn.thread] += 1
@@ -362,7 +409,7 @@ class ProcessWorld:
                 return None
             who = "anyone" if effect.source is None else f"rank {effect.source}"
             return Waiting(self.num_asked, f"waits for a message from {who}", sent=sent, arrived=arrived)
-        if isinstance(effect, fx.AllReduce | fx.Gather) or (isinstance(effect, fx.Commit) and self._agrees):
+        if isinstance(effect, fx.AllReduce | fx.GradientSum | fx.Gather) or (isinstance(effect, fx.Commit) and self._agrees):
             collective = f"{thread} {self._num_collectives[thread]} {type(effect).__name__}"
             return Waiting(self.num_asked, f"waits in a {type(effect).__name__}", collective=collective, sent=sent, arrived=arrived)
         return None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hetsim.cluster.compute_times import ServiceTimes, StepTimes
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.pools import Cursors
 from hetsim.coordination.state import State
+from hetsim.runtime.buckets import buckets_of
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.stop import StopRule
-from hetsim.workloads.task import Optimizer, Task
+from hetsim.workloads.task import Bucket, Optimizer, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,11 @@ class Preparation:
     def start(self) -> State:
         """The state that the run begins with."""
         return self.checkpoint.state
+
+    @cached_property
+    def buckets(self) -> Callable[[int], tuple[Bucket, ...]]:
+        """By the bytes of a bucket: those of a vector that is reduced during the backward pass."""
+        return buckets_of(self.task)
 
     def epoch(self, state: State) -> int:
         """Whole passes over the data in the samples that are applied in this state."""
@@ -97,7 +104,7 @@ def prepare(
         checkpoint = Checkpoint(state=experiment.coordination.initial(plan, task.initial(), timings))
     else:
         checkpoint = with_these_pools(checkpoint, experiment, plan, optimizers)
-    return Preparation(
+    prepared = Preparation(
         experiment=experiment,
         task=task,
         optimizers=optimizers,
@@ -111,6 +118,9 @@ def prepare(
             when_diverged=experiment.stop_when_diverged,
         ),
     )
+    if (overlapped := experiment.coordination.overlapped_bytes) is not None:
+        prepared.buckets(overlapped)  # now, not in the first step
+    return prepared
 
 
 def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, optimizers: Optimizers) -> Checkpoint:

@@ -63,6 +63,10 @@ class World(Protocol[Caller, Context, Answer]):
         """The sum over all workers in rank order, once the last has entered and the reduction has taken its time."""
 
     @property
+    def gradient_sum(self) -> Callable[[Caller, fx.GradientSum, Context], Answer]:
+        """A gradient, and the sum of all workers' in buckets, of which each is reduced while the others are computed."""
+
+    @property
     def gather(self) -> Callable[[Caller, fx.Gather, Context], Answer]:
         """The numbers of all workers in rank order."""
 

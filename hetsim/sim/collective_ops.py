@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,20 +31,40 @@ class PendingCollectives:
         self.cluster = cluster
         self._record = {kind: interval_recorder(recorders, kind) for kind in (ALL_REDUCE, GATHER, REGROUP)}
         self.join(set(range(cluster.num_workers)))
-        self._pending: dict[type, deque[PendingCollective]] = {fx.AllReduce: deque(), fx.Gather: deque(), fx.Regroup: deque()}
-        self._num_dissolved = 0
+        self._pending: dict[type, deque[PendingCollective]] = {
+            kind: deque() for kind in (fx.AllReduce, fx.GradientSum, fx.Gather, fx.Regroup)
+        }
+        self.num_dissolved = 0
+        """How often all collectives were dropped."""
+        self._in_turn: deque[Callable[[], object]] = deque()
+        """The reduction of a bucket that is under way, and after it those that wait for it."""
 
     def all_reduce(self, process: RankProcess, effect: fx.AllReduce, callback: Callback) -> Any:
         """Takes the time of the network's algorithm from the last entry on. The sum is in rank order."""
         values_by_rank = self._enter(process, fx.AllReduce, effect.value, callback, len(self.members))
         if values_by_rank:
-            values = iter(values_by_rank.values())
-            total: Vector = next(values)
-            for value in values:
-                total = total + value
+            total = in_rank_order(values_by_rank.values())
             size = nbytes(total)
             self._complete(fx.AllReduce, self._collectives.all_reduce_seconds(size), total, ALL_REDUCE, size)
         return SUSPENDED
+
+    def bucket(self, process: RankProcess, size: int, term: Vector, callback: Callback) -> None:
+        """Enter the reduction of the next bucket of a GradientSum, of so many bytes. It begins once that of the bucket before is over.
+
+        The last bucket comes with the whole term, and is answered with the sum in rank order; the others come with None.
+        """
+        values_by_rank = self._enter(process, fx.GradientSum, term, callback, len(self.members))
+        if values_by_rank:
+            total = None if term is None else in_rank_order(values_by_rank.values())
+            seconds = self._collectives.all_reduce_seconds(size)
+            self._in_turn.append(self._completion(fx.GradientSum, seconds, total, ALL_REDUCE, size, then=self._next_bucket))
+            if len(self._in_turn) == 1:
+                self._in_turn[0]()
+
+    def _next_bucket(self) -> None:
+        self._in_turn.popleft()
+        if self._in_turn:
+            self._in_turn[0]()
 
     def gather(self, process: RankProcess, effect: fx.Gather, callback: Callback) -> Any:
         """Takes the time of eight bytes from each rank to each rank, from the last entry on. Absent ranks have 0."""
@@ -86,7 +106,8 @@ class PendingCollectives:
 
     def dissolve(self) -> None:
         """Drop all collectives: the membership has changed."""
-        self._num_dissolved += 1
+        self.num_dissolved += 1
+        self._in_turn.clear()
         for pending in self._pending.values():
             pending.clear()
 
@@ -109,19 +130,34 @@ class PendingCollectives:
 
     def _complete(self, kind: type, seconds: float, answer: Any, row_kind: int, size: int) -> None:
         """Answer all ranks, in rank order, after the collective's seconds, unless it is dissolved before."""
+        self._completion(kind, seconds, answer, row_kind, size)()
+
+    def _completion(
+        self, kind: type, seconds: float, answer: Any, row_kind: int, size: int, then: Callable[[], None] = lambda: None
+    ) -> Callable[[], object]:
+        """The function that begins a collective which all have entered. After its seconds, `then` and all ranks are called."""
         entered = sorted(self._pending[kind].popleft().entered.items())
-        num_dissolved, record = self._num_dissolved, self._record[row_kind]
+        num_dissolved, record = self.num_dissolved, self._record[row_kind]
 
         def release(answer: Any) -> None:
-            if num_dissolved != self._num_dissolved:
+            if num_dissolved != self.num_dissolved:
                 return
             if record is not None:
                 for rank, (_, since, version, _) in entered:
                     record((since, self.env.now, rank, row_kind, version, 0, 0, size))
+            then()
             for _, (_, _, _, callback) in entered:
                 callback(answer)
 
-        self._when_over(seconds, row_kind, size, [rank for rank, _ in entered], release, answer)
+        return lambda: self._when_over(seconds, row_kind, size, [rank for rank, _ in entered], release, answer)
 
     def _when_over(self, seconds: float, kind: int, size: int, ranks: list[int], release: Callback, answer: Any) -> None:
         self.env.after(seconds, release, answer)
+
+
+def in_rank_order(values: Iterable[Vector]) -> Vector:
+    """The sum of these values, from the first to the last."""
+    first, *others = values
+    for value in others:
+        first = first + value
+    return first

@@ -25,6 +25,7 @@ from hetsim.sim.attempts import Attempts
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.gradient_batching import GradientBatcher
+from hetsim.sim.gradient_sums import GradientSums, Mark
 from hetsim.sim.membership import Membership
 from hetsim.sim.messages import Messaging
 from hetsim.sim.profiling import run_profiling
@@ -101,6 +102,7 @@ class EventWorld:
         self.processes: list[RankProcess] = []
         self.collectives, self.messaging = self._communication(observers)
         self.all_reduce, self.gather = self.collectives.all_reduce, self.collectives.gather
+        self.gradient_sum = GradientSums(self.collectives, self.prepared.buckets, self.gradient).gradient_sum
         self.send, self.receive = self.messaging.send, self.messaging.receive
         self.receive_within = self.messaging.receive_within
         self.regroup = self.membership.regroup
@@ -171,8 +173,8 @@ class EventWorld:
     def _restart(self, state: RankState) -> None:
         self.prepared.restart(state, self.history.last, optimizer=self._optimizer_at_commit)
 
-    def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback) -> Any:
-        """Takes the time of the node's model; really computed when it is due."""
+    def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback, marks: Sequence[Mark] = ()) -> Any:
+        """Takes the time of the node's model; really computed when it is due. Calls each of the `marks` on the way."""
         rank, samples, now = process.rank, effect.batch.samples, self.env.now
         start = self._computes_until[rank]
         if start < now:  # one gradient at a time, if more than one was started
@@ -185,6 +187,8 @@ class EventWorld:
             callback = self._record_under_way(row, callback)
         else:
             self._record_gradient(row)
+        for share, mark in marks:
+            self.env.at(start + share * seconds, mark)
         due = -1 if self._batcher is None else self._batcher.expect(end, process, effect)
         return self.env.far(end, self._end_gradient, (process, effect, seconds, callback, due))
 

@@ -44,6 +44,10 @@ class Device(ABC):
     def synchronise(self) -> None:
         """Wait until everything that this thread has queued on the device is done, so that a clock read afterwards includes it."""
 
+    def mark(self) -> Callable[[], None]:
+        """Mark what this thread has queued so far. What another thread queues after it has called the function waits until that is done."""
+        return lambda: None
+
     def own_queue(self) -> None:  # noqa: B027
         """Let what this thread queues from now on run beside what the others queue: it waits for nothing of theirs.
 
@@ -132,6 +136,11 @@ class CUDA(Device):
 
     def synchronise(self) -> None:
         self._torch.cuda.current_stream(self._device).synchronize()
+
+    def mark(self) -> Callable[[], None]:
+        event: Any = self._torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._torch.cuda.current_stream(self._device))
+        return lambda: self._torch.cuda.current_stream(self._device).wait_event(event)
 
     def own_queue(self) -> None:
         self._torch.cuda.set_stream(self._torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]

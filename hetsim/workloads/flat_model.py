@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import nn
 
 from hetsim.effects import Batch
+from hetsim.workloads.backward import FlopShares, Terms, Watcher
 from hetsim.workloads.device import Device
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.sequence import word
-from hetsim.workloads.task import OptimizerRecipe, Task
+from hetsim.workloads.task import Bucket, OptimizerRecipe, Piece, Task
+
+COUNTED_SAMPLES = 2
+"""Of the batch over which operations are counted: enough for batch norm."""
 
 
 class FlatModel:
@@ -35,6 +42,7 @@ class FlatModel:
         self._placed = self.initial.clone()
         _view([*self._parameters, *statistics], self._placed)
         self._tail = [self._placed[self.num_parameters : -1], *one] if statistics else []
+        self._watcher: Watcher | None = None
 
     def place(self, at: torch.Tensor, *, training: bool) -> None:
         """Copy `at` into the model: a copy, because training changes the running statistics."""
@@ -51,18 +59,56 @@ class FlatModel:
         self.place(at, training=True)
         with self.device.forward():
             mean = loss()
+        if self._watcher is not None:
+            self._watcher.forward_done(self._tail)
         gradients = torch.autograd.grad(mean, self._parameters, allow_unused=True)
+        if self._watcher is not None:
+            return self._watcher.backward_done(), mean.item()
         parts = [
             (torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1)
             for gradient, parameter in zip(gradients, self._parameters, strict=True)
         ]
         return torch.cat([*parts, *self._tail]), mean.item()
 
+    @contextmanager
+    def watched(self, watcher: Watcher) -> Iterator[None]:
+        """Within this, `watcher` gets each parameter's gradient as soon as the backward pass has it, and makes the vector of `gradient`."""
+        register: Any = torch.Tensor.register_hook
+        hooks = [register(parameter, partial(watcher.arrived, i)) for i, parameter in enumerate(self._parameters)]
+        self._watcher = watcher
+        try:
+            yield
+        finally:
+            self._watcher = None
+            for hook in hooks:
+                hook.remove()
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many numbers each parameter has, in the order of the vector."""
+        return [parameter.numel() for parameter in self._parameters]
+
 
 class FlatTask(Task):
     """A task whose vectors are those of a flat model."""
 
     flat: FlatModel
+
+    def pieces(self) -> Sequence[Piece] | None:
+        return self._pieces
+
+    @cached_property
+    def _pieces(self) -> Sequence[Piece] | None:
+        shares = FlopShares(self.flat.sizes, len(self.flat.initial))
+        with self.flat.watched(shares), shares.counting():
+            self.gradient(self.flat.initial, Batch(0, min(COUNTED_SAMPLES, self.num_samples)))
+        return shares.pieces()
+
+    def terms(
+        self, at: torch.Tensor, batch: Batch, factor: float, buckets: Sequence[Bucket], complete: Callable[[int, torch.Tensor], None]
+    ) -> tuple[torch.Tensor, float]:
+        with self.flat.watched(Terms(self.flat.sizes, at, factor, buckets, complete)):
+            return self.gradient(at, batch)
 
     def initial(self) -> torch.Tensor:
         return self.flat.initial

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from hetsim import checks
 from hetsim.effects import Batch, Fragment
-from hetsim.vector import Vector
+from hetsim.vector import Vector, piece, scaled
 from hetsim.workloads.device import Device, device
 from hetsim.workloads.partition import Divisible, Indices
 from hetsim.workloads.sequence import Sequence as SampleSequence
@@ -84,6 +84,25 @@ class Optimizer(ABC):
         """Raise ValueError, with one sentence, if the schedule ends before so many epochs."""
 
 
+FORWARD = 1 / 3
+"""The share of a gradient's time that its forward pass takes, where a task does not know: the backward pass takes twice as long."""
+
+
+class Piece(NamedTuple):
+    """Consecutive numbers of a vector whose gradients are complete at the same moment: after which share of a gradient's time."""
+
+    size: int
+    ready: float
+
+
+class Bucket(NamedTuple):
+    """The numbers [start, stop) of a vector, which are reduced together, and after which share of a gradient's time they are complete."""
+
+    start: int
+    stop: int
+    ready: float
+
+
 class Task(ABC):
     """A loaded workload."""
 
@@ -105,6 +124,26 @@ class Task(ABC):
     @abstractmethod
     def gradient(self, at: Vector, batch: Batch) -> tuple[Vector, float]:
         """Mean gradient and mean loss of the samples at these positions: the same on every rank."""
+
+    def pieces(self) -> Sequence[Piece] | None:
+        """The pieces of a vector in the order in which a backward pass completes them, from its end to its beginning.
+
+        None: a vector may be cut anywhere, and its numbers are completed evenly in the time after the forward pass.
+        """
+        return None
+
+    def terms(
+        self, at: Vector, batch: Batch, factor: float, buckets: Sequence[Bucket], complete: Callable[[int, Vector], None]
+    ) -> tuple[Vector, float]:
+        """`factor` times the mean gradient, as a new vector, and the mean loss.
+
+        `complete(k, numbers)` is called for one bucket after another, as soon as its numbers are there, and may overwrite them.
+        """
+        gradient, loss = self.gradient(at, batch)
+        term = scaled(gradient, lambda: factor)
+        for k, bucket in enumerate(buckets):
+            complete(k, piece(term, bucket.start, bucket.stop))
+        return term, loss
 
     def divisible(self, workload: str) -> Divisible:
         """What a partition has to know of the training set."""

@@ -67,11 +67,11 @@ def test_ranks_that_share_a_gpu_are_reported() -> None:
     ]
 
 
-@pytest.mark.parametrize("method", ["ssgd", "pipe_sgd"])
+@pytest.mark.parametrize("method", ["ssgd", "ssgd coordination=overlapped_all_reduce", "pipe_sgd"])
 @pytest.mark.parametrize("order", ["ordered", "native"])
 def test_sums_on_devices_have_the_bits_of_sums_through_the_cpu(method: str, order: str) -> None:
     """In the program's thread and in that of what it starts. In rank order they are the simulator's."""
-    described = experiment(f"method={method}", "workload=quadratic", cluster=QUICK, budget={"updates": 8})
+    described = experiment(*f"method={method}".split(), "workload=quadratic", cluster=QUICK, budget={"updates": 8})
     weights = []
 
     for on_devices in (True, False):

@@ -19,10 +19,11 @@ from hetsim.dist.emulator import LinkEmulator
 from hetsim.dist.fake import FakeNetwork
 from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Lateness, Pace
+from hetsim.dist.reduction import Reduction
 from hetsim.dist.settings import Emulation
 from hetsim.dist.shared_links import SharedLinks
 from hetsim.dist.world import SECOND, ProcessWorld, Started, Turn
-from hetsim.effects import AllReduce, Batch, Commit, Effect, Gradient, PeerLost, Program, Receive, Send, Start, Update, Wait
+from hetsim.effects import AllReduce, Batch, Commit, Effect, Gradient, GradientSum, PeerLost, Program, Receive, Send, Start, Update, Wait
 from hetsim.errors import RunFailed
 from hetsim.results.intervals import first_intervals
 from hetsim.runtime.metrics import Metrics
@@ -50,7 +51,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Sleeping moves it, and wakes up 0.1 s late."""
     fake = Clock()
-    monkeypatch.setattr(Pace, "sleep_until", lambda _, moment: setattr(fake, "now", moment + 0.1))
+    monkeypatch.setattr(Pace, "sleep_until", lambda pace, moment: setattr(pace.clock, "now", moment + 0.1))
     return fake
 
 
@@ -166,6 +167,31 @@ def test_under_quotas_late_gradients_and_updates_are_counted_and_nothing_is_held
 
     assert early.pace.kinds == {"gradient": Lateness(1, 0, 0.0), "update": Lateness(1, 0, 0.0)}
     assert late.pace.kinds == {"gradient": Lateness(1, 1, 2.5), "update": Lateness(1, 1, 3.0)}
+
+
+@pytest.mark.usefixtures("clock")
+def test_buckets_are_held_until_all_ranks_are_described_to_have_them() -> None:
+    """Gradients of 1.5 and 2.5 s begin at once; three buckets of 4 bytes take 0.5 s each, the last after the slow one."""
+    link = {"latency_seconds": 0.125, "bytes_per_second": 16.0}
+    nodes = cluster(*[node(0.25, 0.5)] * 2, network=link)
+    keys: Any = {"cluster": nodes, "workload": {"num_parameters": 3, "num_samples": 99}}
+    network, ends = FakeNetwork(2), dict[int, tuple[Any, float]]()
+
+    def part(rank: int) -> None:
+        its = driver(Clock(), rank=rank, **keys)
+        its.transport = network.transport(rank)
+        its.reduction = Reduction.by_gloo(its.transport, its.task.device, "ordered")
+        batch = Batch(0, 4 + 4 * rank)
+        ends[rank] = asked(its, GradientSum(at=Phantom(12), batch=batch, version=0, factor=lambda: 1.0, bucket_bytes=4), BEGAN)
+
+    threads = [Thread(target=part, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert [ends[rank][0].seconds for rank in (0, 1)] == [1.5, 2.5]
+    assert [ends[rank][1] - BEGAN for rank in (0, 1)] == pytest.approx([3.0, 3.0])
 
 
 def test_a_message_is_received_when_it_is_due_and_no_earlier_than_one_asks(clock: Clock) -> None:

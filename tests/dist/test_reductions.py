@@ -49,6 +49,10 @@ def sums(rank: int, num_ranks: int, listening: Any, port: int, sender: Any) -> N
             for dtype in DTYPES:
                 handed_in = mine(rank, size, dtype)
                 ordered, native = transport.sum_in_rank_order(handed_in), transport.sum(handed_in)
+                in_place = handed_in.clone(), torch.cat([handed_in, handed_in])[size:]
+                transport.add_up_in_rank_order(in_place[0])
+                transport.add_up_in_rank_order(in_place[1])
+                assert all(torch.equal(each, ordered) for each in in_place)
                 again = transport.sum_in_rank_order(-handed_in), transport.sum(-handed_in)
                 assert torch.equal(handed_in, mine(rank, size, dtype))
                 assert torch.equal(-again[0], ordered)
@@ -92,10 +96,10 @@ def test_all_ranks_have_the_same_bits(num_ranks: int) -> None:
         process.terminate()
 
 
-@pytest.mark.parametrize("method", ["ssgd", "pipe_sgd", "diloco"])
-def test_the_librarys_sum_is_another_order_only(method: str) -> None:
+@pytest.mark.parametrize("choices", ["method=ssgd", "method=ssgd coordination=overlapped_all_reduce", "method=pipe_sgd", "method=diloco"])
+def test_the_librarys_sum_is_another_order_only(choices: str) -> None:
     """The weights of the simulator but for rounding, and the same on each rank; in rank order, to the last bit."""
-    described = small(f"method={method}", dtype="float64")
+    described = small(*choices.split(), dtype="float64")
     simulated = simulate(described).weights
 
     native, ordered = (run_in_threads(described, reduction=reduction) for reduction in ("native", "ordered"))

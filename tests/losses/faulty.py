@@ -272,6 +272,7 @@ class Faulty(Quadratic):
         saver.write, History.record_discarded = hurt_write, hurt_end  # type: ignore[method-assign]
         process.send_results = hurt_results
         ProcessWorld.gradient = hurt(ProcessWorld.gradient)  # type: ignore[method-assign]
+        ProcessWorld.gradient_sum = hurt(ProcessWorld.gradient_sum)  # type: ignore[method-assign]
         ProcessWorld.attempt = hurt(ProcessWorld.attempt)  # type: ignore[method-assign]
         History.commit = told_commit  # type: ignore[method-assign]
 

@@ -26,6 +26,7 @@ THREE = cluster(
 )
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "all_reduce": ("method=ssgd", {}),
+    "overlapped_all_reduce": ("method=ssgd coordination=overlapped_all_reduce", {"coordination": {"bucket_bytes": 24}}),
     "delayed_all_reduce": ("method=pipe_sgd", {"coordination": {"warm_up": 4}}),
     "local_steps": ("method=local_sgd", {"coordination": {"period": 2}}),
     "delayed_server": ("method=od_sgd", {"coordination": {"warm_up": 4}}),
@@ -53,7 +54,7 @@ def small(which: str, *, on: dict[str, Any] = THREE, epochs: float = 4, budget: 
         on = {**THREE, "nodes": [node(1e-4, 1e-2, count=3)]}
     budget = {"epochs": epochs} if budget is None else budget
     return experiment(
-        method, "workload=quadratic", workload=SMALL, batch_size=24, cluster=on, dtype="float64", budget=budget, **{**more, **keys}
+        *method.split(), "workload=quadratic", workload=SMALL, batch_size=24, cluster=on, dtype="float64", budget=budget, **{**more, **keys}
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from hetsim.runtime.profiling import Profile
 from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, Row
 from hetsim.sim.clock import SUSPENDED, Callback
 from hetsim.sim.collective_ops import PendingCollectives
+from hetsim.sim.gradient_sums import Mark
 from hetsim.sim.hosts.attempts import HostAttempts
 from hetsim.sim.hosts.communication import HostCollectives, HostMessaging
 from hetsim.sim.hosts.processors import Processors
@@ -33,7 +34,7 @@ class HostWorld(EventWorld):
         return Processors(self.env, experiment.cluster, seed=experiment.seed, threads=experiment.threads)
 
     @cached_property
-    def _waiting(self) -> list[deque[tuple[RankProcess, fx.Gradient, Callback]]]:
+    def _waiting(self) -> list[deque[tuple[RankProcess, fx.Gradient, Callback, Sequence[Mark]]]]:
         """The gradient that each rank computes, and after it those that it will."""
         return [deque() for _ in self.experiment.cluster.nodes]
 
@@ -42,24 +43,37 @@ class HostWorld(EventWorld):
         """When each rank's last gradient has ended."""
         return [-math.inf for _ in self.experiment.cluster.nodes]
 
-    def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback) -> Any:
+    def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback, marks: Sequence[Mark] = ()) -> Any:
         """Takes the time of the node's model on the cores that it gets; one at a time, if more than one was started."""
         process.state.version = effect.version
         waiting = self._waiting[process.rank]
-        waiting.append((process, effect, callback))
+        waiting.append((process, effect, callback, marks))
         if len(waiting) == 1:
             self._begin_gradient(process.rank)
         return SUSPENDED
 
     def _begin_gradient(self, rank: int) -> None:
-        _, effect, _ = self._waiting[rank][0]
+        _, effect, _, marks = self._waiting[rank][0]
         now = self.env.now
         seconds = self._times[rank].seconds(effect.batch.samples, now) + self.experiment.cluster.nodes[rank].cold(now - self._ended[rank])
-        self.processors.compute(rank, seconds, self._end_gradient_of, (rank, now))
+        self._compute(rank, seconds, deque(marks), now)
+
+    def _compute(self, rank: int, seconds: float, marks: deque[Mark], start: float, computed: float = 0.0) -> None:
+        """Compute a gradient from a share of its seconds on, up to the next mark or to its end."""
+        if not marks:
+            self.processors.compute(rank, (1 - computed) * seconds, self._end_gradient_of, (rank, start))
+            return
+        share, mark = marks.popleft()
+
+        def reached(_: Any) -> None:
+            mark(None)
+            self._compute(rank, seconds, marks, start, share)
+
+        self.processors.compute(rank, (share - computed) * seconds, reached)
 
     def _end_gradient_of(self, began: tuple[int, float]) -> None:
         rank, start = began
-        _, effect, callback = self._waiting[rank].popleft()
+        _, effect, callback, _ = self._waiting[rank].popleft()
         self._ended[rank] = self.env.now
         if self._waiting[rank]:
             self._begin_gradient(rank)

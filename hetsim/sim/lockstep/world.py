@@ -18,6 +18,7 @@ from hetsim.cluster.collectives import Collectives
 from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.state import State
 from hetsim.coordination.timings import UnreportedTimings
+from hetsim.runtime.buckets import one_after_another
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import History
 from hetsim.runtime.outcome import Outcome, observed
@@ -149,6 +150,21 @@ class LockstepWorld:
         self._record_rows(GRADIENT, start, end, effect.version, samples, ranks=self._computed)
         answered = now + np.where(start == now, seconds, end - now)
         return fx.Computed(gradient, loss, samples, seconds), np.where(self._computed, answered, now)  # type: ignore[arg-type]
+
+    def gradient_sum(self, state: RankState, effect: fx.GradientSum, context: None) -> Answered:
+        """Each bucket takes the time of the network's algorithm once all ranks have it and the bucket before is reduced."""
+        now, before = self.clock, self._computes_until
+        computed, end = self.gradient(state, fx.Gradient(effect.at, effect.batch, effect.version), None)
+        start, buckets = np.maximum(now, before), self.prepared.buckets(effect.bucket_bytes)
+        ready = [np.where(self._computed, start + bucket.ready * computed.seconds, now) for bucket in buckets[:-1]]
+        sizes = [(bucket.stop - bucket.start) * effect.at.itemsize for bucket in buckets]
+        entered = [*ready, end]
+        over = now
+        reductions = one_after_another([float(ranks.max()) for ranks in entered], map(self._collectives.all_reduce_seconds, sizes))
+        for since, size, (_, until) in zip(entered, sizes, reductions, strict=True):
+            over = np.full_like(now, until)
+            self._record_rows(ALL_REDUCE, since, over, self.state.version, size=size)
+        return computed, over
 
     def update(self, state: RankState, effect: fx.Update, context: None) -> Answered:
         """Takes each node's seconds_per_update."""

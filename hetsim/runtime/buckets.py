@@ -1,0 +1,56 @@
+"""The buckets of a vector that is reduced during the backward pass, and the moments at which their reductions begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import chain
+
+from hetsim.vector import length
+from hetsim.workloads.task import FORWARD, Bucket, Piece, Task
+
+FIRST_BYTES = 2**20
+"""Of the first bucket, where the others are larger: the first reduction begins early. As in PyTorch's DDP."""
+
+
+def buckets_of(task: Task) -> Callable[[int], tuple[Bucket, ...]]:
+    """By the bytes of a bucket: the buckets of this task's vectors, in the order in which they are reduced."""
+    initial = task.initial()
+    num, itemsize = length(initial), int(initial.itemsize)
+
+    @cache
+    def buckets(bucket_bytes: int) -> tuple[Bucket, ...]:
+        limits = [max(1, nbytes // itemsize) for nbytes in (min(FIRST_BYTES, bucket_bytes), bucket_bytes)]
+        return divided(num, evenly(num, *limits) if (pieces := task.pieces()) is None else pieces, *limits)
+
+    return buckets
+
+
+def evenly(num: int, first: int, others: int) -> Iterable[Piece]:
+    """Pieces of so many numbers, which the backward pass completes at an even pace."""
+    for stop in chain([num], range(num - first, 0, -others)):
+        size = min(first if stop == num else others, stop)
+        yield Piece(size, FORWARD + (1 - FORWARD) * (num - stop + size) / num)
+
+
+def divided(num: int, pieces: Iterable[Piece], first: int, others: int) -> tuple[Bucket, ...]:
+    """Buckets of whole pieces from the end of a vector of `num` numbers: a bucket is closed once it has `first` numbers, or `others`."""
+    buckets: list[Bucket] = []
+    start = stop = num
+    ready = 0.0
+    for piece in pieces:
+        start, ready = start - piece.size, max(ready, piece.ready)
+        if stop - start >= (others if buckets else first) or start == 0:
+            buckets.append(Bucket(start, stop, ready if start else 1.0))
+            stop = start
+    assert start == 0, f"the pieces of a vector of {num} numbers leave out {start}"
+    return tuple(buckets)
+
+
+def one_after_another(ready: Iterable[float], seconds: Iterable[float]) -> Iterator[tuple[float, float]]:
+    """When each reduction begins and ends: when it is ready and the one before is over, and so many seconds later."""
+    end = float("-inf")
+    for moment, its in zip(ready, seconds, strict=True):
+        begin = max(moment, end)
+        end = begin + its
+        yield begin, end

@@ -1,0 +1,295 @@
+"""A reduction that overlaps with the backward pass: buckets, exact times, losses, and the sums of real ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from threading import current_thread
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from threads import run_in_threads
+from torch import nn
+from torch.nn import functional
+from worlds import Run, cluster, experiment, node, simulate
+
+from hetsim.coordination.all_reduce import SynchronousAllReduce
+from hetsim.dist.rank import RankRun
+from hetsim.effects import Batch
+from hetsim.errors import RunFailed
+from hetsim.runtime.buckets import buckets_of, divided, evenly, one_after_another
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.rank import RankState
+from hetsim.workloads.backward import Terms
+from hetsim.workloads.classification import Classification
+from hetsim.workloads.device import device
+from hetsim.workloads.flat_model import FlatModel
+from hetsim.workloads.models.registry import OWN
+from hetsim.workloads.task import Bucket, Piece
+
+OVERLAPPED = ("method=ssgd", "coordination=overlapped_all_reduce")
+LINK = {"latency_seconds": 0.125, "bytes_per_second": 64.0}
+
+
+def run(*choices: str, bucket_bytes: int, on: dict[str, Any], num_samples: int = 60_000, **keys: Any) -> Run:
+    """Timing only, of twelve numbers of four bytes, with a full trace."""
+    sizes = {"num_parameters": 12, "num_samples": num_samples}
+    its = experiment(*choices, "workload=phantom", workload=sizes, cluster=on, coordination={"bucket_bytes": bucket_bytes}, **keys)
+    return simulate(its, trace="full")
+
+
+def test_a_bucket_is_closed_once_it_is_full_and_the_first_one_sooner() -> None:
+    """Pieces come from the end of the vector; a piece is never divided; the last bucket is ready at the gradient's end."""
+    pieces = [Piece(3, 0.4), Piece(1, 0.5), Piece(5, 0.45), Piece(2, 0.7), Piece(9, 0.9)]
+
+    buckets = divided(20, pieces, 4, 6)
+
+    assert buckets == (Bucket(16, 20, 0.5), Bucket(9, 16, 0.7), Bucket(0, 9, 1.0))
+
+
+def test_without_layers_a_vector_is_completed_evenly_after_the_forward_pass() -> None:
+    """A third of the time is the forward pass's, as the backward pass takes twice as long."""
+    pieces = list(evenly(12, 3, 6))
+
+    assert [piece.size for piece in pieces] == [3, 6, 3]
+    assert [piece.ready for piece in pieces] == pytest.approx([1 / 3 + 2 / 3 * done / 12 for done in (3, 9, 12)])
+
+
+PIECES = st.lists(st.tuples(st.integers(1, 9), st.floats(0, 1)), min_size=1, max_size=12)
+
+
+@given(pieces=PIECES, first=st.integers(1, 20), more=st.integers(0, 20))
+def test_buckets_are_a_vector_divided(pieces: list[tuple[int, float]], first: int, more: int) -> None:
+    """From the end to the beginning, without a gap, each ready when all of it is."""
+    given = [Piece(*piece) for piece in pieces]
+    num = sum(piece.size for piece in given)
+
+    buckets = divided(num, given, first, first + more)
+
+    assert [bucket.stop for bucket in buckets] == [num, *(bucket.start for bucket in buckets[:-1])]
+    assert buckets[-1].start == 0
+    assert buckets[-1].ready == 1.0
+    assert [bucket.ready for bucket in buckets] == sorted(bucket.ready for bucket in buckets)
+    ends = {bucket.start: bucket.ready for bucket in buckets}
+    position = num
+    for piece in given:
+        position -= piece.size
+        assert piece.ready <= min(ready for start, ready in ends.items() if start <= position)
+
+
+def test_reductions_wait_for_their_bucket_and_for_each_other() -> None:
+    """The second one is ready before the first is over, the third one after the second."""
+    assert list(one_after_another([1.0, 2.0, 9.0], [3.0, 1.0, 1.0])) == [(1.0, 4.0), (4.0, 5.0), (9.0, 10.0)]
+
+
+def test_a_step_is_the_last_gradient_and_what_of_the_reductions_comes_after_it() -> None:
+    """Three buckets of sixteen bytes on two nodes of 3 s and 9 s: a ring takes 0.5 s, and the slow node has them after 5, 7 and 9 s."""
+    workers = cluster(node(1.0), node(3.0), network=LINK)
+
+    its = run(*OVERLAPPED, bucket_bytes=16, on=workers, batch_size=6, budget={"updates": 2})
+
+    ring = 2 * (0.125 + 16 / (2 * 64))
+    assert its.seconds == pytest.approx([9 + ring, 2 * (9 + ring)])
+    first = [(row.rank, row.start, row.end, row.nbytes) for row in its.rows("all_reduce")[:6]]
+    entered = [(1 + 2 * k / 3, 3 * (1 + 2 * k / 3)) for k in (1, 2, 3)]
+    assert first == [(rank, pytest.approx(entered[k][rank]), pytest.approx(entered[k][1] + ring), 16) for k in range(3) for rank in (0, 1)]
+
+
+def test_a_slow_link_has_the_reductions_one_after_another() -> None:
+    """On two equal nodes of 3 s whose ring takes 4 s for a third: 1.67 + 3 · 4, where SSGD takes 3 + 12."""
+    workers = cluster(node(1.0, count=2), network={"latency_seconds": 0.0, "bytes_per_second": 4.0})
+
+    its = run(*OVERLAPPED, bucket_bytes=16, on=workers, batch_size=6, budget={"updates": 1})
+
+    assert its.seconds == pytest.approx([5 / 3 + 3 * 4])
+
+
+def test_a_rank_without_samples_takes_part_at_once() -> None:
+    """The last batch of an epoch has samples for the first node alone."""
+    workers = cluster(node(1.0, count=2), network=LINK)
+
+    its = run(*OVERLAPPED, bucket_bytes=16, on=workers, batch_size=2, budget={"epochs": 1}, num_samples=3)
+
+    last = its.rows("all_reduce")[6:]
+    assert [row.start for row in last if row.rank == 1] == [its.seconds[0]] * 3
+    assert its.states[-1].num_samples == 3
+
+
+@pytest.mark.parametrize("crash", [0.5, 1.4, 2.2, 3.0, 3.2])
+def test_a_crash_at_any_moment_of_a_step_restarts_it_from_the_last_commit(crash: float) -> None:
+    """While nothing, one bucket or two are reduced, and while the last one is under way: 2 s later the step is computed again."""
+    faults = {"schedule": [{"nodes": [1], "crash": crash, "repair": crash + 2}], "detection_seconds": 0.125, "regroup_seconds": 0.25}
+    workers = {**cluster(node(1.0, count=3), network=LINK), "faults": faults}
+
+    its = run(*OVERLAPPED, bucket_bytes=16, on=workers, batch_size=9, budget={"updates": 4})
+
+    assert [state.num_samples for state in its.states] == [9, 18, 27, 36]
+    assert {c.rank for group in its.applied[2:] for c in group} == {0, 1, 2}
+    assert its.seconds[0] > 3.0
+
+
+def test_processes_that_share_a_core_reduce_while_they_compute() -> None:
+    """On one core each, and messages that cost nothing, the times are those without hosts."""
+    described = cluster(node(1.0, host="a"), node(3.0, host="a"), network=LINK)
+    shared = {**described, "hosts": {"a": {"cores": 2}}}
+    plain = cluster(node(1.0), node(3.0), network=LINK)
+
+    here, there = (run(*OVERLAPPED, bucket_bytes=16, on=on, batch_size=6, budget={"updates": 3}) for on in (shared, plain))
+
+    assert type(here.simulation).__name__ == "HostWorld"
+    assert here.seconds == pytest.approx(there.seconds)
+
+
+class Reused(nn.Module):
+    """A layer that is used twice, one without a gradient, one that the loss does not depend on, and batch norm."""
+
+    def __init__(self, num_inputs: int, num_classes: int) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(num_inputs, num_inputs).requires_grad_(False)
+        self.first = nn.Linear(num_inputs, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.twice = nn.Linear(8, 8)
+        self.unused = nn.Linear(3, 3)
+        self.last = nn.Linear(8, num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        x = functional.relu(self.norm(self.first(self.frozen(inputs.flatten(1)))))
+        return self.last(functional.relu(self.twice(functional.relu(self.twice(x)))))
+
+
+OWN["reused"] = lambda shape, num_classes: Reused(int(torch.Size(shape).numel()), num_classes)
+
+
+def classifier(dtype: str = "float64") -> Classification:
+    """Digits and that model."""
+    workload = experiment("workload=digits", workload={"model": "reused"}).workload
+    task = workload.load(seed=0, dtype=dtype, device=device("cpu"))
+    assert isinstance(task, Classification)
+    return task
+
+
+@pytest.mark.parametrize("bucket_bytes", [8, 700, 10**6])
+def test_the_terms_that_a_backward_pass_hands_out_are_the_gradient_times_the_factor(bucket_bytes: int) -> None:
+    """To the last bit, bucket by bucket in order, with statistics, and zeros for what has no gradient."""
+    task = classifier()
+    at, batch, factor = task.initial() + 0.01, Batch(64, 16), 0.3
+    gradient, loss = task.gradient(at, batch)
+    buckets, seen = buckets_of(task)(bucket_bytes), dict[int, torch.Tensor]()
+
+    term, same_loss = task.terms(at, batch, factor, buckets, lambda k, numbers: seen.update({k: numbers.clone()}))
+
+    assert torch.equal(term, factor * gradient)
+    assert same_loss == loss
+    assert list(seen) == list(range(len(buckets)))
+    assert all(torch.equal(seen[k], term[bucket.start : bucket.stop]) for k, bucket in enumerate(buckets))
+    assert torch.equal(task.gradient(at, batch)[0], gradient)
+
+
+def test_a_bucket_is_handed_out_before_the_backward_pass_goes_on() -> None:
+    """When the last layer's gradient is there, the first layer's is not: whoever is called may overwrite the bucket at once."""
+    task = classifier()
+    buckets = buckets_of(task)(8)
+    begun, seen = [False], list[bool]()
+    task.model.get_submodule("first").register_full_backward_pre_hook(lambda *_: begun.append(True))
+
+    task.terms(task.initial(), Batch(0, 16), 1.0, buckets, lambda *_: seen.append(begun[-1]))
+
+    assert seen[0] is False
+    assert seen[-1] is True
+
+
+def test_a_models_layers_are_complete_when_their_operations_are_done() -> None:
+    """Of 64, 8 and 10 numbers: 512 + 80 products forward, backward 80 for each of the last layer's inputs and weights, and 512."""
+    workload = experiment("workload=digits", workload={"model": "mlp", "model_options": {"hidden": [8]}}).workload
+    task = workload.load(seed=0, dtype="float32", device=device("cpu"))
+
+    pieces = task.pieces()
+
+    assert pieces is not None
+    assert [piece.size for piece in pieces] == [10, 80, 8, 512]
+    assert pieces[1].ready == pytest.approx((592 + 160) / (592 + 160 + 512))
+    assert pieces[3].ready == 1.0
+
+
+def test_a_bucket_has_at_least_one_byte() -> None:
+    """As the other keys, it is checked where the experiment is built."""
+    with pytest.raises(ValueError, match=r"^coordination.bucket_bytes must be at least 1, not 0$"):
+        experiment(*OVERLAPPED, coordination={"bucket_bytes": 0})
+
+
+QUICK = cluster(*(node(seconds) for seconds in (4e-5, 1e-5, 2e-5)), network={"latency_seconds": 1e-5, "bytes_per_second": 1e9})
+
+
+def trained(**keys: Any) -> Experiment:
+    """The model with batch norm, on 750 digits, in buckets of 400 bytes, and batches of 60 as 3 : 1 : 2, the last one shorter."""
+    return experiment(
+        *("method=hetgrad", "allocation=fixed", "coordination=overlapped_all_reduce", "workload=digits"),
+        **{
+            "workload": {"model": "reused", "num_samples": 750}, "allocation": {"parts": [3, 1, 2]}, "coordination": {"bucket_bytes": 400},
+            "batch_size": 60, "cluster": QUICK, "dtype": "float64", "budget": {"epochs": 1.1}, **keys,
+        },
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_real_ranks_that_overlap_have_the_simulators_bits() -> None:
+    """With statistics, unequal shares, and a last batch in which ranks have no samples; so has SSGD without an overlap."""
+    described = trained()
+    policies = {axis.name: getattr(described.coordination, axis.name) for axis in fields(SynchronousAllReduce)}
+    expected = simulate(replace(described, coordination=SynchronousAllReduce(**policies))).weights
+
+    ends = run_in_threads(described)
+
+    assert torch.equal(simulate(described).weights, expected)
+    for end in ends:
+        assert isinstance(end, RankRun), ends
+        assert torch.equal(end.last.weights, expected)
+    assert len(buckets_of(described.load()[0])(400)) == 3
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_not_finite_is_left_out_of_the_sum_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its buckets are in the sum before anybody knows; then all ranks add up again, without it, and it is counted once."""
+    plain = FlatModel.gradient
+
+    def gradient(self: FlatModel, at: torch.Tensor, batch: Batch, loss: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
+        broken = batch.start <= 95 < batch.stop
+        return plain(self, at, batch, lambda: loss() * (float("inf") if broken else 1.0))
+
+    monkeypatch.setattr(FlatModel, "gradient", gradient)
+    described = trained()
+    simulated = simulate(described)
+
+    ends = run_in_threads(described)
+
+    assert simulated.weights.isfinite().all()
+    assert sum(each.num_nonfinite for each in simulated.simulation.metrics.activity) == 1
+    for end in ends:
+        assert isinstance(end, RankRun), ends
+        assert torch.equal(end.last.weights, simulated.weights)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_lost_during_a_backward_pass_is_lost_at_the_line_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others, which reduce its buckets, get PeerLost, and none of them waits for ever."""
+    plain = Terms.arrived
+
+    def arrived(self: Terms, parameter: int, gradient: torch.Tensor) -> None:
+        plain(self, parameter, gradient)
+        if current_thread().name == "dies" and parameter == 2:
+            raise RunFailed("this rank is lost")
+
+    monkeypatch.setattr(Terms, "arrived", arrived)
+
+    def keep(state: RankState) -> None:
+        if state.rank == 1 and state.version == 3:
+            current_thread().name = "dies"
+
+    ends = run_in_threads(trained(), keep=keep)
+
+    assert [type(end).__name__ for end in ends] == ["PeerLost", "RunFailed", "PeerLost"]
+    assert str(ends[1]) == "this rank is lost"
