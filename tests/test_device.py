@@ -209,9 +209,7 @@ def test_an_autocast_without_effect_is_refused(keys: dict[str, str], reason: str
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not devices.num_cuda_devices(), reason="this machine has no CUDA device")
-@pytest.mark.parametrize(
-    "method", ["ssgd", "ssgd coordination=overlapped_all_reduce", "dbs_sgd", "hetgrad", "od_sgd", "asgd", "local_sgd"]
-)
+@pytest.mark.parametrize("method", ["ssgd", "ssgd coordination=overlapped_all_reduce", "dbs_sgd", "hetgrad", "od_sgd", "asgd", "local_sgd"])
 def test_ranks_on_a_gpu_train_beside_ranks_on_the_cpu(method: str, tmp_path: Path):
     """The same losses as on the CPU alone, to what GPUs compute differently."""
     words = [*f"method={method}".split(), "backend=dist", "workload=digits", "workload.model=lenet", "budget.epochs=2", "pictures=false"]

@@ -24,17 +24,19 @@ class Fault(NamedTuple):
     """When a new process of the rank joins; infinite if none does."""
 
 
-def is_elastic(experiment: Experiment) -> bool:
-    """Whether a run under hetsim's own launcher goes on when a rank is lost."""
-    return ended_by_a_loss(experiment) is None
+def is_elastic(experiment: Experiment, devices: Sequence[str] | None = None) -> bool:
+    """Whether a run under hetsim's own launcher goes on when a rank is lost; `devices` are the ranks' as in `ended_by_a_loss`."""
+    return ended_by_a_loss(experiment, devices) is None
 
 
-def ended_by_a_loss(experiment: Experiment) -> str | None:
+def ended_by_a_loss(experiment: Experiment, devices: Sequence[str] | None = None) -> str | None:
     """Why a run under hetsim's own launcher ends when a rank is lost, and what to change; None if it goes on.
 
     NCCL's groups cannot be formed again in a process, so methods whose ranks form a new group need ranks that compute on the CPU.
+    `devices` has each rank's, as its host has found it; without it, all are as this host has found them.
     """
-    on_cpu = all(experiment.device_of(rank).startswith("cpu") for rank in range(experiment.num_ranks))
+    found = devices or [experiment.device_of(rank) for rank in range(experiment.num_ranks)]
+    on_cpu = all(device.startswith("cpu") for device in found)
     if not on_cpu and experiment.coordination.regroups:
         return "with GPUs only a server goes on without a worker, as NCCL cannot: take device=cpu"
     return None

@@ -35,6 +35,7 @@ def send_results(run: RankRun, cap: Uncapped, transport: Transport | None = None
         "activity": run.metrics.activity[run.rank].as_numbers() if is_worker else None,
         "joined": run.joined,
         "device": run.prepared.task.device.name,
+        "gpu": run.prepared.task.device.gpu,
         "lateness": {kind: vars(lateness) for kind, lateness in run.pace.kinds.items()},
         "cap": cap.report,
         "lost": run.seen_lost() if isinstance(run, ElasticRun) else [],
@@ -57,6 +58,8 @@ class Results(NamedTuple):
     """Of all ranks together, by kind."""
     devices: list[str]
     """Of each rank."""
+    gpus: list[float]
+    """The GPU of each rank, 0 for a rank that has none or has not handed it in."""
     caps: dict[int, dict[str, Any] | None]
     """How each rank was capped; None if it was not."""
     states: dict[int, bytes]
@@ -76,6 +79,8 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[
         sources = {rank: run.transport for rank in range(experiment.num_ranks) if rank != run.rank}
     lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
     devices = [run.prepared.task.device.name] * experiment.num_ranks
+    gpus = [0.0] * experiment.num_ranks
+    gpus[run.rank] = run.prepared.task.device.gpu
     caps, states = {run.rank: cap.report}, {}
     missing = []
     for rank, transport in sorted(sources.items()):
@@ -91,7 +96,7 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[
                 run.metrics.activity[rank] = activity.on_clock(*clocks.line(rank)) if clocks.several else activity
             if isinstance(run, ElasticRun):
                 run.have_seen_lost(numbers["lost"], *clocks.line(rank))
-            devices[rank] = numbers["device"]
+            devices[rank], gpus[rank] = numbers["device"], numbers["gpu"]
             for kind, counts in numbers["lateness"].items():
                 lateness[kind] += Lateness(**counts)
             caps[rank] = numbers["cap"]
@@ -102,7 +107,7 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[
                 raise
             run.membership.ledger.lost_connection(rank, run.pace.clock())
             missing.append(rank)
-    return Results(lateness, devices, caps, states, missing)
+    return Results(lateness, devices, gpus, caps, states, missing)
 
 
 def close(run: RankRun, trace: Trace, states: dict[int, bytes], activity: Sequence[RankActivity], *, stopped: bool) -> None:
@@ -132,7 +137,7 @@ def close(run: RankRun, trace: Trace, states: dict[int, bytes], activity: Sequen
 
 def summarised(
     run: RankRun, folder: Path, settings: Settings, results: Results, *,
-    gpus: Sequence[float], library: Library, begun: float, losses: dict[str, Any] | None = None,
+    library: Library, begun: float, losses: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """On the leader: write the run's files. Returns the summary."""
     experiment, clocks = run.experiment, run.clocks
@@ -145,7 +150,7 @@ def summarised(
         ]
         emulated |= {} if server is None else {"server": server}
         warnings = quota_warnings(experiment, emulated["workers"])
-    warnings += shared_gpu_warnings(gpus) + calibration_warnings(experiment) + missing_warnings(results.missing)
+    warnings += shared_gpu_warnings(results.gpus) + calibration_warnings(experiment) + missing_warnings(results.missing)
     if clocks.several:
         emulated["clocks"] = clocks.as_numbers()
     if losses is not None:

@@ -35,7 +35,7 @@ from hetsim.dist.quota import Uncapped, cap_of
 from hetsim.dist.rank import RankRun
 from hetsim.dist.recording import recording, taken_over, written_to
 from hetsim.dist.reduction import Library, Report, connected
-from hetsim.dist.rendezvous import RENDEZVOUS_TIMEOUT, check_interfaces, launchers_store
+from hetsim.dist.rendezvous import RENDEZVOUS_TIMEOUT, check_interfaces, launchers_store, told
 from hetsim.dist.settings import NEEDS_ONE_CLOCK, Settings
 from hetsim.dist.started import Started
 from hetsim.dist.stopping import StopWatch
@@ -71,9 +71,11 @@ def join(experiment: Experiment, folder: Path, config: str, settings: Settings, 
 def _join(
     experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched, stop: StopRequest
 ) -> dict[str, Any] | None:
-    number, elastic, launchers = next(_runs), here.goes_on and is_elastic(experiment), None
+    number, elastic, launchers = next(_runs), False, None
     store = dist.PrefixStore(f"hetsim run {number}", launchers_store(here))  # type: ignore[attr-defined]
     if here.goes_on:
+        # device=auto is another one on a host with a GPU than on one without, and all ranks have to meet in the same way
+        elastic = is_elastic(experiment, told(store, here, "device", experiment.device_of(here.rank)))
         announced = Announced(
             number=number, num_workers=experiment.num_workers, num_ranks=experiment.num_ranks, leader=experiment.leader,
             lost_after=settings.lost_after_seconds, saves=experiment.checkpoint.enabled,
@@ -176,7 +178,7 @@ def take_part(
     begun = clock()
     reduce_timer_slack()
     os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
-    task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
+    task, optimizers = load_here(experiment, rank)
     leads, saves = rank == experiment.leader, experiment.checkpoint.enabled
     pace = Pace(settings.emulate)
     checkpoint = resumed(experiment, task, optimizers)
@@ -186,10 +188,9 @@ def take_part(
             whole, trace, saver = recording(
                 experiment, folder, config, traces, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks
             )
-            gpus = gpus_of(transport, task.device)
-            library: Library = (
-                "gloo" if experiment.coordination.needs_server else reducing_library(gpus)
-            )  # a server adds up what it receives
+            library: Library = "gloo"  # a server adds up what it receives
+            if not experiment.coordination.needs_server:
+                library = reducing_library(gpus_of(transport, task.device))
             adding = connected(library, transport, task.device, settings.reduction, interface=settings.interface, report=report)
             with adding as reduction, cap:
                 run = RankRun(
@@ -210,7 +211,7 @@ def take_part(
                 raise RunStopped
             return None
         close(run, whole, results.states, run.metrics.activity, stopped=stopped)
-        return summarised(run, folder, settings, results, gpus=gpus, library=library, begun=begun)
+        return summarised(run, folder, settings, results, library=library, begun=begun)
 
 
 def can_go_on(run: RankRun) -> bool:
@@ -244,7 +245,7 @@ def take_part_elastically(
     )  # fmt: skip
     leads = rank == membership.leader
     clocks = Clocks.shared(experiment.num_ranks, leader=leader)
-    task, optimizers = experiment.load(device_of(experiment, rank, local_ranks(experiment)))
+    task, optimizers = load_here(experiment, rank)
     saves, checkpoint, everyone = experiment.checkpoint.enabled, None, None
     with membership, contextlib.closing(task), contextlib.ExitStack() as files:
         if leads:
@@ -301,7 +302,14 @@ def take_part_elastically(
         results = collect_results(run, whole, cap, run.sources)
         close(run, whole, results.states, run.record_absences(), stopped=stopped)
         losses = membership.ledger.as_numbers(run.began)
-        return summarised(run, folder, settings, results, gpus=[0.0] * experiment.num_ranks, library="gloo", begun=run.begun, losses=losses)
+        return summarised(run, folder, settings, results, library="gloo", begun=run.begun, losses=losses)
+
+
+def load_here(experiment: Experiment, rank: int) -> tuple[Task, Optimizers]:
+    """What a rank of this host computes with, on its device."""
+    here = [other for other in local_ranks(experiment) if other < experiment.num_ranks]
+    devices = {other: device_of(experiment, other, here) for other in here}
+    return experiment.load(devices[rank], num_sharing=list(devices.values()).count(devices[rank]))
 
 
 def wait_for_all(store: Any, num_ranks: int) -> None:

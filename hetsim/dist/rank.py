@@ -273,7 +273,8 @@ def warm_up(prepared: Preparation, *, samples: int) -> float:
     Returns the mean loss of these samples, the first ones, at the weights that the run begins with.
     """
     task, start = prepared.task, prepared.start
-    gradient, loss = task.gradient(start.weights, Batch(0, samples))
+    gradient, _ = task.gradient(start.weights, Batch(0, samples))
+    loss = task.loss_at(start.weights, Batch(0, samples))
     for optimizer in prepared.optimizers:
         if optimizer is not None:
             optimizer.step(optimizer.initial(), start.weights, gradient, 0)

@@ -113,7 +113,7 @@ def connected(library: Library, transport: Transport, device: Device, order: str
     if library == "gloo":
         yield Reduction.by_gloo(transport, device, order)
         return
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # without the sign also those whose names begin so
     groups: list[Any] = []
     watch = PeerWatch(transport.background, report)
     try:

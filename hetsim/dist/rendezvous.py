@@ -32,10 +32,15 @@ def launchers_store(here: Launched) -> Any:
     return store
 
 
+def told(store: Any, here: Launched, what: str, mine: str) -> list[str]:
+    """What each rank has said of itself, in rank order; waits until all have."""
+    store.set(f"{what}/{here.rank}", mine)
+    return [store.get(f"{what}/{rank}").decode() for rank in range(here.size)]
+
+
 def check_interfaces(store: Any, here: Launched, interface: str) -> None:
     """ValueError with one sentence, on each rank, if some ranks would use the loopback interface, where others cannot reach them."""
-    store.set(f"interface/{here.rank}", interface)
-    names = [store.get(f"interface/{rank}").decode() for rank in range(here.size)]
+    names = told(store, here, "interface", interface)
     if LOOPBACK in names and set(names) != {LOOPBACK}:
         raise ValueError(
             f"rank {names.index(LOOPBACK)} would use its loopback interface, by which no other host reaches it: set MASTER_ADDR to an "

@@ -349,7 +349,7 @@ class ProcessWorld:
         assert isinstance(effect.pending, Started)
         answer, end = effect.pending.future.result()
         self._answers.append(answer)
-        return answer, max(turn.at, end)
+        return self.task.device.adopt(answer), max(turn.at, end)
 
     def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
         """The leader records and decides; if seconds are limited and there is no server, it broadcasts the decision."""

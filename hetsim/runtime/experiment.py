@@ -184,9 +184,10 @@ class Experiment:
         """By which factors the contributions to a version count."""
         return partial(self.coordination.weights, plan=self.plan(task))
 
-    def load(self, on: str | None = None) -> tuple[Task, Optimizers]:
-        """The workload's data, model and optimizers, on a device. Raises ValueError for weights that would have no effect."""
-        task = self.workload.load(seed=self.seed, dtype=self.dtype, device=device.device(on or self.device, self.autocast))
+    def load(self, on: str | None = None, *, num_sharing: int = 1) -> tuple[Task, Optimizers]:
+        """The workload's data, model and optimizers, on a device that so many ranks have. ValueError for weights without an effect."""
+        there = device.device(on or self.device, self.autocast, num_sharing=num_sharing)
+        task = self.workload.load(seed=self.seed, dtype=self.dtype, device=there)
         if "torch" in sys.modules:  # a phantom never imports it
             sys.modules["torch"].set_num_threads(self.threads)
         with contextlib.ExitStack() as refused:

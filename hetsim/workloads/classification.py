@@ -75,6 +75,10 @@ class Classification(FlatTask):
                 f"workload.model: a share of {batch.samples} samples is too small for it ({error}): raise batch_size"
             ) from None
 
+    def loss_at(self, at: torch.Tensor, batch: Batch) -> float:
+        self.flat.place(at, training=False)
+        return self._score(self._x_train, self._y_train, self.sequence.indices(batch))[0]
+
     def close(self) -> None:
         self._prefetch.close()
 

@@ -29,6 +29,8 @@ class Device(ABC):
     """As torch names it."""
     gpu: float = 0.0
     """A whole number for the GPU, the same in all processes that use it and no other's on any host; 0 if the device is none."""
+    num_sharing: int = 1
+    """How many ranks of this host have this device, and load their data at the same time."""
     autocast: str | None = None
     """The type in which a model's matrix products are computed, whatever the type of its weights; None: that of its weights."""
 
@@ -81,6 +83,10 @@ class Device(ABC):
 
     def pin(self, value: T) -> T:
         """The same tensor in memory of the CPU's from which it gets to the device more quickly."""
+        return value
+
+    def adopt(self, value: T) -> T:
+        """The same tensor, which another thread has made: its memory is not used again before what this thread queues with it is done."""
         return value
 
     def ahead(self) -> contextlib.AbstractContextManager[Any]:
@@ -173,7 +179,12 @@ class CUDA(Device):
 
     def has_room_for(self, nbytes: int) -> bool:
         free, _ = self._torch.cuda.mem_get_info(self._device)
-        return bool(nbytes <= SHARE_OF_FREE_MEMORY * free)
+        return bool(nbytes <= SHARE_OF_FREE_MEMORY * free / self.num_sharing)
+
+    def adopt(self, value: Any) -> Any:
+        if isinstance(value, self._torch.Tensor) and value.is_cuda:
+            value.record_stream(self._torch.cuda.current_stream(self._device))
+        return value
 
     def pin(self, value: Any) -> Any:
         return value.pin_memory()
@@ -196,14 +207,16 @@ class CUDA(Device):
             self._torch.cuda.manual_seed(number)
 
 
-def device(name: str, autocast: str | None = None) -> Device:
-    """The device of this name; cuda is the first one. ValueError with one sentence if this machine does not have it."""
+def device(name: str, autocast: str | None = None, *, num_sharing: int = 1) -> Device:
+    """The device of this name, for so many ranks; cuda is the first one. ValueError with one sentence if this machine does not have it."""
     if checks.device("device", name) == AUTO:
         name = "cuda" if num_cuda_devices() else "cpu"
     if name == "cpu":
         return CPU(autocast)
     check_present("device", name)
-    return CUDA(int(name.partition(":")[2] or 0), autocast)
+    found = CUDA(int(name.partition(":")[2] or 0), autocast)
+    found.num_sharing = num_sharing
+    return found
 
 
 def check_present(key: str, name: str) -> None:

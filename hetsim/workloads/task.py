@@ -125,6 +125,10 @@ class Task(ABC):
     def gradient(self, at: Vector, batch: Batch) -> tuple[Vector, float]:
         """Mean gradient and mean loss of the samples at these positions: the same on every rank."""
 
+    def loss_at(self, at: Vector, batch: Batch) -> float:
+        """The mean loss of these samples without what a model draws, as dropout does: on devices of all kinds the same but for rounding."""
+        return self.gradient(at, batch)[1]
+
     def pieces(self) -> Sequence[Piece] | None:
         """The pieces of a vector in the order in which a backward pass completes them, from its end to its beginning.
 

@@ -73,6 +73,10 @@ class OwnTask(FlatTask):
         with users_code(self.function, f"the gradient of {batch.samples} samples"):
             return self.flat.gradient(at, batch, lambda: self._mean_loss(data))
 
+    def loss_at(self, at: torch.Tensor, batch: Batch) -> float:
+        self.flat.place(at, training=False)
+        return self._means(self._train, self.sequence.indices(batch), {"loss": self.loss})["loss"]
+
     def _begin(self, batch: Batch) -> Callable[[], Any]:
         return self._train.begin(self.sequence.indices(batch), np.arange(batch.start, batch.stop), batch.pool)
 
