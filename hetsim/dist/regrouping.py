@@ -105,7 +105,7 @@ class RegroupingWorld(ProcessWorld):
         self._commits = deque([] if joins else [LastCommit(prepared.start, state.optimizer)], maxlen=KEPT_COMMITS)
         self._has_ended = False
         """Whether the last commit was the last of the run."""
-        self._record[REGROUP] = interval_recorder(recorders, REGROUP) or ignore
+        self.record[REGROUP] = interval_recorder(recorders, REGROUP) or ignore
 
     def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
         """As in the base; PeerLost for what other ranks take part in, if the membership has changed."""
@@ -176,7 +176,7 @@ class RegroupingWorld(ProcessWorld):
             self._answer_asks()
         end = self.pace.clock()
         self.membership.ledger.regrouped(self.began + found.last_entry, end)
-        self._record[REGROUP]((turn.at - self.began, end - self.began, self.rank, REGROUP, self.last.version, 0, 0, 0))
+        self.record[REGROUP]((turn.at - self.began, end - self.began, self.rank, REGROUP, self.last.version, 0, 0, 0))
         if found.ended:  # the leader that is lost had made the last version
             raise RunOver
         return fx.Regrouped(frozenset(range(experiment.num_workers)) - set(workers), self.last), end
@@ -193,6 +193,6 @@ class RegroupingWorld(ProcessWorld):
         if self.mailbox is not None:
             self.mailbox.abandon(fx.PeerLost(MEMBERSHIP_CHANGED))
         if isinstance(self.transport, Group):
-            self._second.shutdown()  # what is under way there raises PeerLost, which nobody waits for
-            self._second = self._second_thread()
+            self.second.shutdown()  # what is under way there raises PeerLost, which nobody waits for
+            self.second = self._second_thread()
             self.transport.close()

@@ -13,21 +13,20 @@ from hetsim.cluster.collectives import Collectives
 from hetsim.coordination.state import State
 from hetsim.dist.arrivals import Arrival
 from hetsim.dist.attempts import Attempts
-from hetsim.dist.bucket_sums import BucketSums
+from hetsim.dist.gradient_sums import summed
 from hetsim.dist.messages import Mailbox
 from hetsim.dist.pace import Pace
 from hetsim.dist.reduction import Reduction
 from hetsim.dist.saving import Saving
 from hetsim.dist.standstill import Waiting
 from hetsim.dist.transport import Transport
-from hetsim.runtime.buckets import one_after_another
 from hetsim.runtime.history import History
-from hetsim.runtime.nonfinite import NonfiniteGradients, is_finite
+from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
 from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Recorder, ignore, interval_recorder
 from hetsim.runtime.world import as_program_error, handlers, unsupported
-from hetsim.vector import Phantom, nbytes, piece, zeros_like
+from hetsim.vector import Phantom, nbytes
 
 MAIN, SECOND = 0, 1
 """The thread that runs the program, and the thread that runs the effects that the program starts."""
@@ -115,8 +114,8 @@ class ProcessWorld:
         self.service = None if is_worker else prepared.service_times(state)
         self.collectives = Collectives(experiment.cluster)
         kinds = (GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER)
-        self._record = {kind: interval_recorder(recorders, kind) or ignore for kind in kinds}
-        self._second = self._second_thread()
+        self.record = {kind: interval_recorder(recorders, kind) or ignore for kind in kinds}
+        self.second = self._second_thread()
         self._answers: list[Any] = []
         """Of started effects, which what is queued on the device may still read."""
         self._asked: list[fx.Effect[Any] | None] = [None, None]
@@ -144,7 +143,7 @@ class ProcessWorld:
         """Run the program to its end, from the run's beginning or from now; an error of the world is thrown into it. Returns its result."""
         at = self.pace.clock() if now else self.began + self.prepared.checkpoint.began
         if self.ended:
-            self.ended, self._second = False, self._second_thread()
+            self.ended, self.second = False, self._second_thread()
         resume: Callable[[Any], fx.Effect[Any]] = program.send
         answer: Any = None
         try:
@@ -165,7 +164,7 @@ class ProcessWorld:
                     resume, answer = program.throw, error
         finally:
             program.close()
-            self._second.shutdown(wait=False, cancel_futures=True)
+            self.second.shutdown(wait=False, cancel_futures=True)
 
     def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
         """Answer an effect when the answer is due. Returns also that moment."""
@@ -192,7 +191,7 @@ class ProcessWorld:
             gradient = self.nonfinite.checked(gradient, rank=self.rank, version=effect.version, batch=effect.batch)
         self.task.device.synchronise()
         end = self.pace.due("gradient", at, described)
-        self._record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
+        self.record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
         return fx.Computed(gradient, loss, samples, end - at), end
 
     def attempt(self, state: RankState, effect: fx.Attempt, turn: Turn) -> Answered:
@@ -207,7 +206,7 @@ class ProcessWorld:
             computed = replace(computed, gradient=checked)
         samples = 0 if computed is None else computed.samples
         if samples or end > at:
-            self._record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
+            self.record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
         return computed, end
 
     def update(self, state: RankState, effect: fx.Update, turn: Turn) -> Answered:
@@ -234,7 +233,7 @@ class ProcessWorld:
 
     def _updated(self, seconds: float, version: int, turn: Turn) -> float:
         end = self.pace.due("update", turn.at, seconds)
-        self._record[UPDATE]((turn.at - self.began, end - self.began, self.rank, UPDATE, version, 0, 0, 0))
+        self.record[UPDATE]((turn.at - self.began, end - self.began, self.rank, UPDATE, version, 0, 0, 0))
         return end
 
     def send(self, state: RankState, effect: fx.Send, turn: Turn) -> Answered:
@@ -258,7 +257,7 @@ class ProcessWorld:
     def _received(self, message: Arrival, turn: Turn) -> Answered:
         start, end = message.sent_at - self.began, message.due_at - self.began
         version = message.header.get("version", 0)
-        self._record[MESSAGE]((start, end, message.source, MESSAGE, version, 0, 0, nbytes(message.payload)))
+        self.record[MESSAGE]((start, end, message.source, MESSAGE, version, 0, 0, nbytes(message.payload)))
         message.payload = self.task.device.place(message.payload)
         return message, max(turn.at, message.due_at)
 
@@ -274,49 +273,10 @@ class ProcessWorld:
         return value if isinstance(value, Phantom) else total, end
 
     def gradient_sum(self, state: RankState, effect: fx.GradientSum, turn: Turn) -> Answered:
-        """As `gradient`; a second thread adds up each bucket once it is there. Held as described, by when which rank had which bucket."""
-        assert self.times is not None
+        """As `gradient`; a second thread adds up each bucket once it is there. Held as described, by when which rank has which bucket."""
         self._num_collectives[turn.thread] += 1
-        at, batch, version = turn.at, effect.batch, effect.version
-        state.version = version
-        described = self.times.seconds(batch.samples, at - self.began) if batch else 0.0
-        buckets = self.prepared.buckets(effect.bucket_bytes)
-        sums = BucketSums(self._second, self.reduction.bucket, self.task.device, self.pace.clock)
-        if batch:
-            total, loss = self.task.terms(effect.at, batch, effect.factor(), buckets, sums.begin)
-        else:
-            total, loss = zeros_like(effect.at), 0.0
-            for k, bucket in enumerate(buckets):
-                sums.begin(k, piece(total, bucket.start, bucket.stop))
-        self.task.device.synchronise()
-        end = at
-        if batch:
-            end = self.pace.due("gradient", at, described)
-            self._record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, version, batch.samples, 0, 0))
-        intervals = sums.wait()
-        total = self._finite_sum(total, effect)
-        sizes = [(bucket.stop - bucket.start) * total.itemsize for bucket in buckets]
-        over = self.pace.clock()
-        if self.pace.pad:
-            ready = [at + bucket.ready * (end - at) for bucket in buckets]
-            ranks = turn.transport.gather_numbers(*ready)
-            seconds = list(map(self.collectives.all_reduce_seconds, sizes))
-            planned = list(one_after_another(map(max, zip(*ranks, strict=True)), seconds))
-            over = self.pace.due("all_reduce", planned[-1][0], seconds[-1])
-            intervals = [(since, until) for since, (_, until) in zip(ready, planned, strict=True)]
-        for (since, until), size in zip(intervals, sizes, strict=True):
-            self._record[ALL_REDUCE]((since - self.began, until - self.began, self.rank, ALL_REDUCE, turn.version, 0, 0, size))
-        return fx.Computed(total, loss, batch.samples, end - at), over
-
-    def _finite_sum(self, total: Any, effect: fx.GradientSum) -> Any:
-        """The sum of all ranks' terms. If it is not finite, on all ranks alike, the sum of those that are, for which they compute again."""
-        if self.nonfinite is None or isinstance(total, Phantom) or is_finite(total):
-            return total
-        term = zeros_like(total)
-        if effect.batch:
-            gradient, _ = self.task.gradient(effect.at, effect.batch)
-            term = effect.factor() * self.nonfinite.checked(gradient, rank=self.rank, version=effect.version, batch=effect.batch)
-        return self.reduction.main(term)
+        state.version = effect.version
+        return summed(self, effect, turn)
 
     def gather(self, state: RankState, effect: fx.Gather, turn: Turn) -> Answered:
         """Really gathered; held from the last entry on."""
@@ -329,7 +289,7 @@ class ProcessWorld:
 
     def _held(self, kind: str, row_kind: int, turn: Turn, last: float, seconds: float, size: int) -> float:
         end = self.pace.due(kind, last, seconds)
-        self._record[row_kind]((turn.at - self.began, end - self.began, self.rank, row_kind, turn.version, 0, 0, size))
+        self.record[row_kind]((turn.at - self.began, end - self.began, self.rank, row_kind, turn.version, 0, 0, size))
         return end
 
     def start(self, state: RankState, effect: fx.Start[Any], turn: Turn) -> Answered:
@@ -337,7 +297,7 @@ class ProcessWorld:
         self.task.device.synchronise()  # the second thread's queue does not wait for this one's
         self._answers.clear()
         started = Turn(turn.at, self.transport.background, turn.version, SECOND)
-        return Started(self._second.submit(self._answer_started, effect.effect, started)), turn.at
+        return Started(self.second.submit(self._answer_started, effect.effect, started)), turn.at
 
     def _answer_started(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
         answered = self.answer_effect(effect, turn)
