@@ -23,10 +23,26 @@ from hetsim.shipped import configs
 WORKLOADS = ("hetsim.workloads.classification", "hetsim.workloads.quadratic_task", "hetsim.workloads.own.task")
 launch.PRELOAD += ["pytest", "hydra", "sklearn.datasets", "torch._dynamo", "hetsim.sim", *WORKLOADS]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+gc.collect()  # a dataclass with slots leaves a class of the same name behind, which is a subclass until it is collected
 gc.set_threshold(50_000)  # all of torch and thousands of tests are there to be looked at, and a config alone allocates as many objects
 settings.register_profile("hetsim", derandomize=True, database=None, deadline=None)
 settings.register_profile("long", max_examples=2000, derandomize=False, database=None, deadline=None, print_blob=True)
 settings.load_profile("hetsim")
+
+FIRST = (
+    *("dist/test_processes.py", "test_docs.py", "owned/test_owned_data.py", "security/test_targets.py", "losses/test_losses.py"),
+    *("test_every_method.py", "dist/test_hosts.py", "losses/test_saved_losses.py", "security/test_folders.py", "fuzz/test_fuzz.py"),
+    *("advise/test_advise.py", "calibration/test_calibrate.py", "checkpoints/test_signals.py", "dist/test_killed_processes.py"),
+)
+"""The files that take longest: none of them is to begin when the other test processes are about to end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In the order of `FIRST`, and then of their names."""
+    folder = Path(__file__).parent
+    places = {folder / name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
 
 _load = OmegaConf.load
 _read: dict[tuple[str, int], bytes] = {}
