@@ -51,7 +51,7 @@ _shipped = f"{configs()}{os.sep}"
 
 def _load_once(file: Any) -> Any:
     """A shipped file of conf/ as it was read before, unless it has changed: Hydra reads twenty of them for each config."""
-    name = str(getattr(file, "name", ""))
+    name = str(file) if isinstance(file, Path) else str(getattr(file, "name", ""))
     if not name.startswith(_shipped):
         return _load(file)
     key = name, Path(name).stat().st_mtime_ns
