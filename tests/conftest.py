@@ -1,24 +1,73 @@
 """Property tests try the same examples every time, and others every time with --hypothesis-profile=long; no test is timed.
 
-Torch takes one thread: the worlds are small. The processes of all runs of a test process are forked from one, which imports what any of
-them needs.
+Torch takes one thread: the worlds are small. What is shipped in conf/ is parsed once. The processes of all runs of a test process are
+forked from one, which imports what any of them needs.
 """
 
+import gc
 import logging
 import os
+import pickle
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import running
 from hypothesis import settings
+from omegaconf import OmegaConf
 
 from hetsim.dist import launch
+from hetsim.shipped import configs
 
 WORKLOADS = ("hetsim.workloads.classification", "hetsim.workloads.quadratic_task", "hetsim.workloads.own.task")
 launch.PRELOAD += ["pytest", "hydra", "sklearn.datasets", "torch._dynamo", "hetsim.sim", *WORKLOADS]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+gc.collect()  # a dataclass with slots leaves a class of the same name behind, which is a subclass until it is collected
+gc.set_threshold(50_000)  # all of torch and thousands of tests are there to be looked at, and a config alone allocates as many objects
 settings.register_profile("hetsim", derandomize=True, database=None, deadline=None)
 settings.register_profile("long", max_examples=2000, derandomize=False, database=None, deadline=None, print_blob=True)
 settings.load_profile("hetsim")
+
+FIRST = (
+    *("dist/test_processes.py", "test_docs.py", "owned/test_owned_data.py", "security/test_targets.py", "losses/test_losses.py"),
+    *("test_every_method.py", "dist/test_hosts.py", "losses/test_saved_losses.py", "security/test_folders.py", "fuzz/test_fuzz.py"),
+    *("advise/test_advise.py", "calibration/test_calibrate.py", "checkpoints/test_signals.py", "dist/test_killed_processes.py"),
+)
+"""The files that take longest: none of them is to begin when the other test processes are about to end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In the order of `FIRST`, and then of their names."""
+    folder = Path(__file__).parent
+    places = {folder / name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+_load = OmegaConf.load
+_read: dict[tuple[str, int], bytes] = {}
+_shipped = f"{configs()}{os.sep}"
+
+
+def _load_once(file: Any) -> Any:
+    """A shipped file of conf/ as it was read before, unless it has changed: Hydra reads twenty of them for each config."""
+    name = str(file) if isinstance(file, Path) else str(getattr(file, "name", ""))
+    if not name.startswith(_shipped):
+        return _load(file)
+    key = name, Path(name).stat().st_mtime_ns
+    if key not in _read:
+        _read[key] = pickle.dumps(_load(file))
+    return pickle.loads(_read[key])
+
+
+OmegaConf.load = staticmethod(_load_once)  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def _no_command_is_left() -> Iterator[None]:
+    """Of a test that failed, either: a run of a thousand epochs would take the processors from all tests after it."""
+    yield
+    running.end_all()
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,11 +16,24 @@ STARTED = 19
 """The field of when a process was started, after that of its command."""
 LONG = ("-m", "hetsim", "backend=dist", "workload=quadratic", "budget.epochs=1000", "pictures=false", "trace=none")
 
+_commands: list[subprocess.Popen[str]] = []
+
 
 def hetsim(*arguments: str, folder: Path) -> subprocess.Popen[str]:
     """The command, in a process group of its own."""
     command = [sys.executable, *arguments, f"hydra.run.dir={folder}"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    _commands.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True))
+    return _commands[-1]
+
+
+def end_all() -> None:
+    """Kill what is left of the commands that were started."""
+    while _commands:
+        command = _commands.pop()
+        for pid in family(command.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        command.communicate()
 
 
 def family(parent: int) -> dict[int, str]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from hetsim.cli.build import build_experiment
 from hetsim.coordination.state import State
@@ -60,10 +60,37 @@ def method(coordination: str, allocation: str, *choices: str, **keys: Any) -> Ex
 
 
 @cache
-def composed(*choices: str) -> DictConfig:
+def by_hydra(*choices: str) -> DictConfig:
     """The config that Hydra composes from these overrides."""
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         return compose("config", overrides=list(choices))
+
+
+@cache
+def composed(*choices: str) -> DictConfig:
+    """The same config (`test_worlds.py`).
+
+    Hydra takes a tenth of a second for each new set of choices, and the tests have thousands. A choice from any group but `method` and
+    `experiment` is a file with one entry of the config, which is put into the config of the method.
+    """
+    entries = [word for word in choices if is_entry(word)]
+    groups = [word.partition("=")[0] for word in entries]
+    others = [word for word in choices if word not in entries]
+    reach_into = ("experiment=", "method=halos", *(mark + group for group in groups for mark in ("", "+", "++", "~")))
+    if len(choices) == 1 or len({*groups}) < len(groups) or any(word.startswith(reach_into) for word in others):
+        return by_hydra(*choices)
+    config = by_hydra(*others).copy()
+    with open_dict(config):
+        for group, word in zip(groups, entries, strict=True):
+            config[group] = OmegaConf.load(configs() / group / f"{word.partition('=')[2]}.yaml")
+    return config
+
+
+@cache
+def is_entry(word: str) -> bool:
+    """Whether it chooses a file of a group other than `method` and `experiment`."""
+    group, _, name = word.partition("=")
+    return group not in ("method", "experiment") and group.isidentifier() and (configs() / group / f"{name}.yaml").is_file()
 
 
 def experiment(*choices: str, cluster: dict[str, Any] | None = None, budget: dict[str, Any] | None = None, **keys: Any) -> Experiment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from hetsim.coordination.local_steps import LocalSteps
 from hetsim.errors import RunStopped
 from hetsim.runtime.checkpointing import Due
 from hetsim.runtime.experiment import Experiment
+from hetsim.shipped import configs
 
 SAVED: dict[str, Any] = {"checkpoint": {"every_updates": 4}, "trace": "full"}
 HALF, WHOLE = {"updates": 7}, {"updates": 15}
@@ -39,8 +41,16 @@ def is_synchronous(name: str) -> bool:
     return isinstance(coordination, SynchronousAllReduce | LocalSteps) and not isinstance(coordination, DelayedAllReduce)
 
 
-SYNCHRONOUS = [name for name in METHODS if is_synchronous(name)]
+CHOICES = re.compile(r"coordination: (all_reduce|local_steps|streaming_steps)$", re.MULTILINE)
+SYNCHRONOUS = [name for name in METHODS if CHOICES.search((configs() / "method" / f"{name}.yaml").read_text(encoding="utf-8"))]
+"""By their files: every test process would take seconds to compose all methods before its first test."""
 OTHERS = [name for name in METHODS if name not in SYNCHRONOUS]
+
+
+@pytest.mark.slow
+def test_the_methods_without_a_server_are_found() -> None:
+    """By what they are made of."""
+    assert [name for name in METHODS if is_synchronous(name)] == SYNCHRONOUS
 
 
 def curve(folder: Path) -> list[dict[str, str]]:

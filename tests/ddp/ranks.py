@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import multiprocessing
@@ -98,11 +99,15 @@ def _scripts(rank: int, size: int, runs: Sequence[tuple[str, list[str], dict[str
     said = []
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1")
     os.environ["TORCHELASTIC_RUN_ID"] = "tests"
+    at_exit: list[Callable[[], Any]] = []
+    atexit.register = lambda function: at_exit.append(function) or function  # type: ignore[assignment, func-returns-value]
     for (path, arguments, known), port in zip(runs, ports, strict=True):
         os.environ.update(known, MASTER_PORT=str(port))
         sys.argv = [path, *arguments]
         with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
             runpy.run_path(path, run_name="__main__")
+        while at_exit:
+            at_exit.pop()()
         said.append(printed.getvalue())
         for name in known:
             del os.environ[name]

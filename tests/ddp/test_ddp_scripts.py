@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -164,17 +165,32 @@ def test_the_check_finds_wrong_gradients_wrong(checked: dict[str, Path]) -> None
     assert "dropout" in said
 
 
-@pytest.mark.slow
-def test_the_command_finds_gradients_right_that_are_computed_in_16_bits(tmp_path: Path) -> None:
-    """By torchrun, of a script that makes one step, under autocast, with bounds that hold a share of the batch and not all of it."""
-    (tmp_path / "script.py").write_text(ROUNDED, encoding="utf-8")
-    typed = [sys.executable, "-m", "hetsim.cli.ddp_check", "--processes", "2", "script.py"]
-    done = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+def forked(command: Sequence[str], *, env: dict[str, str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+    """What torchrun would do with this command, in processes that are forked instead of started."""
+    assert command[:4] == [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    processes = int(command[4].removeprefix("--nproc-per-node="))
+    run_scripts(processes, [(Path(command[5]), command[6:], {VARIABLE: env[VARIABLE]})])
+    return subprocess.CompletedProcess(command, 0, b"", b"")
 
-    assert done.returncode == 0, done.stderr
-    assert "2 processes with 40, 20 samples, and one with all 60; 4 parameters:" in done.stdout
-    assert "a rounding is 0.0078" in done.stdout
-    assert done.stdout.endswith("the gradients are right\n")
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [forked, pytest.param(subprocess.run, marks=pytest.mark.long)], ids=["forked", "torchrun"])
+def test_the_command_finds_gradients_right_that_are_computed_in_16_bits(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a script that makes one step, under autocast, with bounds that hold a share of the batch and not all of it."""
+    (tmp_path / "script.py").write_text(ROUNDED, encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["hetsim-ddp-check", "--processes", "2", str(tmp_path / "script.py")])
+    monkeypatch.setattr(ddp_check.subprocess, "run", run)
+
+    with pytest.raises(SystemExit) as ended:
+        ddp_check.main()
+
+    said = capsys.readouterr()
+    assert ended.value.code == 0, said.err
+    assert "2 processes with 40, 20 samples, and one with all 60; 4 parameters:" in said.out
+    assert "a rounding is 0.0078" in said.out
+    assert said.out.endswith("the gradients are right\n")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,18 +20,25 @@ SEED = 0
 SHORT, LONG = 40, 10_000
 
 
-def figures(numbers: range, *, processes: int) -> Figures:
-    """The figures of these configs."""
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """One for all tests: it takes seconds to begin."""
+    with Server() as server:
+        yield server
+
+
+def figures(ran: Iterable[Ran]) -> Figures:
+    """The figures of these runs."""
     found = Figures(SEED)
-    for ran in run_all(SEED, numbers, processes=processes):
-        found.add(ran)
+    for each in ran:
+        found.add(each)
     return found
 
 
 @pytest.mark.slow
-def test_forty_configs_break_no_law() -> None:
+def test_forty_configs_break_no_law(server: Server) -> None:
     """The same ones every time."""
-    found = figures(range(SHORT), processes=1)
+    found = figures(server.run(drawn_config(SEED, number)) for number in range(SHORT))
 
     assert not found.found, found.text()
 
@@ -38,7 +46,7 @@ def test_forty_configs_break_no_law() -> None:
 @pytest.mark.long
 def test_ten_thousand_configs_break_no_law() -> None:
     """The forty are among them."""
-    found = figures(range(LONG), processes=2)
+    found = figures(run_all(SEED, range(LONG), processes=2))
 
     print(found.text())
     assert not found.found, found.text()
@@ -124,13 +132,13 @@ def test_a_refusal_and_a_sweep_with_an_error_file_break_no_law(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_run_begins_in_the_state_in_which_the_others_began() -> None:
+def test_a_run_begins_in_the_state_in_which_the_others_began(server: Server) -> None:
     """What a run does to its process does not reach the next, whether it was refused or not."""
     quiet = Config(0, ("workload=phantom", "budget.epochs=null", "budget.updates=1", "pictures=false", "hydra.run.dir=run"))
-    with Server() as server:
-        first = server.run(quiet)
-        refused = server.run(replace(quiet, words=(*quiet.words, "nothing=1")))
-        second = server.run(quiet)
+
+    first = server.run(quiet)
+    refused = server.run(replace(quiet, words=(*quiet.words, "nothing=1")))
+    second = server.run(quiet)
 
     assert (first.status, first.stdout, first.found) == (second.status, second.stdout, second.found) == (0, first.stdout, [])
     assert (refused.status, refused.found) == (1, [])

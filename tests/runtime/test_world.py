@@ -33,7 +33,7 @@ def test_each_effect_has_the_method_of_its_name() -> None:
     assert {method_name(kind) for kind in effect_types()} == {name for name in vars(World) if not name.startswith("_") and name != "name"}
 
 
-@pytest.mark.parametrize("kind", list(effect_types()))
+@pytest.mark.parametrize("kind", {kind.__name__: kind for kind in effect_types()}.values())
 def test_a_world_without_the_method_of_an_effect_is_refused(kind: type[fx.Effect[Any]]) -> None:
     """Before anything is run, with the method's name and the world's."""
     world = whole()
