@@ -124,14 +124,13 @@ def test_another_service_at_the_port_is_one_sentence(answer: str, monkeypatch: p
     monkeypatch.setattr(hosts, "RENDEZVOUS_TIMEOUT", timedelta(seconds=0.3))
     other = socket.create_server(("127.0.0.1", 0))
     port = other.getsockname()[1]
-    if answer == "silence":
-        end = Timer(5, other.close)  # whoever waits for longer than the limit is let go
-    else:
-        end = Timer(0, lambda: [other.accept()[0].close() for _ in range(2)])
+    ends = {"silence": Timer(5, other.close), "a closed connection": Timer(0, lambda: [other.accept()[0].close() for _ in range(2)])}
+    end = ends[answer]  # whoever waits for longer than the limit is let go
     end.daemon = True
     end.start()
 
-    with other, pytest.raises(hosts.RunFailed, match=rf"^what answers at --master 127\.0\.0\.1:{port} is not hetsim-launch --node-rank 0: "):
+    sentence = rf"^what answers at --master 127\.0\.0\.1:{port} is not hetsim-launch --node-rank 0: "
+    with other, pytest.raises(hosts.RunFailed, match=sentence):
         open_store(call(node=1, port=port))
 
     end.cancel()
