@@ -24,7 +24,7 @@ from hetsim.cli.outcomes import Outcome
 from hetsim.cli.plugins import RECORD
 from hetsim.cli.resumed import with_resumed
 from hetsim.cli.start import start
-from hetsim.dist.launched import first_rank
+from hetsim.dist.launched import check_alone, first_rank
 from hetsim.errors import RunFailed
 from hetsim.memory import out_of_memory
 from hetsim.results.describe import describe, one_line
@@ -36,6 +36,8 @@ failures: list[BaseException] = []
 """Why the single run of this command failed; it has been reported. Hydra hands no return value of a single run to `main`."""
 
 
+SIMULATOR = "hetsim.sim.Simulator"
+"""The `_target_` of backend=sim."""
 ALREADY = "is there already"
 
 
@@ -57,6 +59,7 @@ def _single_run(config: DictConfig, folder: Path) -> None:
         config = with_resumed(config, typed_words())
         if folder.is_symlink():
             raise ValueError(f"{folder} is a link, and would be written through: set hydra.run.dir to another folder")
+        _check_launched(config)
         summary = start(config, folder, typed_words(), only_run_in)
     except USERS as error:
         if verbose(sys.argv):
@@ -93,6 +96,7 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
         print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
         return Outcome(name, typed, failure=reason)
     try:
+        _check_launched(config)
         with folder_lock(folder) if first_rank() else contextlib.nullcontext():  # a launcher's ranks share the folder
             summary = finished_summary(folder, identity(*entries_of(config)))
             already = summary is not None
@@ -114,6 +118,12 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
         for warning in () if already else summary["warnings"]:
             print(f"hetsim: warning: {name}: {warning}", file=sys.stderr, flush=True)
     return Outcome(name, typed, already)
+
+
+def _check_launched(config: DictConfig) -> None:
+    """ValueError with one sentence if this is one of several processes that would simulate the same run."""
+    if OmegaConf.select(config, "backend._target_") == SIMULATOR:
+        check_alone()
 
 
 def finished_outcome(folder: Path, typed: Sequence[str], identity: str, sweep: DictConfig) -> Outcome | None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any, NamedTuple, Protocol
 
@@ -94,7 +95,29 @@ def open_store(call: Call) -> tuple[Any, int]:
         lambda: _answers(call.address, call.port),
         f"hetsim-launch --node-rank 0 does not answer at {call.address}:{call.port}: start it on the host that has this address",
     )
-    return dist.TCPStore(call.address, call.port, is_master=False, timeout=RENDEZVOUS_TIMEOUT), call.port  # type: ignore[attr-defined]
+    return _connected(call), call.port
+
+
+def _connected(call: Call) -> Any:
+    """A client of the launchers' store. It is made in a thread: torch waits without end for a service that accepts and stays silent."""
+    answer: SimpleQueue[Any] = SimpleQueue()
+
+    def connect() -> None:
+        try:
+            answer.put(dist.TCPStore(call.address, call.port, is_master=False, timeout=RENDEZVOUS_TIMEOUT))  # type: ignore[attr-defined]
+        except dist.DistError:
+            answer.put(None)
+
+    Thread(target=connect, daemon=True).start()
+    other = (
+        f"what answers at --master {call.address}:{call.port} is not hetsim-launch --node-rank 0: "
+        "give the address of its host, and a port there that no other program has"
+    )
+    wait_until(lambda: not answer.empty(), other)
+    store = answer.get()
+    if store is None:
+        raise RunFailed(other)
+    return store
 
 
 def listen(address: str, port: int) -> socket.socket:

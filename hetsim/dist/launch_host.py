@@ -20,6 +20,7 @@ from hetsim.dist.host_losses import HostLosses, Started
 from hetsim.dist.hosts import POLL_SECONDS, Call, Failure, Hosts, agree, open_store
 from hetsim.dist.launched import GOES_ON, WATCH
 from hetsim.dist.orphan import remove_of_killed
+from hetsim.dist.quota import remove_leftovers
 from hetsim.dist.stopping import ENDED, LauncherStop
 from hetsim.dist.supervision import GRACE_SECONDS
 from hetsim.errors import RunFailed, RunStopped
@@ -110,6 +111,8 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
         end([each.process for each in processes])
         for each in processes:
             remove_of_killed(each.reason)
+        with contextlib.suppress(OSError):  # there are no cgroups here, so no process had one
+            remove_leftovers()
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:

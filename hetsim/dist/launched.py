@@ -56,22 +56,21 @@ def launched(variables: Mapping[str, str] = os.environ) -> Launched | None:
     """What these environment variables say; None if no launcher started this process. ValueError with one sentence if they do not fit."""
     if not is_launched(variables):
         return None
-    if "RANK" in variables and "WORLD_SIZE" in variables:
-        by, rank, size, local = _by(variables), "RANK", "WORLD_SIZE", variables.get("LOCAL_WORLD_SIZE")
-    else:
-        by, rank, size, local = "SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", _slurms_local_size(variables)
+    by, rank, size = _names(variables)
+    local_rank, local_size = ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE") if by == "SLURM" else ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
     found = Launched(
         by=by,
         rank=_whole(variables, rank),
         size=_whole(variables, size, at_least=1),
-        local_size=_or_none(local),
-        local_rank=_or_none(variables.get("SLURM_LOCALID" if by == "SLURM" else "LOCAL_RANK")),
+        local_size=_slurms_local_size(variables) if by == "SLURM" else _whole_or_none(variables, local_size, at_least=1),
+        local_rank=_whole_or_none(variables, local_rank),
         address=variables.get("MASTER_ADDR") or _slurms_first_host(variables, by),
         port=_slurms_port(variables) if by == "SLURM" and "MASTER_PORT" not in variables else _whole(variables, "MASTER_PORT", at_least=1),
         goes_on=WATCH in variables and variables.get(GOES_ON) == "1",
     )
     if found.rank >= found.size:
         raise ValueError(f"{rank}={found.rank} does not fit {size}={found.size}: ranks count from 0 to {found.size - 1}")
+    _check_on_host(found, rank, local_rank, f"{local_size}={variables.get(local_size)}")
     if found.port > 65535:
         raise ValueError(f"MASTER_PORT must be at most 65535, not {found.port}")
     return found
@@ -79,17 +78,49 @@ def launched(variables: Mapping[str, str] = os.environ) -> Launched | None:
 
 def is_launched(variables: Mapping[str, str] = os.environ) -> bool:
     """Whether a launcher started this process, as one of those of a run."""
-    tasks = variables.get("SLURM_STEP_NUM_TASKS", "")
-    return ("RANK" in variables and "WORLD_SIZE" in variables) or ("SLURM_PROCID" in variables and tasks.isdecimal() and int(tasks) > 1)
+    return "RANK" in variables or "WORLD_SIZE" in variables or _is_task(variables)
 
 
 def first_rank(variables: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is the only one, or the first of those that a launcher started."""
-    return not is_launched(variables) or variables.get("RANK" if "RANK" in variables else "SLURM_PROCID") == "0"
+    return not is_launched(variables) or variables.get(_names(variables)[1]) == "0"
 
 
-def _or_none(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
+def check_alone(variables: Mapping[str, str] = os.environ) -> None:
+    """ValueError with one sentence if a launcher started several processes, of a run that is simulated: each would do the same."""
+    if not is_launched(variables):
+        return
+    by, rank, size = _names(variables)
+    _whole(variables, rank)
+    if (count := _whole(variables, size, at_least=1)) > 1:
+        raise ValueError(f"{by} started {count} processes, and each would simulate the same run: add backend=dist, or start one process")
+
+
+def _names(variables: Mapping[str, str]) -> tuple[str, str, str]:
+    """The name of the launcher that started this process, and of the variables that say its rank and the number of all."""
+    if _is_task(variables) and not ("RANK" in variables and "WORLD_SIZE" in variables):
+        return "SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"
+    return _by(variables), "RANK", "WORLD_SIZE"
+
+
+def _is_task(variables: Mapping[str, str]) -> bool:
+    """Whether this process is one of several tasks of a step of SLURM's."""
+    tasks = variables.get("SLURM_STEP_NUM_TASKS", "")
+    return "SLURM_PROCID" in variables and tasks.isdecimal() and int(tasks) > 1
+
+
+def _check_on_host(found: Launched, rank: str, local_rank: str, local_size: str) -> None:
+    """ValueError with one sentence if the process's number on its host, or their number there, does not fit the other numbers."""
+    number, count = found.local_rank, found.local_size
+    if count is not None and count > found.size:
+        raise ValueError(f"{local_size} does not fit the {found.size} processes of the run: a host has at most all of them")
+    if number is not None and number > found.rank:
+        raise ValueError(f"{local_rank}={number} does not fit {rank}={found.rank}: of the ranks on a host this is the number from 0")
+    if number is not None and count is not None and not found.rank - found.size + count <= number < count:
+        raise ValueError(
+            f"{local_rank}={number} does not fit {local_size} and {rank}={found.rank} of {found.size} processes: "
+            f"it counts the ranks of a host from 0 to {count - 1}, in their order"
+        )
 
 
 def _by(variables: Mapping[str, str]) -> str:
@@ -98,10 +129,16 @@ def _by(variables: Mapping[str, str]) -> str:
     return "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "the launcher"
 
 
+def _whole_or_none(variables: Mapping[str, str], name: str, *, at_least: int = 0) -> int | None:
+    return _whole(variables, name, at_least=at_least) if name in variables else None
+
+
 def _whole(variables: Mapping[str, str], name: str, *, at_least: int = 0) -> int:
     text = variables.get(name)
     if text is None:
-        raise ValueError(f"{name} is not set, but RANK and WORLD_SIZE are: let the launcher set it, or unset these for a run of its own")
+        raise ValueError(
+            f"{name} is not set, and a launcher's other variables are: let it set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or none"
+        )
     if not text.isdecimal() or int(text) < at_least:
         raise ValueError(f"{name} must be a whole number from {at_least} on, not {text!r}: correct it where the processes are started")
     return int(text)
@@ -124,13 +161,19 @@ def _slurms_port(variables: Mapping[str, str]) -> int:
     return PORTS[(7 * job + step) % len(PORTS)]
 
 
-def _slurms_local_size(variables: Mapping[str, str]) -> str | None:
-    """How many tasks of the step are on this host, of a list such as 2(x3),1."""
-    counts: list[str] = []
-    for part in variables.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+def _slurms_local_size(variables: Mapping[str, str]) -> int | None:
+    """How many tasks of the step are on this host, of a list such as 2(x3),1; None if it is not said."""
+    name, number = "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"
+    if name not in variables or number not in variables:
+        return None
+    counts: list[int] = []
+    for part in variables[name].split(","):
+        found = re.fullmatch(r"([1-9]\d*)(?:\(x([1-9]\d*)\))?", part, flags=re.ASCII)
         if found is None:
-            return None
-        counts += [found[1]] * int(found[2] or 1)
-    node = variables.get("SLURM_NODEID", "")
-    return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else None
+            raise ValueError(
+                f"{name} must be the numbers of tasks of the hosts, as in 2(x3),1, not {variables[name]!r}: correct or unset it"
+            )
+        counts += [int(found[1])] * int(found[2] or 1)
+    if (node := _whole(variables, number)) >= len(counts):
+        raise ValueError(f"{number}={node} does not fit {name}={variables[name]}, of {len(counts)} hosts: correct or unset it")
+    return counts[node]

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 from hetsim.dist.launched import WATCH
-from hetsim.dist.quota import Uncapped
+from hetsim.dist.quota import Uncapped, remove_own
 from hetsim.results.folder import abandon
 from hetsim.results.lock import only_run_in
 from hetsim.runtime.files import keep_names
@@ -46,7 +46,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def follow_launcher() -> None:
-    """If hetsim-launch started this process: end it when hetsim-launch lets go, or ends, with what it is `leading` at that moment."""
+    """If hetsim-launch started this process: end it when hetsim-launch lets go, or ends, with its cap and what it is `leading` then."""
     launcher, _, pipe = os.environ.get(WATCH, "").partition(":")
     if launcher == str(os.getppid()) and pipe.isdecimal():
         Thread(target=_leave_with_launcher, args=(int(pipe),), daemon=True).start()
@@ -70,6 +70,7 @@ def _leave_with_launcher(pipe: int) -> None:
     keep_names()
     for folder in _led:
         abandon(folder)
+    remove_own()
     os._exit(1)
 
 

@@ -143,6 +143,15 @@ def remove_leftovers(root: Path = Path("/")) -> None:
             cgroup.remove(group)
 
 
+def remove_own(root: Path = Path("/")) -> None:
+    """Lift the cap of this process, if it has one; in a thread that is not capped."""
+    with contextlib.suppress(OSError):
+        cgroup = own_cgroup(root)
+        group = cgroup.path / f"{PREFIX}{os.getpid()}"
+        cgroup.empty(group)
+        cgroup.remove(group)
+
+
 def _has_ended(root: Path, process: str) -> bool:
     """Whether it is gone, or waits only for its parent to take note of its end."""
     try:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from running import family, free_port, wait_for
 from threads import Board
 from worlds import exit_status
 
 from hetsim.cli import launch
-from hetsim.dist import hosts
-from hetsim.dist.hosts import Call, Failure, Hosts, agree
+from hetsim.dist import hosts, launch_host
+from hetsim.dist.hosts import Call, Failure, Hosts, agree, open_store
 
 TWO = "cluster.nodes=[{count: 2, seconds_per_sample: 1e-5, overhead_seconds: 0}]"
 SERVER = ("backend=dist", "method=asgd", "workload=quadratic", TWO, "pictures=false", "trace=full")
@@ -112,6 +116,40 @@ def test_who_is_not_called_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(hosts.RunFailed, match=r"^hetsim-launch --node-rank 1 was not called: call it on that host \(waited for 0 s\)"):
         agree(Counting(), call())
+
+
+@pytest.mark.parametrize("answer", ["silence", "a closed connection"])
+def test_another_service_at_the_port_is_one_sentence(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the limit, and Ctrl-C is heard meanwhile."""
+    monkeypatch.setattr(hosts, "RENDEZVOUS_TIMEOUT", timedelta(seconds=0.3))
+    other = socket.create_server(("127.0.0.1", 0))
+    port = other.getsockname()[1]
+    ends = {"silence": Timer(5, other.close), "a closed connection": Timer(0, lambda: [other.accept()[0].close() for _ in range(2)])}
+    end = ends[answer]  # whoever waits for longer than the limit is let go
+    end.daemon = True
+    end.start()
+
+    sentence = rf"^what answers at --master 127\.0\.0\.1:{port} is not hetsim-launch --node-rank 0: "
+    with other, pytest.raises(hosts.RunFailed, match=sentence):
+        open_store(call(node=1, port=port))
+
+    end.cancel()
+
+
+def test_a_store_that_breaks_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without torch's stack of C++."""
+
+    def broken(*_: object) -> None:
+        raise dist.DistBackendError("Broken pipe\nException raised from sendBytes at Utils.hpp:642")
+
+    monkeypatch.setattr(launch_host, "run_on_this_host", broken)
+    before = signal.getsignal(signal.SIGTERM)
+
+    assert exit_status(monkeypatch, "hetsim-launch", launch.main, "--master", "127.0.0.1:29500", "method=asgd") == 1
+
+    signal.signal(signal.SIGTERM, before)
+    sentence = "hetsim-launch --node-rank 0 at 127.0.0.1:29500 does not answer any more: call hetsim-launch again on all hosts"
+    assert capsys.readouterr().err == f"hetsim-launch: error: {sentence}\n"
 
 
 def test_every_host_knows_the_failure_nearest_to_the_cause() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 from running import free_port
+from worlds import exit_status
 
+from hetsim.cli.main import main
 from hetsim.dist import interface
 from hetsim.dist.interface import LOOPBACK, interface_to
-from hetsim.dist.launched import Launched, first_rank, is_launched, launched
+from hetsim.dist.launched import Launched, check_alone, first_rank, is_launched, launched
 
 PLAIN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 STEP = {
@@ -27,6 +30,11 @@ STEP = {
     "SLURM_NODEID": "1",
     "SLURM_STEP_NODELIST": "rack[2-3]node[07-09,12],other",
 }
+
+
+def without(variables: dict[str, str], name: str) -> dict[str, str]:
+    """These variables without one of them."""
+    return {key: value for key, value in variables.items() if key != name}
 
 
 def test_four_variables_are_enough() -> None:
@@ -78,15 +86,78 @@ def test_one_task_of_slurm_starts_processes_of_its_own(changes: dict[str, str | 
         ({**PLAIN, "RANK": "-1"}, "RANK must be a whole number from 0 on, not '-1'"),
         ({**PLAIN, "RANK": "4"}, "RANK=4 does not fit WORLD_SIZE=4: ranks count from 0 to 3"),
         ({**PLAIN, "MASTER_PORT": "65536"}, "MASTER_PORT must be at most 65535, not 65536"),
-        ({key: value for key, value in PLAIN.items() if key != "MASTER_ADDR"}, "RANK and WORLD_SIZE are set without MASTER_ADDR: set"),
-        ({key: value for key, value in PLAIN.items() if key != "MASTER_PORT"}, "MASTER_PORT is not set, but RANK and WORLD_SIZE are"),
-        ({key: value for key, value in STEP.items() if key != "SLURM_STEP_NODELIST"}, "SLURM_PROCID is set without SLURM_STEP_NODELIST"),
+        (without(PLAIN, "MASTER_ADDR"), "RANK and WORLD_SIZE are set without MASTER_ADDR: set"),
+        (without(PLAIN, "MASTER_PORT"), "MASTER_PORT is not set, and a launcher's other variables are"),
+        (without(PLAIN, "RANK"), "RANK is not set, and a launcher's other variables are: let it set RANK, WORLD_SIZE, MASTER_ADDR"),
+        ({"RANK": "0"}, "WORLD_SIZE is not set, and a launcher's other variables are"),
+        ({**PLAIN, "LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE must be a whole number from 1 on, not '0'"),
+        ({**PLAIN, "LOCAL_WORLD_SIZE": "9"}, "LOCAL_WORLD_SIZE=9 does not fit the 4 processes of the run"),
+        ({**PLAIN, "LOCAL_RANK": "x"}, "LOCAL_RANK must be a whole number from 0 on, not 'x'"),
+        ({**PLAIN, "RANK": "0", "LOCAL_RANK": "7", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK=7 does not fit RANK=0"),
+        (
+            {**PLAIN, "RANK": "3", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "2"},
+            "LOCAL_RANK=2 does not fit LOCAL_WORLD_SIZE=2 and RANK=3 of 4",
+        ),
+        (
+            {**PLAIN, "RANK": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"},
+            "LOCAL_RANK=0 does not fit LOCAL_WORLD_SIZE=2 and RANK=3 of 4",
+        ),
+        ({**STEP, "SLURM_PROCID": "0", "SLURM_LOCALID": "6"}, "SLURM_LOCALID=6 does not fit SLURM_PROCID=0"),
+        ({**STEP, "SLURM_LOCALID": "3"}, "SLURM_LOCALID=3 does not fit SLURM_STEP_TASKS_PER_NODE=2(x3),1 and SLURM_PROCID=3 of 7"),
+        ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(3)"}, "SLURM_STEP_TASKS_PER_NODE must be the numbers of tasks of the hosts"),
+        ({**STEP, "SLURM_NODEID": "4"}, "SLURM_NODEID=4 does not fit SLURM_STEP_TASKS_PER_NODE=2(x3),1, of 4 hosts"),
+        (without(STEP, "SLURM_STEP_NODELIST"), "SLURM_PROCID is set without SLURM_STEP_NODELIST"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(variables: dict[str, str], sentence: str) -> None:
     """Before any process waits for another."""
-    with pytest.raises(ValueError, match="^" + sentence):
+    with pytest.raises(ValueError, match="^" + re.escape(sentence)):
         launched(variables)
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        (PLAIN, "the launcher started 4 processes, and each would simulate the same run: add backend=dist, or start one process"),
+        (STEP, "SLURM started 7 processes, and each would simulate the same run: add backend=dist, or start one process"),
+        ({"RANK": "1"}, "WORLD_SIZE is not set, and a launcher's other variables are"),
+    ],
+)
+@pytest.mark.parametrize("sweep", [False, True], ids=["run", "sweep"])
+def test_several_processes_do_not_simulate_the_same_run(
+    variables: dict[str, str],
+    sentence: str,
+    sweep: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each would, in a folder of its own; in a sweep each run says so."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    where = ["-m", f"hydra.sweep.dir={tmp_path / 'run'}"] if sweep else [f"hydra.run.dir={tmp_path / 'run'}"]
+
+    assert exit_status(monkeypatch, "hetsim", main, *where, "workload=phantom", "budget.updates=3", "pictures=false") == 1
+
+    assert f"hetsim: error: {sentence}" in capsys.readouterr().err
+    assert not [*tmp_path.rglob("summary.json")]
+
+
+def test_one_process_may_simulate() -> None:
+    """Of a launcher, of SLURM's, or of nobody."""
+    check_alone({})
+    check_alone({"RANK": "0", "WORLD_SIZE": "1"})
+    check_alone({**STEP, "SLURM_STEP_NUM_TASKS": "1"})
+    check_alone(without(STEP, "SLURM_PROCID"))
+
+
+def test_a_step_whose_script_sets_some_of_the_variables_is_one_of_slurm() -> None:
+    """As scripts for torch do, which leave the rank to SLURM."""
+    found = launched({**STEP, "WORLD_SIZE": "7", "MASTER_ADDR": "10.0.0.7"})
+
+    assert found is not None
+    assert (found.by, found.rank, found.size, found.address) == ("SLURM", 3, 7, "10.0.0.7")
+    assert first_rank({**STEP, "WORLD_SIZE": "7", "SLURM_PROCID": "0"})
 
 
 def test_the_interface_is_the_one_that_reaches_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

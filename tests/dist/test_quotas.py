@@ -21,6 +21,9 @@ from worlds import cluster, experiment, node
 
 from hetsim.dist import Processes
 from hetsim.dist.cgroups import CpuCgroupV1, CpuCgroupV2, own_cgroup
+from hetsim.dist.hosts import Call
+from hetsim.dist.launch_host import started as started_by_launcher
+from hetsim.dist.launched import WATCH
 from hetsim.dist.quota import PREFIX, Capped, Uncapped, cap_of, check_quotas, quota_warnings, remove_leftovers
 from hetsim.dist.settings import Settings
 
@@ -255,6 +258,47 @@ def test_a_group_that_a_dead_process_left_is_removed_at_the_next_start() -> None
     assert refused() is None
 
     assert process.pid not in groups()
+
+
+FOLLOWS = """import sys, time
+from hetsim.dist.orphan import follow_launcher
+from hetsim.dist.quota import Capped
+follow_launcher()
+Capped(0.5).__enter__()
+print("capped", flush=True)
+time.sleep(60)"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("permitted")
+def test_a_process_that_hetsim_launch_lets_go_leaves_no_group() -> None:
+    """It lifts its cap itself, as nobody else does once hetsim-launch is killed."""
+    read, write = os.pipe()
+    variables = {**os.environ, WATCH: f"{os.getpid()}:{read}"}
+    with subprocess.Popen([sys.executable, "-c", FOLLOWS], env=variables, pass_fds=[read], stdout=subprocess.PIPE) as process:
+        os.close(read)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"capped\n"
+        assert process.pid in groups()
+
+        os.close(write)
+
+    assert process.returncode == 1
+    assert process.pid not in groups()
+
+
+@pytest.mark.usefixtures("permitted")
+def test_hetsim_launch_removes_the_groups_of_its_killed_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They could not do it."""
+    monkeypatch.setattr(sys, "executable", "true")
+    here = own_cgroup().path
+    call = Call(nodes=1, node=0, processes=1, address="127.0.0.1", port=0, words=(), version="1.0")
+
+    with started_by_launcher(call, 0, 1, 29500, tmp_path) as (only,):
+        killed = here / f"{PREFIX}{only.process.pid}"
+        killed.mkdir()
+
+    assert not killed.exists()
 
 
 @pytest.mark.slow
