@@ -7,6 +7,7 @@ import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from typing import Any
 
 import torch.distributed as dist
@@ -35,6 +36,17 @@ class Part:
     pace: Pace
 
 
+def forking(*imports: str) -> Any:
+    """The context of multiprocessing whose processes are forked from one that has imported these modules, too.
+
+    It is started as a run starts it, with signals blocked: the runs of tests that come later fork their ranks from it.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*launch.PRELOAD, *imports])
+    launch._without_signals(forkserver.ensure_running)
+    return context
+
+
 def run_in_processes(experiment: Experiment, *, pad: bool = True, checkpoint: Checkpoint | None = None) -> list[Part]:
     """Every rank's part of a run, in rank order; the run resumes from the checkpoint, if given."""
     return run_all_in_processes([experiment], pad=pad, checkpoint=checkpoint)[0]
@@ -46,8 +58,7 @@ def run_all_in_processes(
     """The parts of several runs, one after another in the same processes; a rank that a run does not have waits for the next."""
     num_ranks = max(experiment.num_ranks for experiment in experiments)
     listening = launch.listen(None)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*launch.PRELOAD, *experiments[0].imports])
+    context = forking(*experiments[0].imports)
     pipes = [context.Pipe(duplex=False) for _ in range(num_ranks)]
     processes = []
     for rank, (_, sender) in enumerate(pipes):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
-import multiprocessing
 import os
 import runpy
 import socket
@@ -19,8 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
-from hetsim.dist import launch
+from processes import forking
 
 SECONDS = 240
 """How long all of it may take."""
@@ -31,8 +29,7 @@ def world(size: int, function: Callable[..., Any], *arguments: Any, joined: bool
 
     Without `joined`, there is no process group yet, and it is `function(rank, size, *arguments)`.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*launch.PRELOAD, "torch.nn.parallel", "hetsim.ddp"])
+    context = forking("torch.nn.parallel", "hetsim.ddp")
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     processes = [

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from threading import Event, Thread
 from typing import Any, ClassVar
 from weakref import ReferenceType, ref
@@ -16,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from elsewhere import Elsewhere
+from processes import forking
 from running import wait_for
 from threads import run_in_threads
 from worlds import cluster, experiment, node, simulate
@@ -320,8 +320,7 @@ def hang(rank: int, listening: Any, port: int, sender: Any) -> None:
 def test_no_rank_waits_in_nccl_for_one_that_was_killed() -> None:
     """The next rank notices it by gloo and ends, and so do the others one after another, whoever started them."""
     listening = launch.listen(None)
-    context = get_context("forkserver")
-    context.set_forkserver_preload(launch.PRELOAD)
+    context = forking()
     pipes = [context.Pipe(duplex=False) for _ in range(3)]
     port = listening.getsockname()[1]
     processes = [context.Process(target=hang, args=(rank, listening, port, sender), daemon=True) for rank, (_, sender) in enumerate(pipes)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from processes import forking
 from threads import run_in_threads
 from worlds import cluster, experiment, node, simulate
 
@@ -67,8 +67,7 @@ def test_all_ranks_have_the_same_bits(num_ranks: int) -> None:
     Two sums of N numbers in two orders differ by at most (N − 1) ε Σ |x|.
     """
     listening = launch.listen(None)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(launch.PRELOAD)
+    context = forking()
     pipes = [context.Pipe(duplex=False) for _ in range(num_ranks)]
     port = listening.getsockname()[1]
     processes = [
