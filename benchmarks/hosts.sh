@@ -50,7 +50,7 @@ trap 'exit 143' TERM
 ip netns add "$name-switch" 2> "$folder/reason" || { echo "hosts.sh: no network namespace can be made: $(cat "$folder/reason")" >&2; exit 3; }
 ip -n "$name-switch" link add switch type bridge
 ip -n "$name-switch" link set switch up
-shape=(root tbf rate "${mbit}mbit" burst 256kb latency 100ms)
+shape=(root tbf rate "${mbit}mbit" burst 32kb latency 100ms)  # what may pass at once after a pause: little of a vector
 for (( k = 0; k < hosts; k++ )); do
   ip netns add "$name-$k"
   ip -n "$name-$k" link set lo up
