@@ -170,6 +170,15 @@ def test_auto_is_a_gpu_for_real_where_there_is_one(backend: str, count: int, exp
         assert identity_of(without_added(found)) == identity_of(found)
 
 
+def test_a_node_whose_device_is_missing_is_named_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of several nodes has the key, and the nodes after it are counted on."""
+    monkeypatch.setattr(devices, "num_cuda_devices", lambda: 0)
+    made = experiment("method=ssgd", "workload=quadratic", cluster=cluster(node(1.0), node(1.0, device="cuda")))
+
+    with pytest.raises(ValueError, match=r"^node 1, in its row of cluster\.nodes: device=cuda: PyTorch finds .*: take device=cpu$"):
+        placement.check_devices(made)
+
+
 @pytest.mark.parametrize("where", ["device=cuda", "backend=dist device=cuda", "backend=dist cluster.server.device=cuda:7", "device=cuda:1"])
 @pytest.mark.skipif(devices.num_cuda_devices() > 1, reason="this machine has the devices")
 def test_a_device_that_is_not_there_is_refused(where: str):

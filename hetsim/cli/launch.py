@@ -65,16 +65,12 @@ def main() -> None:
 
 
 def _run(stop: LauncherStop, **call: Any) -> None:
-    from torch.distributed import DistError
-
-    from hetsim.dist.hosts import Call
+    from hetsim.dist.hosts import Call, needing_the_store
     from hetsim.dist.launch_host import run_on_this_host
 
-    try:
-        run_on_this_host(Call(**call, version=__version__), stop)
-    except DistError:  # its text is a stack of C++
-        first = f"hetsim-launch --node-rank 0 at {call['address']}:{call['port']}"
-        raise RunFailed(f"{first} does not answer any more: call hetsim-launch again on all hosts") from None
+    here = Call(**call, version=__version__)
+    with needing_the_store(here):
+        run_on_this_host(here, stop)
 
 
 def _place(text: str) -> tuple[str, int]:

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from hetsim.dist.rendezvous import RENDEZVOUS_TIMEOUT
+from hetsim.dist.torchrun import CAUSE
 from hetsim.errors import RunFailed
 
 POLL_SECONDS = 0.1
@@ -118,6 +119,16 @@ def _connected(call: Call) -> Any:
     if store is None:
         raise RunFailed(other)
     return store
+
+
+@contextlib.contextmanager
+def needing_the_store(call: Call) -> Iterator[None]:
+    """A block in which an error of the launchers' store is RunFailed with one sentence, in place of torch's stack of C++."""
+    try:
+        yield
+    except dist.DistError:
+        first = f"hetsim-launch --node-rank 0 at {call.address}:{call.port}"
+        raise RunFailed(f"{first} does not answer any more: call hetsim-launch again on all hosts") from None
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -253,12 +264,21 @@ class Hosts:
 
     @property
     def failure(self) -> Failure | None:
-        """The failure nearest to the cause of those that are known; of equal ones, that of the lowest node rank."""
+        """The failure nearest to the cause of those that are known; of equal ones, that of the lowest node rank.
+
+        What a process refuses names its host, unless all hosts refuse the same.
+        """
         if self.lost:
             master = f"{self._call.address}:{self._call.port}"
             self.outcomes.setdefault(0, Failure(2, f"hetsim-launch --node-rank 0 at {master} is gone: the run is lost"))
-        failures = [(failure, node) for node, failure in sorted(self.outcomes.items()) if failure is not None]
-        return min(failures, key=lambda each: (each[0].order, each[1]))[0] if failures else None
+        outcomes = dict(sorted(self.outcomes.items()))
+        failures = [(failure, node) for node, failure in outcomes.items() if failure is not None]
+        if not failures:
+            return None
+        failure, node = min(failures, key=lambda each: (each[0].order, each[1]))
+        if failure.order == CAUSE and list(outcomes.values()) != [failure] * self._call.nodes:  # it may say nothing of its place
+            return failure._replace(sentence=f"on node rank {node}: {failure.sentence}")
+        return failure
 
     @property
     def complete(self) -> bool:
@@ -281,6 +301,7 @@ class Hosts:
                 number += 1
                 self._exchange(number)
             self._exchange(number)
+            self._store.set(f"left/{self._call.node}", "")
         except dist.DistError:
             self._broken = True
 

@@ -54,5 +54,9 @@ def check_devices(experiment: Experiment) -> None:
         if rank < experiment.num_ranks:
             is_server = rank >= experiment.num_workers
             own = experiment.cluster.end(rank).device
-            key = "device" if own is None else "cluster.server.device" if is_server else f"the device of node {rank}"
-            check_present(key, experiment.device_of(rank))
+            try:
+                check_present("cluster.server.device" if own is not None and is_server else "device", experiment.device_of(rank))
+            except ValueError as error:
+                if own is None or is_server:
+                    raise
+                raise ValueError(f"node {rank}, in its row of cluster.nodes: {error}") from None

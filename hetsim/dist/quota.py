@@ -105,14 +105,15 @@ def cap_of(experiment: Experiment, settings: Settings, rank: int) -> Uncapped:
 
 
 def check_quotas(experiment: Experiment, root: Path = Path("/")) -> None:
-    """ValueError with one sentence if workers cannot be capped, which is tried. What dead runs have left is removed before."""
-    shares = [node.cpu_quota for node in experiment.cluster.nodes if node.cpu_quota is not None]
+    """ValueError with one sentence if no rank has a quota, or none can be capped, which is tried. Dead runs' groups are removed before."""
+    cluster = experiment.cluster
+    ends = [cluster.end(rank) for rank in range(experiment.num_ranks)]
+    shares = [end.cpu_quota for end in ends if end.cpu_quota is not None]
     if not shares:
         raise ValueError(
-            f"backend.emulate=quota caps nodes that have a cpu_quota, and cluster={experiment.cluster.name} has none: give a row of "
+            f"backend.emulate=quota caps nodes that have a cpu_quota, and cluster={cluster.name} has none: give a row of "
             "cluster.nodes one, such as cpu_quota: 0.5, or take backend.emulate=pad"
         )
-    cluster = experiment.cluster
     if cluster.server.cpu_quota_covers_messages or any(node.cpu_quota_covers_messages for node in cluster.nodes):
         raise ValueError(
             "cpu_quota_covers_messages describes processes that are capped as a whole, by a container for example, and "

@@ -166,6 +166,28 @@ def test_every_host_knows_the_failure_nearest_to_the_cause() -> None:
         assert [host.failure for host in both] == [failures[1]] * 2
 
 
+def test_what_one_host_refuses_names_it() -> None:
+    """As a file that is missing there; what all refuse does not."""
+    missing, gone = Failure(0, "mnist is missing"), Failure(3, "rank 2 is gone")
+    host = Hosts(Counting(), call())
+
+    host.outcomes = {0: gone, 1: missing}
+    assert host.failure == Failure(0, "on node rank 1: mnist is missing")
+    host.outcomes = {0: missing, 1: missing}
+    assert host.failure == missing
+
+
+def test_a_host_that_leaves_early_is_not_waited_for() -> None:
+    """After Ctrl-C there, the launcher with the store does not wait for it."""
+    store = Counting()
+    host = Hosts(store, call(node=1))
+
+    with host.talking():
+        host.end(Failure(1, "the run was ended on node rank 1"))
+
+    assert store.check(["left/1"])
+
+
 def test_a_host_that_is_not_heard_of_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """And all others are told."""
     monkeypatch.setattr(hosts, "SILENT_SECONDS", 1.0)

@@ -196,6 +196,17 @@ def test_a_cap_is_tried_before_anything_starts(tmp_path: Path, monkeypatch: pyte
     assert len(list(inner.iterdir())) == 1
 
 
+def test_the_server_alone_may_have_a_quota(tmp_path: Path) -> None:
+    """If the method has a server."""
+    inner = fake(tmp_path, V1)
+    capped = {**cluster(node(1e-5), node(1e-5)), "server": {"seconds_per_update": 0.0, "cpu_quota": 0.5}}
+
+    check_quotas(experiment("method=asgd", cluster=capped), tmp_path)
+    assert contents(inner) == {"tasks": HERE}
+    with pytest.raises(ValueError, match=r"^backend\.emulate=quota caps nodes that have a cpu_quota"):
+        check_quotas(experiment("method=ssgd", cluster=capped), tmp_path)
+
+
 def test_quotas_that_were_not_kept_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """More shares than cores, a worker without a quota counting as one; or a cap that never held anybody."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
