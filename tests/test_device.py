@@ -99,7 +99,7 @@ def test_every_method_runs_on_a_device_alone(method: str, monkeypatch: pytest.Mo
     """In virtual time: the weights are those of the CPU, and no operation mixes tensors of both."""
     made = experiment(f"method={method}", "workload=quadratic", budget={"updates": 30})
     expected, there = simulate(made).weights, Elsewhere()
-    monkeypatch.setattr(devices, "device", lambda *_: there)
+    monkeypatch.setattr(devices, "device", lambda *_, **__: there)
 
     with there:
         weights = simulate(made).weights
