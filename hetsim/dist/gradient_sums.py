@@ -4,24 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from hetsim import effects as fx
-from hetsim.dist.reduction import AddUp
+from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.compute_times import StepTimes
+from hetsim.dist.pace import Pace
+from hetsim.dist.reduction import AddUp, Reduction
+from hetsim.dist.transport import Transport
 from hetsim.runtime.buckets import one_after_another
-from hetsim.runtime.nonfinite import is_finite
+from hetsim.runtime.nonfinite import NonfiniteGradients, is_finite
+from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.recorder import ALL_REDUCE, GRADIENT
 from hetsim.vector import Phantom, Vector, piece, scaled, zeros_like
 from hetsim.workloads.device import Device
-
-if TYPE_CHECKING:
-    from hetsim.dist.world import ProcessWorld, Turn
+from hetsim.workloads.task import Task
 
 
-def summed(world: ProcessWorld, effect: fx.GradientSum, turn: Turn) -> tuple[fx.Computed, float]:
-    """The answer to a GradientSum of this rank, and the moment at which it is given."""
+class Rank(Protocol):
+    """What a rank's world has of the rank."""
+
+    rank: int
+    began: float
+    prepared: Preparation
+    task: Task
+    times: StepTimes | None
+    pace: Pace
+    second: Executor
+    reduction: Reduction
+    collectives: Collectives
+    nonfinite: NonfiniteGradients | None
+    record: dict[int, Any]
+
+
+def summed(world: Rank, effect: fx.GradientSum, *, at: float, transport: Transport, committed: int) -> tuple[fx.Computed, float]:
+    """The answer to a GradientSum that this rank asks for at this moment, after this version, and the moment at which it is given."""
     assert world.times is not None
-    at, batch, version, began = turn.at, effect.batch, effect.version, world.began
+    batch, version, began = effect.batch, effect.version, world.began
     described = world.times.seconds(batch.samples, at - began) if batch else 0.0
     buckets = world.prepared.buckets(effect.bucket_bytes)
     sums = BucketSums(world.second, world.reduction.bucket, world.task.device, world.pace.clock)
@@ -42,17 +61,17 @@ def summed(world: ProcessWorld, effect: fx.GradientSum, turn: Turn) -> tuple[fx.
     over = world.pace.clock()
     if world.pace.pad:
         ready = [at + bucket.ready * (end - at) for bucket in buckets]
-        ranks = turn.transport.gather_numbers(*ready)
+        ranks = transport.gather_numbers(*ready)
         seconds = [world.collectives.all_reduce_seconds(size) for size in sizes]
         planned = list(one_after_another(map(max, zip(*ranks, strict=True)), seconds))
         over = world.pace.due("all_reduce", planned[-1][0], seconds[-1])
         intervals = [(since, until) for since, (_, until) in zip(ready, planned, strict=True)]
     for (since, until), size in zip(intervals, sizes, strict=True):
-        world.record[ALL_REDUCE]((since - began, until - began, world.rank, ALL_REDUCE, turn.version, 0, 0, size))
+        world.record[ALL_REDUCE]((since - began, until - began, world.rank, ALL_REDUCE, committed, 0, 0, size))
     return fx.Computed(total, loss, batch.samples, end - at), over
 
 
-def finite(world: ProcessWorld, effect: fx.GradientSum, total: Vector) -> Vector:
+def finite(world: Rank, effect: fx.GradientSum, total: Vector) -> Vector:
     """The sum of all ranks' terms. If it is not finite, on all ranks alike, the sum of those that are, for which they compute again."""
     if world.nonfinite is None or isinstance(total, Phantom) or is_finite(total):
         return total

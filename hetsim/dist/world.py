@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -114,8 +114,8 @@ class ProcessWorld:
         self.service = None if is_worker else prepared.service_times(state)
         self.collectives = Collectives(experiment.cluster)
         kinds = (GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER)
-        self.record = {kind: interval_recorder(recorders, kind) or ignore for kind in kinds}
-        self.second = self._second_thread()
+        self.record: dict[int, Any] = {kind: interval_recorder(recorders, kind) or ignore for kind in kinds}
+        self.second: Executor = self._second_thread()
         self._answers: list[Any] = []
         """Of started effects, which what is queued on the device may still read."""
         self._asked: list[fx.Effect[Any] | None] = [None, None]
@@ -276,7 +276,7 @@ class ProcessWorld:
         """As `gradient`; a second thread adds up each bucket once it is there. Held as described, by when which rank has which bucket."""
         self._num_collectives[turn.thread] += 1
         state.version = effect.version
-        return summed(self, effect, turn)
+        return summed(self, effect, at=turn.at, transport=turn.transport, committed=turn.version)
 
     def gather(self, state: RankState, effect: fx.Gather, turn: Turn) -> Answered:
         """Really gathered; held from the last entry on."""
