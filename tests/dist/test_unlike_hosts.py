@@ -130,13 +130,14 @@ class DrawsOtherwise(CPU):
         torch.default_generator.manual_seed(number + 1)
 
 
-OWN["dropped"] = lambda shape, num_classes: nn.Sequential(
-    nn.Flatten(), nn.Dropout(0.5), nn.Linear(int(torch.Size(shape).numel()), num_classes)
-)
+def dropped(shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A layer of which half of the inputs are dropped."""
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(int(torch.Size(shape).numel()), num_classes))
 
 
-def test_devices_that_draw_other_numbers_have_the_same_workload() -> None:
+def test_devices_that_draw_other_numbers_have_the_same_workload(monkeypatch: pytest.MonkeyPatch) -> None:
     """What dropout draws is the device's own, so ranks are compared without it; another model, or other data, is another workload."""
+    monkeypatch.setitem(OWN, "dropped", dropped)
     made = experiment("method=ssgd", "workload=digits", workload={"model": "dropped"})
     begins, gradients = [], []
     for device in (CPU(), DrawsOtherwise()):
