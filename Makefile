@@ -5,7 +5,7 @@ BIN := .venv/bin
 SOURCES := hetsim tests benchmarks studies
 # Processes that tests start would otherwise compile the package again, each of them.
 export PYTHONDONTWRITEBYTECODE :=
-PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo check test long lint bench studies-quick clean
 
