@@ -91,7 +91,7 @@ class FlopShares:
         # It would import PyTorch's compiler, for seconds, in order to keep it out of this function: that is what is kept there already.
         dispatch: Any = getattr(_FlopCounterMode.__torch_dispatch__, "__wrapped__", None)
         if dispatch is not None:
-            dispatch.__dynamo_disable = dispatch
+            setattr(dispatch, "__dynamo_disable", dispatch)  # in a class, a plain assignment is to another name
         with FlopCounterMode(display=False) as self._counter:
             yield
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
+from pathlib import Path
 from threading import current_thread
 from typing import Any
 
@@ -216,6 +219,18 @@ def test_a_models_layers_are_complete_when_their_operations_are_done() -> None:
     assert [piece.size for piece in pieces] == [10, 80, 8, 512]
     assert pieces[1].ready == pytest.approx((592 + 160) / (592 + 160 + 512))
     assert pieces[3].ready == 1.0
+
+
+@pytest.mark.slow
+def test_counting_operations_does_not_import_pytorchs_compiler() -> None:
+    """Which takes seconds, and does nothing here."""
+    words = "workload.load(seed=0, dtype='float32', device=device('cpu')).pieces()"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from worlds import experiment; from hetsim.workloads.device import device; "
+    code += f"workload = experiment('workload=digits').workload; print(len({words}), 'torch._dynamo' in sys.modules)"
+
+    told = subprocess.run([sys.executable, "-c", code, Path(__file__).parents[1]], capture_output=True, text=True, check=True, timeout=60)
+
+    assert told.stdout.split() == ["4", "False"]
 
 
 def test_a_bucket_has_at_least_one_byte() -> None:
