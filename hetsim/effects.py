@@ -243,9 +243,13 @@ class ReceiveWithin(Effect["Message | None"]):
 
 @dataclass(slots=True)
 class AllReduce(Effect[Vector]):
-    """The sum over all workers' values, the same on every rank; waits until all workers have entered."""
+    """The sum over all workers' values, the same on every rank; waits until all workers have entered.
+
+    With `in_place`, the sum may take the place of the value, which the program does not read again: MPI's IN_PLACE. It saves a copy.
+    """
 
     value: Vector
+    in_place: bool = field(default=False, compare=False)
 
 
 @dataclass(slots=True)

@@ -200,8 +200,8 @@ MUTATIONS = (
         "pipe_sgd",
         "the reduction is waited for at once",
         DELAYED_ALL_REDUCE,
-        "pending = yield from Start(AllReduce(term))",
-        "pending = yield from Start(AllReduce(term))\n                yield from Wait(pending)",
+        "pending = yield from Start(AllReduce(term, in_place=True))",
+        "pending = yield from Start(AllReduce(term, in_place=True))\n                yield from Wait(pending)",
         DELAYED_RING,
     ),
     Mutation(

@@ -71,7 +71,7 @@ class SynchronousAllReduce(Coordination):
         """This rank's gradient, all ranks' contributions, and their weighted sum."""
         computed = yield from self.compute(state.weights, batches[node.rank], state.version)
         group = contributions(batches, state.version, computed)
-        gradient = yield from AllReduce(self.term(computed.gradient, group, plan, node.rank))
+        gradient = yield from AllReduce(self.term(computed.gradient, group, plan, node.rank), in_place=True)
         return computed, group, gradient
 
     def compute(self, at: Vector, batch: Batch, version: int) -> Program[Computed]:

@@ -82,7 +82,7 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
                 if self.allocation.asks(state.allocation, plan.epoch(state.num_samples + batches.num_samples)):
                     seconds = yield from Start(Gather(unreported.seconds))
                 term = self.term(computed.gradient, group, plan, node.rank)
-                pending = yield from Start(AllReduce(term))
+                pending = yield from Start(AllReduce(term, in_place=True))
                 following = PendingReduction(pending, seconds, unreported, batches, group)
                 unreported = unreported if seconds is None else UnreportedTimings()
             if before is not None:

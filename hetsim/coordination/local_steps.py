@@ -61,7 +61,7 @@ class LocalSteps(Coordination):
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
             x, own, group = yield from self.local_steps(node, plan, state, state.weights, rounds)
             difference = with_tail(state.weights - x, x, plan.num_parameters)
-            delta = yield from AllReduce(self.term(difference, group, plan, node.rank))
+            delta = yield from AllReduce(self.term(difference, group, plan, node.rank), in_place=True)
             num_samples = state.num_samples + sum(batches.num_samples for batches in rounds)
             state = replace(state, next_sample=rounds[-1].stop, num_samples=num_samples)
             unreported = unreported + own

@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from threading import Thread
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,8 +23,20 @@ from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
 from hetsim.workloads.device import Device
 
-Add = Callable[[Any], torch.Tensor]
-"""The sum over all ranks of a vector on each rank's device, on this rank's device."""
+
+class Add(Protocol):
+    """The sum over all ranks of a vector on each rank's device, on this rank's device."""
+
+    def __call__(self, value: Any, *, in_place: bool = False) -> torch.Tensor:
+        """With `in_place`, the sum may take the value's place."""
+
+
+class InOrder(Protocol):
+    """One of `Sums`' ways to add up: a new tensor, or the argument itself with the sum in its place."""
+
+    def __call__(self, flat: torch.Tensor, *, in_place: bool = False) -> torch.Tensor: ...
+
+
 AddUp = Callable[[Any], Callable[[], None]]
 """Of numbers on each rank's device, called by the thread that has made them: a function that puts the sum over all ranks in their place, in
 the second thread."""
@@ -51,16 +63,21 @@ class Reduction(NamedTuple):
 
         def through_cpu(sums: Sums) -> Add:
             add = in_order(sums, order)
-            return lambda value: device.place(add(as_tensor(device.fetch(value))))
 
-        add_up = in_place(transport.background, order)
+            def added_up(value: Any, *, in_place: bool = False) -> torch.Tensor:
+                fetched = device.fetch(value)
+                return device.place(add(as_tensor(fetched), in_place=in_place or fetched is not value))
+
+            return added_up
+
+        add_up = in_order(transport.background, order)
 
         def bucket(part: Any) -> Callable[[], None]:
             fetched, made = device.begin_fetch(as_tensor(part)), device.mark()
 
             def reduce() -> None:
                 numbers = fetched()
-                add_up(numbers)
+                add_up(numbers, in_place=True)
                 if isinstance(part, torch.Tensor) and numbers is not part:
                     made()
                     part.copy_(numbers)
@@ -75,9 +92,14 @@ class Reduction(NamedTuple):
 
         def there(sums: Sums) -> Add:
             add = in_order(sums, order)
-            return lambda value: add(device.place(as_tensor(value)))
 
-        add_up = in_place(background, order)
+            def added_up(value: Any, *, in_place: bool = False) -> torch.Tensor:
+                placed = device.place(as_tensor(value))
+                return add(placed, in_place=in_place or placed is not value)
+
+            return added_up
+
+        add_up = in_order(background, order)
 
         def bucket(part: Any) -> Callable[[], None]:
             numbers = part if isinstance(part, torch.Tensor) else device.place(as_tensor(part))
@@ -85,21 +107,17 @@ class Reduction(NamedTuple):
 
             def reduce() -> None:
                 made()
-                add_up(numbers)
+                add_up(numbers, in_place=True)
 
             return reduce
 
         return cls("nccl", there(sums), there(background), order, bucket)
 
 
-def in_order(sums: Sums, order: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def in_order(sums: Sums, order: str) -> InOrder:
     """The sum that the key `backend.reduction` names."""
-    return {"ordered": sums.sum_in_rank_order, "native": sums.sum}[order]
-
-
-def in_place(sums: Sums, order: str) -> Callable[[torch.Tensor], None]:
-    """The same, put in the place of its argument."""
-    return {"ordered": sums.add_up_in_rank_order, "native": sums.add_up}[order]
+    in_orders: dict[str, InOrder] = {"ordered": sums.sum_in_rank_order, "native": sums.sum}
+    return in_orders[order]
 
 
 @contextlib.contextmanager

@@ -38,41 +38,29 @@ class Sums(ABC):
     def add_up(self, flat: torch.Tensor) -> None:
         """Put the sum over all ranks in the place of `flat`, as the library adds it up: in its own order, the same bits on all ranks."""
 
-    def sum(self, flat: torch.Tensor) -> torch.Tensor:
-        """The same as a new tensor."""
-        total = flat.clone()
+    def sum(self, flat: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
+        """The same as a new tensor, or `in_place`."""
+        total = flat if in_place else flat.clone()
         self.add_up(total)
         return total
 
-    def sum_in_rank_order(self, flat: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks, added up in rank order, so that it equals the simulator's to the last bit.
+    def sum_in_rank_order(self, flat: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
+        """The sum over all ranks, added up in rank order, so that it equals the simulator's to the last bit: a new tensor, or `in_place`.
 
         Each rank adds up one part, and all ranks gather the parts. Each sends 2(N−1)/N of the vector, as in a ring all-reduce.
         """
-        mine = self._in_equal_parts(flat)
-        total = torch.empty_like(mine)
-        self._add_up_in_rank_order(mine, total)
-        return total[: len(flat)]
-
-    def add_up_in_rank_order(self, flat: torch.Tensor) -> None:
-        """Put that sum in the place of `flat`."""
-        mine = self._in_equal_parts(flat)
-        self._add_up_in_rank_order(mine, mine)
-        if mine is not flat:
-            flat.copy_(mine[: len(flat)])
-
-    def _in_equal_parts(self, flat: torch.Tensor) -> torch.Tensor:
-        """`flat`, or a longer copy of it that can be divided among the ranks."""
         missing = -len(flat) % self.size
-        return torch.nn.functional.pad(flat, (0, missing)) if missing else flat.contiguous()
-
-    def _add_up_in_rank_order(self, mine: torch.Tensor, total: torch.Tensor) -> None:
+        mine = torch.nn.functional.pad(flat, (0, missing)) if missing else flat.contiguous()
         parts = torch.empty_like(mine)
         self.all_to_all(parts, mine)
         first, *others = parts.view(self.size, -1)
         for other in others:
             first += other
+        total = mine if in_place or mine is not flat else torch.empty_like(mine)
         self.all_gather(total, first)
+        if in_place:
+            return flat if total is flat else flat.copy_(total[: len(flat)])
+        return total[: len(flat)]
 
 
 class GroupSums(Sums):

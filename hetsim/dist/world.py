@@ -265,7 +265,7 @@ class ProcessWorld:
         """Really sent and added up; held from the last entry on, which a further scalar reduction determines."""
         self._num_collectives[turn.thread] += 1
         value = effect.value
-        total = (self.reduction.main if turn.thread == MAIN else self.reduction.second)(value)
+        total = (self.reduction.main if turn.thread == MAIN else self.reduction.second)(value, in_place=effect.in_place)
         self.task.device.synchronise()
         last = turn.transport.maximum(turn.at) if self.pace.pad else turn.at
         size = nbytes(value)

@@ -49,10 +49,10 @@ def sums(rank: int, num_ranks: int, listening: Any, port: int, sender: Any) -> N
             for dtype in DTYPES:
                 handed_in = mine(rank, size, dtype)
                 ordered, native = transport.sum_in_rank_order(handed_in), transport.sum(handed_in)
-                in_place = handed_in.clone(), torch.cat([handed_in, handed_in])[size:]
-                transport.add_up_in_rank_order(in_place[0])
-                transport.add_up_in_rank_order(in_place[1])
-                assert all(torch.equal(each, ordered) for each in in_place)
+                for add, total in ((transport.sum_in_rank_order, ordered), (transport.sum, native)):
+                    for given_up in (handed_in.clone(), torch.cat([handed_in, handed_in])[size:]):
+                        assert add(given_up, in_place=True) is given_up
+                        assert torch.equal(given_up, total)
                 again = transport.sum_in_rank_order(-handed_in), transport.sum(-handed_in)
                 assert torch.equal(handed_in, mine(rank, size, dtype))
                 assert torch.equal(-again[0], ordered)
