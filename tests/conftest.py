@@ -21,7 +21,7 @@ from hetsim.dist import launch
 from hetsim.shipped import configs
 
 WORKLOADS = ("hetsim.workloads.classification", "hetsim.workloads.quadratic_task", "hetsim.workloads.own.task")
-launch.PRELOAD += ["pytest", "hydra", "sklearn.datasets", "torch._dynamo", "hetsim.sim", *WORKLOADS]
+launch.PRELOAD += ["pytest", "hydra", "torch._dynamo", "hetsim.sim", *WORKLOADS]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.collect()  # a dataclass with slots leaves a class of the same name behind, which is a subclass until it is collected
 gc.set_threshold(50_000)  # all of torch and thousands of tests are there to be looked at, and a config alone allocates as many objects

@@ -55,7 +55,6 @@ def _import_everything() -> None:
         "pyarrow.parquet",
         "pyarrow.dataset",
         "scipy.stats",
-        "sklearn.datasets",
         "torch._dynamo",
         "torchvision",
     ):

@@ -16,6 +16,7 @@ import pytest
 import torch
 from worlds import cluster, experiment, node, simulate
 
+from hetsim.workloads.data import digits
 from hetsim.workloads.data.digits import Digits
 from hetsim.workloads.data.npz import NpzArrays
 from hetsim.workloads.data.torchvision import CIFAR10, MNIST, FashionMNIST
@@ -65,6 +66,16 @@ def test_the_split_is_a_partition_of_what_scikit_learn_carries():
     ours = sorted((x.tobytes(), int(y)) for x, y in zip([*arrays.x_train, *arrays.x_test], [*arrays.y_train, *arrays.y_test], strict=True))
     theirs = sorted((x.astype(np.float32).tobytes(), int(y)) for x, y in zip(bunch.images, bunch.target, strict=True))
     assert ours == theirs
+
+
+def test_digits_are_the_same_where_scikit_learn_has_to_find_them(monkeypatch: pytest.MonkeyPatch):
+    """The file is read without the library, as long as it lies where it does."""
+    arrays = Digits(model="mlp").read()
+    monkeypatch.setattr(digits, "find_spec", lambda _: None)
+
+    again = Digits(model="mlp").read()
+
+    assert all(np.array_equal(*both) and both[0].dtype == both[1].dtype for both in zip(arrays, again, strict=True))
 
 
 # Arrays
