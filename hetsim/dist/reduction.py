@@ -27,14 +27,8 @@ from hetsim.workloads.device import Device
 class Add(Protocol):
     """The sum over all ranks of a vector on each rank's device, on this rank's device."""
 
-    def __call__(self, value: Any, *, in_place: bool = False) -> torch.Tensor:
+    def __call__(self, value: Any, /, *, in_place: bool = False) -> torch.Tensor:
         """With `in_place`, the sum may take the value's place."""
-
-
-class InOrder(Protocol):
-    """One of `Sums`' ways to add up: a new tensor, or the argument itself with the sum in its place."""
-
-    def __call__(self, flat: torch.Tensor, *, in_place: bool = False) -> torch.Tensor: ...
 
 
 AddUp = Callable[[Any], Callable[[], None]]
@@ -114,10 +108,9 @@ class Reduction(NamedTuple):
         return cls("nccl", there(sums), there(background), order, bucket)
 
 
-def in_order(sums: Sums, order: str) -> InOrder:
-    """The sum that the key `backend.reduction` names."""
-    in_orders: dict[str, InOrder] = {"ordered": sums.sum_in_rank_order, "native": sums.sum}
-    return in_orders[order]
+def in_order(sums: Sums, order: str) -> Add:
+    """The sum that the key `backend.reduction` names, of tensors where the library takes them."""
+    return sums.sum_in_rank_order if order == "ordered" else sums.sum
 
 
 @contextlib.contextmanager
