@@ -31,7 +31,7 @@ def main() -> None:
         "words",
         metavar="WORDS",
         nargs=argparse.REMAINDER,
-        help="what hetsim would be given, perhaps after --, or hetsim-calibrate and its own",
+        help="what hetsim would be given, perhaps after -- and hetsim, or hetsim-calibrate and its own",
     )
     given = parser.parse_args()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns, at length, of every connection that breaks
@@ -41,7 +41,6 @@ def main() -> None:
             raise ValueError(f"--nodes {given.nodes} needs --node-rank K and --master HOST:PORT: give both")
         keep_processes_out()
         address, port = _place(given.master or LOOPBACK)
-        words = given.words[1:] if given.words[:1] == ["--"] else given.words
         with stop.by_signals():
             _run(
                 stop,
@@ -50,7 +49,7 @@ def main() -> None:
                 processes=given.processes,
                 address=address,
                 port=port,
-                words=tuple(words),
+                words=_words(given.words),
             )
     except RunStopped:
         sys.exit(STOPPED)
@@ -71,6 +70,12 @@ def _run(stop: LauncherStop, **call: Any) -> None:
     here = Call(**call, version=__version__)
     with needing_the_store(here):
         run_on_this_host(here, stop)
+
+
+def _words(typed: list[str]) -> tuple[str, ...]:
+    """What hetsim is given, without the words that may stand before it."""
+    words = typed[1:] if typed[:1] == ["--"] else typed
+    return tuple(words[1:] if words[:1] == ["hetsim"] else words)
 
 
 def _place(text: str) -> tuple[str, int]:

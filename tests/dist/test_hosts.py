@@ -79,6 +79,13 @@ def test_a_call_that_cannot_work_is_one_sentence(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("before", [(), ("--",), ("hetsim",), ("--", "hetsim")])
+def test_hetsim_may_be_typed_before_its_words(before: tuple[str, ...]) -> None:
+    """As hetsim-calibrate is before its own, and as other launchers need it."""
+    assert launch._words([*before, "backend=dist", "method=asgd"]) == ("backend=dist", "method=asgd")
+    assert launch._words([*before[:1], "hetsim-calibrate", "a.yaml"])[-2:] == ("hetsim-calibrate", "a.yaml")
+
+
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
