@@ -17,12 +17,12 @@ from dataclasses import replace
 
 from scipy.stats import wilcoxon
 
-from hetsim.cli.advise.advice import advice, worth_training
-from hetsim.cli.advise.candidates import Candidate
-from hetsim.cli.advise.processes import Processes
-from hetsim.cli.advise.question import Question, asked
-from hetsim.cli.advise.timing import SEEDS, Timing, ranked
-from hetsim.cli.advise.training import FACTORS, Training
+from hetsim.advice.advice import advice, worth_training
+from hetsim.advice.candidates import Candidate
+from hetsim.advice.processes import Processes
+from hetsim.advice.question import Question, asked
+from hetsim.advice.timing import SEEDS, Timing, ranked
+from hetsim.advice.training import FACTORS, Training
 from hetsim.results.tables.estimates import paired_ratio
 
 WIRE = "cluster.network={latency_seconds: 1e-3, bytes_per_second: 125e6}"

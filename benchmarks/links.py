@@ -20,8 +20,8 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 
 import hetsim
-from hetsim.cli.build import build_experiment
-from hetsim.shipped import configs
+from hetsim.config.build import build_experiment
+from hetsim.trust.shipped import configs
 
 METHODS = {
     "ssgd": ("method=ssgd", "coordination=parameter_server"),

@@ -18,12 +18,12 @@ from time import perf_counter
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from hetsim.cli.build import build_experiment
+from hetsim.config.build import build_experiment
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace
-from hetsim.shipped import configs
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
+from hetsim.trust.shipped import configs
 
 DRIVERS = {"lockstep": LockstepWorld, "events": EventWorld}
 PIPE = ("method=pipe_sgd", "coordination.warm_up=2")

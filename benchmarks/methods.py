@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from hetsim.results.finished_runs import FinishedRun, finished_runs
+from hetsim.results.reading.finished_runs import FinishedRun, finished_runs
 from hetsim.results.tables.metrics import METRICS, Target
 
 HEAD = ("method", "seconds to {accuracy:.0%}", "spread", "updates/s", "samples/s", "staleness", "at most", "idle", "final accuracy")

@@ -25,10 +25,10 @@ import torch
 from hydra import compose, initialize_config_dir
 
 import hetsim
-from hetsim.cli.build import build_experiment
-from hetsim.dist import quota
+from hetsim.config.build import build_experiment
+from hetsim.distributed.pacing import cpu_quota as quota
 from hetsim.effects import Batch
-from hetsim.shipped import configs
+from hetsim.trust.shipped import configs
 
 METHODS = ("ssgd", "dbs", "hetgrad")
 SAMPLES = 4096  # of a global batch

@@ -15,9 +15,9 @@ from concurrent.futures import ProcessPoolExecutor
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from hetsim.cli.build import build_experiment
-from hetsim.shipped import configs
+from hetsim.config.build import build_experiment
 from hetsim.sim.world import EventWorld
+from hetsim.trust.shipped import configs
 
 RATES = (0.02, 0.05, 0.1, 0.2, 0.4)
 SEEDS = (0, 1, 2)

@@ -28,10 +28,10 @@ import simpy
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from hetsim.cli.build import build_experiment
+from hetsim.config.build import build_experiment
 from hetsim.runtime.trace import Trace
-from hetsim.shipped import configs
 from hetsim.sim.world import EventWorld
+from hetsim.trust.shipped import configs
 
 SAMPLES, PARAMETERS = 32, 100_000  # of a worker's batch; of the model, with 4 bytes each
 OVERHEAD, PER_SAMPLE, SPREAD = 10e-3, 1e-3, 0.3  # seconds, seconds, s of the lognormal factor

@@ -29,14 +29,14 @@ from omegaconf import OmegaConf
 from step import in_processes
 from training import machine, unevaluated
 
-from hetsim.cli.build import build_experiment
-from hetsim.dist.pace import Pace, clock, realtime_priority
-from hetsim.dist.rank import RankRun
-from hetsim.dist.transport import GlooTransport
+from hetsim.config.build import build_experiment
+from hetsim.distributed.communication.transport import GlooTransport
+from hetsim.distributed.pacing.padding import Pace, clock, realtime_priority
+from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace, TracePart
-from hetsim.shipped import configs
+from hetsim.trust.shipped import configs
 from hetsim.workloads.device import Device
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task, Workload

@@ -29,16 +29,16 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from training import machine
 
-from hetsim.cli.build import build_experiment
-from hetsim.dist import launch
-from hetsim.dist.pace import Pace, clock
-from hetsim.dist.rank import RankRun
-from hetsim.dist.reduction import Reduction
-from hetsim.dist.transport import GlooTransport
+from hetsim.config.build import build_experiment
+from hetsim.distributed.communication.reduction import Reduction
+from hetsim.distributed.communication.transport import GlooTransport
+from hetsim.distributed.launch import local as launch
+from hetsim.distributed.pacing.padding import Pace, clock
+from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace, TracePart
-from hetsim.shipped import configs
+from hetsim.trust.shipped import configs
 from hetsim.workloads.classification import Classification
 from hetsim.workloads.data.base import Arrays
 from hetsim.workloads.models import registry

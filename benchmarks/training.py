@@ -29,12 +29,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch.nn import functional
 
-from hetsim.cli.build import build_experiment
+from hetsim.config.build import build_experiment
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace
-from hetsim.shipped import configs
 from hetsim.sim.world import EventWorld
+from hetsim.trust.shipped import configs
 from hetsim.workloads.data.base import Arrays
 from hetsim.workloads.models.registry import build_model
 from hetsim.workloads.supervised import Supervised

@@ -26,7 +26,7 @@ from hetsim.policies.allocation.base import Even, Fixed
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.compression import NoCompression
 from hetsim.policies.weighting import NoDiscount, PerWorker
-from hetsim.results.figures import COMPUTE, INK, STEP, WAIT
+from hetsim.results.writing.figures import COMPUTE, INK, STEP, WAIT
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.recorder import KINDS

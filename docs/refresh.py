@@ -15,7 +15,7 @@ import textwrap
 from functools import reduce
 from pathlib import Path
 
-from hetsim.cli.methods import shipped
+from hetsim.config.methods import shipped
 
 PAGES = [Path(__file__).with_name(name) for name in ("methods.md", "cluster.md")]
 BLOCK = re.compile(r"<!-- (methods|source: [\w.:]+) -->\n.*?<!-- end -->", flags=re.DOTALL)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hetsim import libraries
+from hetsim.trust import libraries
+from hetsim.version import __version__
 
 if TYPE_CHECKING:
-    from hetsim.api import advise, compare, load, run, search, sweep, table
-    from hetsim.results.returned import Advice, Comparison, Run, Search, Table
+    from hetsim.api import Advice, Comparison, Run, Search, Table, advise, compare, load, run, search, sweep, table
     from hetsim.workloads.own import Training, workload
 
 libraries.install()
-__version__ = "0.1.0"
 __all__ = [
     "Advice",
     "Comparison",
@@ -20,6 +19,7 @@ __all__ = [
     "Search",
     "Table",
     "Training",
+    "__version__",
     "advise",
     "compare",
     "load",
@@ -39,7 +39,6 @@ def __getattr__(name: str) -> Any:
         return getattr(own, name)
     if name in __all__:
         from hetsim import api
-        from hetsim.results import returned
 
-        return getattr(returned if name[0].isupper() else api, name)
+        return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -34,3 +34,7 @@ class PeerLost(Exception):
         lost = cls(f"rank {rank} is gone")
         lost.rank = rank
         return lost
+
+
+class RunOver(Exception):
+    """The leader's program has ended while this rank waited for others: so has the run."""

@@ -16,7 +16,7 @@ from common import Row, Runs, change, gain, rows, table, where
 from training import TUNING_SEEDS, Grid, Results, Run, experiment, tuned_rate
 
 from hetsim.cluster import Cluster
-from hetsim.dist.backend import Processes
+from hetsim.distributed.backend import Processes
 from hetsim.runtime.experiment import Experiment
 
 STRETCH = 40.0

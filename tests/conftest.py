@@ -17,8 +17,8 @@ import running
 from hypothesis import settings
 from omegaconf import OmegaConf
 
-from hetsim.dist import launch
-from hetsim.shipped import configs
+from hetsim.distributed.launch import local as launch
+from hetsim.trust.shipped import configs
 
 WORKLOADS = ("hetsim.workloads.classification", "hetsim.workloads.quadratic_task", "hetsim.workloads.own.task")
 launch.PRELOAD += ["pytest", "hydra", "torch._dynamo", "hetsim.sim", *WORKLOADS]
@@ -30,9 +30,9 @@ settings.register_profile("long", max_examples=2000, derandomize=False, database
 settings.load_profile("hetsim")
 
 FIRST = (
-    *("dist/test_processes.py", "test_docs.py", "owned/test_owned_data.py", "security/test_targets.py", "losses/test_losses.py"),
-    *("test_every_method.py", "dist/test_hosts.py", "losses/test_saved_losses.py", "security/test_folders.py", "fuzz/test_fuzz.py"),
-    *("advise/test_advise.py", "calibration/test_calibrate.py", "checkpoints/test_signals.py", "dist/test_killed_processes.py"),
+    *("distributed/test_processes.py", "test_docs.py", "owned/test_owned_data.py", "security/test_targets.py", "losses/test_losses.py"),
+    *("test_every_method.py", "distributed/test_hosts.py", "losses/test_saved_losses.py", "security/test_folders.py", "fuzz/test_fuzz.py"),
+    *("advise/test_advise.py", "calibration/test_calibrate.py", "checkpoints/test_signals.py", "distributed/test_killed_processes.py"),
 )
 """The files that take longest: none of them is to begin when the other test processes are about to end."""
 

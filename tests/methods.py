@@ -8,7 +8,7 @@ from typing import Any
 
 from worlds import Run
 
-from hetsim.shipped import configs
+from hetsim.trust.shipped import configs
 
 SHIPPED = sorted(path.stem for path in (configs() / "method").glob("*.yaml"))
 BALANCED = (32, 32, 64, 128)

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from worlds import Row, rows_of
 
 from hetsim.coordination.state import State
-from hetsim.dist import launch
-from hetsim.dist.pace import Pace
-from hetsim.dist.rank import RankRun
-from hetsim.dist.transport import GlooTransport
+from hetsim.distributed.communication.transport import GlooTransport
+from hetsim.distributed.launch import local as launch
+from hetsim.distributed.pacing.padding import Pace
+from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint, RankState

@@ -6,7 +6,7 @@ from typing import Any
 
 from worlds import cluster, experiment, node
 
-from hetsim.dist.quota import check_quotas
+from hetsim.distributed.pacing.cpu_quota import check_quotas
 from hetsim.runtime.experiment import Experiment
 
 

@@ -19,9 +19,9 @@ from worlds import exit_status
 from hetsim import memory
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.table import main as table_main
-from hetsim.results.identity import config_header, finished_summary
-from hetsim.results.intervals import read_trace
-from hetsim.results.run_files import REMEDY
+from hetsim.results.reading.identity import config_header, finished_summary
+from hetsim.results.reading.intervals import read_trace
+from hetsim.results.reading.run_files import REMEDY
 from hetsim.runtime.recorder import GRADIENT, MESSAGE, UPDATE
 from hetsim.runtime.trace import as_table
 
@@ -525,7 +525,7 @@ ANY_BYTE = """
 import sys
 from pathlib import Path
 
-from hetsim.results.intervals import read_trace
+from hetsim.results.reading.intervals import read_trace
 
 trace = Path(sys.argv[1])
 packed = trace.read_bytes()

@@ -16,13 +16,13 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import OmegaConf
 from worlds import exit_status
 
-from hetsim.cli import job
-from hetsim.cli.arguments import options_first
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
-from hetsim.dist import Processes
+from hetsim.config.arguments import options_first
+from hetsim.distributed import Processes
 from hetsim.results.comparison.numbers import relative_error
-from hetsim.shipped import configs
+from hetsim.sweeps import job
+from hetsim.trust.shipped import configs
 
 pytestmark = pytest.mark.slow
 
@@ -164,7 +164,7 @@ BAD = {
     "backend.reduction=native": "backend.reduction is no key of the config: add backend=dist, which has it",
     "optimizer.lr=-1": "optimizer: torch.optim.SGD refuses",
     "allocation._target_=os.system": "allocation._target_=os.system is not allowed",
-    "allocation._target_=hetsim.cli.job.os.getcwd": "is none of the classes that hetsim has for allocation: take",
+    "allocation._target_=hetsim.sweeps.job.os.getcwd": "is none of the classes that hetsim has for allocation: take",
     "allocation._target_=hetsim.policies.weighting.PerSample": "is none of the classes that hetsim has for allocation",
     "allocation._target_=hetsim.policies.allocation.base.Even": "; did you mean 'hetsim.policies.allocation.Even'?",
     "+weighting.inner={_target_: subprocess.run}": "weighting.inner._target_ is not allowed, as weighting.inner holds plain",

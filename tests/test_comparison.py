@@ -23,8 +23,8 @@ from hetsim.results.comparison.text import render
 from hetsim.results.comparison.time_use import TimeUse, Total, time_use
 from hetsim.results.comparison.traced import Rows, read_rows
 from hetsim.results.comparison.where import intervals, seconds_per_update, sentence
-from hetsim.results.figures import curves, mean_line
-from hetsim.results.finished import read_summary
+from hetsim.results.reading.finished import read_summary
+from hetsim.results.writing.figures import curves, mean_line
 from hetsim.runtime.recorder import ALL_REDUCE, DOWN, GRADIENT, MESSAGE, UPDATE
 from hetsim.runtime.trace import as_table
 from hetsim.sim import Simulator

@@ -24,11 +24,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from hetsim.cli import job
-from hetsim.cli.compositions import Compositions, Template, compositions, of_own_files, own_config, quickly_composed
-from hetsim.cli.entries import entries_of, identity, without_hydra
-from hetsim.cli.varied import Varied
-from hetsim.shipped import configs
+from hetsim.config.guard.compositions import Compositions, Template, compositions, of_own_files, own_config, quickly_composed
+from hetsim.config.identity import entries_of, identity, without_hydra
+from hetsim.sweeps import job
+from hetsim.sweeps.varied import Varied
+from hetsim.trust.shipped import configs
 
 pytestmark = pytest.mark.slow
 
@@ -206,7 +206,7 @@ def whole_or_error(compose: Callable[[], DictConfig | None]) -> tuple[Any, ...] 
 def test_a_config_of_hetsims_that_is_written_while_a_program_runs_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shutil.copytree(configs(), tmp_path / "conf")
     for module in ("compositions", "search_path"):
-        monkeypatch.setattr(f"hetsim.cli.{module}.configs", lambda: tmp_path / "conf")
+        monkeypatch.setattr(f"hetsim.config.guard.{module}.configs", lambda: tmp_path / "conf")
     loader = ConfigLoaderImpl(create_config_search_path(str(tmp_path / "conf")))
     compose = partial(hydras, loader)
 

@@ -14,15 +14,15 @@ from threads import run_in_threads
 from worlds import cluster, experiment, node, simulate
 
 import hetsim
-from hetsim.cli.build import build_experiment
-from hetsim.cli.compose import composed
-from hetsim.cli.devices import resolved
-from hetsim.dist import placement
-from hetsim.dist.placement import device_of
-from hetsim.dist.rank import RankRun
+from hetsim.config.build import build_experiment
+from hetsim.config.compose import composed
+from hetsim.config.devices import resolved
+from hetsim.distributed import devices as placement
+from hetsim.distributed.devices import device_of
+from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch
-from hetsim.results.identity import identity_of
-from hetsim.results.keys import without_added
+from hetsim.results.reading.identity import identity_of
+from hetsim.results.reading.keys import without_added
 from hetsim.workloads import device as devices
 from hetsim.workloads.device import CPU, Device, device
 
@@ -149,14 +149,17 @@ def test_ranks_take_the_devices_of_their_host_in_turn(count: int, expected: list
 
 @pytest.mark.parametrize(
     ("backend", "count", "expected"),
-    [("Simulator", 2, "cpu"), ("Processes", 2, "cuda"), ("Processes", 0, "cpu"), ("launch.Processes", 2, "cuda")],
+    [
+        ("hetsim.sim.Simulator", 2, "cpu"),
+        *(("hetsim.distributed.Processes", 2, "cuda"), ("hetsim.distributed.Processes", 0, "cpu")),
+        *(("hetsim.dist.Processes", 2, "cuda"), ("hetsim.dist.launch.Processes", 2, "cuda")),
+    ],
 )
 def test_auto_is_a_gpu_for_real_where_there_is_one(backend: str, count: int, expected: str, monkeypatch: pytest.MonkeyPatch):
     """In the config that is written and in the run's identity; on the CPU the identity is that of a run before there was a choice."""
     monkeypatch.setattr(devices, "num_cuda_devices", lambda: count)
-    module = "hetsim.sim" if backend == "Simulator" else "hetsim.dist"
     entries = {
-        "backend": {"_target_": f"{module}.{backend}"},
+        "backend": {"_target_": backend},
         "cluster": {"nodes": [{"count": 1, "device": "auto"}, {"count": 1}], "server": {"device": "auto"}},
         "seed": 0,
     }

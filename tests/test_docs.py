@@ -22,12 +22,14 @@ from quotas import refused
 from worlds import experiment, simulate
 
 from hetsim import checks
-from hetsim.cli import job, methods
+from hetsim.cli import methods as command
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.shipped import configs
+from hetsim.config import methods
+from hetsim.sweeps import job
+from hetsim.trust.shipped import configs
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLE = DOCS / "example"
@@ -149,7 +151,7 @@ def test_the_sweep_in_methods_md_names_every_method() -> None:
 def test_hetsim_methods_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Name, line, source and composition of each; as JSON for scripts; only those that were named."""
     monkeypatch.setattr(sys, "argv", ["hetsim-methods"])
-    methods.main()
+    command.main()
     told = capsys.readouterr().out
     for method in methods.shipped():
         assert re.search(rf"^{method.name} +{re.escape(method.about.split()[0])}", told, flags=re.MULTILINE)
@@ -162,7 +164,7 @@ def test_hetsim_methods_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys
     assert "backup" in {m.name for m in methods.shipped() if m.family == "synchronous"}
 
     monkeypatch.setattr(sys, "argv", ["hetsim-methods", "--json", "ssp"])
-    methods.main()
+    command.main()
     (ssp,) = json.loads(capsys.readouterr().out)
     assert (ssp["name"], ssp["family"]) == ("ssp", "asynchronous, on a server")
     assert (ssp["name"], ssp["composes"]) == ("ssp", "coordination=parameter_server admission=ssp")
@@ -172,7 +174,7 @@ def test_hetsim_methods_refuses_an_unknown_name(monkeypatch: pytest.MonkeyPatch,
     """One sentence, and a status that is not zero."""
     monkeypatch.setattr(sys, "argv", ["hetsim-methods", "sgd"])
     with pytest.raises(SystemExit) as ended:
-        methods.main()
+        command.main()
 
     assert ended.value.code == 2
     assert "sgd is no method: take abs_sgd, asgd" in capsys.readouterr().err

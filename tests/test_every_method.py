@@ -20,7 +20,7 @@ from hetsim.coordination.learners import Answers
 from hetsim.coordination.streaming_steps import StreamingSteps
 from hetsim.coordination.table_server import Tabled
 from hetsim.effects import Batch
-from hetsim.shipped import configs
+from hetsim.trust.shipped import configs
 from hetsim.workloads.models.registry import OWN
 
 EVERY_METHOD = pytest.mark.parametrize("name", METHODS)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from worlds import exit_status
 
-from hetsim.cli import job
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
+from hetsim.sweeps import job
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from worlds import experiment
 
 from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.sides import sides
-from hetsim.results.figures import BELOW, DRAWN, curves, timeline
-from hetsim.results.finished import read_points, read_summary
-from hetsim.results.intervals import after_last_entry, read_intervals
+from hetsim.results.reading.finished import read_points, read_summary
+from hetsim.results.reading.intervals import after_last_entry, read_intervals
+from hetsim.results.writing.figures import BELOW, DRAWN, curves, timeline
 from hetsim.sim import Simulator
 
 SMALL = {"workload": {"num_parameters": 300_000, "num_samples": 2000}, "trace": "full", "pictures": True}

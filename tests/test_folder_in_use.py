@@ -13,10 +13,10 @@ import pytest
 from running import LONG, family, hetsim, started, wait_for
 from worlds import exit_status
 
-from hetsim.cli import job
 from hetsim.cli.main import main
 from hetsim.errors import RunFailed
-from hetsim.results import lock
+from hetsim.results.reading import lock
+from hetsim.sweeps import job
 
 pytestmark = pytest.mark.slow
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from worlds import exit_status
 
-from hetsim.cli import job
-from hetsim.cli.errors import sentence
 from hetsim.cli.main import main
+from hetsim.config.errors import sentence
 from hetsim.runtime import trace
 from hetsim.runtime.files import unfinished
+from hetsim.sweeps import job
 
 FULL = Path("/dev/full")
 

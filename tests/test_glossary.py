@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hetsim.cli.schema import AXES
+from hetsim.config.schema import AXES
 
 TERMS = re.findall(
     r"^\| ([^|]+) \| [^|]+ \|$", (Path(__file__).parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8"), flags=re.M

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from worlds import exit_status
 
-from hetsim.cli import launchers, main, provenance
+from hetsim.cli import main
+from hetsim.config.guard import provenance
+from hetsim.sweeps import launchers
 
 pytestmark = pytest.mark.slow
 

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from worlds import exit_status
 
 import hetsim
-from hetsim.cli.build import build_experiment
-from hetsim.cli.compose import composed
 from hetsim.cli.main import main
-from hetsim.cli.provenance import installed
+from hetsim.config.build import build_experiment
+from hetsim.config.compose import composed
+from hetsim.config.guard.provenance import installed
 from hetsim.errors import RunFailed
 from hetsim.sim import Simulation
 
@@ -243,9 +243,9 @@ def test_what_is_no_sweep_is_one_sentence(told: str, here: Path, capfd: pytest.C
 
 def test_another_program_may_use_hydra_for_itself() -> None:
     """Its own configs are checked by nobody once a run is composed."""
-    code = "import hetsim.cli.compose, hydra\nfrom hydra._internal.config_loader_impl import ConfigLoaderImpl as C\n" + (
+    code = "import hetsim.config.compose, hydra\nfrom hydra._internal.config_loader_impl import ConfigLoaderImpl as C\n" + (
         "assert not hasattr(C.load_configuration, 'checked_by_hetsim')\n"
-        "hetsim.cli.compose.composed(['seed=1'], config_dir=None)\n"
+        "hetsim.config.compose.composed(['seed=1'], config_dir=None)\n"
         "assert not hasattr(C.load_configuration, 'checked_by_hetsim')\n"
         "import hetsim\n"
         "hetsim.sweep({'workload': 'phantom', 'budget.epochs': None, 'budget.updates': 2, 'pictures': False}, processes=2)\n"

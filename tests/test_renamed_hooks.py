@@ -16,8 +16,8 @@ from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.policies.admission import Admission, Barrier, Decision
 from hetsim.policies.allocation import Allocation, Even
 from hetsim.policies.compensation import Compensation
-from hetsim.registry import SHIPPED, current_name, old_names
-from hetsim.trust import resolve
+from hetsim.trust.names import resolve
+from hetsim.trust.registry import SHIPPED, current_name, old_names
 from hetsim.workloads.task import Optimizer
 
 

@@ -15,13 +15,13 @@ import pytest
 from worlds import exit_status
 
 import hetsim
-from hetsim.cli.search.command import main
-from hetsim.cli.search.objective import direction_of, on_the_way
-from hetsim.cli.search.process import Process
-from hetsim.cli.search.search import JOURNAL, Question, Search, opened
-from hetsim.cli.search.space import chosen_words, parsed
-from hetsim.cli.search.trial import Place, Watch
+from hetsim.cli.search import main
 from hetsim.errors import RunFailed
+from hetsim.searches.objective import direction_of, on_the_way
+from hetsim.searches.process import Process
+from hetsim.searches.search import JOURNAL, Question, Search, opened
+from hetsim.searches.trial import Place, Watch
+from hetsim.sweeps.space import chosen_words, parsed
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def answered(folder: Path, question: Question, curve: Any) -> tuple[Search, list
     told: list[tuple[str, ...]] = []
 
     def run(words: Sequence[str], watch: Watch) -> float | None:
-        from hetsim.cli.search.trial import Pruned
+        from hetsim.searches.trial import Pruned
 
         told.append(tuple(words))
         points, value = curve(words)
@@ -240,7 +240,7 @@ def test_pruning_by_the_learning_curve_of_a_real_run(tmp_path: Path) -> None:
 
     place = Place(str(tmp_path / "runs"), None, "final.train_loss")
     with Process(place) as process:
-        from hetsim.cli.search.trial import Pruned, run
+        from hetsim.searches.trial import Pruned, run
 
         for runner in (process.run, lambda words, watch: run(words, place, watch)):
             with pytest.raises(Pruned):

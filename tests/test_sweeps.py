@@ -21,17 +21,18 @@ from omegaconf import DictConfig, OmegaConf
 from worlds import composed, exit_status
 
 from hetsim.checkpoints import saver
-from hetsim.cli import compositions, job, launchers
-from hetsim.cli.devices import resolved
-from hetsim.cli.errors import sentence
-from hetsim.cli.launcher import SweepRecord
 from hetsim.cli.main import main
-from hetsim.cli.outcomes import Outcome
-from hetsim.cli.search.command import main as search_main
+from hetsim.cli.search import main as search_main
 from hetsim.cli.table import main as table_main
-from hetsim.results.identity import folder_name, identity_of, typed_overrides
-from hetsim.results.keys import ADDED, TOP, with_added, without_added
+from hetsim.config.devices import resolved
+from hetsim.config.errors import sentence
+from hetsim.config.guard import compositions
+from hetsim.results.reading.identity import folder_name, identity_of, typed_overrides
+from hetsim.results.reading.keys import ADDED, TOP, with_added, without_added
 from hetsim.runtime.checkpointing import STOPPED, Due
+from hetsim.sweeps import job, launchers
+from hetsim.sweeps.outcomes import Outcome
+from hetsim.sweeps.record import SweepRecord
 
 pytestmark = pytest.mark.slow
 
@@ -251,7 +252,7 @@ def test_an_outcome_that_cannot_be_written_fails_the_sweep(tmp_path: Path) -> No
 def test_a_sweep_without_its_record_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody would count the runs that failed."""
     assert command(monkeypatch, "-m", *TINY, "~hydra.callbacks.sweep_record", f"hydra.sweep.dir={tmp_path}") == 1
-    assert "hydra.callbacks lacks hetsim.cli.launcher.SweepRecord" in capsys.readouterr().err
+    assert "hydra.callbacks lacks hetsim.sweeps.record.SweepRecord" in capsys.readouterr().err
 
 
 LEAVES = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.text("01[]", max_size=2)

@@ -45,7 +45,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_brings_the_package_and_its_configs(environment: Path, tmp_path: Path) -> None:
     """Both are found where the wheel was installed, not in the repository; the configs are those of the repository, all of them."""
-    script = "import hetsim; from hetsim.shipped import configs; print(hetsim.__file__); print(configs())"
+    script = "import hetsim; from hetsim.trust.shipped import configs; print(hetsim.__file__); print(configs())"
     package, configs = map(Path, ran(environment / "bin" / "python", "-c", script, cwd=tmp_path).split())
 
     assert package.is_relative_to(environment)

@@ -7,7 +7,7 @@ import yaml
 from omegaconf import OmegaConf
 from worlds import by_hydra, composed, is_entry
 
-from hetsim.shipped import configs
+from hetsim.trust.shipped import configs
 
 GROUPS = sorted({path.parent.name for path in configs().glob("*/*.yaml")} - {"method", "experiment"})
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from hetsim.cli import yaml_text
+from hetsim.config import yaml_text
 
 TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=70).filter(lambda text: "${" not in text)
 LEAVES = (

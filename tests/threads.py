@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from elsewhere import Elsewhere, SumsElsewhere
 
-from hetsim.dist.clocks import Clocks
-from hetsim.dist.fake import FakeNetwork
-from hetsim.dist.pace import Pace, clock
-from hetsim.dist.rank import RankRun
-from hetsim.dist.reduction import Reduction
-from hetsim.dist.transport import Transport
+from hetsim.distributed.communication.clock_alignment import Clocks
+from hetsim.distributed.communication.fake import FakeNetwork
+from hetsim.distributed.communication.reduction import Reduction
+from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.pacing.padding import Pace, clock
+from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment, Optimizers

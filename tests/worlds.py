@@ -12,16 +12,16 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from hetsim.cli.build import build_experiment
+from hetsim.config.build import build_experiment
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint
 from hetsim.runtime.recorder import KINDS, Recorder
 from hetsim.runtime.trace import COLUMNS, Trace
-from hetsim.shipped import configs
 from hetsim.sim.hosts.world import HostWorld
 from hetsim.sim.world import EventWorld
+from hetsim.trust.shipped import configs
 
 NO_NETWORK = {"latency_seconds": 0.0, "bytes_per_second": 1e300}
 """A network without latency, so fast that adding a message's time changes no float."""

@@ -20,12 +20,12 @@ from hetsim import checks
 from hetsim.checkpoints.values import Reader, Unreadable, Writer
 from hetsim.errors import RunFailed
 from hetsim.runtime.files import written_whole
+from hetsim.version import __version__
 
 FORMAT = 1
 """The version of the format. Another one is refused: a run that goes on in another way than it began is worse than none."""
 JSON = "json"
 KEYS = ("config", "checkpoint")
-VERSION = str(sys.modules["hetsim"].__version__)  # an import of the package from within would be a circle
 
 
 def packed(value: Any) -> bytes:
@@ -81,7 +81,7 @@ def _serialised(text: Any, tensors: Mapping[str, Any]) -> bytes:
 
 
 def _metadata(text: Any, tensors: Mapping[str, Any]) -> dict[str, str]:
-    return {"format": str(FORMAT), "hetsim": VERSION, "sha256": digest(text, tensors)}
+    return {"format": str(FORMAT), "hetsim": __version__, "sha256": digest(text, tensors)}
 
 
 def digest(text: Any, tensors: Mapping[str, Any]) -> str:
@@ -142,6 +142,6 @@ def _check_versions(path: Path, about: Mapping[str, str]) -> None:
         raise Unreadable("it is not hetsim's")
     if about["format"] != str(FORMAT):
         raise ValueError(
-            f"{path} has format {checks.shown(about['format'])}, of hetsim {checks.shown(about['hetsim'])}, and hetsim {VERSION} reads "
+            f"{path} has format {checks.shown(about['format'])}, of hetsim {checks.shown(about['hetsim'])}, and hetsim {__version__} reads "
             f"format {FORMAT} alone: resume it with that version"
         )

@@ -4,43 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from hetsim import checks
-from hetsim.calibration.cluster import Calibrated, calibrated
-from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_of
-from hetsim.calibration.drift import told as table
-from hetsim.calibration.measured import Measured
-from hetsim.calibration.program import FITTED, AmongWorkers, AroundServer, Measurement, Uncapped, sizes_of
-from hetsim.calibration.sharing import at_once
-from hetsim.cli.build import build_experiment
-from hetsim.cli.calibrated import check_places, prefix, told, write_all
-from hetsim.cli.cluster_files import check_file, compose, named, written_cluster
-from hetsim.cli.compose import composed
-from hetsim.cli.entries import entries_of
-from hetsim.cli.environment import check_shown, hidden
-from hetsim.cli.errors import USERS, sentence
-from hetsim.cli.from_trace import from_trace
-from hetsim.cli.start import check_download
-from hetsim.cluster.model import Cluster, Node, Server
-from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.coordination.plan import Plan
-from hetsim.dist.backend import Processes
-from hetsim.dist.facts import facts
-from hetsim.dist.launched import is_launched
-from hetsim.dist.orphan import follow_launcher
-from hetsim.dist.torchrun import CAUSE, leave_reason
+from hetsim.calibration.measuring.from_run import from_trace
+from hetsim.calibration.measuring.measure import calibrate
+from hetsim.config.cluster_files import compose
+from hetsim.config.errors import USERS, sentence
+from hetsim.distributed.launch.failure_report import CAUSE, leave_reason
+from hetsim.distributed.rank.cleanup import follow_launcher
 from hetsim.errors import RunFailed
-from hetsim.libraries import keep_processes_out
-from hetsim.runtime.budget import Budget
-from hetsim.runtime.experiment import Experiment
-from hetsim.workloads.phantom import PhantomWorkload
-from hetsim.workloads.task import BYTES
+from hetsim.trust.libraries import keep_processes_out
 
 ABOUT = """Measure the machines of a cluster: how long gradients, updates, messages and all-reduces take there, and how much of the
 processors. The words are those of hetsim, with the workload and the cluster that training has; of the cluster, the nodes, quotas and links
@@ -82,110 +56,6 @@ def main() -> None:
         if not leave_reason(sentence(error), order=1 if isinstance(error, RunFailed | OSError) else CAUSE):
             tell(f"error: {sentence(error)}")
         sys.exit(1)
-
-
-def calibrate(file: Path, words: Sequence[str], *, seconds: float, against: Path | None = None, config_dir: Path | None) -> None:
-    """Measure, and write the file; in a process that does not lead, measure only."""
-    if not 0.1 <= seconds <= 3600:
-        raise ValueError(f"--seconds must be from 0.1 to 3600, not {seconds:g}")
-    check_file(file)
-    old = None if against is None else (against, written_cluster("--against", against))
-    config, _, typed = composed(["backend=dist", *words, "pictures=false", "trace=none"], config_dir=config_dir)
-    try:
-        _calibrate(config, typed, file, seconds, old)
-    except Exception as error:
-        kind = ValueError if isinstance(error, ValueError) else RunFailed
-        said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
-        raise kind(hidden(said, config)) from None
-
-
-def _calibrate(config: DictConfig, typed: Sequence[str], file: Path, seconds: float, old: tuple[Path, Cluster] | None) -> None:
-    experiment, backend = build_experiment(config)
-    _, environment = entries_of(config)
-    check_download(experiment, typed, environment)
-    check_shown(environment)
-    for key in environment:
-        if key.split(".")[0] == "cluster":
-            raise ValueError(f"{key} must not come from an environment variable, as the calibrated cluster would show it: write it out")
-    check_places(file, experiment.num_workers)
-    if old is not None:
-        with named(f"--against {old[0]}"):
-            check_comparable(old[1], experiment.cluster)
-    if isinstance(experiment.workload, PhantomWorkload):
-        raise ValueError("workload=phantom computes nothing that could be measured: take the workload that you train")
-    if not isinstance(backend, Processes):
-        raise ValueError("backend is not dist, and real processes are what is measured: leave it out")
-    backend = replace(backend, emulate="none") if backend.emulates == "pad" else backend
-    kinds: list[type[Measurement]] = [AmongWorkers, AroundServer]
-    if is_launched():
-        kinds = [AroundServer if experiment.coordination.needs_server else AmongWorkers]
-    elif backend.emulates == "quota":
-        kinds.append(Uncapped)
-    said = duration(experiment.num_workers, seconds, kinds, shares_links=bool(at_once(experiment.cluster)))
-    found: dict[type[Measurement], Measured] = {}
-    with tempfile.TemporaryDirectory(prefix="hetsim-calibrate-") as place:
-        for kind in kinds:
-            capped = backend if kind is not Uncapped else replace(backend, emulate="none")
-            measured = measure(experiment, capped, kind, Path(place) / kind.__name__, seconds, said if kind is kinds[0] else None)
-            if measured is not None:
-                found[kind] = measured
-    if not found:
-        return
-    plan_sizes = [sizes(experiment, rank) for rank in range(experiment.num_workers)]
-
-    def fitted(of: Mapping[type[Measurement], Measured], *, beside: str | None = None) -> Calibrated:
-        return calibrated(
-            experiment.cluster, file.stem, plan_sizes, among=of.get(AmongWorkers), around=of.get(AroundServer),
-            uncapped=of.get(Uncapped), capped_by_hetsim=backend.emulates == "quota", beside=beside,
-        )  # fmt: skip
-
-    result = fitted(found, beside=prefix(file))
-    num_parameters = next(iter(found.values())).num_parameters
-    write_all(file, experiment, result, num_parameters)
-    print(told(file, result), flush=True)
-    if old is not None:
-        divided = {kind: parts_of(measured) for kind, measured in found.items()}
-        parts = [fitted({kind: its[part] for kind, its in divided.items()}) for part in range(NUM_PARTS)]
-        clusters = [parse_cluster(each.config) for each in (fitted(found), *parts)]
-        nbytes = BYTES[experiment.dtype] * num_parameters
-        print(f"drift since {old[0]}:\n{table(drifts(old[1], clusters[0], clusters[1:], samples=plan_sizes, nbytes=nbytes))}", flush=True)
-
-
-def measure(
-    experiment: Experiment, backend: Processes, kind: type[Measurement], folder: Path, seconds: float, said: str | None
-) -> Measured | None:
-    """What the processes of one kind of run find; None in a process that does not lead it."""
-    folder.mkdir()
-    output = folder / "measured.json"
-    ends: list[Node | Server] = [*experiment.cluster.nodes, experiment.cluster.server]
-    coordination = kind(
-        admission=experiment.coordination.admission, output=output, seconds=seconds, facts=facts,
-        at_once=at_once(experiment.cluster) if kind is AroundServer else (),
-        by_wall=[experiment.threads > 1 or (end.device or experiment.device) != "cpu" for end in ends],
-    )  # fmt: skip
-    asked = replace(
-        experiment, coordination=coordination, budget=Budget(updates=1), evaluate_every_epochs=1e9, evaluate_every_seconds=None,
-        local_optimizer=None, regional_optimizer=None, stop_when_diverged=False, method="calibration",
-    )  # fmt: skip
-    backend.check(asked)
-    if said is not None and backend.leads(asked):
-        print(said, flush=True)
-    summary = backend.run(asked, folder / "run", "")
-    return None if summary is None else Measured.of_json(output.read_text())
-
-
-def sizes(experiment: Experiment, rank: int) -> list[int]:
-    """The batch sizes that a worker's times are fitted to."""
-    plan = Plan(num_workers=experiment.num_workers, batch_size=experiment.batch_size, max_samples=experiment.cluster.max_samples)
-    return sizes_of(plan, rank, FITTED)
-
-
-def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]], *, shares_links: bool) -> str:
-    """How long it will take, in a sentence."""
-    gradients = num_workers + num_workers.bit_length()
-    phases = {AmongWorkers: gradients + num_workers + 2, AroundServer: gradients + num_workers + 3 + shares_links, Uncapped: gradients + 1}
-    total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)
-    return f"hetsim-calibrate: {num_workers} workers, about {total / 60:.1f} minutes, or more where a batch takes seconds"
 
 
 def tell(message: str) -> None:

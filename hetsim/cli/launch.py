@@ -7,11 +7,12 @@ import os
 import sys
 from typing import Any
 
-from hetsim import __version__, checks
-from hetsim.dist.stopping import ENDED, LauncherStop
+from hetsim import checks
+from hetsim.distributed.rank.stopping import ENDED, LauncherStop
 from hetsim.errors import RunFailed, RunStopped
-from hetsim.libraries import keep_processes_out
 from hetsim.runtime.checkpointing import STOPPED
+from hetsim.trust.libraries import keep_processes_out
+from hetsim.version import __version__
 
 DESCRIPTION = "Start this host's part of the processes of hetsim WORDS, with backend=dist. Call it once on each host, with the same words."
 LOOPBACK = "127.0.0.1:0"
@@ -64,8 +65,8 @@ def main() -> None:
 
 
 def _run(stop: LauncherStop, **call: Any) -> None:
-    from hetsim.dist.hosts import Call, needing_the_store
-    from hetsim.dist.launch_host import run_on_this_host
+    from hetsim.distributed.launch.call import Call, needing_the_store
+    from hetsim.distributed.launch.host import run_on_this_host
 
     here = Call(**call, version=__version__)
     with needing_the_store(here):

@@ -12,24 +12,21 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-import hydra
-
 from hetsim.checks import one_line
-from hetsim.cli import job
-from hetsim.cli.arguments import check_options, options_first, verbose, without_control_characters
-from hetsim.cli.environment import hidden
-from hetsim.cli.errors import USERS, report, show_traceback, tell_stopped
-from hetsim.cli.folders import check_folder
-from hetsim.cli.launcher import RESUME, Refused, SweepRecord, launch_failure
-from hetsim.cli.launchers import own_plugins
-from hetsim.cli.task import task
-from hetsim.dist.launched import GOES_ON, is_launched
-from hetsim.dist.orphan import follow_launcher
+from hetsim.config.arguments import check_options, options_first, verbose, without_control_characters
+from hetsim.config.errors import USERS, report, show_traceback, tell_stopped
+from hetsim.config.guard.environment import hidden
+from hetsim.config.guard.folders import check_folder
+from hetsim.distributed.environment import GOES_ON, is_launched
+from hetsim.distributed.rank.cleanup import follow_launcher
 from hetsim.errors import RunFailed, RunStopped
-from hetsim.libraries import keep_processes_out
 from hetsim.memory import out_of_memory
 from hetsim.runtime.checkpointing import STOPPED
-from hetsim.shipped import configs
+from hetsim.sweeps import job
+from hetsim.sweeps.launchers import own_plugins
+from hetsim.sweeps.record import RESUME, Refused, SweepRecord, launch_failure
+from hetsim.sweeps.task import run_by_hydra
+from hetsim.trust.libraries import keep_processes_out
 
 
 def main() -> None:
@@ -43,7 +40,7 @@ def main() -> None:
         check_options(sys.argv[1:])
         check_folder("the current folder", Path.cwd())
         with own_plugins(), _own_warnings(), without_control_characters(sys.argv[1:]):
-            hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")(task)()
+            run_by_hydra()
         sweep = SweepRecord.current
         status = 0 if not job.failures and (sweep is None or sweep.report()) else 1
     except Refused as refused:

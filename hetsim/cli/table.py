@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from hetsim import checks
-from hetsim.results.finished_runs import read_runs
+from hetsim.results.reading.finished_runs import read_runs
 from hetsim.results.tables.files import markdown, write
 from hetsim.results.tables.metrics import METRICS, Target
 from hetsim.results.tables.question import Question

@@ -25,7 +25,7 @@ from hetsim.ddp.exchange import Control
 from hetsim.ddp.windows import Window
 from hetsim.effects import Batch, Contribution
 from hetsim.policies.allocation import Allocation
-from hetsim.results.folder import finish_run
+from hetsim.results.writing.folder import finish_run
 from hetsim.runtime.files import begun
 from hetsim.runtime.metrics import Metrics, ratio
 from hetsim.runtime.recorder import ALL_REDUCE, APPLY, COMMIT, GRADIENT, UPDATE

@@ -14,8 +14,8 @@ from hetsim.checkpoints.resume import check_budget, continue_trace, load, reache
 from hetsim.checkpoints.rows import SavedTrace
 from hetsim.checkpoints.saver import Saver
 from hetsim.errors import RunStopped
-from hetsim.results.folder import run_folder
-from hetsim.results.summary import summary_of, write_summary
+from hetsim.results.writing.folder import run_folder
+from hetsim.results.writing.summary import summary_of, write_summary
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment, Optimizers

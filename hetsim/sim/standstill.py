@@ -1,4 +1,4 @@
-"""The error sentence of a simulation in which no rank can go on: who waits for whom. `hetsim.dist.standstill` is its twin."""
+"""The error sentence of a simulation in which no rank can go on: who waits for whom. `hetsim.distributed.rank.standstill` is its twin."""
 
 from __future__ import annotations
 

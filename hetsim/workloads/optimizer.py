@@ -10,7 +10,7 @@ import torch
 
 from hetsim import checks
 from hetsim.effects import Fragment
-from hetsim.trust import argument_names, resolve
+from hetsim.trust.names import argument_names, resolve
 from hetsim.vector import piece, with_piece
 from hetsim.workloads.task import Optimizer, OptimizerRecipe, Recipe
 

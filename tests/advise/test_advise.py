@@ -15,18 +15,18 @@ import pytest
 from worlds import exit_status
 
 import hetsim
-from hetsim.cli.advise.advice import Advice, advice, as_data, worth_training
-from hetsim.cli.advise.candidates import Candidate, baseline, with_allocations, with_fewer
-from hetsim.cli.advise.command import main
-from hetsim.cli.advise.picture import picture
-from hetsim.cli.advise.processes import Processes
-from hetsim.cli.advise.question import asked
-from hetsim.cli.advise.simulated import Goal, Outcome, experiment, simulated, sizes
-from hetsim.cli.advise.text import text
-from hetsim.cli.advise.timing import Timed, Timing
-from hetsim.cli.advise.training import Round, Trained, Training, reachable
-from hetsim.cli.methods import shipped
-from hetsim.results.finished import LossPoint
+from hetsim.advice.advice import Advice, advice, as_data, worth_training
+from hetsim.advice.candidates import Candidate, baseline, with_allocations, with_fewer
+from hetsim.advice.picture import picture
+from hetsim.advice.processes import Processes
+from hetsim.advice.question import asked
+from hetsim.advice.simulated import Goal, Outcome, experiment, simulated, sizes
+from hetsim.advice.text import text
+from hetsim.advice.timing import Timed, Timing
+from hetsim.advice.training import Round, Trained, Training, reachable
+from hetsim.cli.advise import main
+from hetsim.config.methods import shipped
+from hetsim.results.reading.finished import LossPoint
 
 pytestmark = pytest.mark.slow
 
@@ -226,7 +226,7 @@ def test_in_a_short_round_who_is_at_the_goal_sooner_is_before_who_ends_lower() -
     question = asked(["method=dbs_sgd,ssgd", "learning_rate=0.1"], None)
     training = Short(question, Here(), lambda _: None, goal=Goal(accuracy=0.9))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hetsim.cli.advise.training.ROUNDS", (Round(1 / 8, 1, 1),))
+        patch.setattr("hetsim.advice.training.ROUNDS", (Round(1 / 8, 1, 1),))
         assert [each.label for each in training.search([Candidate(method) for method in question.methods])] == ["ssgd"]
 
 
@@ -234,8 +234,8 @@ def test_in_a_short_round_who_is_at_the_goal_sooner_is_before_who_ends_lower() -
 def trained() -> Iterator[Advice]:
     """An advice on digits, between two methods at two rates, and on half as many fresh seeds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hetsim.cli.advise.training.FRESH_SEEDS", FRESH_SEEDS)
-        patch.setattr("hetsim.cli.advise.training.FACTORS", (1.0, 2.0))
+        patch.setattr("hetsim.advice.training.FRESH_SEEDS", FRESH_SEEDS)
+        patch.setattr("hetsim.advice.training.FACTORS", (1.0, 2.0))
         words = ["cluster=mixed4", "method=ssgd,dbs_sgd", "budget.epochs=4", "target_accuracy=0.85"]
         yield advice(asked(words, None), Here(), lambda _: None)
 

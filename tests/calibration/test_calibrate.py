@@ -14,9 +14,9 @@ from worlds import exit_status, experiment
 import hetsim
 from hetsim.calibration.cluster import Calibrated
 from hetsim.calibration.fit import Line, Steps
+from hetsim.calibration.measuring.report import remarks
 from hetsim.calibration.noise import Noise
 from hetsim.cli.calibrate import main
-from hetsim.cli.calibrated import remarks
 
 NODES = "cluster.nodes=[{count: 2, seconds_per_sample: 1, overhead_seconds: 1}]"
 

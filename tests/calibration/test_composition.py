@@ -14,7 +14,7 @@ from hetsim.calibration.composition import Part, composed
 from hetsim.cli.calibrate import main
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.results.describe import describe
+from hetsim.results.writing.describe import describe
 
 HELD = {
     "date": "2026-11-23", "machine": "x86_64", "workload": "phantom", "num_parameters": 1_000_000, "samples": [4, 64], "dtype": "float32",

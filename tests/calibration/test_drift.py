@@ -12,9 +12,9 @@ from worlds import exit_status
 from hetsim.calibration.drift import Drift, drifts, parts_of, told
 from hetsim.calibration.measured import Measured, Reading
 from hetsim.cli.calibrate import main
-from hetsim.cli.cluster_files import written_cluster
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.config.cluster_files import written_cluster
 
 
 def described(per_sample: float = 1e-4, *, update: float = 1e-3, latency: float = 1e-4, table: Any = None, last: float = 4e-3) -> Cluster:

@@ -12,7 +12,7 @@ from test_noise import normalised
 from hetsim.calibration.fit import Steps
 from hetsim.calibration.noise import Noise
 from hetsim.calibration.picture import MAX_NODES, page
-from hetsim.results.figures import own_style
+from hetsim.results.writing.figures import own_style
 
 FAST = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4, deviation=0.1), SIZES)
 

@@ -12,7 +12,7 @@ from hetsim.calibration.measured import Measured, Reading
 from hetsim.calibration.sharing import PULL, PUSH, at_once, sharing_noise
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.dist.shared_links import SharedLinks, Transfer
+from hetsim.distributed.pacing.shared_links import SharedLinks, Transfer
 
 NBYTES = 431_080
 PROCESS = [0.0, 2.0, 0.0, 0.1, 0.004]

@@ -13,7 +13,7 @@ from test_every_method import short
 from threads import run_in_threads
 from worlds import UNEVEN
 
-from hetsim.dist.rank import RankRun
+from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment

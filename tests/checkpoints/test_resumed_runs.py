@@ -24,7 +24,7 @@ from hetsim.coordination.local_steps import LocalSteps
 from hetsim.errors import RunStopped
 from hetsim.runtime.checkpointing import Due
 from hetsim.runtime.experiment import Experiment
-from hetsim.shipped import configs
+from hetsim.trust.shipped import configs
 
 SAVED: dict[str, Any] = {"checkpoint": {"every_updates": 4}, "trace": "full"}
 HALF, WHOLE = {"updates": 7}, {"updates": 15}

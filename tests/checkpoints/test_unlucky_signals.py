@@ -14,7 +14,7 @@ import pytest
 from worlds import cluster, experiment, node
 
 from hetsim.checkpoints.folder import newest
-from hetsim.dist import Processes
+from hetsim.distributed import Processes
 from hetsim.errors import RunStopped
 from hetsim.runtime.checkpointing import Checkpointing
 from hetsim.workloads.device import Device

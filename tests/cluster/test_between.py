@@ -11,7 +11,7 @@ from worlds import composed, experiment, node
 
 from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.dist.rank import described_seconds
+from hetsim.distributed.rank.run import described_seconds
 
 NETWORK: dict[str, Any] = {"latency_seconds": 0.25, "bytes_per_second": 64.0}
 WAYS = [{"racks": ["a", "b"], "bytes_per_second": 16.0, "latency_seconds": 1.0}, {"racks": ["c", "a"], "bytes_per_second": 128.0}]

@@ -12,7 +12,7 @@ from cluster_runs import built, play, world
 from worlds import node
 
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.dist.shared_links import HORIZON, SharedLinks, Transfer
+from hetsim.distributed.pacing.shared_links import HORIZON, SharedLinks, Transfer
 from hetsim.effects import Batch, Gradient, Node, Now, Receive, Send
 from hetsim.vector import Phantom
 

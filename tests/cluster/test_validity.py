@@ -12,11 +12,11 @@ import torch
 from worlds import cluster, composed, experiment, node
 
 import hetsim
-from hetsim.cli.cluster_files import written_cluster
-from hetsim.cli.environment import check_shown
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.dist.handed_in import calibration_warnings
-from hetsim.results.describe import describe
+from hetsim.config.cluster_files import written_cluster
+from hetsim.config.guard.environment import check_shown
+from hetsim.distributed.rank.results import calibration_warnings
+from hetsim.results.writing.describe import describe
 from hetsim.sim import Simulator
 
 HELD = {

@@ -20,7 +20,7 @@ from torch.nn import functional
 from worlds import Run, cluster, experiment, node, simulate
 
 from hetsim.coordination.all_reduce import SynchronousAllReduce
-from hetsim.dist.rank import RankRun
+from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch
 from hetsim.errors import RunFailed
 from hetsim.runtime.buckets import buckets_of, divided, evenly, one_after_another

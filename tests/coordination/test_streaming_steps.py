@@ -12,7 +12,7 @@ from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate
 
 from hetsim.coordination.fragments import fragments
 from hetsim.coordination.plan import Plan
-from hetsim.dist.rank import RankRun
+from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch, Fragment
 from hetsim.runtime.rank import RankState, by_fragment
 from hetsim.vector import Phantom

@@ -14,7 +14,7 @@ from hetsim.ddp.saved import plain, restored
 from hetsim.ddp.schedule import Data, Schedule
 from hetsim.ddp.windows import Window
 from hetsim.policies.allocation import Allocation, OptPerf, SpeedProportional
-from hetsim.shipped import configs
+from hetsim.trust.shipped import configs
 
 SPEEDS = (4.0, 2.0, 1.0)
 

@@ -77,7 +77,7 @@ def set_target(draft: Draft) -> None:
     touch = "pathlib.Path('code-ran').touch"
     names = (
         *known_keys.targets().values(),
-        *("os.getcwd", "builtins.open", "subprocess.run", "hetsim.cli.main.main", "hetsim.checks.whole", "hetsim.trust.importlib"),
+        *("os.getcwd", "builtins.open", "subprocess.run", "hetsim.cli.main.main", "hetsim.checks.whole", "hetsim.trust.names.importlib"),
         *(
             "hetsim.policies.allocation.base.Allocation",
             "hetsim.cluster.model.Node",

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from hetsim import checks
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.cluster.parse.values import LINKS
-from hetsim.shipped import configs
+from hetsim.trust.shipped import configs
 
 __all__ = ["LINKS", "configs"]
 

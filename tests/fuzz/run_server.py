@@ -69,7 +69,7 @@ def _warm_up() -> None:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from hetsim.shipped import configs
+    from hetsim.trust.shipped import configs
 
     load = OmegaConf.load
     shipped = {str(path): load(path) for path in configs().rglob("*.yaml")}

@@ -28,10 +28,10 @@ from omegaconf import OmegaConf
 from pyarrow import parquet
 
 try:
-    from hetsim.cli.build import build_experiment as built
+    from hetsim.config.build import build_experiment as built
     from hetsim.runtime.experiment import Experiment
-    from hetsim.shipped import configs
     from hetsim.sim.lockstep.world import LockstepWorld
+    from hetsim.trust.shipped import configs
 except ImportError:  # before the layout of 0.2
     from hetsim.experiment import Experiment
     from hetsim.run import configs

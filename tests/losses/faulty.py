@@ -22,9 +22,10 @@ import torch
 from worlds import tiles
 
 from hetsim.checkpoints import saver
-from hetsim.dist import Processes, process
-from hetsim.dist.succession import LAG
-from hetsim.dist.world import ProcessWorld
+from hetsim.distributed import Processes
+from hetsim.distributed.launch import participation
+from hetsim.distributed.rank.succession import LAG
+from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.effects import Batch, Contribution
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
@@ -222,7 +223,7 @@ class Faulty(Quadratic):
         pending = [fault for fault in self.faults.of if fault.rank == rank and fault.what not in ELSEWHERE]
         elsewhere = {fault.what: fault for fault in self.faults.of if fault.rank == rank and fault.what in ELSEWHERE}
         commit, write, discarded = History.commit, saver.write, History.record_discarded
-        send_results = process.send_results
+        send_results = participation.send_results
         computed = open(self.folder / f"computed-{rank}-{os.getpid()}", "a", buffering=1)  # noqa: SIM115
         applied = open(self.folder / "applied", "a", buffering=1)  # noqa: SIM115
         happened = open(self.folder / "happened", "a", buffering=1)  # noqa: SIM115
@@ -270,7 +271,7 @@ class Faulty(Quadratic):
             return going
 
         saver.write, History.record_discarded = hurt_write, hurt_end  # type: ignore[method-assign]
-        process.send_results = hurt_results
+        participation.send_results = hurt_results
         ProcessWorld.gradient = hurt(ProcessWorld.gradient)  # type: ignore[method-assign]
         ProcessWorld.gradient_sum = hurt(ProcessWorld.gradient_sum)  # type: ignore[method-assign]
         ProcessWorld.attempt = hurt(ProcessWorld.attempt)  # type: ignore[method-assign]

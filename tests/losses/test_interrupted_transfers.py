@@ -15,8 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hetsim.dist import packing
-from hetsim.dist.group import Group
+from hetsim.distributed.communication import packing
+from hetsim.distributed.communication.gloo import Group
 from hetsim.effects import PeerLost
 
 pytestmark = pytest.mark.slow

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from hetsim.dist.fake import FakeNetwork
-from hetsim.dist.keeper import BEGAN, GAP_SECONDS, OVER, Keeper, Loss, View, again_key, beat_key, join_key, view_key
-from hetsim.dist.messages import Mailbox
-from hetsim.dist.pace import Pace
+from hetsim.distributed.communication.fake import FakeNetwork
+from hetsim.distributed.communication.mailbox import Mailbox
+from hetsim.distributed.membership.keeper import BEGAN, GAP_SECONDS, OVER, Keeper, Loss, View, again_key, beat_key, join_key, view_key
+from hetsim.distributed.pacing.padding import Pace
 from hetsim.effects import PeerLost
 
 LOST_AFTER = 3.0

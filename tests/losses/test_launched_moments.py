@@ -18,13 +18,13 @@ from running import wait_for
 from test_launched_losses import SECONDS, Hosts, hosts  # noqa: F401
 from threads import Board
 
-from hetsim.dist import host_losses
-from hetsim.dist.announced import LOST, Announced, announce
-from hetsim.dist.host_keeper import HostKeeper
-from hetsim.dist.host_losses import HostLosses, Started, end_key, lost_key
-from hetsim.dist.keeper import BEGAN, View, began_key, failed_key, view_key
-from hetsim.dist.process import wait_for_all
-from hetsim.dist.stopping import ENDED
+from hetsim.distributed.launch import host_losses
+from hetsim.distributed.launch.announcement import LOST, Announced, announce
+from hetsim.distributed.launch.host_keeper import HostKeeper
+from hetsim.distributed.launch.host_losses import HostLosses, Started, end_key, lost_key
+from hetsim.distributed.launch.participation import wait_for_all
+from hetsim.distributed.membership.keeper import BEGAN, View, began_key, failed_key, view_key
+from hetsim.distributed.rank.stopping import ENDED
 from hetsim.errors import RunFailed
 from hetsim.runtime.checkpointing import STOPPED, StopRequest
 

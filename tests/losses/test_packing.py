@@ -10,7 +10,7 @@ import torch
 from methods import SHIPPED
 from worlds import cluster, experiment, node, simulate
 
-from hetsim.dist.packing import packed, unpacked
+from hetsim.distributed.communication.packing import packed, unpacked
 from hetsim.errors import RunFailed
 
 THREE = cluster(*(node(seconds) for seconds in (1e-4, 5e-5, 7e-5)))

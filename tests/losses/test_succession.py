@@ -16,13 +16,12 @@ from test_losses import SMALL, THREE, WITHOUT_SERVER, check_record, small
 from worlds import node, tiles
 
 from hetsim.checkpoints.folder import newest
-from hetsim.dist.keeper import OVER
-from hetsim.dist.ledger import Ledger
-from hetsim.dist.stopping import KEY as STOP
-from hetsim.dist.stopping import StopWatch
-from hetsim.dist.succession import Succession, Told
+from hetsim.distributed.membership.keeper import OVER, STOP
+from hetsim.distributed.membership.losses import Ledger
+from hetsim.distributed.rank.stopping import StopWatch
+from hetsim.distributed.rank.succession import Succession, Told
 from hetsim.errors import RunFailed, RunStopped
-from hetsim.results.folder import FILES
+from hetsim.results.writing.folder import FILES
 from hetsim.runtime.checkpointing import Checkpointing, StopRequest
 
 ONE_BY_ONE = [{"nodes": [0], "crash": 0.2, "repair": 0.4}, {"nodes": [1], "crash": 1.4}, {"nodes": [2], "crash": 1.6}]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from test_losses import small
 
-from hetsim.dist import supervision
-from hetsim.dist.faults import Schedule
-from hetsim.dist.keeper import BEGAN
-from hetsim.dist.supervision import Child, Supervision
+from hetsim.distributed.launch import supervision
+from hetsim.distributed.launch.supervision import Child, Supervision
+from hetsim.distributed.membership.faults import Schedule
+from hetsim.distributed.membership.keeper import BEGAN
 from hetsim.errors import RunFailed
 
 SOON = time.monotonic() + 1e6

@@ -13,9 +13,10 @@ from running import wait_for
 from test_launched_losses import SECONDS, Hosts, hosts  # noqa: F401
 from threads import Board
 
-from hetsim.dist import hosts as hosts_module
-from hetsim.dist.hosts import SILENT_SECONDS, Call, Failure
-from hetsim.dist.hosts import Hosts as Talk
+from hetsim.distributed.launch import host_exchange as hosts_module
+from hetsim.distributed.launch.call import Call
+from hetsim.distributed.launch.host_exchange import SILENT_SECONDS, Failure
+from hetsim.distributed.launch.host_exchange import Hosts as Talk
 
 
 @pytest.mark.slow

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hetsim.cli import job
 from hetsim.cli.main import main
-from hetsim.results.schema import check_kinds
+from hetsim.results.reading.schema import check_kinds
 from hetsim.runtime.outcome import Pool
-from hetsim.shipped import configs
+from hetsim.sweeps import job
+from hetsim.trust.shipped import configs
 
 pytestmark = pytest.mark.slow
 

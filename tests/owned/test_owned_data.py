@@ -19,7 +19,7 @@ from worlds import NO_NETWORK, UNEVEN, cluster, experiment, node, simulate
 
 from hetsim.coordination.pools import AlignedPools, Cursors, Pools
 from hetsim.effects import Batch
-from hetsim.results.identity import identity_of
+from hetsim.results.reading.identity import identity_of
 from hetsim.sim.backend import world_of
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld

@@ -14,7 +14,7 @@ from worlds import cluster, experiment, node, simulate
 from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.plan import Plan
 from hetsim.effects import Batch, Contribution
-from hetsim.results.describe import describe, one_line
+from hetsim.results.writing.describe import describe, one_line
 from hetsim.runtime.divergence import Divergence
 from hetsim.runtime.experiment import Experiment
 from hetsim.sim import Simulator

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hetsim import effects as fx
-from hetsim.dist.world import ProcessWorld
+from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.errors import ProgramError, RunFailed
 from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, interval_recorder
 from hetsim.runtime.world import World, as_program_error, effect_types, handlers, method_name, unsupported

@@ -167,7 +167,14 @@ def test_a_budget_that_was_reached_is_refused(folder: Path) -> None:
     assert "where budget.updates=3 has been reached: type a larger budget" in refused(folder, made(3))
 
 
-CLASSES = ["os.system", "builtins.eval", "subprocess.Popen", "hetsim.trust.resolve", "hetsim.cli.start.start", "collections.OrderedDict"]
+CLASSES = [
+    "os.system",
+    "builtins.eval",
+    "subprocess.Popen",
+    "hetsim.trust.names.resolve",
+    "hetsim.config.start.start",
+    "collections.OrderedDict",
+]
 
 
 @pytest.mark.parametrize("name", CLASSES)

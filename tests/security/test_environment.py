@@ -15,9 +15,9 @@ from worlds import exit_status
 
 import hetsim
 from hetsim.cli.compare import main as compare_main
-from hetsim.cli.environment import LONGEST, hidden, without_values, without_variables
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
+from hetsim.config.guard.environment import LONGEST, hidden, without_values, without_variables
 from hetsim.errors import RunFailed
 
 SECRET = "correct-horse-battery"
@@ -365,7 +365,7 @@ def test_only_what_depends_on_the_environment_is_a_reference(monkeypatch: pytest
 def test_no_warning_of_omegaconf_tells_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """It quotes a list in which an element is empty."""
     monkeypatch.setenv("HETSIM_TEST_SECRET", "[correct-horse,battery,]")
-    code = "import hetsim.cli.environment\nfrom omegaconf import OmegaConf\n"
+    code = "import hetsim.config.guard.environment\nfrom omegaconf import OmegaConf\n"
     code += "print(len(OmegaConf.create({'a': '${oc.decode:${oc.env:HETSIM_TEST_SECRET}}'}).a))"
 
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

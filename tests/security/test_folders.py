@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 from worlds import exit_status
 
 import hetsim
-from hetsim.cli.folders import check_script
 from hetsim.cli.main import main
-from hetsim.cli.search.command import main as search_main
+from hetsim.cli.search import main as search_main
+from hetsim.config.guard.folders import check_script
 
 pytestmark = pytest.mark.slow
 

@@ -33,8 +33,8 @@ NAMES = {
     ("theirs", "theirs:hidden"): "theirs.hidden is not defined by a def statement",
     ("theirs", "theirs:other"): "theirs.other has no @hetsim.workload above it",
     ("theirs", "theirs:_private"): "must name a public function of theirs",
-    ("theirs", "hetsim.api:run"): "workload.module=hetsim.api:run is not allowed",
-    ("hetsim", "hetsim.api:run"): "workload.module=hetsim.api:run is not allowed",
+    ("theirs", "hetsim.api.calls:run"): "workload.module=hetsim.api.calls:run is not allowed",
+    ("hetsim", "hetsim.api.calls:run"): "workload.module=hetsim.api.calls:run is not allowed",
 }
 THEIRS = """
 open(MARK + 'imported', 'w').close()

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from hetsim.cli.schema import AXES
+from hetsim.config.schema import AXES
 from hetsim.coordination.base import Coordination
-from hetsim.dist import Processes
-from hetsim.registry import SHIPPED, current_name, old_names
+from hetsim.distributed import Processes
 from hetsim.runtime.backend import Backend
-from hetsim.shipped import configs
 from hetsim.sim import Simulator
-from hetsim.trust import resolve
+from hetsim.trust.names import resolve
+from hetsim.trust.registry import SHIPPED, current_name, old_names
+from hetsim.trust.shipped import configs
 from hetsim.workloads.data import digits, npz, torchvision
 from hetsim.workloads.task import Workload
 

@@ -14,7 +14,7 @@ from optuna.trial import TrialState, create_trial
 from worlds import exit_status
 
 import hetsim
-from hetsim.cli.search.command import main
+from hetsim.cli.search import main
 
 WORDS = ("workload=phantom", "batch_size=int(interval(32,256))", "method=ssgd,asgd", "budget.epochs=1", "pictures=false", "trace=none")
 SPACE = {"batch_size": IntDistribution(32, 256), "method": CategoricalDistribution(("ssgd", "asgd"))}

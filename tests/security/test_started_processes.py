@@ -17,11 +17,11 @@ from omegaconf import OmegaConf
 from submitit import AutoExecutor, SlurmExecutor
 
 import hetsim
-from hetsim import libraries
-from hetsim.api import _one_at_a_time
-from hetsim.cli import submitit_launcher
-from hetsim.cli.launcher import SweepRecord
-from hetsim.cli.submitit_launcher import Local, Slurm
+from hetsim.api.calls import _one_at_a_time
+from hetsim.sweeps import submitit_launcher
+from hetsim.sweeps.record import SweepRecord
+from hetsim.sweeps.submitit_launcher import Local, Slurm
+from hetsim.trust import libraries
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("elsewhere")]
 

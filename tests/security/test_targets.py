@@ -18,12 +18,12 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeperConf
 from omegaconf import DictConfig, OmegaConf
 from worlds import composed, exit_status
 
-from hetsim.cli.build import build_experiment
 from hetsim.cli.main import main
-from hetsim.cli.provenance import check_leaves, check_untyped
-from hetsim.cli.references import check_chosen
-from hetsim.cli.sweep import Quiet
-from hetsim.cli.task import task
+from hetsim.config.build import build_experiment
+from hetsim.config.guard.provenance import check_leaves, check_untyped
+from hetsim.config.guard.references import check_chosen
+from hetsim.sweeps.sweep import Quiet
+from hetsim.sweeps.task import task
 
 pytestmark = pytest.mark.slow
 
@@ -53,9 +53,9 @@ OBJECTS = {
     "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.LambdaLR, lr_lambda: SHELL}": "schedule.lr_lambda._target_ is not",
     "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.ChainedScheduler, schedulers: [SHELL]}": "schedulers[0]._target_=os.sys",
     "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.StepLR, step_size: [SHELL]}": "schedule.step_size[0]._target_ is not",
-    "coordination: {_target_: hetsim.dist.launch._without_signals, start: x}": "coordination._target_=hetsim.dist.launch._without_sig",
-    "backend: {_target_: hetsim.dist.launch.launch}": "backend._target_=hetsim.dist.launch.launch is none of the classes",
-    "backend: {_target_: hetsim.cli.build.build_experiment}": "backend._target_=hetsim.cli.build.build_experiment is none of the classes",
+    "coordination: {_target_: hetsim.distributed.launch.local._without_signals, start: x}": "local._without_signals is none of",
+    "backend: {_target_: hetsim.distributed.launch.local.launch}": "backend._target_=hetsim.distributed.launch.local.launch is none",
+    "backend: {_target_: hetsim.config.build.build_experiment}": "backend._target_=hetsim.config.build.build_experiment is none",
     "backend: {_target_: hetsim.sim.Simulator, _args_: [1]}": "backend._args_ is no key of the schema",
     "backend: {_target_: hetsim.sim.Simulator, _partial_: true}": "backend._partial_ is no key of the schema",
     "workload: {_recursive_: true}": "workload._recursive_ is no key of the schema",
@@ -218,7 +218,7 @@ def test_a_file_says_no_more_to_hydra_from_another_group(
 TYPED = {
     "+hydra.callbacks.mine._target_=os.system": "hydra.callbacks.mine._target_=os.system is no installed callback",
     "+hydra.callbacks.mine._target_=hydra.experimental.callbacks.logging.shutdown": "is no installed callback",
-    "hydra.callbacks.sweep_record._target_=hetsim.cli.launcher.shutil.rmtree": "is no installed callback",
+    "hydra.callbacks.sweep_record._target_=hetsim.sweeps.record.shutil.rmtree": "is no installed callback",
     "+hydra.callbacks.sweep_record.more={_target_: os.getcwd}": "hydra.callbacks.sweep_record.more._target_ is not allowed",
     "hydra.launcher._target_=os.system": "hydra.launcher._target_=os.system is no installed plugin of Hydra's",
     "hydra.sweeper._target_=hydra_plugins.nothing.Sweeper": "is no installed plugin of Hydra's",
@@ -608,7 +608,7 @@ def test_the_server_of_forks_starts_in_another_folder(tmp_path: Path, monkeypatc
 
     assert exit_status(monkeypatch, "hetsim", main, "backend=dist", "workload=quadratic", "budget.updates=2", "hydra.run.dir=run") == 0
 
-    assert Path(folders[0]).name == "dist"
+    assert Path(folders[0]).name == "launch"
     assert (tmp_path / "run" / "summary.json").exists()
 
 

@@ -14,11 +14,12 @@ from omegaconf.errors import UnsupportedInterpolationType
 from worlds import exit_status
 
 import hetsim
-from hetsim.cli import job, provenance, references, submitit_launcher
-from hetsim.cli.compositions import CHANGED, digests
-from hetsim.cli.entries import without_hydra
 from hetsim.cli.main import main
-from hetsim.cli.resolvers import restrict
+from hetsim.config.guard import provenance, references
+from hetsim.config.guard.compositions import CHANGED, digests
+from hetsim.config.guard.resolvers import restrict
+from hetsim.config.identity import without_hydra
+from hetsim.sweeps import job, submitit_launcher
 
 METHOD = "# @package _global_\ndefaults: [{override /method: ssgd}]\nbudget: {epochs: null, updates: UPDATES}\npictures: false\n"
 QUICK = {"workload": "phantom", "cluster": "two_gpus"}

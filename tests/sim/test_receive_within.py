@@ -12,7 +12,7 @@ from worlds import cluster, experiment, node, simulate
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
-from hetsim.dist.rank import RankRun
+from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch, Commit, Gradient, Node, Now, PeerLost, Program, Receive, ReceiveWithin, Send, Update
 from hetsim.policies.admission import EveryGradient
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import experiment
 
-from hetsim.results.identity import identity_of
+from hetsim.results.reading.identity import identity_of
 from hetsim.workloads.data.digits import Digits
 from hetsim.workloads.data.part import part_of
 
@@ -91,7 +91,7 @@ def test_the_key_has_no_part_in_the_identity_of_runs_without_it() -> None:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from hetsim.shipped import configs
+    from hetsim.trust.shipped import configs
 
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         plain, part = (OmegaConf.to_container(compose("config", overrides=words)) for words in ([], ["+workload.num_samples=100"]))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsim.results.comparison.traced import Floats, Integers, Rows
-from hetsim.results.intervals import after_last_entry
+from hetsim.results.reading.intervals import after_last_entry
 from hetsim.runtime.recorder import ALL_REDUCE, DOWN, GATHER, GRADIENT, MESSAGE, UPDATE
 
 COMPONENTS = ("compute", "communication", "server", "waiting", "absent")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hetsim.results.comparison.sides import Sides
-from hetsim.results.describe import in_words
-from hetsim.results.finished import NUMBERS
-from hetsim.results.schema import MISSING, entry, own_metrics
+from hetsim.results.reading.finished import NUMBERS
+from hetsim.results.reading.schema import MISSING, entry, own_metrics
 from hetsim.results.tables.estimates import Number, estimate
 from hetsim.results.tables.metrics import METRICS
+from hetsim.results.writing.describe import in_words
 
 Error = Callable[[Number, Number], Number]
 """How far the first of two numbers is from the second; None where that has no meaning."""

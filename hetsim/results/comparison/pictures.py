@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hetsim.results.comparison.sides import Sides
-from hetsim.results.figures import curves, own_style, save, timeline
-from hetsim.results.finished import check_has, read_points
-from hetsim.results.intervals import read_intervals
-from hetsim.results.run_files import check_is_no_link
+from hetsim.results.reading.finished import check_has, read_points
+from hetsim.results.reading.intervals import read_intervals
+from hetsim.results.reading.run_files import check_is_no_link
+from hetsim.results.writing.figures import curves, own_style, save, timeline
 from hetsim.runtime.files import written_whole
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hetsim.results.config_file import flattened, read_config
-from hetsim.results.finished import read_summary
-from hetsim.results.identity import environment_hashes
-from hetsim.results.index import search
-from hetsim.results.keys import VARY_IN_A_COMPARISON, VARY_IN_A_ROW
-from hetsim.results.run_files import shown
+from hetsim.results.reading.config_file import flattened, read_config
+from hetsim.results.reading.finished import read_summary
+from hetsim.results.reading.identity import environment_hashes
+from hetsim.results.reading.index import search
+from hetsim.results.reading.keys import VARY_IN_A_COMPARISON, VARY_IN_A_ROW
+from hetsim.results.reading.run_files import shown
 
 NAMES = {"sim": "simulated", "dist": "measured"}
 """What the sides are called if one is of each backend."""

@@ -10,8 +10,8 @@ from hetsim.checks import printable
 from hetsim.results.comparison.findings import Findings
 from hetsim.results.comparison.staleness import Staleness
 from hetsim.results.comparison.where import WITHIN, Unit, signed
-from hetsim.results.describe import formatted
 from hetsim.results.tables.estimates import Estimate
+from hetsim.results.writing.describe import formatted
 from hetsim.runtime.metrics import percentile
 
 MAX_VALUES = 8

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsim.memory import check_fits
-from hetsim.results.intervals import check_interval, read_columns
-from hetsim.results.run_files import MAX_NUMBER, REMEDY
+from hetsim.results.reading.intervals import check_interval, read_columns
+from hetsim.results.reading.run_files import MAX_NUMBER, REMEDY
 from hetsim.runtime.recorder import GRADIENT, KINDS, MESSAGE
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ from typing import Any
 from hetsim.results.tables.estimates import Estimate, paired_ratio
 from hetsim.results.tables.metrics import Metric
 from hetsim.results.tables.rows import Group, Row
-from hetsim.shipped import choice
+from hetsim.trust.shipped import choice
 
 
 def with_gains(groups: Sequence[Group], baseline: str, metric: Metric, remarks: list[str]) -> list[Group]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hetsim.results.describe import formatted
+from hetsim.results.writing.describe import formatted
 
 Number = float | None
 

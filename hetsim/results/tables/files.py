@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetsim.checks import printable
-from hetsim.results.figures import own_style, save
 from hetsim.results.tables.estimates import Estimate
 from hetsim.results.tables.labels import shortened
 from hetsim.results.tables.picture import cell as number
 from hetsim.results.tables.picture import picture
 from hetsim.results.tables.rows import Row
 from hetsim.results.tables.table import Table
+from hetsim.results.writing.figures import own_style, save
 from hetsim.runtime.files import write_text, written_whole
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetsim.checks import printable
-from hetsim.results.config_file import flattened
-from hetsim.results.keys import VARY_IN_A_ROW
-from hetsim.shipped import choice
+from hetsim.results.reading.config_file import flattened
+from hetsim.results.reading.keys import VARY_IN_A_ROW
+from hetsim.trust.shipped import choice
 
 MAX_LETTERS = 44
 """The length of a label."""

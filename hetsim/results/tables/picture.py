@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hetsim.results.figures import COMPUTE, INK, STEP, WAIT
 from hetsim.results.tables.estimates import Estimate
 from hetsim.results.tables.rows import Group, Row
 from hetsim.results.tables.table import Table
+from hetsim.results.writing.figures import COMPUTE, INK, STEP, WAIT
 
 MAX_ROWS = 60
 """The rows of a picture."""

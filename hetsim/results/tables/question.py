@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hetsim.results.finished_runs import FinishedRun
+from hetsim.results.reading.finished_runs import FinishedRun
 from hetsim.results.tables.metrics import Metric, Target
 from hetsim.results.tables.rows import Row
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from hetsim.results.finished_runs import FinishedRun
+from hetsim.results.reading.finished_runs import FinishedRun
 from hetsim.results.tables.estimates import Estimate, Number, estimate
 from hetsim.results.tables.labels import label
 from hetsim.results.tables.metrics import Metric, Target

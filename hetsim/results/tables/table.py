@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hetsim import checks
-from hetsim.results.finished_runs import FinishedRun, no_garbage
-from hetsim.results.identity import identity_of
+from hetsim.results.reading.finished_runs import FinishedRun, no_garbage
+from hetsim.results.reading.identity import identity_of
 from hetsim.results.tables.baseline import with_gains
 from hetsim.results.tables.best import best_of
 from hetsim.results.tables.labels import distinguishing_keys
 from hetsim.results.tables.metrics import Metric, Target, metrics_of
 from hetsim.results.tables.question import Question, chosen, reasons, targets_of
 from hetsim.results.tables.rows import Group, Row, heading, scale
-from hetsim.shipped import choice
+from hetsim.trust.shipped import choice
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from hetsim import checks
-from hetsim.trust import argument_names, check_function, required_arguments, resolve_function
+from hetsim.trust.names import argument_names, check_function, required_arguments, resolve_function
 from hetsim.workloads.device import Device
 from hetsim.workloads.own.training import Training
 from hetsim.workloads.own.users_code import users_code

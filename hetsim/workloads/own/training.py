@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from hetsim.trust import MARK
+from hetsim.trust.names import MARK
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,0 +1,88 @@
+"""What may be advised: a method, how it divides the batch, and which nodes take part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hetsim.advice.question import BASELINE, RATES, Question
+from hetsim.config.methods import Method
+
+ALLOCATIONS = ("dbs", "lb_bsp", "optperf", "static")
+"""The rules that are tried in the place of equal batches. Each has a method of its own, too; others re-allocate by the epoch."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method, an allocation in the place of its own, and the nodes that are left out."""
+
+    method: Method
+    allocation: str | None = None
+    leave_out: tuple[int, ...] = ()
+    factor: float = 1.0
+    """Of the method's learning rates."""
+
+    @property
+    def label(self) -> str:
+        """In words, without its rates."""
+        split = f", allocation {self.allocation}" if self.allocation else ""
+        out = f", without {'nodes' if len(self.leave_out) > 1 else 'node'} {', '.join(map(str, self.leave_out))}" if self.leave_out else ""
+        return self.method.name + split + out
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether it trains as one machine does that takes the same batches: every version waits for all."""
+        return self.method.choices["admission"] == "barrier" and self.method.choices["coordination"] in ("all_reduce", "parameter_server")
+
+    def words(self, *, rates: bool = True) -> list[str]:
+        """What one types for it, behind the words that hold for all."""
+        typed = [f"method={self.method.name}"]
+        if self.allocation is not None:
+            typed.append(f"allocation={self.allocation}")
+            if self.synchronous and "weighting" not in self.method.choices:
+                typed.append("weighting=per_sample")  # the mean over samples, whoever has them
+        if self.leave_out:
+            typed.append(f"++cluster.leave_out=[{','.join(map(str, self.leave_out))}]")
+        if rates:
+            typed += [f"{rate}={self.method.keys[rate] * self.factor:.4g}" for rate in self.scaled]
+        return typed
+
+    @property
+    def scaled(self) -> tuple[str, ...]:
+        """The rates that are searched: of local steps alone where the outer step is an average of them."""
+        own = tuple(rate for rate in RATES if rate in self.method.keys)
+        return own[1:] if self.method.family == "local steps" and len(own) > 1 else own
+
+    def at(self, factor: float) -> Candidate:
+        """The same with learning rates that are so many times the method's."""
+        return replace(self, factor=factor)
+
+
+def baseline() -> Candidate:
+    """Equal batches on all nodes."""
+    from hetsim.config.methods import read
+    from hetsim.trust.shipped import configs
+
+    return Candidate(read(configs() / "method" / f"{BASELINE}.yaml"))
+
+
+def as_published(question: Question) -> list[Candidate]:
+    """Every method, as its file composes it."""
+    return [Candidate(method) for method in question.methods]
+
+
+def with_allocations(question: Question, of: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Of methods that take equal batches, each with the other allocations."""
+    if not question.typed("allocation"):
+        for candidate in of:
+            if "allocation" not in candidate.method.choices:
+                yield from (replace(candidate, allocation=allocation) for allocation in ALLOCATIONS)
+
+
+def with_fewer(question: Question, of: Sequence[Candidate], slowest: Sequence[int]) -> Iterator[Candidate]:
+    """Each without its slowest nodes, given the slowest first: without one, two, … of up to eight nodes, else without 1, 2, 4 …"""
+    num = len(slowest)
+    counts = range(1, num) if num <= 8 else [2**power for power in range(num.bit_length()) if 2**power < num]
+    if not question.typed("cluster.leave_out"):
+        for candidate in of:
+            yield from (replace(candidate, leave_out=tuple(sorted(slowest[:count]))) for count in counts)

@@ -1,0 +1,122 @@
+"""What is asked of `hetsim-advise`: words of hetsim that hold for every candidate, and what these are to be ranked by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hetsim import checks
+from hetsim.advice.simulated import Goal, experiment
+from hetsim.config.methods import Method, shipped
+from hetsim.runtime.experiment import Experiment
+
+TIMING = "timing"
+GOALS = ("target_accuracy", "target_loss")
+DECIDED = ("budget.updates", "budget.seconds", "evaluate_every_epochs", "evaluate_every_seconds", "stop_when_diverged")
+"""Keys that the advice sets itself."""
+WORKLOAD = ("workload", "autocast", "partition", "data_root", "download")
+"""Keys of what is trained, which a run for timing only does without."""
+BASELINE = "ssgd"
+"""Equal batches: what DistributedDataParallel does."""
+RATES = ("learning_rate", "local_learning_rate")
+
+
+@dataclass(frozen=True)
+class Question:
+    """Words for all candidates, the methods that are candidates, and what they are ranked by: time alone, or time to a goal."""
+
+    words: tuple[str, ...]
+    methods: tuple[Method, ...]
+    timing: bool = False
+    goal: Goal | None = None
+    """None: what equal batches reach in the budget of epochs."""
+    config_dir: str | None = None
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """Equal batches on all nodes, as the words have it. ValueError with one sentence if they make no experiment."""
+        return experiment([*self.words, f"method={BASELINE}", "allocation=even", "backend=sim"], self.config_dir)
+
+    def check(self) -> None:
+        """ValueError with one sentence if equal batches make no experiment, or the goal is of nothing that they learn."""
+        if self.goal is not None and not self.experiment.workload.has_model:
+            raise ValueError(f"workload={self.experiment.workload.name} trains nothing, so it reaches no {self.goal}: ask for timing")
+        assert self.epochs
+
+    @cached_property
+    def epochs(self) -> float:
+        """How much is trained."""
+        epochs = self.experiment.budget.epochs
+        if epochs is None:
+            raise ValueError("budget.epochs is null, and an advice is for so much training: give it, such as budget.epochs=20")
+        return epochs
+
+    def typed(self, key: str) -> bool:
+        """Whether the words choose a group, or set a key: the key itself, or one within it."""
+        return any(name == key or name.startswith(f"{key}.") for name in map(key_of, self.words))
+
+    @property
+    def words_of_timing(self) -> list[str]:
+        """Those that a run without a model has, too; its samples are divided equally, as it has no labels."""
+        kept = [word for word in self.words if key_of(word).split(".")[0] not in WORKLOAD]
+        return [*kept, "partition=even"] if self.experiment.data == "owned" else kept
+
+
+def key_of(word: str) -> str:
+    """The key of a word of Hydra."""
+    return word.lstrip("+~").partition("=")[0]
+
+
+def asked(words: Sequence[str], config_dir: str | None) -> Question:
+    """The question that these words ask; ValueError with one sentence if they ask none."""
+    timing = TIMING in words
+    goals = {key: word.partition("=")[2] for word in words if (key := key_of(word)) in GOALS}
+    if timing + len(goals) > 1:
+        raise ValueError("an advice is by one thing: leave out all but one of timing, target_accuracy=… and target_loss=…")
+    kept = [word for word in words if word != TIMING and key_of(word) not in GOALS]
+    for word in kept:
+        _check(word)
+    names = [word.partition("=")[2] for word in kept if key_of(word) == "method"]
+    if len(names) > 1:
+        raise ValueError("method is given twice: list the candidates in one word, such as method=ssgd,dbs_sgd")
+    return Question(
+        tuple(word for word in kept if key_of(word) != "method"),
+        _methods(names[0]) if names else tuple(shipped()),
+        timing,
+        _goal(goals),
+        config_dir,
+    )
+
+
+def _check(word: str) -> None:
+    if "=" not in word and not word.startswith("~"):
+        raise ValueError(f"{checks.shown(word)} is no word of hetsim: give key=value, or timing")
+    key = key_of(word)
+    if key in DECIDED:
+        raise ValueError(f"{key} is what an advice sets itself: leave it out, and say how much is trained by budget.epochs")
+    if key == "backend" or key.startswith("backend."):
+        raise ValueError("an advice is by simulation: leave backend out, and run what it recommends with backend=dist")
+    if key == "experiment":
+        raise ValueError("experiment chooses a method, which an advice does itself: leave it out")
+
+
+def _methods(listed: str) -> tuple[Method, ...]:
+    known = {method.name: method for method in shipped()}
+    names = [name.strip() for name in listed.strip("[]").split(",")]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"method={checks.shown(name)} is no shipped method{checks.suggestion(name, known) or ': see hetsim-methods'}")
+    return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def _goal(goals: dict[str, str]) -> Goal | None:
+    for key, value in goals.items():
+        try:
+            number = checks.number(key, float(value))
+        except ValueError:
+            raise ValueError(f"{key} must be a number above zero, not {checks.shown(value)}") from None
+        if key == "target_accuracy" and number > 1:
+            raise ValueError(f"target_accuracy is a share from 0 to 1, not {number:g}: of a percentage take a hundredth")
+        return Goal(accuracy=number) if key == "target_accuracy" else Goal(loss=number)
+    return None

@@ -1,0 +1,180 @@
+"""Which candidates reach the goal first: rounds of training in virtual time, each of fewer candidates, for longer, on more seeds.
+
+Successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943) over candidates and learning rates: a round of an eighth of the time
+that equal batches take, of a quarter, and then of all of it; those that are reported are trained again on seeds that chose nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hetsim.advice.candidates import Candidate, baseline
+from hetsim.advice.processes import Processes
+from hetsim.advice.question import Question
+from hetsim.advice.simulated import Goal, Outcome
+
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Of a method's learning rates."""
+BETWEEN = (0.7, 1.0, 1.4)
+"""Of the rate that was found, in the round of the whole time."""
+SEEDS = 3
+FRESH_SEEDS = 10
+FIRST_FRESH = 1000
+"""The seeds on which what is reported is trained begin so far behind the config's."""
+POINTS = 100
+"""Evaluations in the time of equal batches."""
+SLACK = 1.25
+"""The goal where none is given: a test error (or loss) so many times the lowest that equal batches reach."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A share of the time of equal batches, how many seeds, and how many candidates are left after it, rates counted apart."""
+
+    share: float
+    seeds: int
+    left: int
+
+
+ROUNDS = (Round(1 / 8, 1, 24), Round(1 / 4, 2, 6))
+REPORTED = 4
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A candidate, the seeds that it was trained on, and what became of each run."""
+
+    candidate: Candidate
+    seeds: tuple[int, ...]
+    outcomes: tuple[Outcome, ...]
+    profile_seconds: float = 0.0
+
+    def times(self, goal: Goal) -> list[float | None]:
+        """Seconds to the goal in each run; None where it was not reached."""
+        return [outcome.time_to(goal) for outcome in self.outcomes]
+
+    def key(self, goal: Goal | None) -> tuple[float, ...]:
+        """By which the better of two comes first.
+
+        How often it missed the goal, the mean time to it; how far from it the runs were at best; their mean loss at the end.
+        """
+        times = self.times(goal) if goal is not None else []
+        reached = [time for time in times if time is not None]
+        distance = _mean([outcome.distance_to(goal) for outcome in self.outcomes]) if goal is not None else 0.0
+        loss = _mean([outcome.last_loss for outcome in self.outcomes])
+        return len(times) - len(reached), _mean(reached) if reached else math.inf, distance, loss
+
+
+@dataclass
+class Training:
+    """Trains candidates in virtual time, on one cluster."""
+
+    question: Question
+    processes: Processes
+    tell: Callable[[str], object]
+    goal: Goal | None = None
+    horizon: float = 0.0
+    """The seconds in which equal batches reach the goal."""
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def baseline(self) -> Candidate:
+        """Equal batches at their best rate; sets the goal, where none is given, and the time that they take.
+
+        ValueError with one sentence if they cannot be trained, or have nothing that a goal could be of.
+        """
+        question, epochs = self.question, self.question.epochs
+        often = [f"budget.epochs={epochs:g}", f"evaluate_every_epochs={epochs / POINTS:.6g}", "stop_when_diverged=true"]
+        tried = self._trained([baseline().at(factor) for factor in self._factors()], often, self._seeds(SEEDS))
+        if not tried:
+            raise ValueError(next(iter(self.refused.values())))
+        self.goal = question.goal or max((reachable(each) for each in tried), key=_hardness)
+        best = min(tried, key=lambda each: each.key(self.goal))
+        times = [time for time in best.times(self.goal) if time is not None]
+        whole = max(outcome.numbers["seconds"] + outcome.numbers["profile_seconds"] for outcome in best.outcomes)
+        self.horizon = max(times) if len(times) == len(best.outcomes) else whole
+        return best.candidate
+
+    def search(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The best few at the best rates that were found, a method with a split and nodes once; the best first."""
+        left = [each.at(factor) for each in candidates for factor in self._factors()]
+        for number, each in enumerate(ROUNDS, start=1):
+            self.tell(f"training {len(left)} candidates with their rates for {100 * each.share:g} % of the time")
+            tried = sorted(self._for(left, each.share, self._seeds(each.seeds)), key=lambda one: one.key(self.goal))
+            twice = 2 if number < len(ROUNDS) else 1
+            left = [one.candidate for one in _at_most(tried, twice)][: each.left]
+        rates = BETWEEN if len(self._factors()) > 1 else (1.0,)
+        left = [each.at(each.factor * factor) for each in left for factor in rates]
+        self.tell(f"training {len(left)} candidates with their rates for all of it")
+        tried = sorted(self._for(left, 1.0, self._seeds(SEEDS)), key=lambda one: one.key(self.goal))
+        return [one.candidate for one in _at_most(tried, 1)][:REPORTED]
+
+    def fresh(self, candidates: Sequence[Candidate]) -> list[Trained]:
+        """The candidates on seeds that chose nothing; twice the time of equal batches, so that what is a little late has a time, too."""
+        return self._for(candidates, 2.0, tuple(FIRST_FRESH + seed for seed in self._seeds(FRESH_SEEDS)))
+
+    def _for(self, candidates: Sequence[Candidate], share: float, seeds: tuple[int, ...]) -> list[Trained]:
+        often = [
+            *("budget.epochs=null", f"budget.seconds={share * self.horizon:.6g}", "stop_when_diverged=true"),
+            *("evaluate_every_epochs=null", f"evaluate_every_seconds={self.horizon / POINTS:.6g}"),
+        ]
+        return self._trained(candidates, often, seeds)
+
+    def _trained(self, candidates: Sequence[Candidate], more: Sequence[str], seeds: tuple[int, ...]) -> list[Trained]:
+        """Those that can be trained."""
+        always = ("backend=sim", "trace=none", "pictures=false", *more)
+        runs = [
+            [*self.question.words, *each.words(rates=len(self._factors()) > 1), *always, f"seed={seed}"]
+            for each in candidates
+            for seed in seeds
+        ]
+        found = self.processes.run_all(runs)
+        trained = []
+        for place, candidate in enumerate(candidates):
+            outcomes = found[place * len(seeds) : (place + 1) * len(seeds)]
+            good = tuple(each for each in outcomes if not isinstance(each, str))
+            if len(good) == len(outcomes):
+                trained.append(Trained(candidate, seeds, good))
+            else:
+                self.refused[candidate.label] = next(each for each in outcomes if isinstance(each, str))
+        return trained
+
+    def _seeds(self, count: int) -> tuple[int, ...]:
+        return tuple(self.question.experiment.seed + number for number in range(count))
+
+    def _factors(self) -> tuple[float, ...]:
+        """Of the rates; a rate that is typed is not searched."""
+        return (1.0,) if self.question.typed("learning_rate") or self.question.typed("local_learning_rate") else FACTORS
+
+
+def reachable(baseline: Trained) -> Goal:
+    """What each of these runs reached well before its end: a test error, or where there is none a loss, 1.25 times its lowest."""
+    accuracies = [max((point[2] for point in one.curve if point[2] is not None), default=None) for one in baseline.outcomes]
+    known = [accuracy for accuracy in accuracies if accuracy is not None]
+    if len(known) == len(accuracies):
+        return Goal(accuracy=max(0.0, 1 - SLACK * (1 - min(known))))
+    losses = [
+        min((point[1] for point in one.curve if point[1] is not None and point[1] < math.inf), default=math.inf)
+        for one in baseline.outcomes
+    ]
+    return Goal(loss=SLACK * max(losses))
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return math.fsum(numbers) / len(numbers)
+
+
+def _hardness(goal: Goal) -> float:
+    return goal.accuracy if goal.accuracy is not None else -(goal.loss or 0.0)
+
+
+def _at_most(tried: Sequence[Trained], times: int) -> list[Trained]:
+    """These, without a method with the same split and nodes at more rates than that."""
+    counts: dict[str, int] = {}
+    kept = []
+    for one in tried:
+        counts[one.candidate.label] = counts.get(one.candidate.label, 0) + 1
+        if counts[one.candidate.label] <= times:
+            kept.append(one)
+    return kept

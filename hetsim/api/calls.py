@@ -1,0 +1,243 @@
+"""hetsim from Python: what the commands do, for notebooks and scripts.
+
+    import hetsim
+
+    run = hetsim.run("method=dbs_sgd", "cluster=mixed4")
+    run.summary["updates_per_second"], run.curve(), run.timeline()
+
+`run` takes the words of the command, and returns what the run has left in its folder. Errors that a user can correct are ValueError, or
+`hetsim.errors.RunFailed` for a run that began; each has one sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial, wraps
+from pathlib import Path
+from threading import RLock
+from typing import Any, ParamSpec, TypeVar
+
+from hetsim.api.returned import Advice, Comparison, Run, Search, Table, printable_errors
+from hetsim.errors import RunFailed
+from hetsim.results.comparison.findings import compare as compared
+from hetsim.results.reading.finished import check_has, read_summary
+from hetsim.results.reading.finished_runs import finished_run, read_runs
+from hetsim.results.tables.metrics import Target
+from hetsim.results.tables.question import Question
+from hetsim.results.tables.table import table as ranking
+from hetsim.results.writing.describe import DESCRIBED
+from hetsim.trust.libraries import keep_processes_out
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
+    """The same function, which another thread's call waits for: Hydra's state is a process's, and so are the seeds of a run."""
+
+    @wraps(function)
+    def called(*arguments: P.args, **options: P.kwargs) -> R:
+        with _lock, _current_folder_named():
+            return function(*arguments, **options)
+
+    return called
+
+
+@contextlib.contextmanager
+def _current_folder_named() -> Iterator[None]:
+    """While this lasts, Python imports from the folder that is the current one now, if from any: a run may make its own the current one."""
+    here = os.getcwd() if "" in sys.path else ""
+    sys.path[:] = [entry or here for entry in sys.path]
+    try:
+        yield
+    finally:
+        sys.path[:] = ["" if entry is here else entry for entry in sys.path]
+
+
+_lock = RLock()
+
+
+@_one_at_a_time
+def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = None, folder: str | Path | None = None) -> Run:
+    """Run `hetsim` with these words, such as "method=dbs_sgd" and "backend=dist", and return what it left.
+
+    `trust` names your own modules, whose classes a `_target_` may name; `config_dir` is a folder with further choices. The run's files go
+    to `folder`, by default to a new one below runs/.
+    """
+    from hetsim.config.compose import composed
+    from hetsim.config.errors import USERS, sentence
+    from hetsim.config.guard.environment import hidden
+    from hetsim.config.resumed import with_resumed
+    from hetsim.config.start import start
+    from hetsim.results.reading.lock import only_run_in
+
+    keep_processes_out()
+    config, usual, typed = composed([*words, *_trusted(trust)], config_dir=None if config_dir is None else Path(config_dir))
+    place = usual if folder is None else Path(folder)
+    if place.is_symlink():
+        raise ValueError(f"{place} is a link, and would be written through: give another folder")
+    try:
+        config = with_resumed(config, typed)
+        summary = start(config, place, typed, only_run_in)
+    except Exception as error:
+        whole = "".join(traceback.format_exception(error))  # a notebook keeps what it shows
+        shows_nothing = hidden(whole, config) == whole and all(map(str.isprintable, whole.split("\n")))
+        if shows_nothing and not isinstance(error, OSError):
+            raise
+        kind = ValueError if isinstance(error, ValueError) else RunFailed
+        said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
+        raise kind(hidden(said, config)) from (error if shows_nothing else None)
+    if summary is None:
+        raise RunFailed("another process leads this run: call hetsim.run in one process, or start the command by a launcher")
+    return Run(place, summary)
+
+
+def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
+    return (f"trust=[{','.join(trust)}]",) if trust else ()
+
+
+@_one_at_a_time
+def sweep(
+    varied: Mapping[str, Any],
+    *,
+    processes: int = 1,
+    folder: str | Path | None = None,
+    grid: Mapping[str, Mapping[str, Any]] | None = None,
+    trust: Sequence[str] = (),
+    config_dir: str | Path | None = None,
+) -> Table:
+    """Run `hetsim -m`: every combination of the values, and return the table of the folder.
+
+    `varied` gives each key a value, or a list of values: {"method": ["ssgd", "asgd"], "seed": range(3), "budget.epochs": 2}; a value that
+    is a list itself stands in a list. `grid` gives keys of a method's own, as `+grid=` does: {"asgd": {"learning_rate": [0.01, 0.02]}}.
+    The runs go to `folder`, by default to a new one below runs/; what has finished there is not run again, and is in the table too.
+    As many `processes` run at a time. Runs that fail are listed in a warning; RunFailed if all do.
+    """
+    from hetsim.config.compose import quoted
+    from hetsim.config.guard.folders import check_folder
+    from hetsim.config.typed import as_typed
+    from hetsim.sweeps.sweep import swept, words_of
+
+    keep_processes_out()
+    words = [*words_of(varied), *_trusted(trust)]
+    if grid is not None:
+        words.append(f"+grid={as_typed({method: dict(keys) for method, keys in grid.items()})}")
+    if folder is not None:
+        check_folder("folder", folder)
+        words.append(f"hydra.sweep.dir={quoted(str(folder))}")
+    place, outcomes = swept(words, processes=processes, config_dir=None if config_dir is None else Path(config_dir))
+    failed = [f"{outcome.run}: {outcome.failure}" for outcome in outcomes if outcome.failure is not None]
+    if len(failed) == len(outcomes):
+        raise RunFailed(f"all {len(failed)} runs failed, the first as {failed[0]}" if len(failed) > 1 else failed[0].partition(": ")[2])
+    if failed:
+        warnings.warn(f"{len(failed)} of {len(outcomes)} runs failed: {'; '.join(failed)}", stacklevel=2)
+    return table(place)
+
+
+@printable_errors
+def load(folder: str | Path) -> Run:
+    """A run that has finished, from its folder. ValueError with one sentence if it holds none."""
+    found = Run(Path(folder), read_summary(Path(folder)))
+    check_has(found.folder, found.summary, *DESCRIBED)
+    return found
+
+
+@printable_errors
+def compare(first: Run | str | Path | Sequence[Run | str | Path], second: Run | str | Path | Sequence[Run | str | Path]) -> Comparison:
+    """Two sides beside each other, each a run, several repeats of one config, or their folders, as `hetsim-compare` has them.
+
+    A folder that holds no run itself stands for the runs below it. ValueError with one sentence if the runs of a side are no repeats.
+    """
+    sides = [[one] if isinstance(one, Run | str | Path) else list(one) for one in (first, second)]
+    if not all(sides):
+        raise ValueError("one side has no runs: give at least one for each")
+    return Comparison(compared(*([one.folder if isinstance(one, Run) else Path(one) for one in side] for side in sides)))
+
+
+@printable_errors
+def table(
+    runs: str | Path | Sequence[Run | str | Path],
+    *,
+    metric: str | None = None,
+    direction: str | None = None,
+    target_accuracy: float | None = None,
+    target_loss: float | None = None,
+    at_seconds: float | None = None,
+    baseline: str | None = None,
+    best_of: Sequence[str] = (),
+) -> Table:
+    """Finished runs as a table: those below a folder, such as that of a sweep, or these ones.
+
+    The arguments are the options of `hetsim-table`, such as `baseline="method=ssgd"` and `best_of=["learning_rate"]`. ValueError with one
+    sentence if there is no such table.
+    """
+    question = Question(metric, Target(target_accuracy, target_loss, at_seconds), baseline, tuple(best_of), direction)
+    if isinstance(runs, str | Path):
+        below = read_runs(Path(runs))
+        return Table(ranking(below.runs, question, num_failed=below.num_failed))
+    found = [finished_run(run.folder if isinstance(run, Run) else Path(run)) for run in runs]
+    if not found:
+        raise ValueError("there are no runs to make a table of: give some")
+    return Table(ranking(found, question))
+
+
+@_one_at_a_time
+def search(
+    *words: str,
+    objective: str,
+    folder: str | Path,
+    direction: str | None = None,
+    trials: int = 50,
+    processes: int = 1,
+    sampler: str = "tpe",
+    prune: bool = True,
+    trust: Sequence[str] = (),
+    config_dir: str | Path | None = None,
+) -> Search:
+    """Search for the best values of the keys that are given as an interval, a range or a list, as `hetsim-search` does.
+
+    The same call with the same folder goes on until it holds so many trials. ValueError with one sentence if nothing can be searched,
+    RunFailed if no trial could run.
+    """
+    from hetsim.searches.search import Question as Asked
+    from hetsim.searches.search import opened
+    from hetsim.searches.text import told
+
+    keep_processes_out()
+    own = None if config_dir is None else str(config_dir)
+    asked = Asked((*words, *_trusted(trust)), objective, direction, trials, processes, sampler, prune, own)
+    with opened(asked, Path(folder)) as found:
+        found.tell = lambda _: None
+        found.run()
+        best, said = found.best, told(found)
+        if not found.has_run:
+            raise RunFailed(said)
+    return Search(Path(folder), best.value if best else None, found.words(best) if best else (), said)
+
+
+@_one_at_a_time
+def advise(*words: str, processes: int | None = None, trust: Sequence[str] = (), config_dir: str | Path | None = None) -> Advice:
+    """Which method, which split of the batch and which nodes, by simulation, as `hetsim-advise` says it.
+
+    The words are those of the command: `hetsim.advise("cluster=mixed8", "timing")`. As many `processes` simulate at a time, by default as
+    many as there are cores, at most 8. ValueError with one sentence if equal batches cannot be simulated.
+    """
+    from hetsim.advice.advice import advice, as_data
+    from hetsim.advice.picture import picture
+    from hetsim.advice.processes import Processes, counted
+    from hetsim.advice.question import asked
+    from hetsim.advice.text import text
+
+    keep_processes_out()
+    own = None if config_dir is None else str(config_dir)
+    question = asked([*words, *_trusted(trust)], own)
+    question.check()
+    with Processes(counted(processes), own) as pool:
+        found = advice(question, pool, lambda _: None)
+    best = found.rows[0] if found.rows else found.baseline
+    return Advice(as_data(found), best.words, text(found), partial(picture, found))

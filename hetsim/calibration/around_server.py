@@ -1,0 +1,133 @@
+"""What is measured with a server: messages to it and back, from one worker and from all, and its steps of the optimizer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hetsim.calibration.measured import Reading
+from hetsim.calibration.program import (
+    FITTED,
+    HELD_OUT,
+    MIN_AT_ONCE,
+    NUM_READINGS,
+    PARTS_OF_MODEL,
+    Measurement,
+    Meter,
+    at_the_same_time,
+    nothing,
+    sizes_of,
+)
+from hetsim.calibration.sharing import PULL, PUSH
+from hetsim.coordination.plan import Plan
+from hetsim.effects import Node, Program, Receive, Send
+from hetsim.vector import Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class AroundServer(Measurement):
+    """With a server: messages to it and back, from one worker alone and from all, and its steps of the optimizer."""
+
+    needs_server: ClassVar[bool] = True
+
+    def phases(self, node: Node, plan: Plan, weights: Vector, readings: list[Reading]) -> Iterator[Program[None]]:
+        sizes = [] if node.rank == node.server else sizes_of(plan, node.rank, (*FITTED, *HELD_OUT))
+        for rank in range(node.num_workers):
+            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
+        for rank in range(node.num_workers):
+            yield self.cold(node, weights, sizes_of(plan, rank, (1.0,))[0], readings) if rank == node.rank else nothing()
+        for busy in at_the_same_time(node.num_workers):
+            yield (
+                self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
+            )
+        yield self.updates(node, weights, readings) if node.rank == node.server else nothing()
+        if node.rank == node.server:
+            yield self.serves_in_training(node, weights, readings)
+        else:
+            yield self.served_in_training(node, weights, sizes_of(plan, node.rank, (1.0,))[0], readings)
+        for part in PARTS_OF_MODEL:
+            payload = weights[: max(1, len(weights) // part)]
+            for asking in (*((rank,) for rank in range(node.num_workers)), tuple(range(node.num_workers))):
+                kind = "message" if len(asking) == 1 else "message beside others"
+                if node.rank == node.server:
+                    yield self.echoes(len(asking), payload, readings, kind)
+                else:
+                    yield self.round_trips(node, payload, readings, kind) if node.rank in asking else nothing()
+        if self.at_once:
+            if node.rank == node.server:
+                yield self.begun_at_once(weights, readings)
+            else:
+                yield self.begin_at_once(node, weights) if node.rank in self.at_once else nothing()
+
+    def served_in_training(self, node: Node, weights: Vector, samples: int, readings: list[Reading]) -> Program[None]:
+        """Each worker at its own pace."""
+
+        def exchange() -> Program[None]:
+            yield from Send(node.server, weights)
+            yield from Receive(node.server)
+
+        yield from self.in_training(node, weights, samples, exchange, None, readings)
+        yield from Send(node.server)
+
+    def serves_in_training(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
+        """What `served_in_training` asks: an update for each push."""
+        num_asking = node.num_workers
+        while num_asking:
+            message = yield from Receive()
+            if message.payload is None:
+                num_asking -= 1
+            else:
+                yield from self.update_in_training(node, weights, readings)
+                yield from Send(message.source, message.payload)
+
+    def begin_at_once(self, node: Node, payload: Vector) -> Program[None]:
+        """A message whenever the server says so, and another that comes back."""
+        while (yield from Receive(node.server)).more:
+            yield from Send(node.server, payload)
+            yield from Receive(node.server)
+            yield from Send(node.server)
+
+    def begun_at_once(self, payload: Vector, readings: list[Reading]) -> Program[None]:
+        """What `begin_at_once` waits for, and how long the messages of all took, there and back; in the place of a size is the rank."""
+        rounds, began = 0, time.perf_counter()
+        while rounds < MIN_AT_ONCE or time.perf_counter() - began < self.seconds:
+            for kind in (PUSH, PULL):
+                before = time.perf_counter()
+                for rank in self.at_once:
+                    if kind == PUSH:
+                        yield from Send(rank, more=True)
+                    else:
+                        yield from Send(rank, payload)
+                for _ in self.at_once:
+                    message = yield from Receive()
+                    readings.append(Reading(kind, message.source, time.perf_counter() - before, 0.0))
+            rounds += 1
+        for rank in self.at_once:
+            yield from Send(rank, more=False)
+
+    def round_trips(self, node: Node, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:
+        """Messages to the server that it sends back, one after the other, in several readings; half the time of both counts as one."""
+        seconds = self.seconds / len(PARTS_OF_MODEL) / node.num_workers / NUM_READINGS
+        for _ in range(NUM_READINGS):
+            count, before = 0, Meter.read()
+            while count < 5 or time.perf_counter() - before.wall < seconds:
+                yield from Send(node.server, payload)
+                yield from Receive(node.server)
+                count += 1
+            readings.append(self.moved(kind, payload.nbytes, Meter.read().since(before), 2 * count))
+        yield from Send(node.server)
+
+    def echoes(self, num_asking: int, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:
+        """Send each message back to where it came from, until all that ask have ended."""
+        count, before = 0, Meter.read()
+        while num_asking:
+            message = yield from Receive()
+            if message.payload is None:
+                num_asking -= 1
+            else:
+                yield from Send(message.source, message.payload)
+                count += 1
+        took = Meter.read().since(before)
+        readings.append(self.moved(kind, payload.nbytes, took, 2 * count))

@@ -1,0 +1,1 @@
+"""The command hetsim-calibrate: what it measures and writes."""

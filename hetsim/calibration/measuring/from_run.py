@@ -1,0 +1,62 @@
+"""`hetsim-calibrate --from-trace RUN`: a cluster from what somebody's own training took."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hetsim import checks
+from hetsim.calibration.from_trace import Intervals, cluster_of, remarks
+from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.config.cluster_files import check_file
+from hetsim.config.yaml_text import as_yaml
+from hetsim.results.reading.finished import read_summary
+from hetsim.results.reading.intervals import read_columns
+from hetsim.results.reading.run_files import REMEDY, check_is_no_link
+from hetsim.runtime.files import write_text
+
+KINDS = {"gradient": "samples", "update": "samples", "all_reduce": "nbytes"}
+MAX_WORKERS = 10_000
+
+
+def from_trace(file: Path, run: Path, words: Sequence[str]) -> None:
+    """Write the cluster."""
+    if words:
+        raise ValueError(f"{words[0]} would do nothing, as --from-trace measures nothing: leave it out")
+    check_file(file)
+    check_is_no_link(file)
+    summary = read_summary(run)
+    num_workers = summary["num_workers"]
+    if num_workers > MAX_WORKERS:
+        raise ValueError(f"{run} has {num_workers} workers, and a cluster from a trace at most {MAX_WORKERS}: take a smaller run")
+    trace = run / "trace.parquet"
+    found = read_columns(trace, ["start", "end", "rank", "kind", "version", "samples", "nbytes"], _intervals)
+    for kind, intervals in found.items():
+        if len(intervals.rank) and not (intervals.rank.min() >= 0 and intervals.start.min() >= -1e9 and intervals.end.max() <= 1e9):
+            raise ValueError(f"{trace} has {kind} intervals of no rank, or at no time of a run: {REMEDY}")
+    result = cluster_of(file.stem, num_workers, *(found[kind] for kind in KINDS))
+    parse_cluster(result.config)
+    source = f"{checks.printable(run.name)}, {summary['workload']}"
+    write_text(file, "".join(f"# {checks.one_line(line)}\n" for line in remarks(result, source)) + as_yaml(result.config))
+    for rank, (node, error) in enumerate(zip(result.config["nodes"], result.errors, strict=True)):
+        line = f"{1e6 * node['seconds_per_sample']:.4g} µs a sample + {1e3 * node['overhead_seconds']:.4g} ms"
+        print(f"  node {rank}: {line}; the second half of its gradients is {100 * error:.1f} % off the first")
+    print(f"{os.path.relpath(file)}: {num_workers} nodes, from a trace of {summary['num_updates']} updates")
+
+
+def _intervals(table: Any) -> dict[str, Intervals]:
+    """The intervals of each kind, in order of time."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    table = table.sort_by([("start", "ascending")])
+    kinds = compute.cast(table["kind"], pa.string())
+    found = {}
+    for kind, size in KINDS.items():
+        rows = table.filter(compute.equal(kinds, kind))
+        rank, version, sizes = (compute.cast(rows[name], pa.int64()).to_numpy() for name in ("rank", "version", size))
+        start, end = (compute.cast(rows[name], pa.float64()).to_numpy() for name in ("start", "end"))
+        found[kind] = Intervals(rank, version, start, end, sizes)
+    return found

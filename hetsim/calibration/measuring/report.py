@@ -1,0 +1,97 @@
+"""What `hetsim-calibrate` leaves: the cluster, files of measured noise and a page of pictures beside it, and words for the terminal."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from hetsim import checks
+from hetsim.calibration.cluster import Calibrated, ends_of
+from hetsim.calibration.fit import shown
+from hetsim.calibration.picture import page
+from hetsim.config.yaml_text import as_yaml
+from hetsim.results.reading.run_files import check_is_no_link
+from hetsim.results.writing.figures import own_style, save
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.files import write_text, written_whole
+
+
+def prefix(file: Path) -> str:
+    """How the names of the files of measured noise begin."""
+    return str(file.with_suffix(""))
+
+
+def check_places(file: Path, num_workers: int) -> None:
+    """ValueError with one sentence if a file that may be written is a link."""
+    for path in (file, file.with_suffix(".png"), *(Path(f"{prefix(file)}-{end}.csv") for end in ends_of(num_workers))):
+        check_is_no_link(path)
+
+
+def write_all(file: Path, experiment: Experiment, result: Calibrated, num_parameters: int) -> None:
+    """Write the cluster last, so that what it names is there."""
+    for name, noise in result.laws.items():
+        write_text(Path(name), noise.as_csv())
+    with own_style(), written_whole(file.with_suffix(".png")) as picture:
+        save(page(file.stem, result.steps), picture)
+    described = {"name": file.stem, "calibrated": validity(experiment, result, num_parameters), **result.config}
+    write_text(file, remarks(experiment, result) + as_yaml(described))
+
+
+def validity(experiment: Experiment, result: Calibrated, num_parameters: int) -> dict[str, Any]:
+    """What the cluster holds for, as both backends read it."""
+    import torch
+
+    return {
+        "date": datetime.date.today().isoformat(),
+        "machine": platform.machine(),
+        "workload": experiment.workload.name,
+        "num_parameters": num_parameters,
+        "samples": [min(steps.sizes[0] for steps in result.steps), max(steps.sizes[1] for steps in result.steps)],
+        "dtype": experiment.dtype,
+        "torch": str(torch.__version__),
+        "threads": experiment.threads,
+        "device": experiment.device,
+        "error": shown(result.error),
+    }
+
+
+def remarks(experiment: Experiment, result: Calibrated) -> str:
+    """What a reader of the file should know, as comments: when, where and of what it was measured, and its error."""
+    smallest, largest = min(steps.sizes[0] for steps in result.steps), max(steps.sizes[1] for steps in result.steps)
+    import torch
+
+    lines = [
+        f"Measured by hetsim-calibrate on {datetime.date.today().isoformat()}, with PyTorch {torch.__version__} on {platform.machine()}.",
+        f"Valid for workload {experiment.workload.name}, dtype {experiment.dtype}, {smallest} to {largest} samples a gradient, "
+        f"threads={experiment.threads}, device={experiment.device}.",
+        f"Gradients at batch sizes that were held out: {100 * result.error:.1f} % mean error, by node "
+        + ", ".join(f"{100 * steps.error:.1f} %" for steps in result.steps)
+        + ".",
+        "Times are CPU-seconds, on a core of a machine whose other cores are idle.",
+    ]
+    return "".join(f"# {checks.one_line(line)}\n" for line in lines)
+
+
+def told(file: Path, result: Calibrated) -> str:
+    """What was found, for the terminal."""
+    rows = []
+    for rank, steps in enumerate(result.steps):
+        line = f"{1e6 * steps.line.slope:.4g} µs a sample + {1e3 * steps.line.constant:.4g} ms"
+        kept = "the table" if steps.takes_table else "the line"
+        rows += [
+            f"  node {rank}: {line}, error {100 * steps.error_of_line:.1f} %; table {100 * steps.error_of_table:.1f} %: {kept} is taken",
+            f"    {steps.noise.told()}",
+        ]
+    if result.service is not None:
+        rows += [f"  server: {1e3 * result.config['server']['seconds_per_update']:.4g} ms an update", f"    {result.service.told()}"]
+    for name, host in result.config["hosts"].items():
+        rows.append(f"  {name}: {host['cores']} cores, speeds while busy {host.get('busy_speeds', 'not measured')}")
+    network: dict[str, Any] = result.config["network"]
+    rows.append(f"  messages: {1e6 * network['latency_seconds']:.4g} µs + {1e9 / network['bytes_per_second']:.4g} ns a byte")
+    if "sharing_noise" in network:
+        rows.append(f"    which share links unequally, by weights whose logarithm varies by {network['sharing_noise']['s']:.2g}")
+    rows.append(f"{os.path.relpath(file.with_suffix('.png'))}: the fits and what is left of them")
+    return "\n".join([*rows, f"{os.path.relpath(file)}: gradients at sizes that were held out, {100 * result.error:.1f} % mean error"])

@@ -1,0 +1,73 @@
+"""The command `hetsim-advise`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from hetsim import checks
+from hetsim.advice.advice import advice, as_data
+from hetsim.advice.picture import picture
+from hetsim.advice.processes import Processes, counted
+from hetsim.advice.question import asked
+from hetsim.advice.text import text
+from hetsim.config.errors import USERS, sentence
+from hetsim.results.reading.run_files import check_is_no_link
+from hetsim.results.writing.figures import own_style, save
+from hetsim.runtime.files import written_whole
+from hetsim.trust.libraries import keep_processes_out
+
+ABOUT = """Which method, which split of the batch and which nodes: simulates them on your cluster and ranks them by the seconds to a goal.
+The words are those of hetsim: cluster=…, workload=…, batch_size=…, budget.epochs=…, data=owned …; besides, timing ranks by time alone, and
+target_accuracy=0.9 or target_loss=0.1 say what is to be reached (else: a test error 1.25 times the lowest that equal batches reach in the
+epochs of the budget), and method=ssgd,dbs_sgd names the only candidates."""
+
+
+def main() -> None:
+    """Print a ranked table and the command of the best; exit status 1 with one sentence if there is no advice."""
+    parser = argparse.ArgumentParser(prog="hetsim-advise", description=ABOUT)
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the words of hetsim, and timing, target_accuracy=… or target_loss=…")
+    parser.add_argument("--json", action="store_true", help="print the advice as JSON")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it, as PNG")
+    parser.add_argument("--processes", type=int, metavar="P", help="how many simulations run at a time (as many as cores, at most 8)")
+    parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
+    arguments = parser.parse_intermixed_args()
+    try:
+        keep_processes_out()
+        processes = counted(arguments.processes)
+        if arguments.picture is not None:
+            _check_picture(arguments.picture)
+        question = asked(arguments.words, arguments.config_dir)
+        question.check()
+        with Processes(processes, arguments.config_dir) as pool:
+            found = advice(question, pool, tell)
+        print(json.dumps(as_data(found), indent=2) if arguments.json else text(found), flush=True)
+        if arguments.picture is not None:
+            with own_style(), written_whole(arguments.picture) as file:
+                save(picture(found), file)
+    except KeyboardInterrupt:
+        tell("interrupted")
+        sys.exit(130)
+    except USERS as error:
+        tell(f"error: {sentence(error)}")
+        sys.exit(1)
+
+
+def _check_picture(file: Path) -> None:
+    """ValueError with one sentence if no picture can be written there."""
+    if file.suffix.lower() != ".png":
+        raise ValueError(f"--picture {checks.printable(str(file))} must end in .png")
+    if not file.absolute().parent.is_dir():
+        raise ValueError(f"--picture {checks.printable(str(file))} is in no folder that exists: make it")
+    check_is_no_link(file)
+
+
+def tell(message: str) -> None:
+    """Print a line on standard error."""
+    print(f"hetsim-advise: {checks.one_line(message)}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""From the words of a command to the objects of a run."""

@@ -1,0 +1,183 @@
+"""Building the objects of a run from its config."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from hetsim import checks
+from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.config.devices import resolved
+from hetsim.config.errors import sentence
+from hetsim.config.resumed import resumed_file
+from hetsim.config.schema import AXES, GROUPS, OPTIMIZERS, OPTIONAL, PLAIN, RATES, REQUIRED, TORCH_KEYS
+from hetsim.coordination.base import Coordination
+from hetsim.runtime.backend import Backend
+from hetsim.runtime.budget import Budget
+from hetsim.runtime.checkpointing import Checkpointing
+from hetsim.runtime.experiment import Experiment
+from hetsim.trust.names import argument_names, check_name, check_source, check_trusted, required_arguments, resolve
+from hetsim.workloads.partition import Partition
+from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
+
+WITHIN = "schedulers"
+"""The option of torch's SequentialLR and ChainedScheduler that holds schedules."""
+
+
+def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
+    """The objects that a config describes; ValueError with one sentence if it describes none."""
+    try:
+        entries = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ValueError(sentence(error)) from None
+    if isinstance(entries, dict) and "grid" in entries:
+        raise ValueError("grid says what a sweep varies for each method, by hydra/sweeper=basic: add -m, and type it as +grid=…")
+    entries = checks.mapping("config", entries, optional=(*PLAIN, *GROUPS))
+    for name in REQUIRED:
+        if entries.get(name) is None:
+            raise ValueError(f"{name} is missing: give it a value")
+    for name in ("backend", "cluster", "workload", "coordination", "optimizer", "budget", *AXES):
+        checks.mapping(name, entries.get(name), optional=None)
+    if entries.get("partition") is not None:
+        checks.mapping("partition", entries["partition"], optional=None)
+    entries = resolved(entries)
+    trust = check_trusted(entries.get("trust"))
+    _check_targets(entries, trust)
+    _check_rates(entries)
+    budget = checks.mapping("budget", entries["budget"], optional=("epochs", "updates", "seconds"))
+    saved = checks.mapping("checkpoint", entries.get("checkpoint") or {}, optional=("every_seconds", "every_updates", "keep"))
+    cluster = parse_cluster(entries["cluster"])
+    policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in AXES.items()}
+    partition = None if entries.get("partition") is None else _build("partition", entries["partition"], Partition, trust)
+    made = Experiment(
+        method=checks.name("method", entries["method"]),
+        coordination=_build("coordination", entries["coordination"], Coordination, trust, **policies),
+        cluster=cluster,
+        workload=_build("workload", entries["workload"], Workload, trust),
+        optimizer=_optimizer(entries, "optimizer", tuple(trust)),
+        local_optimizer=_optimizer(entries, "local_optimizer", tuple(trust)) if entries.get("local_optimizer") else None,
+        regional_optimizer=_optimizer(entries, "regional_optimizer", tuple(trust)) if entries.get("regional_optimizer") else None,
+        budget=Budget(**budget),
+        checkpoint=Checkpointing(**saved),
+        resume=resumed_file(entries.get("resume")),
+        partition=partition,
+        **{key: entries[key] for key in (*REQUIRED, *OPTIONAL) if key != "method" and key in entries},
+    )
+    backend = _build("backend", entries["backend"], Backend, trust)
+    backend.check(made)
+    return made, backend
+
+
+def _check_targets(entries: Mapping[str, Any], trust: list[str]) -> None:
+    """ValueError with one sentence for a `_target_` that is misplaced or names no class of the expected kind; no code has run."""
+    kinds = {**AXES, "coordination": Coordination, "workload": Workload, "backend": Backend, "partition": Partition}
+    for name, entry in entries.items():
+        if name in kinds and entry is not None:
+            if "_target_" not in entry:
+                raise ValueError(f"{name}._target_ is missing: choose one of hetsim's configs with {name}=…, or name a class")
+            check_source(entry["_target_"], key=f"{name}._target_", group=name, kind=kinds[name], trust=trust)
+            _refuse_targets(name, {key: value for key, value in entry.items() if key != "_target_"})
+        elif name not in TORCH_KEYS:
+            _refuse_targets(name, entry)
+    for name, group in TORCH_KEYS.items():
+        if entries.get(name) is not None and (
+            name not in ("local_optimizer", "regional_optimizer") or entries[name]
+        ):  # of which none is {}
+            _check_recipe(name, entries[name], group, trust)
+
+
+def _check_recipe(key: str, entry: Any, group: str, trust: list[str]) -> None:
+    """As `_check_targets`, for an optimizer, or a schedule and the schedules within it. Their kinds are checked where torch is imported."""
+    if not isinstance(entry, Mapping) or "_target_" not in entry:
+        raise ValueError(f"{key} must have a _target_, such as torch.optim.SGD or torch.optim.lr_scheduler.StepLR, not {entry!r}")
+    check_name(entry["_target_"], key=f"{key}._target_", group=group, trust=trust)
+    for option, value in entry.items():
+        if option == WITHIN and group == TORCH_KEYS["learning_rate_schedule"] and isinstance(value, list):
+            for index, part in enumerate(value):
+                _check_recipe(f"{key}.{option}[{index}]", part, group, trust)
+        elif option != "_target_":
+            _refuse_targets(f"{key}.{option}", value)
+            _refuse_directive(key, option)
+
+
+def _refuse_targets(key: str, entry: Any) -> None:
+    """ValueError with one sentence for a `_target_`, or another of Hydra's directives, anywhere in what holds no object."""
+    if isinstance(entry, Mapping):
+        for name, value in entry.items():
+            _refuse_directive(key, name)
+            _refuse_targets(f"{key}.{name}", value)
+    elif isinstance(entry, list):
+        for index, value in enumerate(entry):
+            _refuse_targets(f"{key}[{index}]", value)
+    elif entry is not None and not isinstance(entry, str | int | float):
+        raise ValueError(f"{key} must be a number, a text, a list or a mapping, not {checks.shown(entry)}: leave the YAML tag out")
+
+
+def _refuse_directive(key: str, name: Any) -> None:
+    if name == "_target_":
+        raise ValueError(f"{key}._target_ is not allowed, as {key} holds plain values and no object: leave it out")
+    if name in ("_args_", "_partial_", "_recursive_", "_convert_"):
+        raise ValueError(f"{key}.{name} is no key of the schema: name the arguments themselves")
+
+
+def _check_rates(entries: Mapping[str, Any]) -> None:
+    for rate in RATES:
+        checks.number(rate, entries.get(rate, 0.0), zero=True)
+    if entries.get("local_learning_rate_schedule") is not None and not entries.get("local_optimizer"):
+        raise ValueError(
+            "local_learning_rate_schedule would do nothing without a local optimizer: leave it out, or add local_optimizer=sgd"
+        )
+
+
+def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **given: Any) -> Any:
+    """The object of the class that `_target_` names; ValueError if it is no `kind`, or a key is unknown or missing."""
+    path = entry["_target_"]
+    target = resolve(path, key=f"{name}._target_", group=name, kind=kind, trust=trust)
+    if inspect.isabstract(target):
+        lacks = ", ".join(sorted(getattr(target, "__abstractmethods__", ())))
+        raise ValueError(f"{name}._target_={path} lacks {lacks}: write what {kind.__module__}.{kind.__name__} asks for")
+    options = {key: value for key, value in entry.items() if key != "_target_"}
+    given |= {"trust": tuple(trust)} if getattr(target, "takes_trust", False) else {}
+    known = [key for key in argument_names(target) if key not in given]
+    for option in options:
+        if option not in known:
+            raise ValueError(
+                f"{name}.{option} is no key of {path} ({', '.join(known) or 'it has none'})"
+                + (checks.suggestion(option, known) or ": " + checks.without(f"{name}.{option}"))
+            )
+    for option in required_arguments(target):
+        if option not in options and option not in given:
+            raise ValueError(f"{name}.{option} is missing: give it a value")
+    try:
+        return target(**options, **given)
+    except (ValueError, AssertionError):
+        raise
+    except Exception as error:  # of a class of the user's own
+        raise ValueError(f"{name}: {path} refuses {options}: {type(error).__name__}: {error}") from error
+
+
+def _optimizer(entries: Mapping[str, Any], name: str, trust: tuple[str, ...]) -> OptimizerRecipe:
+    key = OPTIMIZERS.get(name, "")
+    schedule = entries.get(key)
+    recipe = None if schedule is None else _recipe(schedule)
+    return OptimizerRecipe(_recipe(entries[name]), recipe, trust, key=name, schedule_key=key)
+
+
+def _recipe(entry: Mapping[str, Any]) -> Recipe:
+    """The class and options of what is built later, where torch may be imported; a schedule may hold schedules."""
+    options = {key: value for key, value in entry.items() if key != "_target_"}
+    if isinstance(options.get(WITHIN), list):
+        options[WITHIN] = [_recipe(part) for part in options[WITHIN]]
+    return Recipe(entry["_target_"], options)
+
+
+def refuse_unread_rates(config: DictConfig, typed: Sequence[str]) -> None:
+    """ValueError with one sentence if a rate was typed that no optimizer of this config reads."""
+    for rate, group in RATES.items():
+        entry = config.get(group)
+        if any(override.split("=")[0] == rate for override in typed) and entry and f"${{{rate}}}" not in OmegaConf.to_yaml(entry):
+            raise ValueError(f"{rate} would do nothing, as this {group} does not read it: set {group}'s own keys, such as {group}.lr")

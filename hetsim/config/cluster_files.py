@@ -1,0 +1,86 @@
+"""Clusters in files that were typed: one to compare a calibration with, and several to compose another of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from hetsim import checks
+from hetsim.calibration import composition
+from hetsim.cluster.model import Cluster
+from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.config.errors import sentence
+from hetsim.config.guard.yaml_size import check_size
+from hetsim.config.yaml_text import as_yaml
+from hetsim.results.reading.config_file import UNREADABLE
+from hetsim.results.reading.run_files import check_is_no_link
+from hetsim.runtime.files import write_text
+
+MAX_COPIES = 10_000
+
+
+def check_file(file: Path) -> None:
+    """ValueError with one sentence if a cluster cannot be written to this path."""
+    if file.suffix != ".yaml" or not file.parent.is_dir():
+        raise ValueError(f"{file} must be called NAME.yaml, in a folder that there is: the cluster is written to it")
+    checks.name("FILE", file.stem)
+
+
+def compose(file: Path, given: Sequence[str], words: Sequence[str]) -> None:
+    """Write a cluster of machines that were calibrated separately."""
+    if words:
+        raise ValueError(f"{words[0]} would do nothing, as --compose measures nothing: leave it out")
+    check_file(file)
+    check_is_no_link(file)
+    parts = [part_of(each) for each in given]
+    if len({part.name for part in parts}) < len(parts):
+        raise ValueError(f"--compose names a file twice, or two of one name: give PART.yaml:2 for two copies, in {' '.join(given)}")
+    config = composition.composed(file.stem, parts)
+    cluster = parse_cluster(config)
+    write_text(file, "".join(f"# {checks.one_line(line)}\n" for line in composition.remarks(parts)) + as_yaml(config))
+    print(
+        f"{os.path.relpath(file)}: {cluster.num_workers} nodes, composed of {', '.join(config['calibrated']['composed'])}, never measured"
+    )
+
+
+def part_of(given: str) -> composition.Part:
+    """PART.yaml, or PART.yaml:COPIES."""
+    path, colon, copies = given.rpartition(":")
+    if not colon or not copies.isdecimal():
+        path, copies = given, "1"
+    if not 1 <= int(copies[:9]) <= MAX_COPIES:
+        raise ValueError(f"--compose {given} must have 1 to {MAX_COPIES} copies")
+    config = config_of("--compose", Path(path))
+    return composition.Part(Path(path).stem, config, int(copies))
+
+
+def written_cluster(what: str, file: Path) -> Cluster:
+    """The cluster of a file; ValueError with one sentence that begins with `what` if it holds none."""
+    return parse_cluster(config_of(what, file))
+
+
+def config_of(what: str, file: Path) -> dict[str, Any]:
+    """The config of a cluster, which has been tried; ValueError with one sentence that begins with `what` if it is none."""
+    with named(f"{what} {file}"):
+        try:
+            check_size(file)
+            config = OmegaConf.to_container(OmegaConf.load(file))
+            parse_cluster(config)
+            assert isinstance(config, dict)
+            return {str(key): value for key, value in config.items()}
+        except (*UNREADABLE, OSError) as error:
+            raise ValueError(error.strerror if isinstance(error, OSError) else sentence(error)) from None
+
+
+@contextlib.contextmanager
+def named(what: str) -> Iterator[None]:
+    """While this lasts, a sentence begins with this."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None

@@ -1,0 +1,32 @@
+"""What `device: auto` stands for, where a config is read: so the written config and the identity of a run say where it computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hetsim.trust.registry import current_name
+from hetsim.workloads import device
+from hetsim.workloads.device import AUTO
+
+
+def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with the device that `auto` is, of the run, its nodes and its server.
+
+    Of a real run that is a CUDA device if this machine has one, of a simulated one the CPU.
+    """
+    backend, cluster = entries.get("backend"), entries.get("cluster")
+    target = backend.get("_target_") if isinstance(backend, Mapping) else None
+    real = isinstance(target, str) and current_name(target) == "hetsim.distributed.Processes"
+
+    def chosen(part: Any) -> Any:
+        if not isinstance(part, Mapping) or part.get("device") != AUTO:
+            return part
+        return {**part, "device": "cuda" if real and device.num_cuda_devices() else "cpu"}
+
+    found: dict[str, Any] = chosen({"device": AUTO, **entries})
+    if isinstance(cluster, Mapping):
+        nodes = cluster.get("nodes")
+        parts = {"nodes": [*map(chosen, nodes)] if isinstance(nodes, list) else nodes, "server": chosen(cluster.get("server"))}
+        found["cluster"] = {**cluster, **{name: part for name, part in parts.items() if name in cluster}}
+    return found

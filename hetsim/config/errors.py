@@ -1,0 +1,185 @@
+"""One sentence for each error that a user can correct: the key, the value, what to do."""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+
+import yaml
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from hetsim import checks
+from hetsim.config.schema import GROUPS, PLAIN
+from hetsim.distributed.launch.failure_report import CAUSE, CONSEQUENCE, first_to_refuse, leave_reason
+from hetsim.effects import PeerLost
+from hetsim.errors import RunFailed, RunStopped
+
+USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)
+"""The errors that a user can correct."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The errors of a full disk, and of a full share of one."""
+
+EXTRAS = {
+    "hydra/launcher=joblib": "parallel",
+    "hydra/launcher=submitit_local": "slurm",
+    "hydra/launcher=submitit_slurm": "slurm",
+}
+"""The extra of hetsim that installs a choice."""
+
+
+def report(error: BaseException, *, hide: Callable[[str], str] = str) -> None:
+    """Print the error's sentence on standard error. What torchrun's ranks all refuse is printed by the first; its report has it of each.
+
+    `hide` takes out of the sentence what no file may hold.
+    """
+    show_notes(error, hide=hide)
+    text = hide(sentence(error))
+    order = CONSEQUENCE if isinstance(error.__cause__, PeerLost) else 1 if isinstance(error, RunFailed | OSError) else CAUSE
+    if leave_reason(text, order=order):
+        return
+    if isinstance(error, RunFailed | OSError) or first_to_refuse(text):
+        print(f"hetsim: error: {text}", file=sys.stderr, flush=True)
+
+
+def tell_stopped(stopped: RunStopped) -> None:
+    """Print how a run that was asked to stop goes on; of a launcher's processes the leader knows."""
+    if not str(stopped):
+        return
+    print(f"hetsim: {checks.printable(str(stopped))}", file=sys.stderr, flush=True)
+
+
+def show_traceback(*, hide: Callable[[str], str] = str) -> None:
+    """Print the traceback of the error that is being handled, without control characters and without what `hide` takes out."""
+    _show(hide(traceback.format_exc()))
+
+
+def show_notes(error: BaseException, *, hide: Callable[[str], str] = str) -> None:
+    """Print the notes of a run's failure in the same way: the traceback of an unexpected error, from the process of its rank."""
+    for note in getattr(error, "__notes__", ()) if isinstance(error, RunFailed) else ():
+        _show(hide(note))
+
+
+def _show(text: str) -> None:
+    print("\n".join(map(checks.printable, text.rstrip().split("\n"))), file=sys.stderr, flush=True)
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong, in one line of printable letters."""
+    return checks.printable(_sentence(error))
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, MissingMandatoryValue):
+        return f"{error.full_key} is missing: give it a value"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1} cannot be read as YAML ({error.problem}): mend it"
+    if isinstance(error, OSError) and error.errno in FULL:
+        return _no_space(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename} cannot be written or read ({error.strerror}): set hydra.run.dir or hydra.sweep.dir to one that can be"
+    text = " ".join(str(error).split())
+    for pattern, translate in TRANSLATIONS.items():
+        if found := re.match(pattern, text):
+            return translate(found, error)
+    return text or "what was typed or read does not make a config: see 'hetsim --help' for its keys"
+
+
+def _no_space(error: OSError) -> str:
+    keys = "TMPDIR" if error.filename == tempfile.gettempdir() else "hydra.run.dir or hydra.sweep.dir"
+    return f"{error.filename or 'a file'} cannot be written ({error.strerror}): free some space, or set {keys} to a folder on another disk"
+
+
+def _unknown_key(found: re.Match[str], error: BaseException) -> str:
+    key = found[1]
+    group = key.split(".")[0]
+    if key == "objective":
+        return "objective is no key of the config: it is an option of hetsim-search"
+    if key in ("backend.emulate", "backend.interface", "backend.port", "backend.reduction"):
+        return f"{key} is no key of the config: add backend=dist, which has it"
+    parent = getattr(error.__cause__, "parent_node", None)
+    close = (
+        checks.suggestion(key.rpartition(".")[2], [str(name) for name in parent]) if isinstance(parent, DictConfig) and "." in key else ""
+    )
+    if close:
+        return f"{key} is no key of the config{close}"
+    if group in GROUPS and group != key:
+        return f"{key} is no key of the config as it stands: see 'hetsim --help', or add it with a + in front, as +{key}=…"
+    hint = "" if group in (*PLAIN, *GROUPS) else checks.suggestion(group, (*PLAIN, *GROUPS))
+    return f"{key} is no key of the config: see 'hetsim --help' for those there are{hint}"
+
+
+def _wrong_kind(found: re.Match[str], _: BaseException) -> str:
+    return f"{found[1]} does not fit what the config has there: give a list for a list, and a mapping for a mapping"
+
+
+def _unknown_reference(found: re.Match[str], error: BaseException) -> str:
+    key = getattr(error, "full_key", None) or "a key"
+    return f"{key} refers to ${{{found[1]}}}, which is no key of the config: give it a value of its own"
+
+
+def _unresolved(found: re.Match[str], error: BaseException) -> str:
+    key = getattr(error, "full_key", None) or "a key"
+    reason = found[1].split(" full_key:")[0]
+    why = "" if "<" in reason else f" ({reason})"  # "<" as in <lambda> of a resolver
+    return f"{key} refers to something that has no value{why}: correct the reference, or write the value out"
+
+
+def _unreadable_words(_: re.Match[str], error: BaseException) -> str:
+    return f"what was typed cannot be read as key=value ({' '.join(str(error).split()).split(' See http')[0]}): see 'hetsim --help'"
+
+
+def _unreadable_override(found: re.Match[str], _: BaseException) -> str:
+    return f"{found[1]} cannot be read as key=value: see 'hetsim --help', and quote braces and spaces for the shell"
+
+
+def _unknown_choice(found: re.Match[str], _: BaseException) -> str:
+    group, name, options = found.groups()
+    if f"{group}={name}" == "hydra/sweeper=optuna":
+        return "hydra/sweeper=optuna is no choice: hetsim-search searches by Optuna"
+    if extra := EXTRAS.get(f"{group}={name}"):
+        return f"{group}={name} is not installed: install hetsim[{extra}], as in pip install 'hetsim[{extra}]'"
+    known = options.split()
+    *others, last = known
+    close = checks.suggestion(name, known)
+    own = "" if close or group.startswith("hydra") else f"; {group}/{name}.yaml of your own is found in the folder that --config-dir gives"
+    return f"{group}={name} is no choice: take {', '.join(others)}{' or ' if others else ''}{last}{close or own}"
+
+
+def _several_values(found: re.Match[str], _: BaseException) -> str:
+    key, values = found[1].split("=", 1)
+    brackets = (
+        "" if key.lstrip("+") in (*GROUPS, "method", "experiment") else f", or put them in brackets if they are one list, {key}=[{values}]"
+    )
+    return f"{found[1]} has several values: add -m to run each{brackets}"
+
+
+def _no_config_dir(found: re.Match[str], _: BaseException) -> str:
+    return f"--config-dir {found[1]} is no folder: give the one that has a folder for each group, such as cluster/, with your files in it"
+
+
+TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
+    r"Could not override '([^']+)'": _unknown_key,
+    r"Error merging override (.*)": _wrong_kind,
+    r"Ambiguous value for argument '(.*?)' 1\. ": _several_values,
+    r"Sweep parameters '(.*?)' requires --multirun": lambda found, _: f"{found[1]} has several values: add -m to run each",
+    r"Additional config directory '(.*?)' not found": _no_config_dir,
+    r"Interpolation key '(.*?)' not found": _unknown_reference,
+    r"(?:\w+ (?:raised )?while resolving interpolation: )(.*)": _unresolved,
+    r"(The following interpolation is used to denote a config key.*)": _unresolved,
+    r"Expected header format": lambda _, error: f"the line that begins with '# @' in a config file cannot be read ({error}): correct it",
+    r"Recursive interpolation detected": lambda *_: "a key refers to itself, perhaps through others: write its value out",
+    r"Exceeds the limit .* for integer string conversion": lambda *_: "a whole number of thousands of digits was given: shorten it",
+    r"no viable alternative|mismatched input|extraneous input|token recognition error|missing .* at |Unexpected type annotation|"
+    r"Config group override must be": _unreadable_words,
+    r"(?:LexerNoViableAltException: |Error parsing override ')(.*?)(?: \^|'| See )": _unreadable_override,
+    r"In '.*?': Could not find '(.+?)/([^/']*)' Available options in '.*?': (.*?) Config search path:": _unknown_choice,
+}
+"""How Hydra's and OmegaConf's messages begin, and the sentence that replaces each."""

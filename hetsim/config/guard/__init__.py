@@ -1,0 +1,1 @@
+"""What a config file from outside may say."""

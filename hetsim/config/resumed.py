@@ -1,0 +1,90 @@
+"""The config of a run that goes on: that of the run in the folder, with what may be another one now as it was typed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from hetsim import checks
+from hetsim.checkpoints.file import read
+from hetsim.checkpoints.folder import newest
+from hetsim.config.guard.references import check_keys, check_references
+from hetsim.config.guard.resolvers import restrict
+from hetsim.results.reading.config_file import parsed
+
+GROUPS = ("cluster", "backend")
+"""Groups of which another choice may be typed: on other nodes, in the other world."""
+PLAIN = ("trace", "pictures", "threads", "device", "data_root", "download", "trust", "save_weights", "nonfinite")
+"""Keys that may be typed, which change no number but for the last bits."""
+WITHIN = re.compile(r"(budget|checkpoint|cluster|backend)(\..+)?|workload\.(path|data_root|download|loader_workers)")
+"""Keys within others that may be typed."""
+
+
+def resumed_file(resume: Any) -> Path | None:
+    """The file of the checkpoint to go on from; None if the run begins."""
+    if resume is None:
+        return None
+    if not isinstance(resume, str) or not resume:
+        raise ValueError(f"resume must be the folder of a run, not {checks.shown(resume)}")
+    return newest(Path(resume))
+
+
+def with_resumed(config: DictConfig, typed: Sequence[str]) -> DictConfig:
+    """The config to run: this one, unless it resumes a run. ValueError with one sentence if it cannot.
+
+    A stranger's folder may be resumed: what it says is read as a config file of a stranger's is, and trusts nobody.
+    """
+    words = {key: override for override in typed for key in (override.partition("=")[0].lstrip("+~"),)}
+    if config.get("resume") is None:
+        return config
+    if "resume" not in words:
+        raise ValueError("resume is set by a config file, and is taken from the command line alone: type resume=FOLDER")
+    path = resumed_file(config.resume)
+    assert path is not None
+    entries = _entries(path)
+    for key in words:
+        top = key.split("@")[0].split(".")[0]
+        if not (key in PLAIN or key in GROUPS or key == "resume" or WITHIN.fullmatch(key)):
+            raise ValueError(
+                f"{checks.printable(key)} is that of the run in resume={config.resume}, which goes on as it began: leave it out; one may "
+                f"type budget, checkpoint, {', '.join((*GROUPS, *PLAIN))}"
+            )
+        _set(entries, top if top in GROUPS and top in words else key, config)
+    entries["resume"] = str(config.resume)
+    entries["trust"] = OmegaConf.to_container(config, resolve=False)["trust"] if "trust" in words else []  # type: ignore[index,call-overload]
+    for place in (entries, entries.get("workload")):
+        if isinstance(place, dict) and "download" in place and "download" not in words:
+            place["download"] = False
+    made = OmegaConf.create(entries)
+    restrict(made, typed)
+    return made
+
+
+def _entries(path: Path) -> dict[str, Any]:
+    """The config of the run in a checkpoint, with the references that it has."""
+    loaded: Mapping[str, Any] = parsed(path, read(path)[0]["config"])
+    entries = {str(key): value for key, value in loaded.items()}
+    check_references("", entries, path)
+    check_keys(entries, path)
+    if "hydra" in entries or "grid" in entries:
+        raise ValueError(f"{path} has a config with keys of Hydra's, which no run has: take another checkpoint")
+    return entries
+
+
+def _set(entries: dict[str, Any], key: str, config: DictConfig) -> None:
+    """Put the typed value of a key in the place of the run's."""
+    value = OmegaConf.select(config, key)
+    value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    *above, last = key.split(".")
+    place: Any = entries
+    for name in above:
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise ValueError(f"{key} does not fit the run's config: type the whole group")
+    place[last] = value
+    if key in ("data_root", "download") and isinstance(entries.get("workload"), dict) and key in entries["workload"]:
+        entries["workload"][key] = value

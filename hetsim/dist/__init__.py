@@ -1,5 +1,0 @@
-"""The distributed backend: answers a method's effects with processes. Only this package imports torch.distributed."""
-
-from hetsim.dist.backend import Processes
-
-__all__ = ["Processes"]

@@ -1,0 +1,139 @@
+"""The backend `dist`: one process for each rank, started by hetsim or by a launcher."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, get_args
+
+from hetsim import checks
+from hetsim.distributed.devices import check_devices
+from hetsim.distributed.environment import is_launched, launched
+from hetsim.distributed.launch.interface import LOOPBACK, interface_to
+from hetsim.distributed.launch.local import launch
+from hetsim.distributed.membership.faults import check_faults
+from hetsim.distributed.pacing.cpu_quota import check_quotas
+from hetsim.distributed.settings import NEEDS_ONE_CLOCK, Emulation, Settings
+from hetsim.runtime.backend import Backend
+from hetsim.runtime.experiment import Experiment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processes(Backend):
+    """backend=dist: real processes that compute real gradients, and send them over gloo.
+
+    With `emulate` pad, every result is held until the cluster's description says that it is due. With quota, each worker (and the server)
+    that has a `cpu_quota` gets that share of a core, and the hardware determines all times; with none, it does so without quotas. None
+    is pad, but none under a launcher. With `reduction` ordered, an all-reduce adds up in rank order, so that its sum equals the
+    simulator's to the last bit; with native it is the library's own, which adds up in another order. The
+    library is NCCL where each rank has a GPU of its own, otherwise gloo. Without padding, a gradient that can be given up is computed
+    `micro_batch` samples at a time, and given up between two of these; null: it is computed to its end. Sums in parts have other last bits,
+    and batch norm other statistics.
+    Each process gives a sign of life every `heartbeat_seconds`, and counts as lost after `lost_after_seconds` without one.
+    """
+
+    emulate: Emulation | None = None
+    interface: str | None = None
+    port: int | None = None
+    reduction: str = "ordered"
+    micro_batch: int | None = None
+    heartbeat_seconds: float = 0.5
+    lost_after_seconds: float = 10.0
+
+    name: ClassVar[str] = "dist"
+
+    def __post_init__(self) -> None:
+        if self.emulate is not None:
+            checks.choice("backend.emulate", self.emulate, get_args(Emulation))
+        checks.choice("backend.reduction", self.reduction, ("ordered", "native"))
+        if self.micro_batch is not None:
+            checks.whole("backend.micro_batch", self.micro_batch)
+        checks.seconds("backend.heartbeat_seconds", self.heartbeat_seconds)
+        checks.seconds("backend.lost_after_seconds", self.lost_after_seconds)
+        if not 0 < 2 * self.heartbeat_seconds <= self.lost_after_seconds:
+            raise ValueError(
+                f"backend.lost_after_seconds={self.lost_after_seconds:g} must be at least twice "
+                f"backend.heartbeat_seconds={self.heartbeat_seconds:g}, which must be above 0: raise the one, or lower the other"
+            )
+        interfaces = [name for _, name in socket.if_nameindex()]
+        if self.interface is not None and self.interface not in interfaces:
+            raise ValueError(
+                f"backend.interface must be a network interface of this machine ({', '.join(interfaces)}), not {self.interface!r}"
+            )
+        if self.port is not None and checks.whole("backend.port", self.port) > 65535:
+            raise ValueError(f"backend.port must be at most 65535, not {self.port}")
+
+    @property
+    def settings(self) -> Settings:
+        """What the processes have to know."""
+        here = launched()
+        one_host = here is None or here.one_host
+        interface = self.interface or (LOOPBACK if here is None or one_host else interface_to(here.address, here.port))
+        return Settings(
+            interface=interface, emulate=self.emulates, reduction=self.reduction, micro_batch=self.micro_batch, one_host=one_host,
+            heartbeat_seconds=self.heartbeat_seconds, lost_after_seconds=self.lost_after_seconds,
+        )  # fmt: skip
+
+    @property
+    def emulates(self) -> Emulation:
+        """What `emulate` stands for."""
+        return self.emulate or ("none" if is_launched() else "pad")
+
+    def num_copies(self, experiment: Experiment) -> int:
+        here = launched()
+        return experiment.num_ranks if here is None else here.local_size or 1
+
+    def check(self, experiment: Experiment) -> None:
+        super().check(experiment)
+        check_devices(experiment)
+        if experiment.cluster.faults.nodes or experiment.cluster.faults.pauses:
+            check_faults(experiment, lost_after=self.lost_after_seconds)
+        if self.micro_batch is not None and not experiment.coordination.gives_up_gradients:
+            raise ValueError(
+                f"backend.micro_batch={self.micro_batch} would do nothing, as method={experiment.method} gives up no gradient: leave it out"
+            )
+        if self.micro_batch is not None and self.emulates == "pad":
+            raise ValueError(
+                f"backend.micro_batch={self.micro_batch} would do nothing with padding, which knows when a gradient ends: leave it out, or "
+                "take backend.emulate=none or quota"
+            )
+        if self.emulates == "quota":
+            check_quotas(experiment)
+        if self.emulates == "pad" and experiment.cluster.shares_cores:
+            raise ValueError(
+                f"cluster={experiment.cluster.name} has hosts, CPU work of messages or quotas by periods, which padding cannot emulate: "
+                "take backend.emulate=none or quota, or backend=sim"
+            )
+        if self.emulates == "pad" and experiment.regions is not None and experiment.cluster.shares_links:
+            raise ValueError(
+                f"cluster={experiment.cluster.name} has links that messages share, which padding emulates around one server only: take "
+                "backend.emulate=none, a method without local servers, or backend=sim"
+            )
+        here = launched()
+        if here is None:
+            return
+        if self.port is not None:
+            raise ValueError(f"backend.port={self.port}: {here.by} chose the port already: leave backend.port out, or set it there")
+        if self.emulates == "pad" and here.local_size is not None and not here.one_host:
+            raise ValueError(NEEDS_ONE_CLOCK)
+        if here.size != experiment.num_ranks:
+            server = " and a server" if experiment.coordination.needs_server else ""
+            server = server if experiment.regions is None else f", a server and {experiment.regions.num_regions} local servers"
+            raise ValueError(
+                f"{here.by} started {here.size} processes, but method={experiment.method} on cluster={experiment.cluster.name} takes "
+                f"{experiment.num_ranks}: {experiment.num_workers} workers{server}; {here.how_to_start(experiment.num_ranks)}"
+            )
+
+    def leads(self, experiment: Experiment) -> bool:
+        here = launched()
+        return here is None or here.rank == experiment.leader
+
+    def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
+        experiment = replace(experiment, watch=None)  # it is a matter of this process alone, and of virtual time
+        here = launched()
+        if here is not None:
+            from hetsim.distributed.launch.process import join
+
+            return join(experiment, folder, config, self.settings, here)
+        return launch(experiment, folder, config, self.settings, port=self.port)

@@ -1,0 +1,1 @@
+"""What ranks send each other, and the sums that they make."""

@@ -1,0 +1,180 @@
+"""The clocks of several hosts, aligned by round trips to the leader at the start and at the end of a run.
+
+A host's monotonic clock begins anywhere and runs at a rate of its own. A rank reads its clock, asks the leader, which reads its own, and
+reads its clock again when it has the answer: so it knows the difference of the two clocks to half of the round trip, and takes the
+shortest of several (as NTP does). Two such readings, at the start and at the end, make a straight line, by which the times of a run are
+put on the leader's clock. Ranks that share a clock, as those of one host do, share a reading; where all share one, nothing is measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.pacing.padding import realtime_priority
+
+ROUND_TRIPS = 32
+"""How many round trips a reading is the best of."""
+START_DELAY_SECONDS = 0.02
+"""Seconds from agreeing on the start to the start, so that all ranks know it in time."""
+
+Clock = Callable[[], float]
+
+
+class Reading(NamedTuple):
+    """A clock read against the leader's, in seconds."""
+
+    at: float
+    """By this clock."""
+    offset: float
+    """The leader's clock minus this one."""
+    error: float
+    """The most that the offset can be wrong: half of the round trip."""
+
+
+class Line(NamedTuple):
+    """Puts a moment of a rank's run on the leader's clock: `shift + rate * seconds`."""
+
+    rate: float = 1.0
+    shift: float = 0.0
+
+
+def clock_id() -> float:
+    """A whole number for the clock that this process reads: the same for all processes of a host that was started once."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        name = f"{boot} {os.stat('/proc/self/ns/time').st_ino}"  # containers may shift the clock
+    except OSError:
+        name = platform.node()
+    return float(int.from_bytes(hashlib.sha256(name.encode()).digest()[:6]))
+
+
+class Clocks:
+    """The clocks of all ranks of a run, by rank: `ids` are equal where ranks share one."""
+
+    def __init__(self, ids: Sequence[float], *, leader: int) -> None:
+        self._keepers = [ids.index(each) for each in ids]
+        """For each rank, the lowest one that shares its clock: this one reads it."""
+        self._leader = leader
+        none = [Reading(0.0, 0.0, 0.0)] * len(ids)
+        self.start, self.end = none, none
+        self._began = 0.0
+        self.seconds_before = 0.0
+        """What the run's clock says when the run begins; above 0 if it goes on from a checkpoint."""
+
+    @classmethod
+    def shared(cls, num_ranks: int, *, leader: int) -> Clocks:
+        """All ranks are on one host."""
+        return cls([0.0] * num_ranks, leader=leader)
+
+    @classmethod
+    def found(cls, transport: Transport, own: float, *, leader: int) -> Clocks:
+        """Of ranks that may be on several hosts; `own` is this rank's `clock_id()`."""
+        return cls([each for (each,) in transport.control.gather_numbers(own)], leader=leader)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are more clocks than one."""
+        return len(set(self._keepers)) > 1
+
+    def begin(self, transport: Transport, clock: Clock) -> float:
+        """Read the clocks, and agree on the start. Returns the moment by this rank's clock: the same moment on all hosts."""
+        if self.several:
+            self.start = self.end = self._read(transport, clock)
+        transport.control.barrier()
+        self._began = transport.control.broadcast(clock() + START_DELAY_SECONDS, self._leader)
+        return self._began - self.start[transport.rank].offset
+
+    def finish(self, transport: Transport, clock: Clock) -> None:
+        """Read the clocks again, when all programs have ended."""
+        if self.several:
+            self.end = self._read(transport, clock)
+
+    def finish_with(self, transport: Transport, clock: Clock, rank: int) -> None:
+        """On this rank and on the leader: read its clock again, where others may be lost."""
+        if self._keepers[rank] == self._keepers[self._leader]:
+            return
+        reading = torch.empty(3, dtype=torch.float64)
+        if transport.rank == rank:
+            reading = torch.tensor(measured(transport, clock, self._leader), dtype=torch.float64)
+            transport.send(reading, self._leader)
+        else:
+            answer(transport, clock, rank)
+            transport.receive(reading, rank)
+        self.end = [*self.end[:rank], Reading(*reading.tolist()), *self.end[rank + 1 :]]
+
+    def _read(self, transport: Transport, clock: Clock) -> list[Reading]:
+        """The reading of each rank's clock; one rank of a clock measures, one after another."""
+        control, leader, rank = transport.control, self._leader, transport.rank
+        mine = Reading(clock(), 0.0, 0.0)
+        for keeper in sorted(set(self._keepers) - {self._keepers[leader]}):
+            if rank == leader:
+                answer(control, clock, keeper)
+            elif rank == keeper:
+                mine = measured(control, clock, leader)
+        readings = [Reading(*numbers) for numbers in control.gather_numbers(*mine)]
+        return [readings[keeper] for keeper in self._keepers]
+
+    def line(self, rank: int) -> Line:
+        """How this rank's seconds since the start become the leader's."""
+        first, last = self.start[rank], self.end[rank]
+        if last.at == first.at:
+            return Line()
+        drift = (last.offset - first.offset) / (last.at - first.at)
+        return Line(1 + drift, drift * (self._began - self.seconds_before - first.offset - first.at))
+
+    def change(self, rank: int) -> Callable[[Any], Any]:
+        """What becomes of each batch of rows that `rank` recorded: nothing where all ranks share a clock."""
+        return partial(self.aligned, rank=rank) if self.several else lambda batch: batch
+
+    def aligned(self, rows: Any, rank: int) -> Any:
+        """An Arrow batch of the trace that `rank` recorded, on the leader's clock. A message began by the clock of its sender."""
+        import pyarrow as pa
+        from pyarrow import compute
+
+        rates, shifts = (np.array(column) for column in zip(*map(self.line, range(len(self._keepers))), strict=True))
+        sent = compute.equal(rows.column("kind"), "message").to_numpy(zero_copy_only=False)
+        clocks = np.where(sent, rows.column("rank").to_numpy(), rank)
+        end = shifts[rank] + rates[rank] * rows.column("end").to_numpy()
+        start = np.minimum(shifts[clocks] + rates[clocks] * rows.column("start").to_numpy(), end)
+        return pa.RecordBatch.from_arrays([pa.array(start), pa.array(end), *rows.columns[2:]], schema=rows.schema)
+
+    def as_numbers(self) -> dict[str, float]:
+        """For the summary: the most by which a time of another host can be wrong, in seconds, and the largest drift."""
+        readings = (*self.start, *self.end)
+        return {
+            "num_clocks": len(set(self._keepers)),
+            "error_seconds": max(reading.error for reading in readings),
+            "drift": max(abs(self.line(rank).rate - 1) for rank in range(len(self._keepers))),
+        }
+
+
+def measured(transport: Transport, clock: Clock, leader: int) -> Reading:
+    """This rank's clock against the leader's, which calls `answer` meanwhile."""
+    theirs, readings = torch.zeros(1, dtype=torch.float64), []
+    with realtime_priority():
+        for _ in range(ROUND_TRIPS):
+            asked = clock()
+            transport.send(theirs, leader)
+            transport.receive(theirs, leader)
+            told = clock()
+            readings.append(Reading((asked + told) / 2, theirs.item() - (asked + told) / 2, (told - asked) / 2))
+    return min(readings, key=lambda reading: reading.error)
+
+
+def answer(transport: Transport, clock: Clock, rank: int) -> None:
+    """On the leader: read the clock whenever `rank` asks."""
+    question = torch.empty(1, dtype=torch.float64)
+    with realtime_priority():
+        for _ in range(ROUND_TRIPS):
+            transport.receive(question, rank)
+            transport.send(torch.tensor([clock()], dtype=torch.float64), rank)

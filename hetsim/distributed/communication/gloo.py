@@ -1,0 +1,211 @@
+"""Groups of processes that can be formed again without those that are lost: one generation after another.
+
+A group is gloo's own object and not torch.distributed's default group, so that there may be several in a process, and that an old one
+leaves nothing behind. Of a lost rank only its neighbours in a collective learn by themselves: the others wait until `interrupt` shuts
+down the group's connections.
+
+Even then gloo tells nobody who waits for what it has begun to write or to read: `gloo::transport::tcp::Pair::signalException` passes over
+it, so a large vector, or a small one at an unlucky moment, is waited for without an end. So whoever waits here looks up, from time to time,
+whether the group is interrupted, and leaves the operation to gloo, with its thread and its memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from threading import Thread
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from hetsim.distributed.communication.sums import peer_errors
+from hetsim.distributed.communication.transport import LOOK_SECONDS, TIMEOUT, Transport
+from hetsim.distributed.pacing.padding import realtime_priority
+from hetsim.effects import PeerLost
+
+FORM_TIMEOUT = timedelta(seconds=5)
+"""Of the connections of a group: as long as those wait for a rank that is lost while they are made."""
+LANES = ("program", "background", "control")
+"""The collectives of the program's thread, of the effects that it starts, and of what is outside the programs."""
+DESCRIPTORS = "/dev/fd"
+T = TypeVar("T")
+
+
+@dataclass
+class Standing:
+    """What all lanes of a group have to know."""
+
+    interrupted: bool = False
+    lost: set[int] = field(default_factory=set)
+    """Members that are lost, though the group goes on."""
+
+
+class Lane(Transport):
+    """One of gloo's groups of these members, which are ranks of the run, in ascending order. `size` is how many they are.
+
+    A collective, and an exchange of bytes, raises PeerLost soon after the group is interrupted. `send` and `receive` may never return then.
+    """
+
+    def __init__(self, gloo: Any, rank: int, members: Sequence[int], standing: Standing | None = None) -> None:
+        self.rank = rank
+        self.members = tuple(members)
+        self.size = len(self.members)
+        self.background = self.control = self
+        self._gloo = gloo
+        self._standing = standing or Standing()
+
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        with realtime_priority(), peer_errors(to):
+            self._gloo.send([tensor], self.members.index(to), 0).wait(TIMEOUT)
+
+    def receive(self, tensor: torch.Tensor, source: int) -> None:
+        with realtime_priority(), peer_errors(source):
+            self._gloo.recv([tensor], self.members.index(source), 0).wait(TIMEOUT)
+
+    def lose(self, peer: int) -> None:
+        self._standing.lost.add(peer)
+
+    def send_bytes(self, pieces: Iterable[bytes], to: int) -> None:
+        self.unless_lost(partial(super().send_bytes, pieces, to), to)
+
+    def receive_piece(self, source: int) -> bytes:
+        return self.unless_lost(partial(super().receive_piece, source), source)
+
+    def unless_lost(self, exchange: Callable[[], T], peer: int) -> T:
+        """What the exchange with a peer returns, in a thread of its own, which is left alone if that is lost. PeerLost then."""
+        answer: Future[T] = Future()
+
+        def answering() -> None:
+            try:
+                answer.set_result(exchange())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        Thread(target=answering, daemon=True).start()
+        while True:
+            given_up = self._standing.interrupted or peer in self._standing.lost
+            wait_for([answer], LOOK_SECONDS)
+            if answer.done():
+                return answer.result()
+            if given_up:
+                self._keep()
+                raise PeerLost.of(peer)
+
+    def _collective(self, begin: Callable[..., Any], *arguments: Any) -> None:
+        """Take part in one. PeerLost if a member is lost, or the group is interrupted."""
+        with peer_errors():
+            work = begin(*arguments)
+            while True:
+                interrupted = self._standing.interrupted
+                try:
+                    work.wait(timedelta(seconds=LOOK_SECONDS))
+                    return
+                except RuntimeError:
+                    if work.is_completed():  # it has failed, or has just ended
+                        work.wait()
+                        return
+                if interrupted:
+                    self._keep()
+                    raise PeerLost(f"a rank was lost while rank {self.rank} waited for it")
+
+    def _keep(self) -> None:
+        """Never destroy gloo's group, which would wait for what is under way."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))
+
+    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
+        self._collective(self._gloo.alltoall_base, parts, mine, [], [])
+
+    def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
+        self._collective(self._gloo._allgather_base, everything, mine)
+
+    def add_up(self, flat: torch.Tensor) -> None:
+        self._collective(self._gloo.allreduce, [flat])
+
+    def maximum(self, number: float) -> float:
+        largest = torch.tensor([number], dtype=torch.float64)
+        self._collective(self._gloo.allreduce, largest, dist.ReduceOp.MAX)
+        return float(largest.item())
+
+    def broadcast(self, number: float, source: int) -> float:
+        value = torch.tensor([number], dtype=torch.float64)
+        self._collective(self._gloo.broadcast, value, self.members.index(source))
+        return float(value.item())
+
+    def barrier(self) -> None:
+        self._collective(self._gloo.barrier)
+
+
+class Group(Lane):
+    """A generation's lanes, and their connections. Any thread may `interrupt` it; only the program's thread closes it."""
+
+    def __init__(self, lanes: Sequence[Any], rank: int, members: Sequence[int], connections: Sequence[socket.socket]) -> None:
+        program, *others = lanes
+        super().__init__(program, rank, members)
+        if others:
+            self.background, self.control = (Lane(gloo, rank, members, self._standing) for gloo in others)
+        self._connections = list(connections)
+
+    @classmethod
+    def form(
+        cls, store: Any, name: str, *, rank: int, members: Sequence[int], lanes: Sequence[str] = LANES, interruptible: bool = True,
+        within: timedelta = FORM_TIMEOUT,
+    ) -> Group:  # fmt: skip
+        """Connect to these members, each of which calls it with the same name. PeerLost if one of them does not come `within` this time.
+
+        While an interruptible one is formed, this process makes no other connections.
+        """
+        members = sorted(members)
+        position, before = members.index(rank), set(_connections(_port(store)).values())
+        with realtime_priority(), peer_errors():
+            made = [
+                dist.ProcessGroupGloo(dist.PrefixStore(f"{name}/{lane}", store), position, len(members), within)  # type: ignore[attr-defined]
+                for lane in lanes
+            ]
+        for gloo in made:
+            gloo._set_default_timeout(TIMEOUT)  # a slow step is no failure
+        new = [os.dup(descriptor) for descriptor, its in _connections(_port(store)).items() if its not in before] if interruptible else []
+        return cls(made, rank, members, [socket.socket(fileno=descriptor) for descriptor in new])
+
+    def interrupt(self) -> None:
+        """Let all that waits in this group, here and at its other members, raise PeerLost."""
+        self._standing.interrupted = True
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of the connections, which are closed once nothing uses the lanes."""
+        connections, self._connections = self._connections, []
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+
+def _port(store: Any) -> int:
+    """That of the process that hosts the store."""
+    while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
+        store = store.underlying_store
+    return int(store.port)
+
+
+def _connections(but_port: int) -> dict[int, int]:
+    """This process's descriptors that are connected by TCP, except to this port: never a listening one, which gloo needs as it is.
+
+    Each with the number of its socket, which no later socket has, as a descriptor may be used again.
+    """
+    found = {}
+    for name in os.listdir(DESCRIPTORS):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as each:
+            if each.family in (socket.AF_INET, socket.AF_INET6) and each.getpeername()[1] != but_port:
+                found[int(name)] = os.fstat(each.fileno()).st_ino
+    return found

@@ -1,0 +1,62 @@
+"""Which device each rank of this host has, and what follows from those of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from hetsim.distributed.environment import launched
+from hetsim.runtime.experiment import Experiment
+from hetsim.workloads.device import check_present, num_cuda_devices
+
+
+def local_ranks(experiment: Experiment) -> Sequence[int]:
+    """The ranks of the run whose processes are on this host."""
+    here = launched()
+    if here is None:
+        return range(experiment.num_ranks)
+    if here.local_rank is None or here.local_size is None:
+        return [here.rank]
+    first = here.rank - here.local_rank
+    return range(first, first + here.local_size)
+
+
+def device_of(experiment: Experiment, rank: int, here: Sequence[int]) -> str:
+    """The device of a rank of this host, whose ranks are `here`: those on cuda take its devices in turn, and share them if need be."""
+    name = experiment.device_of(rank)
+    if name != "cuda":
+        return name
+    on_cuda = [other for other in here if experiment.device_of(other) == "cuda"]
+    return f"cuda:{on_cuda.index(rank) % max(1, num_cuda_devices())}"
+
+
+def reducing_library(gpus: Sequence[float]) -> Literal["gloo", "nccl"]:
+    """What adds up the vectors of these ranks, whose GPUs are `gpus` (0: none): NCCL where each has one of its own, otherwise gloo.
+
+    NCCL takes no tensor of the CPU's, and no two ranks on one GPU.
+    """
+    return "nccl" if all(gpus) and len(set(gpus)) == len(gpus) else "gloo"
+
+
+def shared_gpu_warnings(gpus: Sequence[float]) -> list[str]:
+    """One sentence for each GPU that several ranks share."""
+    ranks = {gpu: [str(rank) for rank, other in enumerate(gpus) if other == gpu] for gpu in gpus if gpu}
+    return [
+        f"ranks {', '.join(sharing[:-1])} and {sharing[-1]} share a GPU: the steps of one take longer while another computes"
+        for sharing in ranks.values()
+        if len(sharing) > 1
+    ]
+
+
+def check_devices(experiment: Experiment) -> None:
+    """ValueError with one sentence if a rank of this host has a device that is not there."""
+    for rank in local_ranks(experiment):
+        if rank < experiment.num_ranks:
+            is_server = rank >= experiment.num_workers
+            own = experiment.cluster.end(rank).device
+            try:
+                check_present("cluster.server.device" if own is not None and is_server else "device", experiment.device_of(rank))
+            except ValueError as error:
+                if own is None or is_server:
+                    raise
+                raise ValueError(f"node {rank}, in its row of cluster.nodes: {error}") from None

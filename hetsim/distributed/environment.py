@@ -1,0 +1,198 @@
+"""What the launcher that started this process tells it, by environment variables or by arguments. Nothing here imports torch.
+
+Every launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT will do: torchrun, hetsim-launch, a script under mpirun. Of SLURM's
+own variables, those of a step with several tasks count, which srun sets: a job's script, a shell that salloc started, and a job of
+submitit's are one process, which starts its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+WATCH = "HETSIM_LAUNCH_WATCH"
+"""The variable by which hetsim-launch hands each process its own number and the end of a pipe that is closed when it lets go, or ends."""
+GOES_ON = "HETSIM_LAUNCH_GOES_ON"
+"""The variable by which hetsim-launch tells each process that it goes on when one is lost, if the run does: 1, or 0."""
+PORTS = range(20000, 30000)
+"""From which a SLURM step takes its port, by the numbers of job and step, where MASTER_PORT does not say it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """This process among those that a launcher started."""
+
+    by: str
+    """The launcher's name."""
+    rank: int
+    size: int
+    local_size: int | None
+    """The number of processes on this host, if the launcher says it."""
+    local_rank: int | None = None
+    """Which of them this one is, from 0, if the launcher says it."""
+    address: str
+    """Of the host of rank 0, or of the launcher, whose store all processes connect to."""
+    port: int
+    goes_on: bool = False
+    """Whether the launcher goes on when a process is lost, if the run does."""
+
+    @property
+    def one_host(self) -> bool:
+        """Whether all processes are known to be on this host."""
+        return self.local_size == self.size
+
+    def how_to_start(self, num_ranks: int) -> str:
+        """What to tell the launcher so that it starts so many processes."""
+        if self.by == "SLURM":
+            return f"set --ntasks {num_ranks}"
+        if self.by == "hetsim-launch":
+            return f"let --processes add up to {num_ranks} over all hosts"
+        return f"set --nproc-per-node {num_ranks}" if self.by == "torchrun" else f"start {num_ranks}"
+
+
+class RankStart(NamedTuple):
+    """How `launch` started a process."""
+
+    rank: int
+    incarnation: int
+    """How often this rank was started before."""
+    members: tuple[int, ...]
+    """The ranks that take part when the run begins."""
+    joins_at: float | None
+    """When this one takes part, in seconds of the run, if it does not from the beginning."""
+    port: int
+    """Of the run's store, which the keeper hosts."""
+    elastic: bool
+    """Whether the run goes on when a rank is lost."""
+    succession: bool = False
+    """Whether it does when the leader is: another rank leads then."""
+
+
+def launched(variables: Mapping[str, str] = os.environ) -> Launched | None:
+    """What these environment variables say; None if no launcher started this process. ValueError with one sentence if they do not fit."""
+    if not is_launched(variables):
+        return None
+    by, rank, size = _names(variables)
+    local_rank, local_size = ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE") if by == "SLURM" else ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    found = Launched(
+        by=by,
+        rank=_whole(variables, rank),
+        size=_whole(variables, size, at_least=1),
+        local_size=_slurms_local_size(variables) if by == "SLURM" else _whole_or_none(variables, local_size, at_least=1),
+        local_rank=_whole_or_none(variables, local_rank),
+        address=variables.get("MASTER_ADDR") or _slurms_first_host(variables, by),
+        port=_slurms_port(variables) if by == "SLURM" and "MASTER_PORT" not in variables else _whole(variables, "MASTER_PORT", at_least=1),
+        goes_on=WATCH in variables and variables.get(GOES_ON) == "1",
+    )
+    if found.rank >= found.size:
+        raise ValueError(f"{rank}={found.rank} does not fit {size}={found.size}: ranks count from 0 to {found.size - 1}")
+    _check_on_host(found, rank, local_rank, f"{local_size}={variables.get(local_size)}")
+    if found.port > 65535:
+        raise ValueError(f"MASTER_PORT must be at most 65535, not {found.port}")
+    return found
+
+
+def is_launched(variables: Mapping[str, str] = os.environ) -> bool:
+    """Whether a launcher started this process, as one of those of a run."""
+    return "RANK" in variables or "WORLD_SIZE" in variables or _is_task(variables)
+
+
+def first_rank(variables: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is the only one, or the first of those that a launcher started."""
+    return not is_launched(variables) or variables.get(_names(variables)[1]) == "0"
+
+
+def check_alone(variables: Mapping[str, str] = os.environ) -> None:
+    """ValueError with one sentence if a launcher started several processes, of a run that is simulated: each would do the same."""
+    if not is_launched(variables):
+        return
+    by, rank, size = _names(variables)
+    _whole(variables, rank)
+    if (count := _whole(variables, size, at_least=1)) > 1:
+        raise ValueError(f"{by} started {count} processes, and each would simulate the same run: add backend=dist, or start one process")
+
+
+def _names(variables: Mapping[str, str]) -> tuple[str, str, str]:
+    """The name of the launcher that started this process, and of the variables that say its rank and the number of all."""
+    if _is_task(variables) and not ("RANK" in variables and "WORLD_SIZE" in variables):
+        return "SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"
+    return _by(variables), "RANK", "WORLD_SIZE"
+
+
+def _is_task(variables: Mapping[str, str]) -> bool:
+    """Whether this process is one of several tasks of a step of SLURM's."""
+    tasks = variables.get("SLURM_STEP_NUM_TASKS", "")
+    return "SLURM_PROCID" in variables and tasks.isdecimal() and int(tasks) > 1
+
+
+def _check_on_host(found: Launched, rank: str, local_rank: str, local_size: str) -> None:
+    """ValueError with one sentence if the process's number on its host, or their number there, does not fit the other numbers."""
+    number, count = found.local_rank, found.local_size
+    if count is not None and count > found.size:
+        raise ValueError(f"{local_size} does not fit the {found.size} processes of the run: a host has at most all of them")
+    if number is not None and number > found.rank:
+        raise ValueError(f"{local_rank}={number} does not fit {rank}={found.rank}: of the ranks on a host this is the number from 0")
+    if number is not None and count is not None and not found.rank - found.size + count <= number < count:
+        raise ValueError(
+            f"{local_rank}={number} does not fit {local_size} and {rank}={found.rank} of {found.size} processes: "
+            f"it counts the ranks of a host from 0 to {count - 1}, in their order"
+        )
+
+
+def _by(variables: Mapping[str, str]) -> str:
+    if WATCH in variables:
+        return "hetsim-launch"
+    return "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "the launcher"
+
+
+def _whole_or_none(variables: Mapping[str, str], name: str, *, at_least: int = 0) -> int | None:
+    return _whole(variables, name, at_least=at_least) if name in variables else None
+
+
+def _whole(variables: Mapping[str, str], name: str, *, at_least: int = 0) -> int:
+    text = variables.get(name)
+    if text is None:
+        raise ValueError(
+            f"{name} is not set, and a launcher's other variables are: let it set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or none"
+        )
+    if not text.isdecimal() or int(text) < at_least:
+        raise ValueError(f"{name} must be a whole number from {at_least} on, not {text!r}: correct it where the processes are started")
+    return int(text)
+
+
+def _slurms_first_host(variables: Mapping[str, str], by: str) -> str:
+    """The name of the first host of a SLURM step, as in node03 of node[03-05,7],other."""
+    nodes = variables.get("SLURM_STEP_NODELIST", "") if by == "SLURM" else ""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
+    host = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0] if first else "")
+    if not host:
+        who = "SLURM_PROCID is set without SLURM_STEP_NODELIST" if by == "SLURM" else "RANK and WORLD_SIZE are set without MASTER_ADDR"
+        raise ValueError(f"{who}: set MASTER_ADDR to the address of the host of rank 0")
+    return host
+
+
+def _slurms_port(variables: Mapping[str, str]) -> int:
+    numbers = [variables.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")]
+    job, step = (int(number) if number.isdecimal() else 0 for number in numbers)
+    return PORTS[(7 * job + step) % len(PORTS)]
+
+
+def _slurms_local_size(variables: Mapping[str, str]) -> int | None:
+    """How many tasks of the step are on this host, of a list such as 2(x3),1; None if it is not said."""
+    name, number = "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"
+    if name not in variables or number not in variables:
+        return None
+    counts: list[int] = []
+    for part in variables[name].split(","):
+        found = re.fullmatch(r"([1-9]\d*)(?:\(x([1-9]\d*)\))?", part, flags=re.ASCII)
+        if found is None:
+            raise ValueError(
+                f"{name} must be the numbers of tasks of the hosts, as in 2(x3),1, not {variables[name]!r}: correct or unset it"
+            )
+        counts += [int(found[1])] * int(found[2] or 1)
+    if (node := _whole(variables, number)) >= len(counts):
+        raise ValueError(f"{number}={node} does not fit {name}={variables[name]}, of {len(counts)} hosts: correct or unset it")
+    return counts[node]

@@ -1,0 +1,181 @@
+"""The calls of hetsim-launch on several hosts: the store by which they find each other, and what has to be equal in all of them.
+
+The store is that of the launcher of node rank 0, not that of a rank, so that it outlives each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT
+from hetsim.errors import RunFailed
+
+POLL_SECONDS = 0.1
+OWN_KEYS = ("data_root", "backend.interface")
+"""Of the words that were typed, those that may differ from host to host."""
+
+REMEDIES = {
+    "nodes": "give the same number on all hosts",
+    "versions": "install the same on all hosts",
+    "words": f"type the same on all hosts, but for {' and '.join(OWN_KEYS)}",
+}
+"""What has to be equal on all hosts, and what to do if it is not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call of hetsim-launch on one host."""
+
+    nodes: int
+    node: int
+    processes: int
+    address: str
+    port: int
+    words: Sequence[str]
+    version: str
+    """Of hetsim."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("nodes", self.nodes), ("processes", self.processes)):
+            if value < 1:
+                raise ValueError(f"--{name} must be at least 1, not {value}")
+        if not 0 <= self.node < self.nodes:
+            raise ValueError(f"--node-rank must be from 0 to {self.nodes - 1} with --nodes {self.nodes}, not {self.node}")
+        if not 0 <= self.port <= 65535 or (self.nodes > 1 and not self.port):
+            raise ValueError(f"the port of --master must be from 1 to 65535, not {self.port}")
+
+    def told(self) -> dict[str, Any]:
+        """What the other launchers have to know, or what has to be equal on all hosts."""
+        words = [word for word in self.words if word.lstrip("+").partition("=")[0] not in OWN_KEYS]
+        versions = {"hetsim": self.version, "torch": str(torch.__version__), "Python": platform.python_version().rpartition(".")[0]}
+        return {"processes": self.processes, "nodes": self.nodes, "words": words, "versions": versions}
+
+
+def open_store(call: Call) -> tuple[Any, int]:
+    """The launchers' store, and its port. ValueError if node rank 0 cannot listen, RunFailed if the others do not find it."""
+    if call.node == 0:
+        listening = listen(call.address, call.port)
+        port = int(listening.getsockname()[1])
+        options: dict[str, Any] = {"is_master": True, "master_listen_fd": listening.detach(), "wait_for_workers": False}
+        return dist.TCPStore(call.address, port, timeout=RENDEZVOUS_TIMEOUT, **options), port  # type: ignore[attr-defined]
+    wait_until(
+        lambda: _answers(call.address, call.port),
+        f"hetsim-launch --node-rank 0 does not answer at {call.address}:{call.port}: start it on the host that has this address",
+    )
+    return _connected(call), call.port
+
+
+def _connected(call: Call) -> Any:
+    """A client of the launchers' store. It is made in a thread: torch waits without end for a service that accepts and stays silent."""
+    answer: SimpleQueue[Any] = SimpleQueue()
+
+    def connect() -> None:
+        try:
+            answer.put(dist.TCPStore(call.address, call.port, is_master=False, timeout=RENDEZVOUS_TIMEOUT))  # type: ignore[attr-defined]
+        except dist.DistError:
+            answer.put(None)
+
+    Thread(target=connect, daemon=True).start()
+    other = (
+        f"what answers at --master {call.address}:{call.port} is not hetsim-launch --node-rank 0: "
+        "give the address of its host, and a port there that no other program has"
+    )
+    wait_until(lambda: not answer.empty(), other)
+    store = answer.get()
+    if store is None:
+        raise RunFailed(other)
+    return store
+
+
+@contextlib.contextmanager
+def needing_the_store(call: Call) -> Iterator[None]:
+    """A block in which an error of the launchers' store is RunFailed with one sentence, in place of torch's stack of C++."""
+    try:
+        yield
+    except dist.DistError:
+        first = f"hetsim-launch --node-rank 0 at {call.address}:{call.port}"
+        raise RunFailed(f"{first} does not answer any more: call hetsim-launch again on all hosts") from None
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A socket that listens on this address alone. ValueError with one sentence if it cannot."""
+    listening = None
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+        listening.listen(1024)
+    except OSError as error:
+        if listening is not None:
+            listening.close()
+        raise ValueError(
+            f"--master {address}:{port} cannot be listened on ({error.strerror}): "
+            f"give an address of the host of --node-rank 0, and a free port there"
+        ) from None
+    return listening
+
+
+def _answers(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=2).close()
+    except socket.gaierror as error:
+        raise ValueError(f"--master {address}:{port} is no address ({error.strerror}): correct it") from None
+    except OSError:
+        return False
+    return True
+
+
+def wait_until(condition: Callable[[], bool], sentence: str) -> None:
+    """Until it holds; RunFailed with this sentence after the time in which all have to connect. Ctrl-C ends it at once."""
+    deadline = time.monotonic() + RENDEZVOUS_TIMEOUT.total_seconds()
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RunFailed(f"{sentence} (waited for {RENDEZVOUS_TIMEOUT.total_seconds():.0f} s)")
+        time.sleep(POLL_SECONDS)
+
+
+def agree(store: Any, call: Call) -> list[int]:
+    """The number of processes of each host, by node rank. ValueError with one sentence, the same on all, if their calls do not fit."""
+    if store.add(f"called/{call.node}", 1) > 1:
+        raise ValueError(f"--node-rank {call.node} was given twice: give each host its own, from 0 to {call.nodes - 1}")
+    own = call.told()
+    store.set(f"node/{call.node}", json.dumps(own))
+    for node in range(call.nodes):
+        wait_until(partial(_told, store, f"node/{node}"), f"hetsim-launch --node-rank {node} was not called: call it on that host")
+        other = json.loads(store.get(f"node/{node}"))
+        for what, remedy in REMEDIES.items():
+            if other[what] != own[what]:
+                (low, first), (high, second) = sorted([(node, other), (call.node, own)], key=lambda each: each[0])
+                misfit = f"{_named(what, first)} on node rank {low}, and {_named(what, second)} on node rank {high}: {remedy}"
+                store.set("misfit", misfit)
+                raise ValueError(misfit)
+    return [int(json.loads(store.get(f"node/{node}"))["processes"]) for node in range(call.nodes)]
+
+
+def _told(store: Any, key: str) -> bool:
+    """Whether this has been written. ValueError with the sentence of another host that has found a misfit."""
+    if store.check(["misfit"]):
+        raise ValueError(store.get("misfit").decode())
+    return bool(store.check([key]))
+
+
+def _named(what: str, told: dict[str, Any]) -> str:
+    if what == "nodes":
+        return f"--nodes is {told[what]}"
+    if what == "versions":
+        return "there is " + ", ".join(f"{name} {version}" for name, version in told[what].items())
+    return f"{' '.join(told[what]) or 'nothing'!r} was typed"

@@ -1,0 +1,167 @@
+"""Start this host's part of the processes of a run, and end all of them: one call of hetsim-launch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hetsim.distributed.environment import GOES_ON, WATCH
+from hetsim.distributed.launch.announcement import ask_to_stop, client
+from hetsim.distributed.launch.call import POLL_SECONDS, Call, agree, open_store
+from hetsim.distributed.launch.host_exchange import Failure, Hosts
+from hetsim.distributed.launch.host_keeper import HostKeeper
+from hetsim.distributed.launch.host_losses import HostLosses, Started
+from hetsim.distributed.launch.supervision import GRACE_SECONDS
+from hetsim.distributed.pacing.cpu_quota import remove_leftovers
+from hetsim.distributed.rank.cleanup import remove_of_killed
+from hetsim.distributed.rank.stopping import ENDED, LauncherStop
+from hetsim.errors import RunFailed, RunStopped
+from hetsim.runtime.checkpointing import STOPPED
+
+CALIBRATE = "hetsim-calibrate"
+"""The first word with which this command is started in the place of hetsim."""
+NO_CAUSE = 9
+"""The order of a failure that says nothing of its cause."""
+
+
+def run_on_this_host(call: Call, stop: LauncherStop) -> None:
+    """Run this host's processes with those of the other hosts. RunFailed with the failure nearest to the cause, on any host.
+
+    RunStopped if the run has saved a checkpoint and stopped. A `stop` that is asked for is passed on to the processes.
+    """
+    store, port = open_store(call)
+    try:
+        counts = agree(store, call)
+        first = sum(counts[: call.node])
+    except ValueError:
+        leave(store, call)
+        raise
+    connect = partial(client, call.address, port)
+    keeper = HostKeeper(counts, connect) if call.node == 0 else None
+    keeping = keeper.keeping() if keeper is not None else contextlib.nullcontext()
+    with TemporaryDirectory(prefix="hetsim-launch-") as folder, keeping, Hosts(store, call, keeper).talking() as hosts:
+        stopped = False
+        failure: Failure | None = Failure(1, f"the run was ended on node rank {call.node}")
+        try:
+            with started(call, first, sum(counts), port, Path(folder)) as processes:
+                stop.running = True
+                with HostLosses(call.node, processes, connect, stop).watching() as losses:
+                    failure = outcome(processes, hosts, stop, losses)
+                stopped = any(each.process.poll() == STOPPED for each in processes)
+        finally:
+            hosts.end(failure, stopped=stopped)
+        wait(hosts, failure, stop, connect)
+        if hosts.failure is not None:
+            raise RunFailed(hosts.failure.sentence)
+        if hosts.stopped:
+            raise RunStopped
+
+
+def leave(store: Any, call: Call) -> None:
+    """Before any process has started: the launcher with the store waits a moment, until all launchers have read why."""
+    gone = store.add("refused", 1)
+    deadline = time.monotonic() + GRACE_SECONDS
+    while call.node == 0 and gone < call.nodes and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        gone = store.add("refused", 0)
+
+
+@contextlib.contextmanager
+def started(call: Call, first: int, size: int, port: int, folder: Path) -> Iterator[list[Started]]:
+    """This host's processes, of which none lives after the block: each reads a pipe that is closed when this process lets go, or ends."""
+    read, write = os.pipe()
+    processes: list[Started] = []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # they do not get Ctrl-C: this process ends them
+    try:
+        for number in range(call.processes):
+            reason = folder / str(number) / "error.json"
+            reason.parent.mkdir()
+            variables = {
+                "RANK": first + number,
+                "WORLD_SIZE": size,
+                "LOCAL_RANK": number,
+                "LOCAL_WORLD_SIZE": call.processes,
+                "MASTER_ADDR": call.address,
+                "MASTER_PORT": port,
+                "TORCHELASTIC_USE_AGENT_STORE": True,
+                "TORCHELASTIC_ERROR_FILE": reason,
+                WATCH: f"{os.getpid()}:{read}",
+                GOES_ON: int(call.words[:1] != (CALIBRATE,)),
+            }
+            environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+            calibrates = call.words[:1] == (CALIBRATE,)
+            module = ["hetsim.cli.calibrate", *call.words[1:]] if calibrates else ["hetsim", *call.words]
+            command = [sys.executable, "-m", *module]
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[read])
+            processes.append(Started(first + number, process, reason))
+        os.close(read)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        yield processes
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(write)
+        end([each.process for each in processes])
+        for each in processes:
+            remove_of_killed(each.reason)
+        with contextlib.suppress(OSError):  # there are no cgroups here, so no process had one
+            remove_leftovers()
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait for processes that were let go, terminate those that do not end, and kill those that do not end then."""
+    for urge in (None, subprocess.Popen.terminate, subprocess.Popen.kill):
+        for process in processes:
+            if urge is not None and process.poll() is None:
+                urge(process)
+        deadline = time.monotonic() + GRACE_SECONDS
+        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+
+
+def outcome(processes: Sequence[Started], hosts: Hosts, stop: LauncherStop, losses: HostLosses) -> Failure | None:
+    """How this host's processes end: None if all succeed, but for those that the run goes on without.
+
+    After a failure, here or elsewhere, the others have a moment to report theirs.
+    """
+    deadline = None
+    passed_on = False
+    while (any(each.process.poll() is None for each in processes) or losses.undecided) and (
+        deadline is None or time.monotonic() < deadline
+    ):
+        if deadline is None and (hosts.failure or losses.failures()):
+            deadline = time.monotonic() + GRACE_SECONDS
+        if stop.asked and not passed_on:
+            passed_on = True
+            for each in processes:
+                each.process.send_signal(signal.SIGTERM)
+        time.sleep(POLL_SECONDS)
+    failures = losses.failures()
+    if any(each.process.poll() is None for each in processes):
+        failures.append(Failure(NO_CAUSE, "processes were ended"))
+    return min(failures) if failures else None
+
+
+def wait(hosts: Hosts, failure: Failure | None, stop: LauncherStop, connect: Callable[[], Any]) -> None:
+    """Until it is known how the processes of all hosts ended; after a failure, for as long as another host may take to say so.
+
+    It may be long if the processes of this host are lost. Who asks it to stop asks the run; that which is not saved goes on without it.
+    """
+    deadline = None
+    asked = stop.asked
+    while not hosts.complete and (deadline is None or time.monotonic() < deadline):
+        if deadline is None and (failure or hosts.failure):
+            deadline = time.monotonic() + 5 * GRACE_SECONDS
+        if stop.asked and not asked:
+            asked = True
+            if not ask_to_stop(connect()):
+                sys.exit(ENDED)
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,189 @@
+"""What the launchers of several hosts tell each other, by a store that the launcher of node rank 0 has: hetsim-launch.
+
+The store is not that of a rank, so that it outlives each of them. Every launcher says how many processes it starts, and for what; then,
+twice a second, that it is there; at the end, how its processes ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from threading import Event, Thread
+from typing import Any, NamedTuple, Protocol
+
+import torch.distributed as dist
+
+from hetsim.distributed.launch.call import POLL_SECONDS, Call
+from hetsim.distributed.launch.failure_report import CAUSE
+
+BEAT_SECONDS = 0.5
+SILENT_SECONDS, SILENT_AFTER_FAILURE_SECONDS = 30.0, 5.0
+"""After which a launcher that was not heard of counts as lost; the latter if a failure is known, which its loss may have caused."""
+GAP_SECONDS = 2.0
+"""Between two exchanges, from which on this launcher itself was not let run: then nor were the others, perhaps."""
+LEAVE_SECONDS = 10.0
+"""For which the launcher with the store stays at the end, until all others have read how it ended."""
+STOPPED = "stopped"
+"""How a launcher's processes ended that have saved the run because they were asked to."""
+
+
+class Failure(NamedTuple):
+    """Why processes failed. The lower the order, the nearer to the cause."""
+
+    order: int
+    sentence: str
+
+
+class Spares(Protocol):
+    """Who knows whether the run under way goes on without a host (`hetsim.distributed.launch.host_keeper`)."""
+
+    @property
+    def silent_seconds(self) -> float | None:
+        """After which it does so; None if it does not."""
+
+    def lose_host(self, node: int, silent: float) -> bool:
+        """Go on without this one, which was not heard of for so many seconds; False if that cannot be."""
+
+
+def gone_key(node: int) -> str:
+    """Where a launcher reads that it was not heard of, for how long, and that the run goes on without its processes."""
+    return f"gone/{node}"
+
+
+class Hosts:
+    """The other hosts while the processes run. Only its thread uses its store, which may block where a host is gone.
+
+    On node rank 0, `spares` decides whether the run goes on without a host that is not heard of.
+    """
+
+    def __init__(self, store: Any, call: Call, spares: Spares | None = None) -> None:
+        self._store = store
+        self._call = call
+        self._spares = spares
+        self.stopped = False
+        """Whether the run was asked to stop, on any host, and is saved."""
+        self._own: Failure | None = None
+        self._ended = False
+        self._silent: set[int] = set()
+        self._heard = {node: (b"", time.monotonic()) for node in range(call.nodes)}
+        self._beat = self._looked = time.monotonic()
+        self._exchanged = math.inf
+        self._stopped = Event()
+        self._thread = Thread(target=self._talk, daemon=True)
+        self._broken = False
+        self.outcomes: dict[int, Failure | None] = {}
+        """How the processes of each host ended, by node rank, where it is known: None is success."""
+
+    @contextlib.contextmanager
+    def talking(self) -> Iterator[Hosts]:
+        """While this lasts, tell the others that this host is there; afterwards, on node rank 0, wait until they need the store no more."""
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            self._stopped.set()
+            self._thread.join(2 * BEAT_SECONDS)
+            if self._call.node == 0 and not self._broken:
+                deadline = time.monotonic() + LEAVE_SECONDS
+                others = [f"left/{node}" for node in range(1, self._call.nodes) if node not in self._silent]
+                while others and not self._store.check(others) and time.monotonic() < deadline:
+                    time.sleep(POLL_SECONDS)
+
+    def end(self, failure: Failure | None, *, stopped: bool = False) -> None:
+        """Tell the others how this host's processes have ended."""
+        self.stopped |= stopped
+        self._own, self._ended = failure, True
+
+    @property
+    def failure(self) -> Failure | None:
+        """The failure nearest to the cause of those that are known; of equal ones, that of the lowest node rank.
+
+        What a process refuses names its host, unless all hosts refuse the same.
+        """
+        if self.lost:
+            master = f"{self._call.address}:{self._call.port}"
+            self.outcomes.setdefault(0, Failure(2, f"hetsim-launch --node-rank 0 at {master} is gone: the run is lost"))
+        outcomes = dict(sorted(self.outcomes.items()))
+        failures = [(failure, node) for node, failure in outcomes.items() if failure is not None]
+        if not failures:
+            return None
+        failure, node = min(failures, key=lambda each: (each[0].order, each[1]))
+        if failure.order == CAUSE and list(outcomes.values()) != [failure] * self._call.nodes:  # it may say nothing of its place
+            return failure._replace(sentence=f"on node rank {node}: {failure.sentence}")
+        return failure
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing further will be known of any host."""
+        return len(self.outcomes) == self._call.nodes or self.lost
+
+    @property
+    def lost(self) -> bool:
+        """Whether the store is gone, and the launcher of node rank 0 with it."""
+        now = time.monotonic()
+        if now - self._looked > GAP_SECONDS:
+            self._beat = now
+        self._looked = now
+        return self._broken or now - self._beat > SILENT_SECONDS
+
+    def _talk(self) -> None:
+        number = 0
+        try:
+            while not self._stopped.wait(BEAT_SECONDS if number else 0):
+                number += 1
+                self._exchange(number)
+            self._exchange(number)
+            self._store.set(f"left/{self._call.node}", "")
+        except dist.DistError:
+            self._broken = True
+
+    def _exchange(self, number: int) -> None:
+        store, own = self._store, self._call.node
+        now = time.monotonic()
+        if now - self._exchanged > GAP_SECONDS:
+            self._heard = {node: (beat, now) for node, (beat, _) in self._heard.items()}
+        self._exchanged = now
+        store.set(f"beat/{own}", str(number))
+        if self._ended and own not in self.outcomes:
+            if not store.check([f"ended/{own}"]):  # unless this host counts as lost, and all know it
+                store.set(f"ended/{own}", json.dumps(STOPPED if self.stopped and self._own is None else self._own))
+            self.outcomes[own] = self._own
+        for node in range(self._call.nodes):
+            if node in self.outcomes or node == own:
+                continue
+            if store.check([f"ended/{node}"]):
+                told = json.loads(store.get(f"ended/{node}"))
+                self.stopped |= told == STOPPED
+                self.outcomes[node] = None if told in (None, STOPPED) else Failure(int(told[0]), str(told[1]))
+            elif own == 0:
+                self._listen_to(node)
+        if len(self.outcomes) == self._call.nodes or self.outcomes.get(0) is not None:
+            store.set(f"left/{own}", "")
+        self._beat = time.monotonic()
+
+    def _listen_to(self, node: int) -> None:
+        """On node rank 0: a launcher that has not been heard of for long is lost, and all are told."""
+        beat = self._store.get(f"beat/{node}") if self._store.check([f"beat/{node}"]) else b""
+        last, since = self._heard[node]
+        if beat != last:
+            self._heard[node] = (beat, time.monotonic())
+            return
+        failed = self._own is not None or any(self.outcomes.values())
+        limit = SILENT_AFTER_FAILURE_SECONDS if failed else SILENT_SECONDS
+        spares = None if failed else self._spares
+        if spares is not None and spares.silent_seconds is not None:
+            limit = spares.silent_seconds
+        silent = time.monotonic() - since
+        if silent > limit and spares is not None and spares.lose_host(node, silent):
+            self._store.set(gone_key(node), str(silent))
+            self.outcomes[node] = None
+            self._silent.add(node)
+            self._store.set(f"ended/{node}", json.dumps(None))
+        elif silent > limit:
+            lost = Failure(1, f"nothing was heard of node rank {node} for {limit:.0f} s: the run is lost")
+            self.outcomes[node] = lost
+            self._silent.add(node)
+            self._store.set(f"ended/{node}", json.dumps(lost))

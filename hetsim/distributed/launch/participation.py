@@ -1,0 +1,219 @@
+"""What a process does in a run: it connects to the others, runs its rank's program, and on the leader writes the files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hetsim.checkpoints.resume import check_budget, load, reached
+from hetsim.distributed.communication.clock_alignment import Clocks, clock_id
+from hetsim.distributed.communication.gloo import Group
+from hetsim.distributed.communication.reduction import Library, Report, connected
+from hetsim.distributed.communication.transport import GlooTransport, Transport
+from hetsim.distributed.devices import device_of, local_ranks, reducing_library
+from hetsim.distributed.environment import RankStart
+from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT
+from hetsim.distributed.membership.faults import Schedule
+from hetsim.distributed.membership.keeper import failed_key
+from hetsim.distributed.membership.membership import Membership, failed_elsewhere
+from hetsim.distributed.pacing.cpu_quota import Uncapped
+from hetsim.distributed.pacing.padding import Pace, clock, reduce_timer_slack
+from hetsim.distributed.rank.elastic import ElasticRun
+from hetsim.distributed.rank.recording import recording, taken_over, written_to
+from hetsim.distributed.rank.results import close, collect_results, send_results, summarised
+from hetsim.distributed.rank.run import RankRun
+from hetsim.distributed.rank.stopping import StopWatch
+from hetsim.distributed.rank.succession import Succession
+from hetsim.distributed.settings import NEEDS_ONE_CLOCK, Settings
+from hetsim.errors import RunStopped
+from hetsim.runtime.checkpointing import StopRequest
+from hetsim.runtime.experiment import Experiment, Optimizers
+from hetsim.runtime.rank import Checkpoint
+from hetsim.runtime.trace import append_received
+from hetsim.workloads.device import Device
+from hetsim.workloads.task import Task
+
+ALL_LOADED = "all loaded"
+LOADING_POLL = (0.01, 0.1)
+"""Seconds between two looks whether all ranks have loaded their data, or one has failed: at first, and at most, as each look doubles it."""
+STOPPED = "stopped"
+"""Where the leader says, when its program has ended, whether the run was asked to stop."""
+
+
+def take_part(
+    experiment: Experiment, folder: Path, config: str, settings: Settings, cap: Uncapped, *,
+    rank: int, store: Any, stop: StopRequest, report: Report,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Connect to the other ranks, run this rank's program, and on the leader write the run's files. Returns the summary there.
+
+    What is measured before the run is capped as the run is; the connection is not, whose threads only move messages.
+    """
+    begun = clock()
+    reduce_timer_slack()
+    os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
+    task, optimizers = load_here(experiment, rank)
+    leads, saves = rank == experiment.leader, experiment.checkpoint.enabled
+    pace = Pace(settings.emulate)
+    checkpoint = resumed(experiment, task, optimizers)
+    with contextlib.closing(task), written_to(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
+        with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
+            clocks = clocks_of(transport, settings, leader=experiment.leader)
+            whole, trace, saver = recording(
+                experiment, folder, config, traces, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks
+            )
+            library: Library = "gloo"  # a server adds up what it receives
+            if not experiment.coordination.needs_server:
+                library = reducing_library(gpus_of(transport, task.device))
+            adding = connected(library, transport, task.device, settings.reduction, interface=settings.interface, report=report)
+            with adding as reduction, cap:
+                run = RankRun(
+                    experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, reduction=reduction,
+                    clocks=clocks, uncapped=cap.lifted, micro_batch=settings.micro_batch,
+                    checkpoint=checkpoint, saver=saver,
+                )  # fmt: skip
+                with StopWatch(store, stop, leads=leads) if saves else contextlib.nullcontext():
+                    run.run(store, report)
+            results = None
+            if leads:
+                results = collect_results(run, whole, cap)
+            else:
+                send_results(run, cap)
+            stopped = run.saving is not None and transport.control.broadcast(float(leads and can_go_on(run)), experiment.leader) > 0
+        if results is None:
+            if stopped:
+                raise RunStopped
+            return None
+        close(run, whole, results.states, run.metrics.activity, stopped=stopped)
+        return summarised(run, folder, settings, results, library=library, begun=begun)
+
+
+def can_go_on(run: RankRun) -> bool:
+    """On the leader, at the end: whether the run was asked to stop and did so before it had reached its budget."""
+    if run.saving is None or not run.saving.stopped or run.history is None:
+        return False
+    return reached(run.experiment, run.history.last, run.metrics.applied.seconds, run.prepared.task.num_samples) is None
+
+
+def resumed(experiment: Experiment, task: Task, optimizers: Optimizers) -> Checkpoint | None:
+    """The checkpoint that the run goes on from, if it does, checked."""
+    if experiment.resume is None:
+        return None
+    checkpoint = load(experiment.resume, experiment, task, optimizers)
+    check_budget(experiment.resume, checkpoint, experiment, task)
+    return checkpoint
+
+
+def take_part_elastically(
+    experiment: Experiment, folder: Path, config: str, settings: Settings, cap: Uncapped, *,
+    started: RankStart, connect: Callable[[], Any], stop: StopRequest, report: Report,
+) -> dict[str, Any] | None:  # fmt: skip
+    """As `take_part`, in a run that goes on when a rank is lost; also of a rank that comes back, or joins late."""
+    begun = clock()
+    reduce_timer_slack()
+    os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
+    rank, leader = started.rank, experiment.leader
+    membership = Membership(
+        connect, rank=rank, incarnation=started.incarnation, members=started.members, lost_after=settings.lost_after_seconds,
+        beat_seconds=settings.heartbeat_seconds, leader=None if started.succession else leader,
+    )  # fmt: skip
+    leads = rank == membership.leader
+    clocks = Clocks.shared(experiment.num_ranks, leader=leader)
+    task, optimizers = load_here(experiment, rank)
+    saves, checkpoint, everyone = experiment.checkpoint.enabled, None, None
+    with membership, contextlib.closing(task), contextlib.ExitStack() as files:
+        if leads:
+            files.enter_context(written_to(folder, config))
+        if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
+            checkpoint = resumed(experiment, task, optimizers)
+            wait_for_all(connect(), experiment.num_ranks)
+            everyone = Group.form(connect(), "everyone", rank=rank, members=range(experiment.num_ranks), within=RENDEZVOUS_TIMEOUT)
+            clocks = clocks_of(everyone, settings, leader=leader)
+        whole, trace, saver = recording(experiment, folder, config, files, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks)
+        watch: Any = StopWatch(connect(), stop, leads=leads) if saves else contextlib.nullcontext()
+
+        def take_over(succession: Succession) -> None:
+            nonlocal whole
+            newest = membership.newest_saved()
+            whole, saver, saved = taken_over(
+                experiment, folder, config, files,
+                saved=newest is not None, load=lambda path: load(path, experiment, task, optimizers), stop=stop,
+            )  # fmt: skip
+            if saved is not None and saved.state.version != succession.saved:
+                succession.has_saved(saved.state.version)
+            succession.writes(whole)
+            append_received(whole, succession.rows.part.pieces(), rank=rank)
+            if run.saving is not None:
+                run.saving.saver, watch.leads = saver, True
+            if saved is not None:
+                run.have_recorded(max(saved.seconds))
+
+        since = Schedule(experiment, began=0.0 if checkpoint is None else checkpoint.began).absent
+        absent = {rank: since.get(rank, 0.0) for rank in range(experiment.num_ranks) if rank not in started.members}
+        with cap:
+            run = ElasticRun(
+                experiment, task, optimizers, trace, rank=rank, transport=everyone, pace=Pace(settings.emulate), uncapped=cap.lifted,
+                membership=membership, absent=absent, joins_at=started.joins_at, order=settings.reduction, micro_batch=settings.micro_batch,
+                checkpoint=checkpoint, saver=saver, clocks=clocks, take_over=take_over if started.succession else None,
+            )  # fmt: skip
+            if run.succession is not None:
+                files.enter_context(run.succession.rows.part)
+            if not started.incarnation:
+                run.begun = begun
+            store = connect()
+            with watch:
+                run.run(store, report)
+        stopped = False
+        if run.history is None:
+            if run.hands_in:
+                send_results(run, cap, run.way_to_leader)
+                if saves and store.get(STOPPED) == b"1":
+                    raise RunStopped
+            return None
+        if run.saving is not None:
+            stopped = can_go_on(run)
+            store.set(STOPPED, str(int(stopped)))
+        results = collect_results(run, whole, cap, run.sources)
+        close(run, whole, results.states, run.record_absences(), stopped=stopped)
+        losses = membership.ledger.as_numbers(run.began)
+        return summarised(run, folder, settings, results, library="gloo", begun=run.begun, losses=losses)
+
+
+def load_here(experiment: Experiment, rank: int) -> tuple[Task, Optimizers]:
+    """What a rank of this host computes with, on its device."""
+    here = [other for other in local_ranks(experiment) if other < experiment.num_ranks]
+    devices = {other: device_of(experiment, other, here) for other in here}
+    return experiment.load(devices[rank], num_sharing=list(devices.values()).count(devices[rank]))
+
+
+def wait_for_all(store: Any, num_ranks: int) -> None:
+    """Wait until all ranks have loaded what they compute with, which takes some of them longer than the connections of a group may take.
+
+    RunFailed if one of them has failed instead, in a process that goes on: with the next run of a sweep.
+    """
+    if store.add("loaded", 1) == num_ranks:
+        store.set(ALL_LOADED, "")
+    pause, longest = LOADING_POLL
+    while not store.check([ALL_LOADED]):  # `wait` with a timeout would have c10d write warnings at each
+        if any(store.check([failed_key(rank)]) for rank in range(num_ranks)):
+            raise failed_elsewhere()
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
+
+
+def gpus_of(transport: Transport, device: Device) -> list[float]:
+    """The GPU of each rank, 0 for a rank that has none; a collective."""
+    return [gpu for (gpu,) in transport.control.gather_numbers(device.gpu)]
+
+
+def clocks_of(transport: Transport, settings: Settings, *, leader: int) -> Clocks:
+    """The clocks of all ranks. ValueError with one sentence, the same on each rank, if they are several and results are to be padded."""
+    if settings.one_host:
+        return Clocks.shared(transport.size, leader=leader)
+    clocks = Clocks.found(transport, clock_id(), leader=leader)
+    if settings.emulate == "pad" and clocks.several:
+        raise ValueError(NEEDS_ONE_CLOCK)
+    return clocks

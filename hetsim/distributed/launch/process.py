@@ -1,0 +1,155 @@
+"""One process of a run: how it begins, by hetsim or by a launcher, and how it reports its end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import torch.distributed as dist
+
+from hetsim.distributed.environment import Launched, RankStart
+from hetsim.distributed.launch.announcement import Announced, announce, client, client_of_run, run_store
+from hetsim.distributed.launch.failure_report import CONSEQUENCE, leave_reason
+from hetsim.distributed.launch.participation import take_part, take_part_elastically
+from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT, check_interfaces, launchers_store, told
+from hetsim.distributed.membership.faults import is_elastic
+from hetsim.distributed.membership.keeper import failed_key
+from hetsim.distributed.pacing.cpu_quota import cap_of
+from hetsim.distributed.rank.cleanup import leave_with_parent
+from hetsim.distributed.settings import Settings
+from hetsim.effects import PeerLost
+from hetsim.errors import RunFailed, RunStopped
+from hetsim.memory import out_of_memory
+from hetsim.results.writing.folder import abandon
+from hetsim.runtime.checkpointing import StopRequest
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.files import keep_names
+
+_runs = itertools.count()
+
+
+def join(experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched) -> dict[str, Any] | None:
+    """Take part in a run in a process that a launcher started. Each of several runs has its own prefix in the store."""
+    with stop_of(experiment) as stop:
+        return _join(experiment, folder, config, settings, here, stop)
+
+
+def _join(
+    experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched, stop: StopRequest
+) -> dict[str, Any] | None:
+    number, elastic, launchers = next(_runs), False, None
+    store = dist.PrefixStore(f"hetsim run {number}", launchers_store(here))  # type: ignore[attr-defined]
+    if here.goes_on:
+        # device=auto is another one on a host with a GPU than on one without, and all ranks have to meet in the same way
+        elastic = is_elastic(experiment, told(store, here, "device", experiment.device_of(here.rank)))
+        announced = Announced(
+            number=number, num_workers=experiment.num_workers, num_ranks=experiment.num_ranks, leader=experiment.leader,
+            lost_after=settings.lost_after_seconds, saves=experiment.checkpoint.enabled,
+        )  # fmt: skip
+        launchers = client(here.address, here.port)
+        announce(launchers, announced if elastic else None, leads=here.rank == experiment.leader)
+    if not settings.one_host:
+        check_interfaces(store, here, settings.interface)
+    cap = cap_of(experiment, settings, here.rank)
+
+    def report(error: RunFailed | PeerLost) -> None:
+        if not leave_reason(str(error), order=CONSEQUENCE if isinstance(error, PeerLost) else 1):
+            print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
+        if here.rank == experiment.leader:
+            keep_names()
+            abandon(folder)
+        cap.remove()
+        os._exit(1)  # nothing else ends the program's thread, which waits in the network; the launcher ends the other processes
+
+    try:
+        if elastic:
+            started = RankStart(here.rank, 0, tuple(range(experiment.num_ranks)), None, here.port, True)
+            connect = partial(client_of_run, here, number)
+            return take_part_elastically(
+                experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report
+            )
+        return take_part(experiment, folder, config, settings, cap, rank=here.rank, store=store, stop=stop, report=report)
+    except PeerLost as error:
+        raise RunFailed(str(error)) from error
+    except dist.DistError as error:
+        raise RunFailed(f"rank {here.rank} cannot reach the launcher's store any more: the run is lost") from PeerLost(str(error))
+    except Exception as error:
+        if elastic and not isinstance(error.__cause__, PeerLost):  # it would come again, so it is no loss: the run fails
+            with contextlib.suppress(RuntimeError):
+                run_store(launchers, number).set(failed_key(here.rank), "")
+        raise
+
+
+def child(experiment: Experiment, folder: Path, config: str, settings: Settings, started: RankStart, sender: Connection) -> None:
+    """Take part in a run in a process that `launch` started: report the result to it, and end when it ends.
+
+    An error is reported with a number: the lower, the nearer to its cause.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C, too, and ends this process
+    with stop_of(experiment) as stop:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # which this process was started with
+        _child(experiment, folder, config, settings, started, sender, stop)
+
+
+def _child(
+    experiment: Experiment, folder: Path, config: str, settings: Settings, started: RankStart, sender: Connection, stop: StopRequest
+) -> None:
+    rank = started.rank
+    cap = cap_of(experiment, settings, rank)
+    Thread(target=leave_with_parent, args=(cap,), daemon=True).start()
+
+    def report(error: RunFailed | PeerLost) -> None:
+        sender.send((3, RunFailed(str(error))) if isinstance(error, PeerLost) else (1, error))
+        os._exit(1)  # nothing else ends the program's thread, which waits in the network; the parent ends the other processes
+
+    def connect() -> Any:
+        return dist.TCPStore("127.0.0.1", started.port, None, False, RENDEZVOUS_TIMEOUT)  # type: ignore[attr-defined]
+
+    try:
+        if started.elastic:
+            summary = take_part_elastically(
+                experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report
+            )
+        else:
+            summary = take_part(experiment, folder, config, settings, cap, rank=rank, store=connect(), stop=stop, report=report)
+    except RunStopped as stopped:
+        sender.send((0, stopped if stopped.args else None))  # of the leader, with how to go on
+    except ValueError as error:
+        sender.send((0, error))
+    except RunFailed as error:
+        sender.send((1, error))
+    except PeerLost as error:
+        sender.send((3, RunFailed(str(error))))
+    except OSError as error:
+        sender.send((1, OSError(error.errno, error.strerror, error.filename) if error.filename else RunFailed(str(error))))
+    except Exception as error:
+        if (short := out_of_memory(error)) is not None:
+            sender.send((2, RunFailed(f"rank {rank}: {short}")))
+            return
+        failed = RunFailed(f"rank {rank} failed: {type(error).__name__}: {error}")
+        failed.add_note(traceback.format_exc())  # the process that started this one shows it, as it knows what not to show
+        sender.send((2, failed))
+    else:
+        sender.send((0, summary))
+
+
+@contextlib.contextmanager
+def stop_of(experiment: Experiment) -> Iterator[StopRequest]:
+    """Whether the run is asked to stop, if it is saved: until this ends, by a signal to this process.
+
+    It begins before the data are loaded and ends after the last evaluation, as a signal may come at any time: before the first version it
+    stops the run there, after the last one it changes nothing.
+    """
+    stop = StopRequest()
+    with stop.by_signals(again=True) if experiment.checkpoint.enabled else contextlib.nullcontext():
+        yield stop

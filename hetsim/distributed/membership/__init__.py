@@ -1,0 +1,1 @@
+"""Which ranks take part in a run, and which are lost."""

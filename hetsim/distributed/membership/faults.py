@@ -1,0 +1,114 @@
+"""`cluster.faults` on real processes: which runs can go on without a rank, and when the launcher kills and starts processes."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from hetsim.cluster.outages import outages
+from hetsim.distributed.environment import launched
+from hetsim.runtime.experiment import Experiment
+
+Kind = Literal["kill", "stop", "continue"]
+
+
+class Fault(NamedTuple):
+    """What happens to a rank's process, in seconds of the run."""
+
+    seconds: float
+    rank: int
+    kind: Kind
+    until: float = math.inf
+    """When a new process of the rank joins; infinite if none does."""
+
+
+def is_elastic(experiment: Experiment, devices: Sequence[str] | None = None) -> bool:
+    """Whether a run under hetsim's own launcher goes on when a rank is lost; `devices` are the ranks' as in `ended_by_a_loss`."""
+    return ended_by_a_loss(experiment, devices) is None
+
+
+def ended_by_a_loss(experiment: Experiment, devices: Sequence[str] | None = None) -> str | None:
+    """Why a run under hetsim's own launcher ends when a rank is lost, and what to change; None if it goes on.
+
+    NCCL's groups cannot be formed again in a process, so methods whose ranks form a new group need ranks that compute on the CPU.
+    `devices` has each rank's, as its host has found it; without it, all are as this host has found them.
+    """
+    found = devices or [experiment.device_of(rank) for rank in range(experiment.num_ranks)]
+    on_cpu = all(device.startswith("cpu") for device in found)
+    if not on_cpu and experiment.coordination.regroups:
+        return "with GPUs only a server goes on without a worker, as NCCL cannot: take device=cpu"
+    return None
+
+
+def check_faults(experiment: Experiment, *, lost_after: float) -> None:
+    """ValueError with one sentence if these faults cannot be injected into real processes."""
+    here, faults = launched(), experiment.cluster.faults
+    stops = faults.pauses or any(outages.hangs for outages in faults.nodes.values())
+    if here is not None:
+        raise ValueError(
+            f"cluster.faults are injected where hetsim backend=dist starts all processes, on one host, and {here.by} started these: "
+            "start it without, take backend=sim, or cluster.faults=null"
+        )
+    if (why := ended_by_a_loss(experiment)) is not None:
+        raise ValueError(f"cluster.faults are injected into runs that survive them, and {why}, backend=sim or cluster.faults=null")
+    if stops and faults.lost_after_seconds != lost_after:
+        raise ValueError(
+            f"cluster.faults stop nodes, which count as lost after lost_after_seconds={faults.lost_after_seconds:g} there and after "
+            f"backend.lost_after_seconds={lost_after:g} here: make them the same"
+        )
+
+
+class Schedule:
+    """The faults of a run, in the order of their times; of one that goes on from this second of its clock, those that it has not had."""
+
+    def __init__(self, experiment: Experiment, *, began: float = 0.0) -> None:
+        self.joins: dict[int, float] = {}
+        """The ranks that are absent when the run begins or goes on, and when they join; infinite: never."""
+        self.absent: dict[int, float] = {}
+        """The same ranks, and since when they are absent."""
+        self._upcoming: list[Fault] = []
+        self._hangs = {rank: its.hangs for rank, its in experiment.cluster.faults.nodes.items()}
+        for rank, pauses in experiment.cluster.faults.pauses.items():
+            for start, until in pauses:
+                if until > began:
+                    self._upcoming += [Fault(max(start, began), rank, "stop", until), Fault(until, rank, "continue")]
+        heapq.heapify(self._upcoming)
+        self._outages = {rank: self._from(began, outages(experiment.cluster, rank, seed=experiment.seed)) for rank in self._hangs}
+        for rank, its in self._outages.items():
+            first = next(its, None)
+            if first is None:
+                continue
+            start, until = first
+            if start == 0 or start < began:
+                self.absent[rank], self.joins[rank] = first
+                self._draw(rank)
+            else:
+                self._schedule(rank, start, until)
+
+    @staticmethod
+    def _from(began: float, its: Iterator[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+        return ((start, until) for start, until in its if until > began)
+
+    @property
+    def next_seconds(self) -> float:
+        """When the next fault is due, in seconds of the run; infinite if none is."""
+        return self._upcoming[0].seconds if self._upcoming else math.inf
+
+    def due(self, seconds: float) -> Sequence[Fault]:
+        """Take out the faults that are due by now."""
+        found = []
+        while self.next_seconds <= seconds:
+            found.append(heapq.heappop(self._upcoming))
+            if found[-1].rank in self._outages and found[-1].kind != "continue":
+                self._draw(found[-1].rank)
+        return found
+
+    def _draw(self, rank: int) -> None:
+        for start, until in self._outages[rank]:
+            self._schedule(rank, start, until)
+            return
+
+    def _schedule(self, rank: int, start: float, until: float) -> None:
+        heapq.heappush(self._upcoming, Fault(start, rank, "stop" if start in self._hangs[rank] else "kill", until))

@@ -1,0 +1,211 @@
+"""The keeper of a run: a process of the launcher that hosts the ranks' store, and that alone decides who takes part.
+
+It hears from the launcher which processes have ended, and from each rank a heartbeat by the store, which a stopped process does not give.
+It suspects a rank that it has not heard from for `lost_after` seconds, and the launcher kills whom it suspects: so a rank is either a
+member, or gone, and never comes back as a surprise. What it decides it writes to the store as views, one after another; nobody else does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from hetsim.distributed.pacing.padding import clock
+from hetsim.runtime.checkpointing import StopRequest
+
+STOP = "stop"
+"""The key of the store that asks the leader to stop the run."""
+POLL_SECONDS = 0.02
+"""Between two looks into the store."""
+GAP_SECONDS = 1.0
+"""Between two looks, from which on the keeper itself was not let run."""
+VOID = "void"
+
+
+class Loss(NamedTuple):
+    """A rank that is lost, and when its process ended or was hurt, by the host's clock."""
+
+    rank: int
+    incarnation: int
+    at: float
+
+
+@dataclass(frozen=True)
+class View:
+    """Who takes part in a generation: each member, with how often its rank was started before; and who was lost since the last one."""
+
+    generation: int
+    members: Mapping[int, int]
+    """In the order in which they have become members. None once the keeper has ended the run: who still takes part in it fails."""
+    lost: tuple[Loss, ...] = ()
+    over: bool = False
+    """Whether the program of the leader has ended, and with it the run."""
+
+    @property
+    def senior(self) -> int | None:
+        """Who has been a member for longest, the lowest of those of the beginning."""
+        return next(iter(self.members), None)
+
+    def encoded(self) -> str:
+        """As JSON."""
+        return json.dumps([self.generation, list(self.members.items()), self.lost, self.over])
+
+    @classmethod
+    def decoded(cls, text: bytes | str) -> View:
+        """From JSON."""
+        generation, members, lost, over = json.loads(text)
+        return cls(generation, dict(members), tuple(Loss(*each) for each in lost), over)
+
+
+def view_key(generation: int) -> str:
+    """Where the view of a generation stands."""
+    return f"view/{generation}"
+
+
+def go_key(generation: int) -> str:
+    """Where the last member that enters a regroup of this generation, or the keeper that ends it, says so."""
+    return f"go/{generation}"
+
+
+def beat_key(rank: int, incarnation: int) -> str:
+    """Where a rank's heartbeats stand."""
+    return f"beat/{rank}/{incarnation}"
+
+
+def began_key(rank: int) -> str:
+    """Where a rank says when the run began by the clock of its host."""
+    return f"began/{rank}"
+
+
+def join_key(rank: int, incarnation: int) -> str:
+    """Where a process says that it can take part."""
+    return f"join/{rank}/{incarnation}"
+
+
+def left_key(rank: int) -> str:
+    """Where a rank says that the run has ended well for it."""
+    return f"left/{rank}"
+
+
+def failed_key(rank: int) -> str:
+    """Where a rank says that it has failed, and the run with it, if it is a member yet."""
+    return f"failed/{rank}"
+
+
+def again_key(generation: int) -> str:
+    """Where a member of a generation says that a connection of it broke though nobody is lost."""
+    return f"again/{generation}"
+
+
+BEGAN, OVER, SUSPECT, GONE, NO_RECORD = "began", "over", "suspect", "gone", "no record"
+
+
+class Keeper:
+    """Decides on views. `store` is the ranks' store; `tell` reports to the launcher.
+
+    With `succession` the senior member leads; otherwise a run whose leader is lost has ended, and is not reported here.
+    """
+
+    def __init__(self, store: Any, tell: Any, members: Mapping[int, int], *, lost_after: float, succession: bool = False) -> None:
+        self.store = store
+        self.tell = tell
+        self.lost_after = lost_after
+        self.succession = succession
+        self.view = View(0, dict(members))
+        self._began = False
+        self._looked = -math.inf
+        self._awaited: set[tuple[int, int]] = set()
+        self._beats: dict[tuple[int, int], tuple[bytes, float]] = {}
+
+    def hear(self, what: str, rank: int, incarnation: int, at: float) -> None:
+        """A report of the launcher: a process was started and will join, or has ended."""
+        if what == "started":
+            self._awaited.add((rank, incarnation))
+            return
+        self._awaited.discard((rank, incarnation))
+        if self.view.members.get(rank) == incarnation:
+            self._look_for_end()  # which the rank may have told before
+            members = {other: its for other, its in self.view.members.items() if other != rank}
+            if self.succession and not members:
+                self.tell((GONE, at))
+            elif self.succession and self.view.over and rank == self.view.senior:
+                self.tell((NO_RECORD, rank))
+            self._publish(members, lost=(Loss(rank, incarnation, at),))
+
+    def look(self, now: float) -> None:
+        """Look into the store: for the beginning and the end of the run, for who joins, and for heartbeats."""
+        if not self._began:
+            if not self.store.check([BEGAN]):
+                return
+            self._began = True
+            self.tell((BEGAN, float(self.store.get(BEGAN))))
+        if now - self._looked > GAP_SECONDS:  # nor did this process get to run: suspended, as the ranks were, it knows nothing of them
+            self._beats = {member: (beat, now) for member, (beat, _) in self._beats.items()}
+        self._looked = now
+        self._look_for_end()
+        if not self.view.over and any(self.store.check([failed_key(rank)]) for rank in self.view.members):
+            self.end()
+        if self.store.check([again_key(self.view.generation)]):
+            self._publish(self.view.members)
+        joining = {each for each in self._awaited if self.store.check([join_key(*each)])}
+        if joining and not self.view.over:
+            self._awaited -= joining
+            self._publish({**self.view.members, **dict(sorted(joining))})
+        for member in self.view.members.items():
+            self._listen(member, now)
+
+    def _look_for_end(self) -> None:
+        if self._began and not self.view.over and self.store.check([OVER]):
+            self.tell((OVER,))
+            self._publish(self.view.members, over=True)
+
+    def end(self) -> None:
+        """This run is over, or has failed: nobody takes part in it any more."""
+        self._publish({})
+
+    def _listen(self, member: tuple[int, int], now: float) -> None:
+        key = beat_key(*member)
+        beat = self.store.get(key) if self.store.check([key]) else b""
+        last, since = self._beats.get(member, (None, now))
+        if beat != last:
+            self._beats[member] = beat, now
+        elif now - since > self.lost_after:
+            self.tell((SUSPECT, *member, beat.decode()))
+            self._beats[member] = beat, now  # once is enough for each time
+
+    def _publish(self, members: Mapping[int, int], *, lost: tuple[Loss, ...] = (), over: bool = False) -> None:
+        self.view = View(self.view.generation + 1, dict(members), lost, over or self.view.over)
+        self.store.set(view_key(self.view.generation), self.view.encoded())
+        self.store.compare_set(go_key(self.view.generation - 1), "", VOID)  # unless all its members are here, and connect
+
+
+def keep(listening: socket.socket, pipe: Connection, members: Mapping[int, int], lost_after: float, saves: bool, succession: bool) -> None:
+    """In a process of its own: host the store on this socket, until the launcher closes the pipe or ends.
+
+    Where the run is saved, a signal that asks it to stop may reach this process, too, which passes it on.
+    """
+    import torch.distributed as dist
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher gets Ctrl-C, too, and ends this process
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch's store complains of each client that is killed; errors go by the pipe
+    port = listening.getsockname()[1]
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+    )
+    keeper = Keeper(store, pipe.send, members, lost_after=lost_after, succession=succession)
+    passed_on = StopRequest().by_signals(partial(store.set, STOP, "1"), again=True)
+    with contextlib.suppress(EOFError, OSError), passed_on if saves else contextlib.nullcontext():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # as in a rank's process
+        while True:
+            while pipe.poll(POLL_SECONDS):
+                keeper.hear(*pipe.recv())
+            keeper.look(clock())

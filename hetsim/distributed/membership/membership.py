@@ -1,0 +1,286 @@
+"""Who takes part in a run of real processes, as one of them learns it. `hetsim.sim.membership` is its twin in virtual time.
+
+The keeper (`keeper.py`) decides, and writes one view after another. A process sends heartbeats and reads the views on separate clients
+of the store, as the calls of one client wait for each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from threading import Condition, Event, Thread
+from typing import Any
+
+from hetsim.distributed.communication.gloo import Group
+from hetsim.distributed.membership.keeper import (
+    BEGAN,
+    OVER,
+    VOID,
+    View,
+    again_key,
+    beat_key,
+    began_key,
+    go_key,
+    join_key,
+    left_key,
+    view_key,
+)
+from hetsim.distributed.membership.losses import Ledger
+from hetsim.distributed.pacing.padding import clock
+from hetsim.effects import PeerLost
+from hetsim.errors import RunFailed, RunOver, RunStopped
+
+FOREVER = timedelta(days=7)
+"""In which the keeper has to say the next thing."""
+MEMBERSHIP_CHANGED = "the membership has changed"
+SAVED = "saved"
+"""Where the leader says which checkpoint is complete."""
+NOBODY = -1
+"""Leads a run that begins without members and, as far as a process knows that has not joined yet, any run."""
+SETTLE_SECONDS = 1.0
+"""After a connection broke, until somebody is told lost."""
+PATIENCE_SECONDS = 15.0
+"""In which the keeper answers, beside the time after which it suspects a rank."""
+
+
+def failed_elsewhere() -> RunFailed:
+    """What ends the run on a rank that has not failed itself."""
+    error = RunFailed("the run has failed on another rank")
+    error.__cause__ = PeerLost("the run has failed on another rank")  # which is nearer to the cause, and says it
+    return error
+
+
+class Membership:
+    """One process's part: its rank, how often that was started before, and the newest view.
+
+    `leader` is the rank that leads to the end; None: the senior member does.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Any], *, rank: int, incarnation: int = 0, members: Sequence[int], leader: int | None = None,
+        beat_seconds: float, lost_after: float,
+    ) -> None:  # fmt: skip
+        self.connect = connect
+        """A further client of the run's store."""
+        self.rank = rank
+        self.incarnation = incarnation
+        self.beat_seconds = beat_seconds
+        self.patience = PATIENCE_SECONDS + lost_after
+        self.view = View(0, dict.fromkeys(members, 0))
+        """The newest one."""
+        self._first: dict[int, int] | None = dict(self.view.members) or None
+        self._leader = leader
+        self.leader = NOBODY if incarnation and leader is None else self._leader_of(self.view)
+        """In the generation that this process takes part in."""
+        self.formed = 0
+        """The generation that this process takes part in."""
+        self.ended_quietly = False
+        """Whether the run has ended in the generation that this process takes part in: then that group is good for its results."""
+        self._changed = Condition()
+        self._closed, self._silent = Event(), Event()
+        self._store, self._beats = connect(), connect()
+        """A connection may take seconds, as others are made: that of the beats is made before the run can begin."""
+        self._store.set_timeout(FOREVER)
+        self._listener: Callable[[View], None] | None = None
+        self.group: Group | None = None
+        """That of the generation that this process takes part in, if it regroups: it is interrupted when there is a newer one."""
+        self.broken: Exception | None = None
+        self.ledger = Ledger(members)
+        Thread(target=self._follow, args=(connect(),), daemon=True).start()
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether this process is in the newest view."""
+        return self.view.members.get(self.rank) == self.incarnation
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is one of those that take part before any other, and so knows what the run begins with."""
+        return self._first is not None and self._first.get(self.rank) == self.incarnation
+
+    @property
+    def leads_next(self) -> bool:
+        """Whether this process leads in the newest generation."""
+        return self.takes_part and self._leader_of(self.view) == self.rank
+
+    def _leader_of(self, view: View) -> int:
+        if self._leader is not None:
+            return self._leader
+        return NOBODY if view.senior is None else view.senior
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is a newer generation than the one that this process takes part in."""
+        return self.view.generation != self.formed
+
+    def check(self) -> None:
+        """Raise PeerLost if the membership has changed."""
+        if self.changed:
+            raise PeerLost(MEMBERSHIP_CHANGED)
+
+    def beat(self, progress: Callable[[], int]) -> None:
+        """Tell that this process is alive and how far it has come: once now, and from now on while the interpreter lets a thread run."""
+
+        def beaten(count: int) -> bool:
+            try:
+                self._beats.set(beat_key(self.rank, self.incarnation), f"{count} {progress()}")
+            except Exception:  # the run has ended, and the store with it
+                return False
+            return True
+
+        def beating() -> None:
+            count = 2
+            while not self._silent.wait(self.beat_seconds) and beaten(count):
+                count += 1
+
+        if beaten(1):
+            Thread(target=beating, daemon=True).start()
+
+    def __enter__(self) -> Membership:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """The run has ended for this process. If it has ended well, it beats until the keeper has ended the run, as it may hang yet."""
+        self._closed.set()
+        if kind is None or issubclass(kind, RunStopped):
+            with contextlib.suppress(RuntimeError):  # the store is gone, and the launcher with it
+                self._store.set(left_key(self.rank), "")
+        else:
+            self._silent.set()
+
+    def listen(self, listener: Callable[[View], None]) -> None:
+        """Let this be called with the newest view now, and with each newer one, in a thread of its own."""
+        with self._changed:
+            self._listener = listener
+        listener(self.view)
+
+    def tell_began(self, moment: float, *, leads: bool) -> None:
+        """The run begins at this moment of this host's clock."""
+        self._store.set(began_key(self.rank), repr(moment))
+        if leads:
+            self._store.set(BEGAN, repr(moment))
+
+    def began(self) -> float:
+        """When the run began; waits until it is told."""
+        return float(self._store.get(BEGAN))
+
+    def join(self) -> None:
+        """Say that this process can take part, and wait until it does. RunOver if the run has ended."""
+        self._store.set(join_key(self.rank, self.incarnation), "")
+        with self._changed:
+            self._changed.wait_for(lambda: self.takes_part or self.view.over or self.broken)
+        if not self.takes_part:  # the others wait for one that does, also if the run has ended meanwhile
+            self.check_over()
+
+    def tell_saved(self, version: int) -> None:
+        """On the leader: the checkpoint at this version is complete."""
+        self._store.set(SAVED, str(version))
+
+    def newest_saved(self) -> int | None:
+        """The version of the newest checkpoint of this run that is complete; None: it has made none."""
+        return int(self._store.get(SAVED)) if self._store.check([SAVED]) else None
+
+    def tell_over(self) -> None:
+        """On the leader: its program has ended."""
+        self._store.set(OVER, "")
+
+    def wait_until_over(self) -> bool:
+        """Wait until the run is over: True; or until the membership changes: False."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.changed or self.view.over or self.broken)
+        if self.broken is not None:
+            raise self.broken
+        return self.view.over
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the run ends within these seconds; waits for it."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.view.over, seconds)
+
+    def check_over(self) -> None:
+        """Raise RunOver if the leader's program has ended, and the error that has ended the following of views, if there is one."""
+        if self.broken is not None:
+            raise self.broken
+        if self.view.over:
+            raise RunOver
+
+    def wait_for_newer(self, generation: int) -> None:
+        """After a connection broke in this generation: wait for a newer one. If nobody is told lost, ask for one of the same members."""
+        if not self._newer_within(generation, SETTLE_SECONDS):
+            self._store.set(again_key(generation), "")
+            if not self._newer_within(generation, self.patience):
+                raise RunFailed(f"rank {self.rank} lost a connection, and the launcher does not answer: the run is lost")
+        if self.broken is not None:
+            raise self.broken
+
+    def _newer_within(self, generation: int, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.view.generation > generation or self.broken is not None, seconds)
+
+    def enter(self, group: Group) -> None:
+        """This process communicates by this group from now on."""
+        with self._changed:
+            self.group = group
+            changed = self.changed
+        if changed:
+            group.interrupt()
+
+    def form(self, *, least: int, after_end: bool = False) -> Group:
+        """Wait until all members of the newest view, at least so many, are here, and enter a group with them.
+
+        PeerLost if one of them is lost meanwhile. RunOver if the run has ended, unless it is formed `after_end`.
+        """
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: len(self.view.members) >= least or not self.view.members or self.view.over or self.broken)
+                view = self.view
+            if self.broken is not None or not after_end:
+                self.check_over()
+            if not view.members:
+                raise failed_elsewhere()
+            if not self.takes_part:  # it was suspected, and is being ended
+                gone = f"rank {self.rank} was suspected to be lost, and is not missed any more"
+                raise RunFailed(gone) from PeerLost(gone)
+            go = go_key(view.generation)
+            if self._store.add(f"here/{view.generation}", 1) == len(view.members):
+                self._store.compare_set(go, "", "go")
+            if self._store.get(go).decode() != VOID:
+                with self._changed:
+                    self.formed, self.leader, self.group = view.generation, self._leader_of(view), None
+                group = Group.form(self._store, f"gen{view.generation}", rank=self.rank, members=sorted(view.members))
+                self.enter(group)
+                return group
+            self.wait_for_newer(view.generation)
+
+    def _follow(self, store: Any) -> None:
+        store.set_timeout(FOREVER)
+        generation = 0
+        try:
+            while True:
+                generation += 1
+                view = View.decoded(store.get(view_key(generation)))
+                if self._closed.is_set():
+                    if view.members:
+                        continue
+                    break
+                self.ledger.see(view, clock())
+                self._first = self._first or dict(view.members)
+                with self._changed:
+                    if view.over and not self.view.over:
+                        self.ended_quietly = view.generation == self.formed + 1
+                    self.view = view
+                    listener, group = self._listener, self.group
+                    self._changed.notify_all()
+                if group is not None and self.changed and not (self.ended_quietly and view.members):
+                    group.interrupt()
+                if listener is not None:
+                    listener(view)
+                if not view.members:
+                    break
+            self._silent.set()
+        except Exception as error:
+            with self._changed:
+                self.broken = RunFailed(f"rank {self.rank} cannot reach the launcher's store any more ({error}): the run is lost")
+                self.broken.__cause__ = PeerLost("the launcher is gone")  # which is nearer to the cause, if anybody can say it
+                self._changed.notify_all()

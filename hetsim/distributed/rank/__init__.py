@@ -1,0 +1,1 @@
+"""What one rank does during a run."""

@@ -1,0 +1,75 @@
+"""Gradients that can be given up, in real time: with padding at the described moment, otherwise between micro-batches or at the end.
+
+A real backward pass cannot be interrupted. With padding, what a gradient takes is known when it begins, so it is given up exactly when
+the cluster's description says. Without, the mailbox and the clock are looked at when a micro-batch is done; undivided, the gradient is
+computed to its end, then thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hetsim import effects as fx
+from hetsim.distributed.communication.mailbox import Mailbox
+from hetsim.distributed.pacing.padding import Pace
+from hetsim.effects import Batch
+from hetsim.vector import Vector
+from hetsim.workloads.task import Task
+
+Attempted = tuple[fx.Computed | None, float]
+"""What was computed, or None, and the moment at which it was or was given up, in seconds of the host's clock."""
+
+
+class Attempts:
+    """Computes gradients of `task`, and gives them up; `micro_batch` is the most samples that are computed at a time without padding."""
+
+    def __init__(self, task: Task, mailbox: Mailbox, pace: Pace, micro_batch: int | None) -> None:
+        self.task = task
+        self.mailbox = mailbox
+        self.pace = pace
+        self.micro_batch = micro_batch
+
+    def attempt(self, effect: fx.Attempt, at: float, described: float) -> Attempted:
+        """`described` are the seconds that the cluster describes for the whole gradient, begun at this moment."""
+        if self.mailbox.due_before(at, wait=False) is not None:
+            return None, at
+        return self._padded(effect, at, described) if self.pace.pad else self._measured(effect, at, described)
+
+    def _padded(self, effect: fx.Attempt, at: float, described: float) -> Attempted:
+        in_time = described <= effect.within
+        moment = at + min(described, effect.within)
+        gradient, loss = self._gradient(effect.at, effect.batch) if in_time else (None, 0.0)
+        ready = self.pace.clock()
+        if (came := self.mailbox.due_before(moment, wait=True)) is not None:
+            return None, max(at, came)
+        if not in_time:
+            return None, moment
+        self.pace.record("gradient", ready - moment)
+        end = max(ready, moment)
+        return fx.Computed(gradient, loss, effect.batch.samples, end - at), end
+
+    def _measured(self, effect: fx.Attempt, at: float, described: float) -> Attempted:
+        samples = effect.batch.samples
+        total: Vector = None
+        mean_loss = 0.0
+        for piece in divided(effect.batch, self.micro_batch or samples):
+            gradient, loss = self._gradient(effect.at, piece)
+            share = piece.samples / samples
+            total = gradient if share == 1 else gradient * share if total is None else total + gradient * share
+            mean_loss += loss * share
+            now = self.pace.clock()
+            if now - at > effect.within or self.mailbox.has_message(None):
+                return None, now
+        end = self.pace.due("gradient", at, described)
+        return fx.Computed(total, mean_loss, samples, end - at), end
+
+    def _gradient(self, weights: Vector, batch: Batch) -> tuple[Vector, float]:
+        computed = self.task.gradient(weights, batch)
+        self.task.device.synchronise()
+        return computed
+
+
+def divided(batch: Batch, most: int) -> Iterator[Batch]:
+    """A range in pieces of at most so many samples."""
+    for start in range(batch.start, batch.stop, most):
+        yield Batch(start, min(most, batch.stop - start), batch.pool)

@@ -1,0 +1,96 @@
+"""The end of a process whose parent has ended: no process of a run outlives the command, and nothing unfinished of it remains."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+from hetsim.distributed.environment import WATCH
+from hetsim.distributed.pacing.cpu_quota import Uncapped, remove_own
+from hetsim.results.reading.lock import only_run_in
+from hetsim.results.writing.folder import abandon
+from hetsim.runtime.files import keep_names
+
+LOCK_ATTEMPTS, LOCK_SECONDS = 100, 0.02
+"""How often, and with what pause, a leader without a parent tries to lock its folder."""
+LED = "leads"
+"""The name of the file, in the folder that hetsim-launch gave this process, that names the folder that it leads a run in."""
+_led: list[Path] = []
+"""The folder that this process leads a run in, and has locked."""
+
+
+def leave_with_parent(cap: Uncapped) -> None:
+    """End this process when its parent has ended, and remove its cap and what it is `leading` at that moment."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        keep_names()
+        for folder in _led:
+            remove_unfinished(folder)
+        cap.remove()
+        os._exit(1)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Unless another run has begun in the folder. The system releases the parent's lock a moment after the parent's end."""
+    for _ in range(LOCK_ATTEMPTS):
+        with contextlib.suppress(Exception), only_run_in(folder):
+            abandon(folder)
+            return
+        time.sleep(LOCK_SECONDS)
+
+
+def follow_launcher() -> None:
+    """If hetsim-launch started this process: end it when hetsim-launch lets go, or ends, with its cap and what it is `leading` then."""
+    launcher, _, pipe = os.environ.get(WATCH, "").partition(":")
+    if launcher == str(os.getppid()) and pipe.isdecimal():
+        Thread(target=_leave_with_launcher, args=(int(pipe),), daemon=True).start()
+    elif launcher.isdecimal() and not _lives(int(launcher)):
+        os._exit(1)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _leave_with_launcher(pipe: int) -> None:
+    while os.read(pipe, 1):
+        pass
+    keep_names()
+    for folder in _led:
+        abandon(folder)
+    remove_own()
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def leading(folder: Path) -> Iterator[None]:
+    """While this lasts, what the run has begun in this folder is removed if this process is ended: by itself, or by hetsim-launch."""
+    _led.append(folder)
+    note = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).with_name(LED) if WATCH in os.environ else None
+    if note is not None:
+        note.write_text(str(folder.absolute()), encoding="utf-8")
+    try:
+        yield
+    finally:
+        _led.remove(folder)
+        if note is not None:
+            note.unlink(missing_ok=True)
+
+
+def remove_of_killed(reason: Path) -> None:
+    """In hetsim-launch: remove what a process that was killed was leading, which has this file for the reason of its end."""
+    note = reason.with_name(LED)
+    if note.exists():
+        remove_unfinished(Path(note.read_text(encoding="utf-8")))

@@ -1,0 +1,108 @@
+"""Sums of gradients in real time: a second thread adds up each bucket while the rest of a gradient is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, Protocol
+
+from hetsim import effects as fx
+from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.compute_times import StepTimes
+from hetsim.distributed.communication.reduction import AddUp, Reduction
+from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.pacing.padding import Pace
+from hetsim.runtime.buckets import one_after_another
+from hetsim.runtime.nonfinite import NonfiniteGradients, is_finite
+from hetsim.runtime.preparation import Preparation
+from hetsim.runtime.recorder import ALL_REDUCE, GRADIENT
+from hetsim.vector import Phantom, Vector, piece, scaled, zeros_like
+from hetsim.workloads.device import Device
+from hetsim.workloads.task import Task
+
+
+class Rank(Protocol):
+    """What a rank's world has of the rank."""
+
+    rank: int
+    began: float
+    prepared: Preparation
+    task: Task
+    times: StepTimes | None
+    pace: Pace
+    second: Executor
+    reduction: Reduction
+    collectives: Collectives
+    nonfinite: NonfiniteGradients | None
+    record: dict[int, Any]
+
+
+def summed(world: Rank, effect: fx.GradientSum, *, at: float, transport: Transport, committed: int) -> tuple[fx.Computed, float]:
+    """The answer to a GradientSum that this rank asks for at this moment, after this version, and the moment at which it is given."""
+    assert world.times is not None
+    batch, version, began = effect.batch, effect.version, world.began
+    described = world.times.seconds(batch.samples, at - began) if batch else 0.0
+    buckets = world.prepared.buckets(effect.bucket_bytes)
+    sums = BucketSums(world.second, world.reduction.bucket, world.task.device, world.pace.clock)
+    if batch:
+        total, loss = world.task.terms(effect.at, batch, effect.factor(), buckets, sums.begin)
+    else:
+        total, loss = zeros_like(effect.at), 0.0
+        for k, bucket in enumerate(buckets):
+            sums.begin(k, piece(total, bucket.start, bucket.stop))
+    world.task.device.synchronise()
+    end = at
+    if batch:
+        end = world.pace.due("gradient", at, described)
+        world.record[GRADIENT]((at - began, end - began, world.rank, GRADIENT, version, batch.samples, 0, 0))
+    intervals = sums.wait()
+    total = finite(world, effect, total)
+    sizes = [(bucket.stop - bucket.start) * total.itemsize for bucket in buckets]
+    over = world.pace.clock()
+    if world.pace.pad:
+        ready = [at + bucket.ready * (end - at) for bucket in buckets]
+        ranks = transport.gather_numbers(*ready)
+        seconds = [world.collectives.all_reduce_seconds(size) for size in sizes]
+        planned = list(one_after_another(map(max, zip(*ranks, strict=True)), seconds))
+        over = world.pace.due("all_reduce", planned[-1][0], seconds[-1])
+        intervals = [(since, until) for since, (_, until) in zip(ready, planned, strict=True)]
+    for (since, until), size in zip(intervals, sizes, strict=True):
+        world.record[ALL_REDUCE]((since - began, until - began, world.rank, ALL_REDUCE, committed, 0, 0, size))
+    return fx.Computed(total, loss, batch.samples, end - at), over
+
+
+def finite(world: Rank, effect: fx.GradientSum, total: Vector) -> Vector:
+    """The sum of all ranks' terms. If it is not finite, on all ranks alike, the sum of those that are, for which they compute again."""
+    if world.nonfinite is None or isinstance(total, Phantom) or is_finite(total):
+        return total
+    term = zeros_like(total)
+    if effect.batch:
+        gradient, _ = world.task.gradient(effect.at, effect.batch)
+        gradient = world.nonfinite.checked(gradient, rank=world.rank, version=effect.version, batch=effect.batch)
+        term = scaled(gradient, effect.factor)
+    return world.reduction.main(term)
+
+
+class BucketSums:
+    """Begun in the same order on all ranks, in the thread that computes, or in the one that its backward pass runs in."""
+
+    def __init__(self, second: Executor, bucket: AddUp, device: Device, clock: Callable[[], float]) -> None:
+        self._second = second
+        self._bucket = bucket
+        self._device = device
+        self._clock = clock
+        self._begun: list[tuple[float, Future[float]]] = []
+
+    def begin(self, k: int, numbers: Vector) -> None:
+        """The numbers of bucket `k` are there: let the sum over all ranks take their place."""
+        assert k == len(self._begun)
+        self._begun.append((self._clock(), self._second.submit(self._reduce, self._bucket(numbers))))
+
+    def wait(self) -> list[tuple[float, float]]:
+        """When each bucket was there, and when it was added up, once all are; PeerLost if a rank is lost."""
+        return [(since, over.result()) for since, over in self._begun]
+
+    def _reduce(self, reduce: Callable[[], None]) -> float:
+        reduce()
+        self._device.synchronise()
+        return self._clock()

@@ -1,0 +1,76 @@
+"""Where servers go on by themselves: the connections of a server, and of the leader, with their workers and with processes that join."""
+
+from __future__ import annotations
+
+import contextlib
+from threading import Lock, Thread
+
+from hetsim.distributed.communication.gloo import Group
+from hetsim.distributed.communication.mailbox import Mailbox
+from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.membership.keeper import View
+from hetsim.distributed.membership.membership import Membership
+from hetsim.effects import PeerLost
+from hetsim.runtime.experiment import Experiment
+
+MEETING_SECONDS = 5.0
+"""In which a process that has joined is reached, or never."""
+
+
+class Connections:
+    """Of one rank. A process that joins meets its server and, as that may be a local one, the leader, which has its results at the end."""
+
+    def __init__(self, experiment: Experiment, membership: Membership) -> None:
+        self.served = experiment.workers_of(membership.rank)
+        """The workers that exchange messages with this rank; none, if it is one itself."""
+        self._experiment = experiment
+        self._membership = membership
+        self._known = dict(membership.view.members)
+        self._generation = 0
+        self._following = Lock()
+        self._for_results: dict[int, Transport] = {}
+        """On the leader: to each process that has joined and that another server has messages from."""
+        self._meetings: list[Thread] = []
+
+    def meet(self, rank: int, incarnation: int) -> Group:
+        """The connection of a process that joins with those that it meets, each of which calls this."""
+        key, members = f"pair/{rank}/{incarnation}", sorted({rank, *self._whom(rank)})
+        return Group.form(
+            self._membership.connect(), key, rank=self._membership.rank, members=members, lanes=("program",), interruptible=False
+        )
+
+    def _whom(self, rank: int) -> set[int]:
+        return {self._experiment.server_of(rank), self._experiment.leader}
+
+    def follow(self, view: View, mailbox: Mailbox, transport: Transport) -> None:
+        """On a server and on the leader: a newer view has come."""
+        with self._following:
+            if view.generation < self._generation:  # another thread has told of a newer one
+                return
+            self._generation = view.generation
+            before, self._known = self._known, dict(view.members)
+            for rank in before.keys() - view.members.keys():
+                if rank in self.served:
+                    mailbox.lose(rank)
+                else:  # nothing of it comes but its results
+                    self._for_results.get(rank, transport).lose(rank)
+            for rank, incarnation in view.members.items():
+                if before.get(rank) != incarnation and self._membership.rank in self._whom(rank):
+                    self._meetings.append(Thread(target=self._reach, args=(mailbox, rank, incarnation), daemon=True))
+                    self._meetings[-1].start()
+
+    def _reach(self, mailbox: Mailbox, rank: int, incarnation: int) -> None:
+        with contextlib.suppress(PeerLost):  # it is lost already, which the keeper says
+            link = self.meet(rank, incarnation)
+            if rank not in self.served:
+                self._for_results[rank] = link
+            elif not mailbox.connect(rank, link):
+                link.close()
+
+    def sources(self, mailbox: Mailbox, transport: Transport) -> dict[int, Transport]:
+        """On the leader, at the end: by which transport the results of each rank come that is not lost."""
+        for meeting in self._meetings if self._experiment.regions is not None else ():
+            meeting.join(MEETING_SECONDS)
+        links = {**dict.fromkeys(transport.members, transport), **mailbox.links, **self._for_results}
+        gone = {self._membership.rank} | mailbox.links.keys() - set(mailbox.present)
+        return {rank: link for rank, link in links.items() if rank in self._known and rank not in gone}

@@ -1,0 +1,74 @@
+"""The files that a rank's records go to: its part of the trace and, on the leader, those of the whole run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hetsim.checkpoints.folder import newest
+from hetsim.checkpoints.resume import continue_trace
+from hetsim.checkpoints.rows import SavedTrace
+from hetsim.checkpoints.saver import Saver
+from hetsim.distributed.communication.clock_alignment import Clocks
+from hetsim.distributed.pacing.padding import clock
+from hetsim.distributed.rank.cleanup import leading
+from hetsim.results.writing.folder import run_folder
+from hetsim.runtime.checkpointing import StopRequest
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.rank import Checkpoint
+from hetsim.runtime.trace import Trace, TracePart
+
+
+@contextlib.contextmanager
+def written_to(folder: Path, config: str) -> Iterator[None]:
+    """On the leader: the folder of the run, of which nothing unfinished remains, however this process ends."""
+    with leading(folder), run_folder(folder, config):
+        yield
+
+
+def recording(
+    experiment: Experiment, folder: Path, config: str, traces: contextlib.ExitStack, *,
+    leads: bool, checkpoint: Checkpoint | None, stop: StopRequest, clocks: Clocks,
+) -> tuple[Trace, Trace, Saver | None]:  # fmt: skip
+    """The trace that a rank's rows end in, the one that it writes them to, and, on a leader that saves, what writes checkpoints.
+
+    The two traces are one, but for the leader's among several clocks. `traces` closes them.
+    """
+    if not leads:
+        part = traces.enter_context(TracePart(experiment.trace))
+        return part, part, None
+    saves, saver = experiment.checkpoint.enabled, None
+    whole = trace = traces.enter_context((SavedTrace if saves else Trace)(folder, experiment.trace))
+    if saves:
+        saver = Saver(folder, config, experiment.checkpoint, whole, clock=clock, stop=stop, resumed=experiment.resume)
+    if checkpoint is not None and experiment.resume is not None:
+        continue_trace(whole, experiment.resume, checkpoint, experiment)
+    if clocks.several:
+        trace = traces.enter_context(TracePart(experiment.trace))
+    return whole, trace, saver
+
+
+def taken_over(
+    experiment: Experiment, folder: Path, config: str, files: contextlib.ExitStack, *,
+    saved: bool, load: Callable[[Path], Checkpoint], stop: StopRequest,
+) -> tuple[Trace, Saver | None, Checkpoint | None]:  # fmt: skip
+    """On a rank that leads from now on: the trace of the run as far as its files have it, what writes checkpoints, and the last of these.
+
+    `saved` says whether the run has made one: until then those in its folder are of another.
+    """
+    files.enter_context(written_to(folder, config))
+    saves, saver = experiment.checkpoint.enabled, None
+    last = load(newest(folder)) if saved else None
+    whole = files.enter_context((SavedTrace if saves else Trace)(folder, experiment.trace))
+    if saves:
+        saver = Saver(
+            folder, config, experiment.checkpoint, whole, clock=clock, stop=stop, resumed=experiment.resume, goes_on=True,
+            newest=None if last is None else last.state.version,
+        )  # fmt: skip
+    if last is not None:
+        assert isinstance(whole, SavedTrace)
+        whole.go_on(last.progress["trace"])
+    elif experiment.resume is not None:
+        continue_trace(whole, experiment.resume, load(experiment.resume), experiment)
+    return whole, saver, last

@@ -1,0 +1,198 @@
+"""The world of a rank whose method restarts from the last commit, among all ranks that are present, whenever the membership changes.
+
+The ranks of a new group go on from the leader's last commit. Who does not have it gets it from the leader.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from hetsim import effects as fx
+from hetsim.cluster.collectives import Collectives
+from hetsim.coordination.state import State
+from hetsim.distributed.communication import packing
+from hetsim.distributed.communication.gloo import Group
+from hetsim.distributed.communication.mailbox import Mailbox
+from hetsim.distributed.communication.reduction import Reduction
+from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.membership.membership import MEMBERSHIP_CHANGED, Membership
+from hetsim.distributed.rank.checkpointing import Saving
+from hetsim.distributed.rank.succession import LAG, Succession, Told
+from hetsim.distributed.rank.turn import Answered, Turn
+from hetsim.distributed.rank.world import ProcessWorld
+from hetsim.errors import RunFailed, RunOver
+from hetsim.runtime.preparation import Preparation
+from hetsim.runtime.rank import RankState
+from hetsim.runtime.recorder import REGROUP, Recorder, ignore, interval_recorder
+
+KEPT_COMMITS = LAG + 1
+"""Of a rank, so that whoever leads finds its last commit among them."""
+NO_VERSION = -1.0
+
+
+class LastCommit(NamedTuple):
+    """A state that this rank committed, with the optimizer's memory at that commit."""
+
+    state: State
+    optimizer: Any
+
+
+class Agreed(NamedTuple):
+    """The commit to go on from, and when the last rank asked for it, in seconds of the run."""
+
+    commit: LastCommit
+    last_entry: float
+    record: Any = None
+    """What this rank lacks of the record of the run; None if it lacks nothing, or keeps none."""
+    saved: float = NO_VERSION
+    """The version of the newest checkpoint that the leader knows of."""
+    ended: bool = False
+    """Whether this commit is the last of the run."""
+
+
+def agreed(
+    control: Transport,
+    kept: Sequence[LastCommit],
+    *,
+    leader: int,
+    entered: float,
+    ended: bool = False,
+    succession: Succession | None = None,
+) -> Agreed:
+    """The leader's last commit, which `kept` may have. A collective of all members; what comes from another is in the CPU's memory.
+
+    Each says its first and last commit and, with a succession, the last versions of its record, its checkpoint, and whether it has `ended`.
+    """
+    versions = [float(commit.state.version) for commit in kept] or [NO_VERSION]
+    of_record = () if succession is None else (*succession.known, float(ended))
+    ranks = control.gather_numbers(versions[0], versions[-1], *of_record, entered)
+    by_rank = dict(zip(control.members, ranks, strict=True))
+    wanted = by_rank[leader][1]
+    if wanted == NO_VERSION:
+        raise RunFailed("every node of the cluster that had the weights is gone: the run is lost")
+    lacks_commit = {rank for rank, its in by_rank.items() if not its[0] <= wanted <= its[1]}
+    lacks_record = {rank for rank, its in by_rank.items() if succession is not None and not its[2] <= wanted <= its[3]}
+    lacking = lacks_commit | lacks_record
+    last_entry = max(its[-1] for its in ranks)
+    if control.rank == leader:
+        for rank in sorted(lacking):
+            record = succession.record_for(by_rank[rank][2:4]) if succession is not None and rank in lacks_record else None
+            packing.send((kept[-1] if rank in lacks_commit else None, record), control, rank)
+    sent, record = packing.receive(control, leader) if control.rank in lacking else (None, None)
+    commit = sent or next(commit for commit in kept if commit.state.version == wanted)
+    if succession is None:
+        return Agreed(commit, last_entry)
+    return Agreed(commit, last_entry, record, saved=by_rank[leader][4], ended=bool(by_rank[leader][5]))
+
+
+class RegroupingWorld(ProcessWorld):
+    """As its base, among the members of a group that is formed anew; `joins` says whether this rank joins a run under way.
+
+    With a server, `mailbox_in` makes the mailbox in each new group. With a `succession`, the senior member leads.
+    """
+
+    def __init__(
+        self, prepared: Preparation, state: RankState, *, membership: Membership, mailbox_in: Callable[[Group], Mailbox] | None,
+        joins: bool, recorders: list[Recorder], succession: Succession | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(prepared, state, recorders=recorders, **options)
+        self.membership = membership
+        self._mailbox_in = mailbox_in
+        self.succession = succession
+        self._has_group = not joins
+        self._commits = deque([] if joins else [LastCommit(prepared.start, state.optimizer)], maxlen=KEPT_COMMITS)
+        self._has_ended = False
+        """Whether the last commit was the last of the run."""
+        self.record[REGROUP] = interval_recorder(recorders, REGROUP) or ignore
+
+    def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
+        """As in the base; PeerLost for what other ranks take part in, if the membership has changed."""
+        if effect.communicates and not isinstance(effect, fx.Commit | fx.Regroup):
+            self.membership.check()
+        return super().answer_effect(effect, turn)
+
+    def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
+        """As in the base; the last commits are kept."""
+        self._commits.append(LastCommit(effect.state, state.optimizer))
+        if self.succession is not None:
+            self.succession.commits(Told(turn.at - self.began, effect.state, effect.applied))
+        going, at = super().commit(state, effect, turn)
+        self._has_ended = not going
+        if self.succession is not None:
+            self.succession.decided(effect.version)
+        return going, at
+
+    def _save(self, saving: Saving, seconds: float) -> None:
+        if self.succession is not None and self.history is None:
+            self.succession.hands_in(self.last.version)
+        super()._save(saving, seconds)
+
+    def regroup(self, state: RankState, effect: fx.Regroup, turn: Turn) -> Answered:
+        """A new group of all ranks that are present, which restart from the leader's last commit; takes what it takes."""
+        experiment, succession, entered = self.experiment, self.succession, self.pace.clock()
+        self.leave_group()
+        if self._has_group and not self.membership.changed:  # a connection broke
+            self.membership.wait_for_newer(self.membership.formed)
+        while True:
+            try:
+                group = self.membership.form(least=1 + experiment.coordination.needs_server)
+                self.leader = self.membership.leader
+                if not self._commits and self.membership.is_first:  # of a run that began without any rank
+                    self._commits.append(LastCommit(self.prepared.start, state.optimizer))
+                if succession is not None:
+                    succession.run.leader = self.leader
+                    if self.leader == self.rank and self.history is None:
+                        self.history = succession.lead()
+                        self._has_ended |= not succession.goes_on
+                found = agreed(
+                    group.control,
+                    self._commits,
+                    leader=self.leader,
+                    entered=entered - self.began,
+                    ended=self._has_ended,
+                    succession=succession,
+                )
+                break
+            except fx.PeerLost:
+                self.membership.wait_for_newer(self.membership.formed)
+        if succession is not None:
+            succession.go_on_from(found.commit.state.version, found.saved)
+            if found.record is not None:
+                succession.catch_up(found.commit.state, found.record)
+        self._has_group, self._has_ended = True, found.ended
+        self._commits = deque([found.commit], maxlen=KEPT_COMMITS)
+        self.last, optimizer = found.commit
+        self.prepared.restart(state, self.last, optimizer=optimizer)
+        workers = [rank for rank in group.members if rank < experiment.num_workers]
+        self.transport, self.collectives = group, Collectives(experiment.cluster, workers)
+        self.reduction = Reduction.by_gloo(group, self.task.device, self.reduction.order)
+        self._num_collectives = [0, 0]
+        if self.saving is not None:
+            self.saving.forget()
+        if self._mailbox_in is not None:
+            self.mailbox = self._mailbox_in(group)
+            self._answer_asks()
+        end = self.pace.clock()
+        self.membership.ledger.regrouped(self.began + found.last_entry, end)
+        self.record[REGROUP]((turn.at - self.began, end - self.began, self.rank, REGROUP, self.last.version, 0, 0, 0))
+        if found.ended:  # the leader that is lost had made the last version
+            raise RunOver
+        return fx.Regrouped(frozenset(range(experiment.num_workers)) - set(workers), self.last), end
+
+    def interrupt(self) -> None:
+        """The membership has changed: let a program that waits for a message get PeerLost."""
+        if self.mailbox is not None:
+            self.mailbox.fail(fx.PeerLost(MEMBERSHIP_CHANGED))
+
+    def leave_group(self) -> None:
+        """Let go of the group, once nothing uses it any more."""
+        if isinstance(self.transport, Group):
+            self.transport.interrupt()
+        if self.mailbox is not None:
+            self.mailbox.abandon(fx.PeerLost(MEMBERSHIP_CHANGED))
+        if isinstance(self.transport, Group):
+            self.second.shutdown()  # what is under way there raises PeerLost, which nobody waits for
+            self.second = self._second_thread()
+            self.transport.close()

@@ -1,0 +1,301 @@
+"""One rank's run: its profile, the common start of all ranks, and its program to the end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from itertools import pairwise
+from typing import Any
+
+from hetsim.checkpoints.saver import Saver
+from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.compute_times import Jitter, StepTimes
+from hetsim.cluster.distributions import PROFILING
+from hetsim.coordination.state import State
+from hetsim.distributed.communication.clock_alignment import Clocks
+from hetsim.distributed.communication.mailbox import Mailbox
+from hetsim.distributed.communication.reduction import Reduction
+from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.pacing.padding import Pace
+from hetsim.distributed.pacing.shared_links import SharedLinks
+from hetsim.distributed.rank.checkpointing import Saving, counted
+from hetsim.distributed.rank.standstill import StandstillWatch, Store
+from hetsim.distributed.rank.world import ProcessWorld
+from hetsim.effects import Batch, Node
+from hetsim.errors import RunFailed
+from hetsim.runtime.curve import LearningCurve
+from hetsim.runtime.experiment import Experiment, Optimizers
+from hetsim.runtime.history import History
+from hetsim.runtime.metrics import Metrics, RankActivity
+from hetsim.runtime.nonfinite import NonfiniteGradients
+from hetsim.runtime.outcome import Outcome, observed
+from hetsim.runtime.preparation import Preparation, prepare
+from hetsim.runtime.profiling import Profile
+from hetsim.runtime.progress_so_far import activity_of, restore, seen_by_leader
+from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.recorder import Recorder
+from hetsim.runtime.trace import Trace
+from hetsim.workloads.task import Task
+
+SAME_LOSS = 1e-3
+"""The relative difference of two losses of the same samples, which machines of several kinds may compute differently in the last bits."""
+
+
+class RankRun:
+    """One rank's part of a run. After `run`, its results are in `metrics`, and the leader's in `history` and `curve`, too.
+
+    Threads that only move messages are started in a block `uncapped()`. Without a `reduction`, all-reduces go by the transport, in the
+    order of ranks.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        task: Task,
+        optimizers: Optimizers,
+        trace: Trace,
+        *,
+        rank: int,
+        transport: Transport | None,
+        pace: Pace,
+        reduction: Reduction | None = None,
+        clocks: Clocks | None = None,
+        checkpoint: Checkpoint | None = None,
+        keep: Callable[[RankState], None] | None = None,
+        recorders: Sequence[Recorder] = (),
+        saver: Saver | None = None,
+        absent: Collection[int] = (),
+        uncapped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        micro_batch: int | None = None,
+        leader: int | None = None,
+    ) -> None:
+        self.experiment = experiment
+        self.leader = experiment.leader if leader is None else leader
+        self.rank = rank
+        self.transport = transport
+        """None: this rank joins a run under way."""
+        self.joined = transport is None
+        self.begun = pace.clock()
+        """When the run's processes were started, or this one at least, by this host's clock."""
+        self.pace = pace
+        self.reduction = reduction
+        self.clocks = clocks or Clocks.shared(experiment.num_ranks, leader=experiment.leader)
+        self.trace = trace
+        emulates_links = pace.pad and experiment.coordination.needs_server and experiment.cluster.shares_links
+        self.links = SharedLinks(experiment.cluster, seed=experiment.seed) if emulates_links else None
+        """The links that messages are to share; the server's are emulated."""
+        self._keep = keep
+        self._uncapped = uncapped
+        self._micro_batch = micro_batch
+        self.metrics = Metrics(experiment.num_workers, num_ahead=experiment.coordination.num_ahead, weights=experiment.weights_of(task))
+        self.prepared = prepare(
+            experiment, task, optimizers,
+            profile=lambda: Profile() if transport is None else measured_profile(experiment, task, transport, pace),
+            checkpoint=checkpoint, absent=absent,
+        )  # fmt: skip
+        resumed = self.prepared.checkpoint
+        self.clocks.seconds_before = resumed.began
+        self.saving: Saving | None = None
+        if experiment.checkpoint.enabled:
+            self.saving = Saving(self.prepared, rank, trace, self.metrics.activity, clocks=self.clocks, saver=saver, joined=self.joined)
+        self.activity_before = activity_of(resumed, experiment.num_workers, experiment.coordination.num_ahead)
+        """What each worker did before the run was resumed."""
+        if resumed.progress:
+            self.metrics.activity[:] = activity_of(resumed, experiment.num_workers, experiment.coordination.num_ahead)
+            self.metrics.applied.restore(resumed.progress["applied"])
+        self.profile_seconds = resumed.progress.get("profile_seconds", self.prepared.profile.total_seconds)
+        self._num_gradients_before: Sequence[int] | None = None
+        self._counted_before = self.metrics.applied.num_gradients
+        self.progress_at_end: dict[str, Any] = {}
+        """What the leader's recorders have seen, where the run is saved."""
+        profile = self.prepared.profile
+        profile.record([trace, *recorders], experiment.profile_batches, ranks=[rank] if rank < len(profile.seconds) else [])
+        self.recorders: list[Recorder] = [self.metrics, trace, *recorders]
+        self.last = self.prepared.start
+        """The state that this rank committed last; of a worker of a server, that of the beginning."""
+        self.absent_at_end: frozenset[int] = frozenset()
+        self.curve: LearningCurve | None = None
+        self.history: History | None = None
+        if rank == self.leader:
+            self.curve, self.history = self.recorded([trace, *recorders], leads=True)
+
+    def recorded(self, recorders: Sequence[Recorder], *, leads: bool) -> tuple[LearningCurve, History]:
+        """What records the versions, from where the run begins or goes on. It shows and evaluates nothing before this rank leads."""
+        curve, observers = observed(self.experiment, self.prepared.task, self.metrics, recorders, at_once=False, shown=leads)
+        progress = self.prepared.checkpoint.progress
+        if progress:
+            curve.restore(progress["curve"], evaluate=leads)
+        history = History(self.prepared.start, self.prepared.stop, observers, keeps=self.saving is not None)
+        restore(progress, history)
+        return curve, history
+
+    def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
+        """Run this rank's program with those of the other ranks. `report(error)` is called on the leader if no rank can go on."""
+        experiment, rank, transport = self.experiment, self.rank, self.transport
+        coordination, num_workers = experiment.coordination, experiment.num_workers
+        assert transport is not None
+        loss = warm_up(self.prepared, samples=-(-experiment.batch_size // num_workers))
+        check_same_task(transport.control.gather_numbers(loss, float(self.prepared.start.version)), experiment.workload.name)
+        started = self.clocks.begin(transport, self.pace.clock)
+        began = started - self.prepared.checkpoint.began  # when the run's clock was at 0
+        mailbox = self.mailbox(transport, began=began) if coordination.needs_server else None
+        self.state = state = self.prepared.rank_state(rank)
+        world = ProcessWorld(
+            self.prepared, state, transport=transport, mailbox=mailbox, pace=self.pace, reduction=self.reduction,
+            recorders=self.recorders, history=self.history, keep=self._keep, micro_batch=self._micro_batch, began=began,
+            leader=self.leader, nonfinite=NonfiniteGradients(experiment.nonfinite, self.metrics.activity),
+            saving=self.saving, progress=self.progress, num_gradients=self.num_gradients,
+        )  # fmt: skip
+        leads = self.history is not None
+        watch: Any = contextlib.nullcontext()
+        if store is not None:
+            watch = StandstillWatch(store, rank, lambda: range(experiment.num_ranks), world.waiting, report if leads else None)
+        program = coordination.program(Node(rank, num_workers, state.own), self.prepared.plan, self.prepared.start)
+        with watch:
+            self.pace.sleep_until(started)
+            gc.freeze()
+            try:
+                result: State | None = world.run(program)
+            finally:
+                gc.unfreeze()
+            self.last = world.last
+            if self.history is not None:
+                self.history.record_discarded(result)
+            if mailbox is not None:
+                mailbox.close()
+            if self.saving is not None and self.history is not None:
+                self.saving.write_answered()
+                self.progress_at_end = self.progress()
+            transport.control.barrier()  # until all programs have ended, or the watch reports a standstill
+        self.clocks.finish(transport, self.pace.clock)
+
+    def num_gradients(self) -> list[int]:
+        """The gradients of each worker that are applied, also those before the run was resumed; on the leader."""
+        before = self._num_gradients_before
+        if before is None:
+            before = [self.prepared.rank_state(rank).num_gradients for rank in range(self.experiment.num_workers)]
+        return counted(before, self._counted_before, self.metrics.applied.num_gradients)
+
+    def count_after(self, num_gradients: Sequence[int]) -> None:
+        """So many gradients of each worker are applied in what the metrics have counted."""
+        self._num_gradients_before, self._counted_before = num_gradients, self.metrics.applied.num_gradients
+
+    def know_before(self, activity: Sequence[RankActivity]) -> None:
+        """This is what each worker did before the run was resumed, which a rank that joins does not know by itself."""
+        if self.joined:
+            self.joined = False
+            self.activity_before = list(activity)
+            for mine, before in zip(self.metrics.activity, activity, strict=True):
+                mine.add(before)
+            if self.saving is not None:
+                self.saving.joined = False
+
+    def progress(self) -> dict[str, Any]:
+        """What the leader's recorders have seen so far."""
+        assert self.history is not None
+        assert self.curve is not None
+        return seen_by_leader(self.history, self.metrics.applied, self.curve, profile_seconds=self.profile_seconds)
+
+    def mailbox(self, transport: Transport, *, began: float, goes_on: bool = False, joins: bool = False) -> Mailbox:
+        """This rank's mailbox among the members of the transport."""
+        experiment, rank = self.experiment, self.rank
+        peers = [peer for peer in experiment.peers(rank) if peer in transport.members]
+        links = None if self.links is None else SharedLinks(experiment.cluster, seed=experiment.seed)  # without transfers of an older group
+        with self._uncapped():
+            return Mailbox(
+                transport, peers, described_seconds(experiment, rank), self.pace, began=began,
+                links=links, serves=rank == experiment.num_workers, device=self.prepared.task.device, goes_on=goes_on, joins=joins,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Close all recorders; on the leader, after the results of all ranks are collected."""
+        if self.history is not None:
+            self.history.close()
+            self.trace.close()  # which the history does not know on a rank that did not lead from the beginning
+            return
+        for recorder in self.recorders:
+            recorder.close(self.last)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome, on the leader: once `metrics` has all ranks' activity, and the history is closed."""
+        assert self.history is not None
+        assert self.curve is not None
+        seconds = self.profile_seconds
+        return Outcome.of(self.experiment, self.history, self.metrics, self.curve, profile_seconds=seconds, absent=self.absent_at_end)
+
+
+def measured_profile(experiment: Experiment, task: Task, transport: Transport, pace: Pace) -> Profile:
+    """The profile of all workers, measured at the same time and gathered."""
+    repetitions, rank = experiment.coordination.allocation.repetitions, transport.rank
+    batch = experiment.profile_batches[min(rank, experiment.num_workers - 1)]
+    weights = task.initial()
+    times = None
+    if rank < experiment.num_workers:
+        times = StepTimes(experiment.cluster.nodes[rank], seed=experiment.seed, rank=rank, stream=PROFILING)
+        task.gradient(weights, batch)  # initialises libraries
+        task.device.synchronise()
+    transport.control.barrier()
+    began = at = pace.clock()
+    moments = [began]
+    if times is not None:
+        for _ in range(repetitions):
+            task.gradient(weights, batch)
+            task.device.synchronise()
+            at = pace.due("profile", at, times.seconds(batch.samples, at - began))
+            moments.append(at)
+    ranks = transport.control.gather_numbers(*(moments if times is not None else [began] * (repetitions + 1)))
+    workers = ranks[: experiment.num_workers]
+    longest = max(worker[-1] - worker[0] for worker in workers)
+    took = longest + Collectives(experiment.cluster).gather_seconds() if pace.pad else pace.clock() - began
+    return Profile([[end - start for start, end in pairwise(worker)] for worker in workers], took)
+
+
+def described_seconds(experiment: Experiment, rank: int) -> Callable[[int, int], float]:
+    """The described seconds of a message of so many bytes from a peer to this rank; to be called once for each, in order."""
+    cluster, jitters = experiment.cluster, {}
+    if cluster.network.jitter_seconds is not None:
+        jitters = {peer: Jitter(cluster, peer, rank, seed=experiment.seed) for peer in range(experiment.num_ranks)}
+
+    def seconds(peer: int, nbytes: int) -> float:
+        without_jitter = cluster.message_seconds(peer, rank, nbytes)
+        return without_jitter + jitters[peer].next() if jitters else without_jitter
+
+    return seconds
+
+
+def warm_up(prepared: Preparation, *, samples: int) -> float:
+    """Compute and discard a gradient and a step, as the first ones initialise libraries, which must not count in the run.
+
+    Returns the mean loss of these samples, the first ones, at the weights that the run begins with.
+    """
+    task, start = prepared.task, prepared.start
+    gradient, _ = task.gradient(start.weights, Batch(0, samples))
+    loss = task.loss_at(start.weights, Batch(0, samples))
+    for optimizer in prepared.optimizers:
+        if optimizer is not None:
+            optimizer.step(optimizer.initial(), start.weights, gradient, 0)
+    task.device.synchronise()
+    return loss
+
+
+def check_same_task(begins: Sequence[Sequence[float]], workload: str) -> None:
+    """ValueError with one sentence, the same on each rank, if the ranks have different losses of the same samples at the first weights.
+
+    And if they go on from different versions. `begins` has the loss and the version of each rank.
+    """
+    (first, version), *others = begins
+    for rank, (loss, its) in enumerate(others, 1):
+        if its != version:
+            raise ValueError(
+                f"rank 0 goes on from version {version:.0f} and rank {rank} from version {its:.0f}: give all hosts the same checkpoints, "
+                "or a folder that they share"
+            )
+        if not (math.isclose(first, loss, rel_tol=SAME_LOSS) or (math.isnan(first) and math.isnan(loss))):
+            raise ValueError(
+                f"workload={workload} differs by rank: the same samples at the first weights have a loss of {first:g} on rank 0 "
+                f"and of {loss:g} on rank {rank}: give the same files to all, and a seed to all that the model and the data draw"
+            )

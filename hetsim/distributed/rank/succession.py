@@ -1,0 +1,193 @@
+"""Who leads a run without a server next: each rank keeps a copy of the leader's record, with which the senior of those left goes on.
+
+All ranks make the same versions, so a copy needs no messages. A rank that does not lead records a version `LAG` commits later: by then
+every rank has it, and nobody goes back behind it. What only the leader has, as its times and its losses, is its own in each record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from hetsim.coordination.state import State
+from hetsim.distributed.membership.losses import Ledger
+from hetsim.distributed.rank.run import RankRun
+from hetsim.effects import Contribution
+from hetsim.runtime.history import History
+from hetsim.runtime.metrics import Applied, RankActivity
+from hetsim.runtime.progress import progress_bars
+from hetsim.runtime.progress_so_far import restore
+from hetsim.runtime.recorder import Recorder
+from hetsim.runtime.trace import Trace, TracePart, append_received
+
+TOLD, COPIED = "told", "copied"
+NONE = -1.0
+LAG = 2
+"""How many versions two ranks may be apart: between two commits is the end of an all-reduce, which may begin before the first of them."""
+
+
+class Told(NamedTuple):
+    """A commit, as it is recorded."""
+
+    seconds: float
+    state: State
+    applied: Sequence[Contribution]
+
+
+class Rows(Recorder):
+    """The rows of versions: in a part of their own, until this rank leads."""
+
+    def __init__(self, detail: str) -> None:
+        self.part = TracePart(detail)
+        self.trace: Trace = self.part
+        self.bars: list[Recorder] = []
+
+    def begin(self, start: State) -> None:
+        self.trace.begin(start)
+
+    def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
+        for recorder in (self.trace, *self.bars):
+            recorder.commit(seconds, rank, state, applied)
+
+    def close(self, last: State) -> None:
+        """The traces are closed with the files of the run."""
+        for bar in self.bars:
+            bar.close(last)
+
+
+class Succession:
+    """One rank's part: its copy of the record, until it leads.
+
+    `take_over(self)` is called when it does, and lets it have the files of the run. `absent` are the ranks that were absent when the run
+    began or went on, and since when; `ledger` has the losses since.
+    """
+
+    def __init__(self, run: RankRun, *, absent: dict[int, float], ledger: Ledger, take_over: Callable[[Succession], None]) -> None:
+        self.run = run
+        self.absent = absent
+        self.ledger = ledger
+        self.rows = Rows(run.experiment.trace)
+        self.saved: int | None = None
+        """The version of the newest checkpoint that the run has made, as far as a rank that does not lead knows."""
+        self._recent: deque[Told] = deque(maxlen=LAG + 1)
+        """The last commits, which a rank that does not lead has not recorded all."""
+        self._take_over = take_over
+        self._handed_in: int | None = None
+        self._handed_to = run.leader
+        self.goes_on = True
+        """Whether the run does after what is recorded, if this rank leads."""
+        if run.history is not None:
+            self.history = run.history
+        else:
+            self.curve, self.history = run.recorded([self.rows], leads=False)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank does."""
+        return self.run.history is not None
+
+    @property
+    def known(self) -> tuple[float, float, float]:
+        """The versions that the record ends with, without the last commit and with it; and that of the newest checkpoint, or -1."""
+        recorded = self.history.last.version
+        saver = None if self.run.saving is None else self.run.saving.saver
+        saved = self.saved if saver is None else saver.newest
+        newest = max([recorded, *(told.state.version for told in self._recent)])
+        return float(recorded), float(newest), NONE if saved is None else float(saved)
+
+    def commits(self, told: Told) -> None:
+        """This rank commits a version."""
+        if not self.leads:
+            self._settle(told.state.version - LAG, self.run.leader)
+        self._recent.append(told)
+
+    def _settle(self, version: float, leader: int) -> None:
+        """Record the commits until this version, which all ranks have."""
+        for seconds, state, applied in self._recent:
+            if self.history.last.version < state.version <= version:
+                self.goes_on = self.history.commit(seconds, leader, state, applied)
+
+    def hands_in(self, version: int) -> None:
+        """This rank hands in its state at this version, on which the leader has decided."""
+        self.decided(version)
+        self._handed_in, self._handed_to = version, self.run.leader
+
+    def decided(self, version: int) -> None:
+        """The leader has decided on this version: what was handed in before it is saved."""
+        if self._handed_in is not None and self._handed_in < version:
+            self.has_saved(self._handed_in)
+
+    def has_saved(self, version: int) -> None:
+        """The run has a checkpoint at this version, of which this rank was not told before: with what was handed in until then."""
+        self._settle(version, self.run.leader)
+        self.rows.part.drain()
+        self.saved = version
+        if self._handed_in is not None and self._handed_in <= version:
+            self._handed_in = None
+
+    def go_on_from(self, version: int, saved: float) -> None:
+        """All go on from this version, and the newest checkpoint that the leader knows to be complete is at version `saved`, or -1."""
+        while self._recent and self._recent[-1].state.version > version:
+            self._recent.pop()
+        if not self.leads and saved not in (NONE, self.saved):
+            self.has_saved(int(saved))
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """What this rank has handed in and is not saved was lost with the leader, if that was; itself it has what arrived."""
+        run, trace = self.run, self.run.trace
+        if self._handed_in is not None and run.saving is not None and run.leader != self._handed_to and isinstance(trace, TracePart):
+            append_received(trace, iter(run.saving.given), rank=run.rank)
+        self._handed_in = None
+
+    def record_for(self, known: Sequence[float]) -> tuple[str, Any]:
+        """On the leader: what a rank needs whose record ends with these versions."""
+        run, lacking = self.run, [told for told in self._recent if told.state.version > known[1]]
+        if lacking and lacking[0].state.version == known[1] + 1:
+            return TOLD, [told._replace(applied=tuple(told.applied)) for told in lacking]
+        return COPIED, {
+            **run.progress(), "num_gradients": run.num_gradients(), "ledger": self.ledger.saved(), "absent": self.absent,
+            "activity": [its.as_numbers() for its in run.activity_before], "begun": run.begun,
+        }  # fmt: skip
+
+    def catch_up(self, state: State, record: tuple[str, Any]) -> None:
+        """Have the record of the leader, at this state, by what it has sent."""
+        kind, what = record
+        if kind == TOLD:
+            for told in what:
+                self.commits(told)
+            return
+        run, metrics = self.run, self.run.metrics
+        metrics.applied = Applied(run.experiment.num_workers, metrics.applied.weights)
+        metrics.applied.restore(what["applied"])
+        self.curve.restore(what["curve"], evaluate=False)
+        restore(what, self.history)
+        self.history.last = state
+        self.rows.part.drain()
+        self.rows.begin(state)
+        self._recent.clear()
+        run.count_after(what["num_gradients"])
+        run.profile_seconds, run.begun = what["profile_seconds"], what["begun"]
+        self.absent.clear()
+        self.absent.update(what["absent"])
+        self.ledger.restore(what["ledger"])
+        run.know_before([RankActivity.of_numbers(numbers, run.experiment.coordination.num_ahead) for numbers in what["activity"]])
+
+    def lead(self) -> History:
+        """From now on this rank leads. Returns the record."""
+        run = self.run
+        run.leader = run.rank
+        self._take_over(self)
+        self._take_back()
+        run.history, run.curve = self.history, self.curve
+        return self.history
+
+    def writes(self, trace: Trace) -> None:
+        """What follows goes to this trace of the run, after what has not been written yet."""
+        self._settle(math.inf, self.run.rank)
+        self.rows.part.close()
+        trace.begin(self.history.last)
+        self.rows.trace = trace
+        self.rows.bars = progress_bars(self.run.experiment, self.run.prepared.plan.num_positions)

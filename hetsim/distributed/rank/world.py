@@ -1,0 +1,348 @@
+"""The world of one rank in real time: what each effect does in this process, and how long its answer is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+from hetsim import effects as fx
+from hetsim.cluster.collectives import Collectives
+from hetsim.coordination.state import State
+from hetsim.distributed.communication.mailbox import Mailbox
+from hetsim.distributed.communication.reduction import Reduction
+from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.communication.wire import Arrival
+from hetsim.distributed.pacing.padding import Pace
+from hetsim.distributed.rank.attempts import Attempts
+from hetsim.distributed.rank.checkpointing import Saving
+from hetsim.distributed.rank.gradient_sums import summed
+from hetsim.distributed.rank.standstill import Waiting
+from hetsim.distributed.rank.turn import MAIN, SECOND, Answered, StartedEffect, Turn
+from hetsim.runtime.history import History
+from hetsim.runtime.nonfinite import NonfiniteGradients
+from hetsim.runtime.preparation import Preparation
+from hetsim.runtime.rank import RankState
+from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Recorder, ignore, interval_recorder
+from hetsim.runtime.world import as_program_error, handlers, unsupported
+from hetsim.vector import Phantom, nbytes
+
+
+class ProcessWorld:
+    """One rank of a run in real time; `began` is when the run began, by the host's clock.
+
+    The program runs in one thread. The effects that it starts run in a second thread, one after another. Only the first thread
+    writes the rank's state.
+    """
+
+    name: ClassVar[str] = "backend=dist"
+    regroup: Any = unsupported
+
+    def __init__(
+        self,
+        prepared: Preparation,
+        state: RankState,
+        *,
+        transport: Transport,
+        mailbox: Mailbox | None,
+        pace: Pace,
+        reduction: Reduction | None = None,
+        recorders: list[Recorder],
+        history: History | None = None,
+        keep: Callable[[RankState], None] | None = None,
+        micro_batch: int | None = None,
+        nonfinite: NonfiniteGradients | None = None,
+        saving: Saving | None = None,
+        progress: Callable[[], dict[str, Any]] = dict,
+        num_gradients: Callable[[], Sequence[int]] = tuple,
+        leader: int | None = None,
+        began: float,
+    ) -> None:
+        experiment = prepared.experiment
+        self.prepared = prepared
+        self.experiment = experiment
+        self.task = prepared.task
+        self.optimizers = prepared.optimizers
+        self.rank: int = state.rank
+        self.state = state
+        self.transport = transport
+        self.mailbox = mailbox
+        self.pace = pace
+        self.reduction = reduction or Reduction.by_gloo(transport, self.task.device, "ordered")
+        self.history = history
+        """On the leader; None on other ranks."""
+        self.leader = experiment.leader if leader is None else leader
+        self.began = began
+        self.micro_batch = micro_batch
+        self._keep = keep
+        self.nonfinite = nonfinite
+        self.saving = saving
+        self._progress = progress
+        self._num_gradients = num_gradients
+        self._answer_asks()
+        is_worker = self.rank < experiment.num_workers
+        self.times = prepared.step_times(self.rank, num_gradients=state.num_gradients) if is_worker else None
+        self.service = None if is_worker else prepared.service_times(state)
+        self.collectives = Collectives(experiment.cluster)
+        kinds = (GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER)
+        self.record: dict[int, Any] = {kind: interval_recorder(recorders, kind) or ignore for kind in kinds}
+        self.second: Executor = self._second_thread()
+        self._answers: list[Any] = []
+        """Of started effects, which what is queued on the device may still read."""
+        self._asked: list[fx.Effect[Any] | None] = [None, None]
+        self.num_asked = 0
+        """How many effects its program has asked for."""
+        self._num_collectives = [0, 0]
+        self.last: State = prepared.start
+        """The state that this rank committed last."""
+        self.ended = False
+        """Whether the program has ended."""
+        self.handlers = handlers(self)
+
+    def _answer_asks(self) -> None:
+        """Let a server that saves the run ask by the mailbox, and a worker answer."""
+        saving = self.saving
+        if saving is not None and self.mailbox is not None:
+            saving.mailbox = self.mailbox
+            self.mailbox.states.on_ask = lambda version: saving.answer(self.state, version)
+            self.mailbox.states.on_answers = saving.pass_on
+
+    def _second_thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=1, initializer=self.task.device.own_queue)
+
+    def run(self, program: fx.Program[Any], *, now: bool = False) -> Any:
+        """Run the program to its end, from the run's beginning or from now; an error of the world is thrown into it. Returns its result."""
+        at = self.pace.clock() if now else self.began + self.prepared.checkpoint.began
+        if self.ended:
+            self.ended, self.second = False, self._second_thread()
+        resume: Callable[[Any], fx.Effect[Any]] = program.send
+        answer: Any = None
+        try:
+            while True:
+                try:
+                    effect = resume(answer)
+                except StopIteration as ended:
+                    self.ended = True
+                    return ended.value
+                except AttributeError as error:
+                    if (lacking := as_program_error(error, self.rank)) is not None:
+                        raise lacking from None
+                    raise
+                try:
+                    answer, at = self.answer_effect(effect, Turn(at, self.transport, self.state.version))
+                    resume = program.send
+                except fx.PeerLost as error:
+                    resume, answer = program.throw, error
+        finally:
+            program.close()
+            self.second.shutdown(wait=False, cancel_futures=True)
+
+    def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
+        """Answer an effect when the answer is due. Returns also that moment."""
+        if not self.pace.pad:
+            self.task.device.synchronise()
+            turn = turn._replace(at=self.pace.clock())
+        self._asked[turn.thread] = effect
+        self.num_asked += 1
+        try:
+            answered: Answered = self.handlers[type(effect)](self.state, effect, turn)
+        finally:
+            self._asked[turn.thread] = None
+        return answered
+
+    def gradient(self, state: RankState, effect: fx.Gradient, turn: Turn) -> Answered:
+        """Really computed; held for the time of the node's model."""
+        assert self.times is not None
+        samples, at = effect.batch.samples, turn.at
+        if turn.thread == MAIN:
+            state.version = effect.version
+        described = self.times.seconds(samples, at - self.began)
+        gradient, loss = self.task.gradient(effect.at, effect.batch)
+        if self.nonfinite is not None:
+            gradient = self.nonfinite.checked(gradient, rank=self.rank, version=effect.version, batch=effect.batch)
+        self.task.device.synchronise()
+        end = self.pace.due("gradient", at, described)
+        self.record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
+        return fx.Computed(gradient, loss, samples, end - at), end
+
+    def attempt(self, state: RankState, effect: fx.Attempt, turn: Turn) -> Answered:
+        """As `gradient`, or None once it is given up; an interval without samples, then."""
+        assert self.times is not None
+        assert self.mailbox is not None
+        at, state.version = turn.at, effect.version
+        described = self.times.seconds(effect.batch.samples, at - self.began)
+        computed, end = Attempts(self.task, self.mailbox, self.pace, self.micro_batch).attempt(effect, at, described)
+        if computed is not None and self.nonfinite is not None:
+            checked = self.nonfinite.checked(computed.gradient, rank=self.rank, version=effect.version, batch=effect.batch)
+            computed = replace(computed, gradient=checked)
+        samples = 0 if computed is None else computed.samples
+        if samples or end > at:
+            self.record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
+        return computed, end
+
+    def update(self, state: RankState, effect: fx.Update, turn: Turn) -> Answered:
+        """Really stepped; held for seconds_per_update of the server or the node."""
+        weights = state.update(self.prepared.optimizer_of(self.rank), effect.at, effect.gradient, effect.fragment)
+        self.task.device.synchronise()
+        if self.service is not None:
+            seconds = self.service.update_seconds(effect.gradient)
+        else:
+            assert self.times is not None
+            seconds = self.times.update_seconds(turn.at - self.began)
+        return weights, self._updated(seconds, turn.version, turn)
+
+    def local_update(self, state: RankState, effect: fx.LocalUpdate, turn: Turn) -> Answered:
+        """Really stepped, if there is a local optimizer; held for the node's seconds_per_update."""
+        if self.optimizers.local is None:
+            return effect.at, turn.at
+        assert self.times is not None
+        if turn.thread == MAIN:
+            state.version = effect.version
+        weights = state.local_update(self.optimizers.local, effect.at, effect.gradient, effect.epoch)
+        self.task.device.synchronise()
+        return weights, self._updated(self.times.update_seconds(turn.at - self.began), effect.version, turn)
+
+    def _updated(self, seconds: float, version: int, turn: Turn) -> float:
+        end = self.pace.due("update", turn.at, seconds)
+        self.record[UPDATE]((turn.at - self.began, end - self.began, self.rank, UPDATE, version, 0, 0, 0))
+        return end
+
+    def send(self, state: RankState, effect: fx.Send, turn: Turn) -> Answered:
+        """Queued for the thread that sends to this peer, and that waits until the payload has come from the device."""
+        assert self.mailbox is not None
+        self.mailbox.send(effect.to, effect.header, effect.payload, at=turn.at)
+        return None, turn.at
+
+    def receive(self, state: RankState, effect: fx.Receive, turn: Turn) -> Answered:
+        """The message due first; waits until it is due."""
+        assert self.mailbox is not None
+        return self._received(self.mailbox.receive(effect.source), turn)
+
+    def receive_within(self, state: RankState, effect: fx.ReceiveWithin, turn: Turn) -> Answered:
+        """The same, but at most for so long; None is given at the end of the time."""
+        assert self.mailbox is not None
+        until = turn.at + effect.seconds
+        message = self.mailbox.receive(effect.source, until)
+        return (None, until) if message is None else self._received(message, turn)
+
+    def _received(self, message: Arrival, turn: Turn) -> Answered:
+        start, end = message.sent_at - self.began, message.due_at - self.began
+        version = message.header.get("version", 0)
+        self.record[MESSAGE]((start, end, message.source, MESSAGE, version, 0, 0, nbytes(message.payload)))
+        message.payload = self.task.device.place(message.payload)
+        return message, max(turn.at, message.due_at)
+
+    def all_reduce(self, state: RankState, effect: fx.AllReduce, turn: Turn) -> Answered:
+        """Really sent and added up; held from the last entry on, which a further scalar reduction determines."""
+        self._num_collectives[turn.thread] += 1
+        value = effect.value
+        total = (self.reduction.main if turn.thread == MAIN else self.reduction.second)(value, in_place=effect.in_place)
+        self.task.device.synchronise()
+        last = turn.transport.maximum(turn.at) if self.pace.pad else turn.at
+        size = nbytes(value)
+        end = self._held("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size), size)
+        return value if isinstance(value, Phantom) else total, end
+
+    def gradient_sum(self, state: RankState, effect: fx.GradientSum, turn: Turn) -> Answered:
+        """As `gradient`; a second thread adds up each bucket once it is there. Held as described, by when which rank has which bucket."""
+        self._num_collectives[turn.thread] += 1
+        state.version = effect.version
+        return summed(self, effect, at=turn.at, transport=turn.transport, committed=turn.version)
+
+    def gather(self, state: RankState, effect: fx.Gather, turn: Turn) -> Answered:
+        """Really gathered; held from the last entry on."""
+        self._num_collectives[turn.thread] += 1
+        ranks = turn.transport.gather_numbers(effect.number, turn.at)
+        last = max(entered for _, entered in ranks)
+        end = self._held("gather", GATHER, turn, last, self.collectives.gather_seconds(), 8)
+        by_rank = dict(zip(turn.transport.members, (number for number, _ in ranks), strict=True))
+        return tuple(by_rank.get(rank, 0.0) for rank in range(self.experiment.num_ranks)), end
+
+    def _held(self, kind: str, row_kind: int, turn: Turn, last: float, seconds: float, size: int) -> float:
+        end = self.pace.due(kind, last, seconds)
+        self.record[row_kind]((turn.at - self.began, end - self.began, self.rank, row_kind, turn.version, 0, 0, size))
+        return end
+
+    def start(self, state: RankState, effect: fx.Start[Any], turn: Turn) -> Answered:
+        """Submitted to the second thread, which runs started effects one after another."""
+        self.task.device.synchronise()  # the second thread's queue does not wait for this one's
+        self._answers.clear()
+        started = Turn(turn.at, self.transport.background, turn.version, SECOND)
+        return StartedEffect(self.second.submit(self._answer_started, effect.effect, started)), turn.at
+
+    def _answer_started(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
+        answered = self.answer_effect(effect, turn)
+        self.task.device.synchronise()
+        return answered
+
+    def wait(self, state: RankState, effect: fx.Wait[Any], turn: Turn) -> Answered:
+        """Waits until the second thread has the answer."""
+        assert isinstance(effect.pending, StartedEffect)
+        answer, end = effect.pending.future.result()
+        self._answers.append(answer)
+        return self.task.device.adopt(answer), max(turn.at, end)
+
+    def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
+        """The leader records and decides; if seconds are limited and there is no server, it broadcasts the decision."""
+        self.last = committed = effect.state
+        state.committed(effect.version, self.prepared.epoch(committed))
+        state.num_gradients += sum(c.num_gradients for c in effect.applied if c.rank == self.rank)
+        stop = self.prepared.stop
+        if self.history is not None:
+            going = self.history.commit(turn.at - self.began, self.rank, committed, effect.applied)
+        else:
+            going = stop.others_go_on(effect.version)
+        saving, due = self.saving, False
+        if saving is not None and self.history is not None:
+            saving.write_answered()
+            going, due = saving.decide(effect.version, going)
+        if stop.waits or (saving is not None and saving.agrees):
+            self._num_collectives[turn.thread] += 1
+            stopped = saving is not None and saving.stopped
+            decided = int(turn.transport.broadcast(float(going + 2 * due + 4 * stopped), self.leader))
+            going, due = bool(decided & 1), bool(decided & 2)
+            if saving is not None:
+                saving.stopped = bool(decided & 4)
+        if saving is not None and due:
+            self._save(saving, turn.at - self.began)
+        if self._keep is not None:
+            self._keep(state.snapshot())
+        return going, turn.at
+
+    def _save(self, saving: Saving, seconds: float) -> None:
+        if self.history is None:
+            saving.hand_in(self.state, self.transport, self.leader)
+            return
+        save = partial(saving.collect, transport=self.transport) if saving.agrees else saving.ask
+        last, num_gradients, progress = self.history.last, self._num_gradients(), self._progress()
+        save(last, self.state, num_gradients=num_gradients, seconds=seconds, progress=progress)
+
+    def now(self, state: RankState, effect: fx.Now, turn: Turn) -> Answered:
+        """Seconds since the run began, on this host's clock."""
+        return turn.at - self.began, turn.at
+
+    @property
+    def _agrees(self) -> bool:
+        """Whether a commit waits for the leader's decision."""
+        return self.prepared.stop.waits or (self.saving is not None and self.saving.agrees)
+
+    def waiting(self) -> Waiting | None:
+        """What this rank waits for at this moment; None if it may go on by itself."""
+        sent, arrived = ({}, {}) if self.mailbox is None else (dict(self.mailbox.num_sent), dict(self.mailbox.num_arrived))
+        thread, effect = MAIN, self._asked[MAIN]
+        if isinstance(effect, fx.Wait):
+            thread, effect = SECOND, self._asked[SECOND]
+        if self.ended:
+            return Waiting(self.num_asked, "has ended", ended=True, sent=sent, arrived=arrived)
+        if isinstance(effect, fx.Receive):
+            assert self.mailbox is not None
+            if self.mailbox.has_message(effect.source):
+                return None
+            who = "anyone" if effect.source is None else f"rank {effect.source}"
+            return Waiting(self.num_asked, f"waits for a message from {who}", sent=sent, arrived=arrived)
+        if isinstance(effect, fx.AllReduce | fx.GradientSum | fx.Gather) or (isinstance(effect, fx.Commit) and self._agrees):
+            collective = f"{thread} {self._num_collectives[thread]} {type(effect).__name__}"
+            return Waiting(self.num_asked, f"waits in a {type(effect).__name__}", collective=collective, sent=sent, arrived=arrived)
+        return None

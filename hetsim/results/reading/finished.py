@@ -1,0 +1,147 @@
+"""Reading back what a finished run left in its folder."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hetsim.results.reading.run_files import MAX_NUMBER, REMEDY, brief, from_json, is_number, read_text, shown
+from hetsim.results.reading.schema import check_kinds, lacking
+
+NUMBERS = {
+    # what a number is called in a comparison: where it stands in summary.json
+    "updates/s": "updates_per_second",
+    "samples/s": "samples_per_second",
+    "mean staleness": "staleness_mean",
+    "idle share": "idle_share",
+    "final loss": "final.train_loss",
+    "final accuracy": "final.test_accuracy",
+}
+MAX_CURVE_BYTES = 10**7
+"""The length of a curve.csv: 100,000 evaluations."""
+LossPoint: TypeAlias = tuple[float, float | None, float | None]
+"""A point of a learning curve: seconds of the run's own clock, training loss, test accuracy."""
+COLUMNS = ("seconds", "train_loss", "test_accuracy")
+"""What curve.csv has of every run, besides the counts of versions and samples; more columns are a workload's own metrics."""
+
+Point: TypeAlias = tuple[float, Mapping[str, float | None]]
+"""Seconds of a run's own clock, and what was evaluated, by name; None where there is no number."""
+Curve: TypeAlias = Sequence[Point]
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """The summary of a run's folder; ValueError with one sentence if there is none, or one that is not as hetsim writes it."""
+    if not run.is_dir():
+        raise ValueError(f"{run} is no folder of a finished run: give one that holds a summary.json")
+    path = run / "summary.json"
+    summary = from_json(str(path), read_text(path))
+    check_summary(path, summary)
+    return dict(summary)
+
+
+def check_summary(path: Path, summary: Any) -> None:
+    """ValueError with one sentence for a summary that is not as hetsim writes it."""
+    check_kinds(path, summary)
+    missing = [name for name, key in NUMBERS.items() if lacking(summary, [key])]
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(missing)}: give the folder of a run of this version of hetsim")
+
+
+def check_has(run: Path, summary: Mapping[str, Any], *keys: str) -> None:
+    """ValueError with one sentence if the summary lacks one of these keys, as those of earlier versions may."""
+    if missing := lacking(summary, keys):
+        raise ValueError(f"{run} is no run of this version of hetsim: it lacks {', '.join(missing)}; move it elsewhere")
+
+
+def read_curve(run: Path) -> list[LossPoint]:
+    """The learning curve of a run: seconds of its own clock, training loss, test accuracy; None where there is no number."""
+    return [(seconds, numbers["train_loss"], numbers["test_accuracy"]) for seconds, numbers in read_points(run)]
+
+
+def read_points(run: Path) -> Curve:
+    """The learning curve of a run with all that was evaluated."""
+    path = run / "curve.csv"
+    try:
+        head, *rows = csv.reader(read_text(path, max_bytes=MAX_CURVE_BYTES).splitlines() or [""])
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read as CSV ({brief(error)}): {REMEDY}") from None
+    if missing := [name for name in COLUMNS if name not in head]:
+        raise ValueError(f"{path} lacks {', '.join(missing)}: {REMEDY}")
+    if wrong := [name for name in head if not name.isidentifier()] + [name for name in head if head.count(name) > 1]:
+        raise ValueError(f"{path} has the column {shown(wrong[0])}, and must have each by one name of letters, digits and _: {REMEDY}")
+    return [_point(f"{path}, line {line}", head, dict(zip(head, row, strict=False))) for line, row in enumerate(rows, 2) if row]
+
+
+def curve_table(run: Path) -> Any:
+    """The learning curve of a run with all its columns, as an Arrow table; null where there is no number."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    points = read_points(run)  # its sentences say what is wrong, and where
+    path = run / "curve.csv"
+    judged = points[0][1] if points else {}
+    kinds = {"version": pa.int64(), "samples": pa.int64(), **dict.fromkeys((*COLUMNS, *judged), pa.float64())}
+    try:
+        return arrow_csv.read_csv(path, convert_options=arrow_csv.ConvertOptions(column_types=kinds))
+    except pa.ArrowException as error:
+        raise ValueError(f"{path} cannot be read as CSV ({brief(error)}): {REMEDY}") from None
+
+
+def _point(what: str, head: Sequence[str], row: Mapping[str, str]) -> Point:
+    numbers = {name: _number(what, name, row.get(name)) for name in head if name not in ("version", "samples")}
+    seconds = numbers.pop("seconds")
+    if not is_number(seconds):
+        raise ValueError(f"{what}: seconds must be a number of at most {MAX_NUMBER:g}, not {shown(row['seconds'])}: {REMEDY}")
+    return seconds, numbers
+
+
+def _number(what: str, name: str, text: str | None) -> float | None:
+    """None for an empty field. A loss may be infinite, or no number at all, where training diverged."""
+    if text is None:
+        raise ValueError(f"{what} has no {name}: {REMEDY}")
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise ValueError(f"{what}: {name} must be a number, not {shown(text)}: {REMEDY}") from None
+
+
+def time_to(points: Sequence[LossPoint], *, accuracy: float | None = None, loss: float | None = None) -> float | None:
+    """When a learning curve first reached this test accuracy, or this training loss; None if it never did.
+
+    In seconds of the run's own clock, interpolated between the evaluation that reached it and the one before.
+    """
+    column, sign, goal = (2, 1.0, accuracy) if accuracy is not None else (1, -1.0, loss)
+    assert goal is not None
+    before: tuple[float, float] | None = None
+    for point in points:
+        seconds, value = point[0], point[column]
+        if value is None or not math.isfinite(value):
+            continue
+        if sign * value >= sign * goal:
+            return seconds if before is None else _crossing(before, (seconds, value), goal)
+        before = seconds, value
+    return None
+
+
+def _crossing(before: tuple[float, float], after: tuple[float, float], goal: float) -> float:
+    (start, low), (end, high) = before, after
+    return start + (end - start) * (goal - low) / (high - low)
+
+
+def highest_accuracy(points: Sequence[LossPoint]) -> float | None:
+    """The highest test accuracy of a learning curve; None if it has none."""
+    return max((accuracy for _, _, accuracy in points if accuracy is not None), default=None)
+
+
+def value_at(points: Sequence[LossPoint], moment: float, column: int) -> float | None:
+    """What a learning curve was at this moment, interpolated between two evaluations; None if the run had ended, or has no such number."""
+    known = [(point[0], value) for point in points if (value := point[column]) is not None]
+    for (start, one), (end, other) in itertools.pairwise(known):
+        if start <= moment <= end:
+            share = (moment - start) / (end - start) if end > start else 1.0
+            return (1 - share) * one + share * other
+    return next((value for seconds, value in known if seconds == moment), None)

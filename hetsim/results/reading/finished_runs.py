@@ -1,0 +1,160 @@
+"""The finished runs below a folder, as `hetsim-table` reads them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hetsim.results.reading.config_file import check_leaves, read_config
+from hetsim.results.reading.finished import LossPoint, check_has, highest_accuracy, read_curve, read_summary, time_to
+from hetsim.results.reading.identity import environment_hashes, typed_overrides
+from hetsim.results.reading.index import LEAST, NAME, is_settled, read_index, search, write_index
+from hetsim.results.reading.index_columns import Row, StoredCurve
+from hetsim.results.reading.keys import VARY_IN_A_ROW, with_added
+from hetsim.results.reading.schema import for_tables
+
+KEYS = ("method", "backend", "seed", "seconds", "staleness_max")
+"""The entries of summary.json that the table needs, besides those of every run."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run: its folder, what tables need of its summary, its config without the keys that vary in a row, what was typed for it.
+
+    Of many runs, those of one config share it: it is not to be changed.
+    """
+
+    sweep: Path
+    name: str
+    """Of the run's folder, relative to that of the sweep."""
+    summary: Mapping[str, Any]
+    config: Mapping[str, Any]
+    typed: Mapping[str, str]
+    stored: StoredCurve | None = None
+    """The learning curve as the index has it; None if it is to be read from the files."""
+
+    @cached_property
+    def folder(self) -> Path:
+        """The run's own folder."""
+        return self.sweep / self.name
+
+    @cached_property
+    def points(self) -> list[LossPoint]:
+        """The learning curve: seconds of the run's own clock, training loss, test accuracy; None where there is no number."""
+        return read_curve(self.folder) if self.stored is None else self.stored.points()
+
+    @property
+    def highest_accuracy(self) -> float | None:
+        """Of its learning curve; None if it has none."""
+        return highest_accuracy(self.points) if self.stored is None else self.stored.highest_accuracy()
+
+    def time_to(self, *, accuracy: float | None = None, loss: float | None = None) -> float | None:
+        """When it first reached this test accuracy, or this training loss, in seconds of its own clock; None if it never did."""
+        if self.stored is None:
+            return time_to(self.points, accuracy=accuracy, loss=loss)
+        return self.stored.time_to(accuracy=accuracy, loss=loss)
+
+
+class FinishedRuns(NamedTuple):
+    """The finished runs below a folder, and how many have failed there."""
+
+    runs: list[FinishedRun]
+    num_failed: int
+
+
+def finished_runs(folder: Path) -> list[FinishedRun]:
+    """The finished runs of `read_runs`."""
+    return read_runs(folder).runs
+
+
+def read_runs(folder: Path) -> FinishedRuns:
+    """Every finished run at any depth; ValueError with one sentence if there is none, or one that is no run of this hetsim.
+
+    Many runs are read from the index of the folder, which is brought up to date.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder: give the folder of a sweep, its hydra.sweep.dir")
+    begun = datetime.now(UTC)
+    there, num_failed = search(folder)
+    if not there:
+        raise ValueError(f"{folder} holds no finished run: give the folder of a sweep, its hydra.sweep.dir")
+    reader = _Reader(folder)
+    with no_garbage():
+        known = read_index(folder, there, reader.of_index) if len(there) >= LEAST else {}
+        found = [known.get(place.name) or reader.of_files(place.name) for place in there]
+    if sum(place.name not in known and is_settled(place, begun=begun) for place in there) >= LEAST:
+        write_index(folder, ((place, _row(run)) for place, run in zip(there, found, strict=True)), begun=begun)
+    return FinishedRuns(found, num_failed)
+
+
+def finished_run(folder: Path) -> FinishedRun:
+    """The finished run of a folder; ValueError with one sentence if it holds none."""
+    return _Reader(folder.parent).of_files(folder.name)
+
+
+def keep_index(folder: Path, *, num_runs: int) -> None:
+    """Bring the index of a sweep's folder up to date, if so many runs are worth one."""
+    if num_runs >= LEAST:
+        with contextlib.suppress(ValueError, OSError):  # whoever reads the runs is told
+            finished_runs(folder)
+
+
+@contextlib.contextmanager
+def no_garbage() -> Iterator[None]:
+    """While this lasts, Python does not look for garbage: there is none among what is read, and the more there is the longer it looks."""
+    looks = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looks:
+            gc.enable()
+
+
+def _of_a_row(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without the keys in which the runs of a row may differ."""
+    return {key: value for key, value in config.items() if key not in VARY_IN_A_ROW}
+
+
+class _Reader:
+    """The runs of a folder, of which those of one config share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._configs: dict[str, Mapping[str, Any]] = {}
+        self._checked: dict[int, Mapping[str, Any]] = {}
+
+    def of_files(self, name: str) -> FinishedRun:
+        """The run in this folder."""
+        folder = self.folder / name
+        summary = read_summary(folder)
+        check_has(folder, summary, *KEYS)
+        config = _of_a_row(read_config(folder))
+        config |= environment_hashes(folder, without=VARY_IN_A_ROW)
+        shared = self._shared(config or {"method": summary["method"]})
+        return FinishedRun(self.folder, name, for_tables(summary), shared, typed_overrides(folder))
+
+    def of_index(self, name: str, row: Row) -> FinishedRun:
+        """The run of this folder as the index has it; ValueError if its config is none."""
+        if id(row.config) not in self._checked:
+            check_leaves(self.folder / NAME, row.config)
+            self._checked[id(row.config)] = self._shared(_of_a_row(with_added(dict(row.config))))
+        stored = row.curve if isinstance(row.curve, StoredCurve) else None
+        return FinishedRun(self.folder, name, row.summary, self._checked[id(row.config)], row.typed, stored)
+
+    def _shared(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._configs.setdefault(repr(config), config)
+
+
+def _row(run: FinishedRun) -> Row | None:
+    """What the index keeps of a run; None if its curve cannot be read, which is said to whoever asks for it."""
+    try:
+        return Row(run.summary, run.config, run.typed, run.stored or run.points)
+    except ValueError:
+        return None

@@ -1,0 +1,101 @@
+"""The identity of a run: a hash of its resolved config, which names its folder and says whether the folder holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetsim.results.reading.finished import read_summary
+from hetsim.results.reading.keys import CHANGE_NO_FILE, without_added
+from hetsim.results.reading.run_files import REMEDY, from_json, is_text, read_text, shown
+from hetsim.trust.registry import first_name
+
+IDENTITY, TYPED, ENVIRONMENT = "# identity: ", "# typed: ", "# environment: "
+"""How the first lines of a run's config.yaml begin; the third is there if the config refers to environment variables."""
+
+MAX_NESTED = 8
+"""The depth from which a mapping counts by its hash: what is quoted again at each level doubles its length."""
+
+
+def identity_of(entries: Mapping[str, Any]) -> str:
+    """Twelve hexadecimal digits: equal for equal resolved configs, different if any value differs that may change a file.
+
+    Runs of earlier versions of hetsim are known again: a class that has moved counts by its first name, and a key that was added
+    later does not count at the value that leaves the run as it was.
+    """
+    counted = {key: value for key, value in without_added(entries).items() if key not in CHANGE_NO_FILE}
+    return hashlib.sha256(repr(_ordered(counted)).encode()).hexdigest()[:12]
+
+
+def _ordered(entry: Any, depth: int = 0) -> Any:
+    if isinstance(entry, Mapping):
+        named = ((key, first_name(value) if key == "_target_" else value) for key, value in entry.items())
+        ordered = tuple(sorted((repr(key), repr(_ordered(value, depth + 1))) for key, value in named))
+        return ordered if depth < MAX_NESTED else hashlib.sha256(repr(ordered).encode()).hexdigest()
+    return [_ordered(part, depth + 1) for part in entry] if isinstance(entry, list | tuple) else entry
+
+
+def folder_name(entries: Mapping[str, Any], identity: str) -> str:
+    """The name of a run's folder: method, cluster, seed and identity, as a legal file name of at most 120 letters."""
+    cluster = entries.get("cluster")
+    place = cluster.get("name") if isinstance(cluster, Mapping) else cluster
+    return f"{legal(entries.get('method'))}-{legal(place)}-s{legal(entries.get('seed'), max_letters=20)}-{identity}"
+
+
+def legal(part: Any, *, max_letters: int = 40) -> str:
+    """A value as a part of a file name, which has no separator of folders."""
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "_", str(part))[:max_letters].strip("-._") or "x"
+
+
+def config_header(identity: str, typed: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """The comment lines at the top of a run's config.yaml: identity, typed overrides, hashes of the values from the environment by key."""
+    hashes = f"{ENVIRONMENT}{json.dumps(dict(environment))}\n" if environment else ""
+    return f"{IDENTITY}{identity}\n{TYPED}{json.dumps(list(typed))}\n{hashes}"
+
+
+def typed_overrides(run: Path) -> dict[str, str]:
+    """The overrides that were typed for a finished run, value by key; empty if its config.yaml has no such line."""
+    for line in _head(run):
+        if line.startswith(TYPED):
+            what = f"the line {TYPED.strip()!r} of {run / 'config.yaml'}"
+            typed = from_json(what, line.removeprefix(TYPED))
+            if not isinstance(typed, list) or not all(map(is_text, typed)):
+                raise ValueError(f"{what} must hold a list of texts, not {shown(typed)}: {REMEDY}")
+            return {key.lstrip("+~"): value for key, _, value in (override.partition("=") for override in typed)}
+    return {}
+
+
+def environment_hashes(run: Path, *, without: Collection[str]) -> dict[str, Any]:
+    """The hashes of what a finished run took from the environment, by key, without these keys; an empty mapping if it took nothing."""
+    for line in _head(run):
+        if line.startswith(ENVIRONMENT):
+            what = f"the line {ENVIRONMENT.strip()!r} of {run / 'config.yaml'}"
+            hashes = from_json(what, line.removeprefix(ENVIRONMENT))
+            if not isinstance(hashes, dict) or not all(map(is_text, hashes.values())):
+                raise ValueError(f"{what} must map keys to hashes, not {shown(hashes)}: {REMEDY}")
+            counted = {key: value for key, value in hashes.items() if key.split(".")[0] not in without}
+            return {"environment": counted} if counted else {}
+    return {}
+
+
+def _head(run: Path) -> list[str]:
+    path = run / "config.yaml"
+    return read_text(path).split("\n", 3)[:3] if path.exists() else []
+
+
+def finished_summary(run: Path, identity: str) -> dict[str, Any] | None:
+    """The summary of the run of this identity; None if the folder does not hold it. summary.json is the last file that a run writes."""
+    with contextlib.suppress(ValueError):
+        return read_summary(run) if _head(run)[:1] == [IDENTITY + identity] else None
+    return None
+
+
+def identity_in(config: str) -> str | None:
+    """The identity in the first line of a run's config, if it has one."""
+    first = config.partition("\n")[0]
+    return first.removeprefix(IDENTITY) if first.startswith(IDENTITY) else None

@@ -1,0 +1,67 @@
+"""The keys of a config that change no number of a run, and those that configs of earlier versions lack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hetsim.trust.registry import current_name
+
+CHANGE_NO_FILE = ("objective", "download")
+"""Keys that change no file of a run. They are not part of its identity: a run with another value of them is the same run."""
+
+CHANGE_NO_NUMBER = (*CHANGE_NO_FILE, "trace", "pictures", "data_root", "trust", "checkpoint", "resume", "save_weights")
+"""Keys that change no number of a run. Some change which files it leaves, or where its data and its code are found."""
+
+VARY_IN_A_ROW = (*CHANGE_NO_NUMBER, "seed")
+"""Keys in which the runs of one row of `hetsim-table` may differ: a row is a mean over seeds."""
+
+VARY_IN_A_COMPARISON = (*CHANGE_NO_NUMBER, "backend", "device", "evaluate_every_epochs", "evaluate_every_seconds")
+"""Keys whose differences `hetsim-compare` does not report. It compares backends, and of the evaluations only the last."""
+
+TOP = ""
+ADDED: dict[str, dict[str, Any]] = {
+    TOP: {
+        "evaluate_every_seconds": None,
+        "stop_when_diverged": False,
+        "device": "cpu",
+        "autocast": None,
+        "data": "shared",
+        "epochs": "independent",
+        "regional_optimizer": {},
+        "checkpoint": {"every_seconds": None, "every_updates": None, "keep": 2},
+        "resume": None,
+        "nonfinite": "skip",
+        "save_weights": None,
+    },
+    "hetsim.distributed.Processes": {"reduction": "ordered", "micro_batch": None, "heartbeat_seconds": 0.5, "lost_after_seconds": 10.0},
+    "hetsim.policies.allocation.GradualShift": {"repetitions": 0},
+    "hetsim.policies.allocation.OptPerf": {"repetitions": 0, "recheck_steps": 100, "dead_band": 0.05},
+    "hetsim.policies.allocation.ProportionalController": {"repetitions": 0},
+    "hetsim.policies.allocation.SpeedProportional": {"repetitions": 0},
+    "hetsim.workloads.own.Own": {"loader_workers": 0},
+}
+"""Keys that configs of hetsim 0.1 lack, each with the value that does what it did: those of the config, and those of a class by its name.
+
+A run with such a value is the run that it was: the key is not part of its identity, and is added to a config that is read back. Those of
+OptPerf are its present defaults: as after any fault that is mended, a run of over a hundred updates is no longer quite what it was.
+"""
+
+
+def without_added(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config as hetsim 0.1 would have had it: without the added keys that have their value."""
+    return _changed(config, lambda part, added: {key: value for key, value in part.items() if key not in added or value != added[key]})
+
+
+def with_added(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with all added keys: those that it lacks have their value."""
+    return _changed(config, lambda part, added: {**added, **part})
+
+
+def _changed(config: Mapping[str, Any], change: Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    def of_class(part: Any) -> Any:
+        target = part.get("_target_") if isinstance(part, Mapping) else None
+        added = ADDED.get(current_name(target)) if isinstance(target, str) and target else None
+        return part if added is None else change(part, added)
+
+    return {key: of_class(part) for key, part in change(config, ADDED[TOP]).items()}

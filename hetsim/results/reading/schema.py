@@ -1,0 +1,143 @@
+"""What the entries of summary.json must be: every reader of a finished run relies on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hetsim import checks
+from hetsim.results.reading.run_files import MAX_NUMBER, REMEDY, is_number, is_text, shown
+
+
+class Kind(NamedTuple):
+    """What an entry must be, in words and as a check."""
+
+    phrase: str
+    holds: Callable[[Any], bool]
+
+
+def _each(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+MAX_LETTERS = 1000
+"""The length of a name, which pictures show."""
+TEXT = Kind(
+    f"a text of at most {MAX_LETTERS} printable letters", lambda value: is_text(value) and value.isprintable() and len(value) <= MAX_LETTERS
+)
+TEXTS = Kind("a list of texts", _each(is_text))
+DEVICES = Kind("a list of names of devices", _each(lambda value: is_text(value) and checks.DEVICE.fullmatch(value) is not None))
+WHOLE = Kind("a whole number", _is_whole)
+COUNT = Kind("a whole number above 0", lambda value: _is_whole(value) and value > 0)
+NUMBER = Kind(f"a number of at most {MAX_NUMBER:g}", is_number)
+NUMBER_OR_NULL = Kind(f"a number of at most {MAX_NUMBER:g}, or null", lambda value: value is None or is_number(value))
+NUMBERS = Kind("a list of numbers", _each(is_number))
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+MAPPING = Kind("a mapping", _is_mapping)
+MAPPING_OR_NULL = Kind("a mapping, or null", lambda value: value is None or _is_mapping(value))
+MAPPINGS = Kind("a list of mappings", _each(_is_mapping))
+
+NUMBERS_OR_NULL = Kind(
+    "a list of numbers and nulls, or null", lambda value: value is None or _each(lambda part: part is None or is_number(part))(value)
+)
+MAPPINGS_OR_NULL = Kind("a list of mappings, or null", lambda value: value is None or MAPPINGS.holds(value))
+
+NAMES = ("method", "backend", "cluster", "workload")
+IN_TABLES = (
+    *("seconds", "samples_per_second", "updates_per_second", "staleness_mean", "staleness_p50", "staleness_p95", "staleness_max"),
+    *("idle_share", "num_samples"),
+)
+"""The texts and the numbers of which tables are made, besides the seed, the final metrics and whether training diverged."""
+
+SUMMARY = {
+    **dict.fromkeys(NAMES, TEXT),
+    "seed": WHOLE,
+    "num_workers": COUNT,
+    "num_nonfinite_gradients": NUMBER,
+    **dict.fromkeys(("num_updates", "num_samples", "num_samples_discarded", "num_samples_in_flight"), NUMBER),
+    **dict.fromkeys(("seconds", "profile_seconds", "wall_seconds", "staleness_max"), NUMBER_OR_NULL),
+    **dict.fromkeys(("staleness_mean", "staleness_p50", "staleness_p95"), NUMBER_OR_NULL),
+    **dict.fromkeys(("updates_per_second", "samples_per_second", "idle_share"), NUMBER_OR_NULL),
+    "batch_sizes": NUMBERS,
+    "final": MAPPING,
+    **dict.fromkeys(("final.train_loss", "final.test_accuracy"), NUMBER_OR_NULL),
+    "class_accuracy": NUMBERS_OR_NULL,
+    "diverged": FLAG,
+    "per_worker": MAPPINGS,
+    "weight_shares": NUMBERS_OR_NULL,
+    "pools": MAPPINGS_OR_NULL,
+    "devices": DEVICES,
+    "emulation": MAPPING_OR_NULL,
+    "calibrated": MAPPING,
+    "calibrated.date": TEXT,
+    "calibrated.composed": TEXTS,
+    "calibrated.error": NUMBER,
+    "warnings": TEXTS,
+}
+"""By dotted key, outer keys before inner ones. A run of an earlier version may lack some of them, and others are nobody's concern."""
+
+FINAL = ("train_loss", "test_accuracy")
+"""What `final` has of every run, perhaps null. What else it has are a workload's own metrics."""
+
+MISSING = object()
+_PATHS = [(key, key.split("."), kind.holds) for key, kind in SUMMARY.items()]
+
+
+def entry(summary: Any, key: str) -> Any:
+    """What stands at this dotted key; MISSING if nothing does."""
+    found = summary
+    for name in key.split("."):
+        found = found.get(name, MISSING) if isinstance(found, Mapping) else MISSING
+    return found
+
+
+def check_kinds(path: Path, summary: Any) -> None:
+    """ValueError with one sentence if the summary is no mapping, or an entry that is there is not of its kind."""
+    if not _is_mapping(summary):
+        raise ValueError(f"{path} must hold a mapping, not {shown(summary)}: {REMEDY}")
+    for key, names, holds in _PATHS:
+        found = summary.get(key, MISSING) if len(names) == 1 else entry(summary, key)
+        if found is not MISSING and not holds(found):
+            raise ValueError(f"{path}: {key} must be {SUMMARY[key].phrase}, not {shown(found)}: {REMEDY}")
+    for name, value in summary.get("final", {}).items():
+        if not is_metric(name):
+            raise ValueError(f"{path}: final has the metric {shown(name)}, and must have names of letters, digits and _: {REMEDY}")
+        if not NUMBER_OR_NULL.holds(value):
+            raise ValueError(f"{path}: final.{name} must be {NUMBER_OR_NULL.phrase}, not {shown(value)}: {REMEDY}")
+
+
+def is_metric(name: str) -> bool:
+    """Whether a metric may be called so."""
+    return name.isidentifier() and len(name) <= MAX_LETTERS
+
+
+def for_tables(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What tables need of a summary that was checked; None for what an earlier version of hetsim did not say."""
+    return {
+        **{name: summary.get(name) for name in (*NAMES, "seed", "diverged")},
+        **{name: _as_float(summary.get(name)) for name in IN_TABLES},
+        "final": {name: _as_float(value) for name, value in summary["final"].items()},
+    }
+
+
+def _as_float(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def own_metrics(final: Mapping[str, Any]) -> list[str]:
+    """The names of a workload's own metrics in this part of a summary."""
+    return [name for name in final if name not in FINAL]
+
+
+def lacking(summary: Mapping[str, Any], keys: Collection[str]) -> list[str]:
+    """Those of these dotted keys at which nothing stands."""
+    return [key for key in keys if entry(summary, key) is MISSING]

@@ -1,0 +1,120 @@
+"""A run in words, for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hetsim.results.reading.schema import own_metrics
+
+DESCRIBED = (
+    *("method", "cluster", "num_workers", "workload", "seed", "backend", "emulation", "num_updates", "num_samples", "seconds"),
+    *("num_samples_discarded", "staleness_max", "batch_sizes"),
+)
+"""The entries of summary.json that are put in words, besides those that every reader of a run needs."""
+
+
+def describe(summary: Mapping[str, Any]) -> str:
+    """A run in five lines."""
+    emulate = (summary["emulation"] or {}).get("emulate")
+    quotas = f" with the cpu quotas of {summary['cluster']}" if emulate == "quota" else ""
+    place = f"this hardware{quotas}" if emulate in ("none", "quota") else summary["cluster"]
+    final = summary["final"]
+    lines = [
+        f"{summary['method']} on {place} ({summary['num_workers']} workers), {summary['workload']}, "
+        f"seed {summary['seed']}, backend {summary['backend']}{_devices(summary)}",
+        f"  {summary['num_updates']} updates, {summary['num_samples']} samples in {formatted(summary['seconds'])} s{_dropped(summary)}: "
+        f"{formatted(summary['updates_per_second'])} updates/s, {formatted(summary['samples_per_second'])} samples/s",
+        f"  staleness {formatted(summary['staleness_mean'])} on average, {summary['staleness_max']} at most; "
+        f"workers idle {formatted(_percent(summary['idle_share']))} % of the time; batch sizes {_list(summary['batch_sizes'])}",
+    ]
+    if any(value is not None for value in final.values()):
+        loss = "not finite" if final["train_loss"] is None else formatted(final["train_loss"])
+        lines.append(f"  train loss {loss}{_judged(final)}{_diverged(summary)}")
+    elif summary.get("diverged"):
+        lines.append("  diverged")
+    if losses := _losses((summary["emulation"] or {}).get("losses")):
+        lines.append(f"  {losses}")
+    if summary["backend"] == "sim" and summary.get("calibrated"):
+        lines.append(f"  {_calibrated(summary['calibrated'])}")
+    return "\n".join(lines)
+
+
+def _losses(losses: Any) -> str:
+    """How many processes were lost and came, and what was measured of it; nothing if none were, or if it cannot be read."""
+    if not isinstance(losses, Mapping):
+        return ""
+    said = []
+    for name, each, took in (
+        ("lost", "lost", "detection_seconds"),
+        ("joined", "joined", None),
+        ("regroups", "regroups", "regroup_seconds"),
+    ):
+        seconds = losses.get(took) if took else None
+        if isinstance(found := losses.get(each), list) and found:
+            after = "" if took is None or not isinstance(seconds, float) else f" ({took.replace('_seconds', '')} {formatted(seconds)} s)"
+            said.append(f"{len(found)} {name}{after}")
+    return f"processes: {', '.join(said)}" if said else ""
+
+
+def _calibrated(calibration: Mapping[str, Any]) -> str:
+    """How far what the prediction was made of is known to be off."""
+    error = f"{100 * calibration.get('error', math.nan):.1f} %"
+    if composed := calibration.get("composed"):
+        names = ", ".join(composed)
+        return f"the cluster is composed of {names} and was never measured as a whole; hold-out error of their gradients: {error}"
+    return f"calibrated on {calibration.get('date', 'an unknown day')}; the calibration's own hold-out error: gradients {error}"
+
+
+def one_line(summary: Mapping[str, Any]) -> str:
+    """A run in half a line, for the runs of a sweep."""
+    rate = formatted(summary["updates_per_second"])
+    said = f"{_judged(summary['final'])}{_diverged(summary)}"
+    return f"{summary['num_updates']} updates in {formatted(summary['seconds'])} s, {rate} updates/s{said}"
+
+
+def _judged(final: Mapping[str, float | None]) -> str:
+    """What the last weights do on the test set: the accuracy, where there is one, and a workload's own metrics."""
+    accuracy = final["test_accuracy"]
+    parts = [] if accuracy is None else [f"test accuracy {accuracy:.4f}"]
+    parts += [f"{in_words(name)} {'not finite' if final[name] is None else formatted(final[name])}" for name in own_metrics(final)]
+    return "".join(f", {part}" for part in parts)
+
+
+def in_words(metric: str) -> str:
+    """What a metric is called where people read it."""
+    return metric.replace("_", " ")
+
+
+def _devices(summary: Mapping[str, Any]) -> str:
+    """Where the ranks computed, if not all of them did on the CPU."""
+    devices = Counter(summary.get("devices") or ["cpu"])
+    if [*devices] == ["cpu"]:
+        return ""
+    return " on " + ", ".join(name if count == 1 else f"{name} ({count} ranks)" for name, count in devices.items())
+
+
+def _diverged(summary: Mapping[str, Any]) -> str:
+    return ", diverged" if summary.get("diverged") else ""
+
+
+def _dropped(summary: Mapping[str, Any]) -> str:
+    dropped = summary["num_samples_discarded"]
+    return f" ({dropped} more dropped)" if dropped else ""
+
+
+def formatted(value: float | None) -> str:
+    """Four significant digits; a dash where there is no number."""
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def _list(sizes: Sequence[int]) -> str:
+    return " ".join(map(str, sizes)) if len(sizes) <= 16 else f"{min(sizes)} to {max(sizes)}"
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share

@@ -1,0 +1,200 @@
+"""Figures of runs: a timeline of who computes, updates, communicates and waits, and learning curves."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hetsim.results.reading.finished import Curve
+from hetsim.results.reading.intervals import COLUMNS, MAX_RANKS, WORK, Interval, Span, after_last_entry, first_intervals
+from hetsim.results.writing.describe import in_words
+from hetsim.runtime.curve import Point
+from hetsim.runtime.files import begun
+
+MAX_PANELS = 12
+"""Numbers that a figure of curves shows."""
+COMPUTE, STEP, WAIT, INK = "#4878a8", "#e49444", "#e9ecef", "#333333"
+MESSAGE, REDUCE = "#6a9f58", "#967bb6"
+ABOVE, BELOW = (-0.38, 0.54), (0.18, 0.2)
+"""Where the two parts of a lane begin and how high they are, in lanes."""
+DRAWN = {
+    "gradient": ("gradient", COMPUTE, ABOVE, 0.6),
+    "update": ("update", STEP, ABOVE, 0.0),
+    "message": ("message", MESSAGE, BELOW, 0.0),
+    "all_reduce": ("all-reduce", REDUCE, BELOW, 0.0),
+    "gather": ("all-reduce", REDUCE, BELOW, 0.0),
+}
+"""By kind: what the legend calls it, its colour, its part of the lane, and the width of its edge."""
+
+
+def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary: Mapping[str, Any]) -> list[str]:
+    """Draw the timeline of a run that has a trace, and the curve of a run that has one, in its folder. Returns the files' names."""
+    title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
+    figures: dict[str, Any] = {}
+    with own_style():
+        if trace is not None:
+            from pyarrow import parquet
+
+            steps = first_intervals(parquet.read_table(trace, columns=COLUMNS))
+            figures["timeline.png"] = timeline([(title, steps)], num_workers=summary["num_workers"])
+        rows = [(point.seconds, point.evaluation.named()) for point in points]
+        figures["curve.png"] = curves([(summary["backend"], [rows])], title=title)
+        drawn = {name: figure for name, figure in figures.items() if figure is not None}
+        for name, figure in drawn.items():
+            with begun(folder / name) as file:
+                save(figure, file)
+    return list(drawn)
+
+
+@contextlib.contextmanager
+def own_style() -> Iterator[None]:
+    """While this lasts, figures have Matplotlib's own style: a matplotlibrc in the current folder may be somebody else's, and call TeX.
+
+    Up to version 3.10, Matplotlib evaluates Python in it when it is imported.
+    """
+    with contextlib.chdir(Path(__file__).parent):
+        import matplotlib
+
+    with matplotlib.rc_context(matplotlib.rcParamsDefault), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # letters that no font has, numbers that no axis shows
+        yield
+
+
+def save(figure: Any, file: BinaryIO) -> None:
+    """Write a figure as PNG."""
+    figure.savefig(file, format="png", dpi=130)
+
+
+def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int) -> Any:
+    """Who computes, updates, communicates and waits in the first steps of one or more runs, one below the other on one time axis.
+
+    A rank's lane has what it computes above; below, in a thin bar, the messages that it has sent, until their delivery, and
+    collectives from the last rank's entry on: both may overlap with computing. A figure; None if a run has no step.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    lanes = [_by_lane(rows) for _, rows in runs]
+    if not all(any(kind in WORK for _, kind in bars) for bars in lanes):
+        return None
+    end = max(_first_steps(bars) for bars in lanes)
+    lanes = [_with_transfers(bars, end) for bars in lanes]
+    ranks = sorted({rank for bars in lanes for rank, _ in bars}) if num_workers <= MAX_RANKS else list(range(MAX_RANKS))
+    figure = Figure(figsize=(9, 0.9 + len(runs) * (0.55 + 0.26 * len(ranks))), layout="constrained")
+    for axes, bars, (title, _) in zip(figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0], lanes, runs, strict=True):
+        for place, rank in enumerate(ranks):
+            axes.broken_barh([(0, end)], (place - 0.38, 0.76), color=WAIT)
+            for kind, (_, colour, (above, height), edge) in DRAWN.items():
+                spans = [(start, min(until, end) - start) for start, until in bars.get((rank, kind), ()) if start < end]
+                axes.broken_barh(spans, (place + above, height), facecolor=colour, edgecolor="white", linewidth=edge)
+        axes.set_yticks(range(len(ranks)), [_whose(rank, num_workers) for rank in ranks])
+        axes.set(xlim=(0, end), ylim=(len(ranks) - 0.5, -0.5))
+        axes.set_title(title, fontsize=10, color=INK, loc="left", parse_math=False)
+        axes.tick_params(length=0, labelsize=9, labelcolor=INK)
+        axes.spines[:].set_visible(False)
+    axes.set_xlabel("the first steps, in seconds of the run's own clock", fontsize=9, color=INK)
+    shown = {kind for bars in lanes for _, kind in bars}
+    key = {label: Patch(color=colour, label=label) for kind, (label, colour, _, _) in DRAWN.items() if kind in shown}
+    waiting = Patch(color=WAIT, label="waiting")
+    figure.legend(handles=[*key.values(), waiting], loc="outside upper right", ncols=len(key) + 1, frameon=False, fontsize=9)
+    return figure
+
+
+def curves(sides: Sequence[tuple[str, Sequence[Curve]]], *, title: str) -> Any:
+    """A figure of the training loss and of each number of the test set over the run's own clock, a line for the run of each side.
+
+    Of repeats there is a thin line for each and a thick one for their mean. It has no panel for what no run has, and is None if that is
+    all, as of runs that only count time.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    judged = [evaluation for _, runs in sides for rows in runs for _, evaluation in rows]
+    known = [
+        name for name in dict.fromkeys(("train_loss", *itertools.chain(*judged))) if any(each.get(name) is not None for each in judged)
+    ]
+    if not known:
+        return None
+    shown = known[:MAX_PANELS]
+    height = -(-len(shown) // 2)
+    figure = Figure(figsize=(9, 3.4 * height), layout="constrained")
+    figure.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left", parse_math=False)
+    panels = figure.subplots(height, min(2, len(shown)), squeeze=False).ravel()
+    for axes in panels[len(shown) :]:
+        axes.remove()
+    for (label, runs), colour, line in zip(sides, (COMPUTE, STEP), ("-", "--"), strict=False):
+        for axes, name in zip(panels, shown, strict=False):
+            lines = [points for rows in runs if (points := [(at, value) for at, each in rows if (value := each.get(name)) is not None])]
+            if len(lines) > 1:
+                for points in lines:
+                    axes.plot(*zip(*points, strict=True), line, color=colour, linewidth=0.6, alpha=0.5)
+                axes.plot(*mean_line(lines), line, color=colour, label=label, linewidth=2.4)
+            elif lines:
+                axes.plot(*zip(*lines[0], strict=True), line, color=colour, label=label, linewidth=1.8, marker="o", markersize=3)
+    for axes, name in zip(panels, shown, strict=False):
+        axes.set_xlabel("seconds of the run's own clock", fontsize=9, color=INK)
+        axes.set_ylabel("training loss" if name == "train_loss" else in_words(name), fontsize=9, color=INK, parse_math=False)
+        axes.grid(color=WAIT)
+        axes.tick_params(labelsize=9, labelcolor=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+    if shown[0] == "train_loss" and all((loss := each.get("train_loss")) is not None and loss > 0 for each in judged):
+        panels[0].set_yscale("log")
+        panels[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0)))
+        panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panels[0].yaxis.set_minor_formatter(NullFormatter())
+    if len(sides) > 1:
+        panels[len(shown) - 1].legend(frameon=False, fontsize=9)
+    return figure
+
+
+def mean_line(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[list[float], list[float]]:
+    """The moments at which some of these lines has a point and all have begun and none has ended, and the mean of all lines there."""
+    import numpy as np
+
+    columns = [np.array(sorted(points)).T for points in lines]
+    begin, end = max(moments[0] for moments, _ in columns), min(moments[-1] for moments, _ in columns)
+    moments = np.unique(np.concatenate([moments for moments, _ in columns]))
+    moments = moments[(begin <= moments) & (moments <= end)]
+    with np.errstate(invalid="ignore"):  # a loss may be infinite
+        return moments.tolist(), np.mean([np.interp(moments, *points) for points in columns], axis=0).tolist()
+
+
+Lanes = Mapping[tuple[int, str], Sequence[Span]]
+"""By rank and kind, the intervals."""
+
+
+def _by_lane(rows: Sequence[Interval]) -> Lanes:
+    lanes: dict[tuple[int, str], list[Span]] = {}
+    for start, end, rank, kind in rows:
+        if kind in DRAWN and end > start:
+            lanes.setdefault((rank, kind), []).append((start, end))
+    return lanes
+
+
+def _with_transfers(lanes: Lanes, until: float) -> Lanes:
+    """With collectives that begin when their last rank has entered: before that, a rank waits in them."""
+    changed = dict(lanes)
+    for kind in ("all_reduce", "gather"):
+        entered = {rank: spans for (rank, other), spans in lanes.items() if other == kind}
+        changed.update({(rank, kind): spans for rank, spans in after_last_entry(entered, until).items()})
+    return changed
+
+
+def _first_steps(lanes: Lanes, steps: int = 6) -> float:
+    """When the slowest worker has computed its first few gradients; a little after the first communication, if that is not much later."""
+    computed = [sorted(end for _, end in spans) for (_, kind), spans in lanes.items() if kind == "gradient"]
+    work = [end for (_, kind), spans in lanes.items() if kind in WORK for _, end in spans]
+    end = max(ends[:steps][-1] for ends in computed) if computed else max(work)
+    communicated = min((until for (_, kind), spans in lanes.items() if kind not in WORK for _, until in spans), default=0.0)
+    return 1.1 * communicated if end < communicated < 4 * end else end
+
+
+def _whose(rank: int, num_workers: int) -> str:
+    """Who is on a lane."""
+    if rank < num_workers:
+        return f"worker {rank}"
+    return "server" if rank == num_workers else f"local server {rank - num_workers - 1}"

@@ -1,0 +1,134 @@
+"""Writing what a finished run leaves: summary.json, curve.csv and the pictures."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetsim.results.writing.figures import draw_run
+from hetsim.results.writing.folder import finish_run
+from hetsim.results.writing.remarks import diverged, remarks
+from hetsim.runtime import metrics
+from hetsim.runtime.curve import Point
+from hetsim.runtime.files import begun, unfinished
+from hetsim.runtime.outcome import Outcome, Pool
+
+
+def write_summary(
+    folder: Path,
+    outcome: Outcome,
+    *,
+    backend: str,
+    wall_seconds: float,
+    devices: Sequence[str],
+    emulation: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Write summary.json, curve.csv and, if asked for, the pictures; then all files of the run get their names. Returns the summary."""
+    summary = summary_of(outcome, backend=backend, wall_seconds=wall_seconds, devices=devices, emulation=emulation, warnings=warnings)
+    written = ["config.yaml", "curve.csv", "summary.json"]
+    trace = unfinished(folder / "trace.parquet") if outcome.experiment.trace != "none" else None
+    if trace is not None:
+        written.append("trace.parquet")
+    if outcome.experiment.pictures:
+        written += draw_run(folder, trace, outcome.points, summary)
+    if outcome.experiment.save_weights is not None:
+        written.append("weights.safetensors")
+        write_weights(folder / "weights.safetensors", outcome)
+    with begun(folder / "curve.csv") as file:
+        file.write(curve_csv(outcome.points).encode())
+    with begun(folder / "summary.json") as file:
+        file.write(json.dumps(summary, indent=2, allow_nan=False).encode() + b"\n")
+    finish_run(folder, written)
+    return summary
+
+
+def write_weights(path: Path, outcome: Outcome) -> None:
+    """Write the weights as tensors by name, which a model loads by `load_state_dict`."""
+    from safetensors.torch import save
+
+    named = {name: tensor.contiguous() for name, tensor in outcome.curve.task.named(outcome.weights).items()}
+    about = {"format": "pt", "which": str(outcome.experiment.save_weights), "workload": outcome.experiment.workload.name}
+    with begun(path) as file:
+        file.write(save(named, metadata=about))
+
+
+def summary_of(
+    outcome: Outcome,
+    *,
+    backend: str,
+    wall_seconds: float,
+    devices: Sequence[str],
+    emulation: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The numbers of a run, as summary.json has them; `devices` are those of the processes, in rank order."""
+    experiment, last, applied = outcome.experiment, outcome.last, outcome.applied
+    final = outcome.points[-1].evaluation
+    numbers = metrics.summary(applied, outcome.activity)
+    return {
+        "method": experiment.method,
+        "backend": backend,
+        "cluster": experiment.cluster.name,
+        "workload": experiment.workload.name,
+        "seed": experiment.seed,
+        "num_workers": experiment.num_workers,
+        "num_updates": applied.num_updates,
+        "num_samples": last.num_samples,
+        "num_samples_discarded": last.num_samples_discarded,
+        "num_samples_in_flight": last.num_samples_in_flight,
+        "seconds": numbers["seconds"],
+        "profile_seconds": outcome.profile_seconds,
+        "updates_per_second": numbers["updates_per_second"],
+        "samples_per_second": metrics.ratio(last.num_samples - outcome.start.num_samples, numbers["seconds"]),
+        "staleness_mean": numbers["staleness_mean"],
+        **{key: numbers[key] for key in ("staleness_max", "staleness_p50", "staleness_p95")},
+        "num_nonfinite_gradients": numbers["num_nonfinite_gradients"],
+        "idle_share": numbers["idle_share"],
+        "batch_sizes": list(experiment.coordination.allocation.shares(last.allocation)),
+        "final": {name: _finite(value) for name, value in final.named().items()},
+        "class_accuracy": None if final.class_accuracy is None else list(final.class_accuracy),
+        "diverged": diverged(outcome),
+        "per_worker": numbers["per_worker"],
+        "weight_shares": applied.weight_shares,
+        "pools": pools(outcome.pools),
+        "wall_seconds": wall_seconds,
+        "devices": list(devices),
+        "emulation": None if emulation is None else dict(emulation),
+        **_calibrated(outcome),
+        "warnings": [*warnings, *remarks(outcome)],
+    }
+
+
+def _calibrated(outcome: Outcome) -> dict[str, Any]:
+    """Of a calibrated cluster: when it was measured, of which others it is composed, and the error of its gradients' times."""
+    calibration = outcome.experiment.cluster.calibrated
+    if calibration is None:
+        return {}
+    return {"calibrated": {"date": calibration.date, "composed": list(calibration.composed), "error": calibration.error}}
+
+
+def pools(each: Sequence[Pool] | None) -> list[dict[str, Any]] | None:
+    """What became of each worker's samples, in rank order; None where all workers share them."""
+    if each is None:
+        return None
+    return [
+        {"rank": rank, "samples": pool.samples, "epochs": pool.epochs, "closed": pool.closed, "remainder": pool.remainder}
+        for rank, pool in enumerate(each)
+    ]
+
+
+def curve_csv(points: Sequence[Point]) -> str:
+    """The learning curve as CSV, the workload's own metrics last; an empty field where the workload has no such number."""
+    lines = [",".join(("seconds", "version", "samples", *points[0].evaluation.named()))]
+    for point in points:
+        values = point.evaluation.named().values()
+        lines.append(f"{point.seconds!r},{point.version},{point.samples}," + ",".join("" if v is None else repr(v) for v in values))
+    return "\n".join(lines) + "\n"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

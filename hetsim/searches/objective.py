@@ -1,0 +1,56 @@
+"""What a search optimises: a number of summary.json, or the time to a test accuracy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hetsim import checks
+from hetsim.results.reading.finished import read_curve, time_to
+
+OBJECTIVES = {
+    **dict.fromkeys(("seconds", "staleness_mean", "staleness_max", "idle_share", "wall_seconds", "final.train_loss"), "minimize"),
+    **dict.fromkeys(("updates_per_second", "samples_per_second", "num_updates", "num_samples", "final.test_accuracy"), "maximize"),
+}
+"""The numbers of a run, and the direction in which each is better."""
+SECONDS_TO = re.compile(r"seconds_to_(0?\.\d+|1(?:\.0*)?)")
+OWN = re.compile(r"final\.\w+")
+DIRECTIONS = ("minimize", "maximize")
+
+
+def direction_of(objective: str, asked: str | None) -> str:
+    """The direction of a search: the one that is asked for, or the one in which the number is better.
+
+    ValueError with one sentence if no run has a number of this name, or it is one of the user's own and the direction is missing.
+    """
+    known = "minimize" if SECONDS_TO.fullmatch(objective) else OBJECTIVES.get(objective)
+    if known is None and not OWN.fullmatch(objective):
+        names = ", ".join((*OBJECTIVES, "seconds_to_0.9 (to that test accuracy)", "final.NAME of your own workload"))
+        raise ValueError(f"--objective {objective} is no number of a run: take one of {names}{checks.suggestion(objective, OBJECTIVES)}")
+    if asked is not None and asked not in DIRECTIONS:
+        raise ValueError(f"--direction must be minimize or maximize, not {asked}")
+    if known is None and asked is None:
+        raise ValueError(f"--objective {objective} is a number of your own: add --direction minimize or --direction maximize")
+    return asked or known or ""
+
+
+def objective_value(objective: str, summary: Mapping[str, Any], run: Path) -> float | None:
+    """The number of a finished run that a search optimises; None if the run has none."""
+    if within := SECONDS_TO.fullmatch(objective):
+        return time_to(read_curve(run), accuracy=float(within[1]))
+    found: Any = summary
+    for part in objective.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return None if found is None else float(found)
+
+
+def on_the_way(objective: str, loss: float | None, accuracy: float | None) -> float | None:
+    """What an evaluation says of an objective that the end of the run will have; None if nothing.
+
+    In the objective's direction: of a time to an accuracy, the test error.
+    """
+    if SECONDS_TO.fullmatch(objective):
+        return None if accuracy is None else 1 - accuracy
+    return {"final.test_accuracy": accuracy, "final.train_loss": loss}.get(objective)

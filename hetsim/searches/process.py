@@ -1,0 +1,67 @@
+"""A process that runs trials for a search, one after the other: lines of JSON in both directions, so nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from hetsim.config.errors import sentence
+from hetsim.errors import RunFailed
+from hetsim.searches import trial
+from hetsim.searches.trial import Place, Pruned, Watch
+from hetsim.sweeps.json_process import JsonProcess
+
+
+class Process(JsonProcess):
+    """The end of it that the search holds."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__("hetsim.searches.process", of="the search")
+        self.place = place
+
+    def run(self, words: Sequence[str], watch: Watch) -> float | None:
+        """As `trial.run`, there."""
+        self.fresh()
+        self.write({"words": list(words), "place": asdict(self.place)})
+        while "point" in (answer := self.read()):
+            self.write(watch(*answer["point"]))
+        if "pruned" in answer:
+            raise Pruned
+        if "refused" in answer:
+            raise ValueError(answer["refused"])
+        if "failed" in answer:
+            raise RunFailed(answer["failed"])
+        value = answer["value"]
+        return None if value is None else float(value)
+
+
+def main() -> None:
+    """The other end: each line of the input is a run, each line of the output an evaluation of it or what became of it."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a user's own code prints is no answer
+    os.environ["TQDM_DISABLE"] = "1"
+
+    def tell(**message: object) -> None:
+        print(json.dumps(message), file=answers, flush=True)
+
+    def watch(*point: float | None) -> bool:
+        tell(point=point)
+        return bool(json.loads(sys.stdin.readline()))
+
+    for line in sys.stdin:
+        task = json.loads(line)
+        try:
+            tell(value=trial.run(task["words"], Place(**task["place"]), watch))
+        except Pruned:
+            tell(pruned=True)
+        except ValueError as error:
+            tell(refused=str(error))
+        except Exception as error:
+            tell(failed=f"{type(error).__name__}: {sentence(error)}" if not isinstance(error, RunFailed) else str(error))
+
+
+if __name__ == "__main__":
+    main()

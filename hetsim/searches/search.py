@@ -1,0 +1,265 @@
+"""A search for the best values of some keys by Optuna, which learns from each trial where to look next."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hetsim import checks
+from hetsim.errors import RunFailed
+from hetsim.results.reading.lock import only_run_in, remove_if_empty
+from hetsim.results.reading.run_files import check_is_no_link
+from hetsim.results.writing.describe import formatted
+from hetsim.runtime.files import write_text
+from hetsim.searches import trial
+from hetsim.searches.journal import check_trials
+from hetsim.searches.objective import direction_of, on_the_way
+from hetsim.searches.trial import Place, Pruned, Watch
+from hetsim.sweeps.space import Space, chosen_words, parsed
+
+JOURNAL = "search.log"
+"""The file in a search's folder in which Optuna keeps its trials."""
+MAX_TRIALS = 100_000
+REFUSED = 3
+"""So many trials that can all not be run, at the beginning, end a search: what was typed for all of them is wrong."""
+SAMPLERS = ("tpe", "random")
+MAX_POINTS = 10**6
+"""Evaluations of one run: the steps of a trial's seeds follow each other."""
+LAST = 10**12
+"""The step at which all trials without a number are compared."""
+Run = Callable[[Sequence[str], Watch], float | None]
+"""What runs the words of a trial, here or in another process."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a search is asked for; the direction is that in which the objective is better, unless another is given."""
+
+    words: tuple[str, ...]
+    objective: str
+    direction: str | None = None
+    trials: int = 50
+    processes: int = 1
+    sampler: str = "tpe"
+    prune: bool = True
+    config_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "direction", direction_of(self.objective, self.direction))
+        if not 1 <= self.trials <= MAX_TRIALS:
+            raise ValueError(f"--trials must be from 1 to {MAX_TRIALS}, not {self.trials}")
+        if not 1 <= self.processes <= (cores := os.cpu_count() or 1):
+            raise ValueError(f"--processes must be from 1 to the {cores} cores of this machine, not {self.processes}")
+
+
+@dataclass
+class Search:
+    """A search in its folder: the space, and Optuna's study of it."""
+
+    question: Question
+    folder: Path
+    space: Space
+    study: Any
+    tell: Callable[[str], object] = print
+    """Called with a line for each trial that ends."""
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _stopped: bool = False
+    """Whether no more trials are asked for, as the search is interrupted."""
+
+    @property
+    def trials(self) -> list[Any]:
+        """The trials that have ended, by their numbers."""
+        return [one for one in self.study.get_trials(deepcopy=False) if one.state.is_finished()]
+
+    @property
+    def best(self) -> Any:
+        """The best trial that has a number; None if there is none."""
+        counted = [one for one in self.trials if one.state.name == "COMPLETE"]
+        pick = min if self.question.direction == "minimize" else max
+        return pick(counted, key=lambda one: one.value) if counted else None
+
+    @property
+    def has_run(self) -> bool:
+        """Whether any trial could be run."""
+        return any(one.state.name != "FAIL" for one in self.trials)
+
+    def run(self) -> None:
+        """Ask and tell until there are enough trials. ValueError if none can be run: what was typed for all of them is wrong."""
+        place = Place(str(self.folder), self.question.config_dir, self.question.objective)
+        if self.question.processes == 1:
+            self._work(lambda words, watch: trial.run(words, place, watch))
+            return
+        from hetsim.searches.process import Process
+
+        with contextlib.ExitStack() as stack, ThreadPoolExecutor(self.question.processes) as threads:
+            processes = [stack.enter_context(Process(place)) for _ in range(self.question.processes)]
+            try:
+                for working in [threads.submit(self._work, process.run) for process in processes]:
+                    working.result()
+            except BaseException:
+                self._stopped = True
+                for process in processes:
+                    process.close()
+                raise
+
+    def _work(self, run: Run) -> None:
+        while (asked := self._ask()) is not None:
+            self._attempt(asked, run)
+
+    def _ask(self) -> Any:
+        with self._lock:
+            enough = len(self.study.get_trials(deepcopy=False)) >= self.question.trials
+            return None if enough or self._stopped else self.study.ask(dict(self.space.searched))
+
+    def _attempt(self, asked: Any, run: Run) -> None:
+        """Run a trial with every seed, and tell the study what became of it: the mean over the seeds."""
+        values: list[float] = []
+        try:
+            for index, seed in enumerate(self.space.seeds):
+                value = run(self.space.words(self.values(asked), seed), self._watch(asked, index, values))
+                if value is None or not math.isfinite(value):
+                    self._end(asked, "PRUNED", f"has no {self.question.objective}")
+                    return
+                values.append(value)
+        except Pruned:
+            self._end(asked, "PRUNED", "pruned")
+        except ValueError as error:
+            self._end(asked, "FAIL", f"failed: {error}")
+            if not self.has_run and len(self.trials) >= min(REFUSED, self.question.trials):
+                raise
+        except RunFailed as error:
+            if not self._stopped:  # then its process was ended on purpose
+                self._end(asked, "FAIL", f"failed: {error}")
+        else:
+            self._end(asked, "COMPLETE", None, math.fsum(values) / len(values))
+
+    def _watch(self, asked: Any, index: int, values: Sequence[float]) -> Watch:
+        """Whether a run of a trial may still be part of the best: not if its clock has passed the best time, or if Optuna says so."""
+        if not self.question.prune:
+            return lambda *_: True
+        best, objective, num_seeds = self.best, self.question.objective, len(self.space.seeds)
+        error = 1 - float(objective.rpartition("_")[2]) if objective.startswith("seconds_to_") else None
+        steps = iter(range(index * MAX_POINTS, (index + 1) * MAX_POINTS))
+
+        def watch(seconds: float, loss: float | None, accuracy: float | None) -> bool:
+            number = on_the_way(objective, loss, accuracy)
+            if number is None:
+                return True
+            if not math.isfinite(number):
+                return False
+            if error is not None and best is not None and number > error and (math.fsum(values) + seconds) / num_seeds > best.value:
+                return False  # this run reaches the accuracy later than the best, if at all
+            with self._lock:
+                asked.report(number, next(steps))
+                return not asked.should_prune()
+
+        return watch
+
+    def _end(self, asked: Any, state: str, what: str | None, value: float | None = None) -> None:
+        from optuna.trial import TrialState
+
+        with self._lock:
+            if state == "PRUNED" and (points := self.study.get_trials(deepcopy=False)[asked.number].intermediate_values):
+                asked.report(points[max(points)], LAST)  # Optuna ranks trials without a number by their last points, the later the better
+            before = self.best
+            self.study.tell(asked, value, state=TrialState[state])
+            best = " (the best so far)" if value is not None and (before is None or self.best.number == asked.number) else ""
+            said = what or f"{self.question.objective} {formatted(value)}{best}"
+            self.tell(checks.printable(f"trial {asked.number}: {said} with {' '.join(chosen_words(self.values(asked)))}"))
+
+    def words(self, one: Any) -> tuple[str, ...]:
+        """What runs a trial; the seed is chosen beside it."""
+        return (*self.space.fixed, *chosen_words(self.values(one)))
+
+    def values(self, one: Any) -> dict[str, Any]:
+        """A trial's value of each key that is searched."""
+        return {key: one.params[key] for key in self.space.searched}
+
+    def table(self) -> str:
+        """The trials as CSV: number, state, objective, and the value of each key."""
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(["trial", "state", self.question.objective, *self.space.searched])
+        for one in self.trials:
+            values = [word.partition("=")[2] for word in chosen_words({key: one.params.get(key, "") for key in self.space.searched})]
+            rows.writerow([one.number, one.state.name.lower(), repr(one.value) if one.state.name == "COMPLETE" else "", *values])
+        return text.getvalue()
+
+
+@contextlib.contextmanager
+def opened(question: Question, folder: Path) -> Iterator[Search]:
+    """The search in this folder, new or resumed; trials.csv is written at its end. ValueError if the folder holds another one."""
+    try:
+        import optuna
+    except ImportError:
+        raise ValueError("a search needs Optuna: install hetsim[search], as in pip install 'hetsim[search]'") from None
+    if int(optuna.__version__.split(".")[0]) < 5:
+        raise ValueError(f"a search needs Optuna 5, and {optuna.__version__} is installed: install hetsim[search]")
+    space = parsed(question.words)
+    if question.sampler not in SAMPLERS:
+        raise ValueError(f"--sampler must be {' or '.join(SAMPLERS)}, not {question.sampler}")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with contextlib.ExitStack() as stack:
+        if folder.is_symlink():
+            raise ValueError(f"{folder} is a link, and would be written through: give another --folder")
+        stack.callback(remove_if_empty, folder)
+        stack.enter_context(only_run_in(folder))
+        check_is_no_link(folder / JOURNAL)
+        if (folder / JOURNAL).exists() and not (folder / JOURNAL).is_file():
+            raise ValueError(f"{folder / JOURNAL} is no file: give another --folder")
+        (folder / f"{JOURNAL}.lock").unlink(missing_ok=True)  # Optuna's, of a search that was killed: no other one runs here
+        study = _study(question, folder)
+        search = Search(question, folder, space, study)
+        check_trials(study, space, folder / JOURNAL)
+        for left in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+            study.tell(left.number, state=optuna.trial.TrialState.FAIL)  # of a search that was stopped
+        try:
+            yield search
+        finally:
+            if search.has_run:
+                write_text(folder / "trials.csv", search.table())
+            else:
+                (folder / JOURNAL).unlink()
+
+
+def _study(question: Question, folder: Path) -> Any:
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+    from optuna.study import StudyDirection
+
+    asked = {"words": list(question.words), "objective": question.objective, "direction": question.direction}
+    pruner = optuna.pruners.MedianPruner() if question.prune else optuna.pruners.NopPruner()
+    try:
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
+        study = optuna.create_study(
+            storage=storage,
+            study_name="hetsim",
+            load_if_exists=True,
+            direction=StudyDirection[str(question.direction).upper()],
+            pruner=pruner,
+        )
+        held = study.user_attrs
+        drawn = len(study.get_trials(deepcopy=False))  # a search that is resumed draws on, and not the same again
+        if question.sampler == "tpe":
+            study.sampler = optuna.samplers.TPESampler(seed=drawn, constant_liar=question.processes > 1)
+        else:
+            study.sampler = optuna.samplers.RandomSampler(seed=drawn)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{folder / JOURNAL} is no search that can be resumed ({type(error).__name__}): give another --folder") from None
+    if held != asked and (held or drawn):
+        what = next((key for key in asked if held.get(key) != asked[key]), "attributes")
+        raise ValueError(f"{folder} holds a search with other {what}, {checks.shown(held.get(what))}: give another --folder")
+    for key, value in asked.items():
+        study.set_user_attr(key, value)
+    return study

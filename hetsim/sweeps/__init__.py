@@ -1,0 +1,1 @@
+"""Many runs by one command: jobs, launchers, and what they leave."""

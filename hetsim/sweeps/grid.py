@@ -1,0 +1,103 @@
+"""A grid of values for each method of a sweep: each is swept over its own learning rates, say.
+
+    hetsim -m method=ssgd,asgd '+grid={ssgd: {learning_rate: [0.1, 0.2]}, asgd: {learning_rate: [0.01, 0.02], momentum: [0, 0.9]}}'
+
+or `+grid=rates`, with the same mapping in a file `grid/rates.yaml` of one's own folder of configs. Each run gets the words that would have
+been typed for it, so its folder is the same as without a grid.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from hetsim import checks
+from hetsim.config.guard.compositions import parsed
+from hetsim.config.guard.provenance import SWEPT
+from hetsim.config.typed import as_typed
+from hetsim.results.reading.config_file import flattened
+from hetsim.sweeps.sweep_size import check_number, num_values
+
+EXAMPLE = "as in '+grid={ssgd: {learning_rate: [0.1, 0.2]}}'"
+
+
+class Grid:
+    """For each method the words of each of its keys."""
+
+    def __init__(self, config: DictConfig, loader: ConfigLoader) -> None:
+        """ValueError with one sentence if the config's `grid` is none."""
+        entries = OmegaConf.to_container(config, resolve=False)
+        assert isinstance(entries, dict)
+        grid = entries.get("grid")
+        if not isinstance(grid, Mapping | None):
+            raise ValueError(f"grid must map each method to its keys, not {checks.shown(grid)}: write it {EXAMPLE}")
+        self.default = str(config.hydra.runtime.choices.get("method"))
+        self.words: dict[str, dict[str, list[str]]] = {}
+        methods = loader.get_group_options("method", config_name=config.hydra.job.config_name, overrides=[*config.hydra.overrides.hydra])
+        for method, keys in (grid or {}).items():
+            if method not in methods:
+                raise ValueError(f"grid.{method} names no method: take some of {', '.join(methods)}{checks.suggestion(method, methods)}")
+            if not isinstance(keys, Mapping):
+                raise ValueError(f"grid.{method} must map keys to lists of values, not {checks.shown(keys)}: write it {EXAMPLE}")
+            self.words[method] = {key: _words(f"grid.{method}.{key}", key, value) for key, value in flattened(keys)} if keys else {}
+
+    def runs(self, typed: Sequence[str]) -> Iterator[list[str]]:
+        """The words of each run that these words become: those of the grid take the values that are not typed."""
+        own = self._of(typed)
+        for added in itertools.product(*own.values()):
+            yield [*typed, *added]
+
+    def num_runs(self, typed: Sequence[str]) -> int:
+        """How many they are."""
+        number = 1
+        for words in self._of(typed).values():
+            number *= len(words)
+        return number
+
+    def _of(self, typed: Sequence[str]) -> Mapping[str, list[str]]:
+        keys = {parsed(word).key_or_group: parsed(word) for word in typed}
+        method = str(keys["method"].value()) if "method" in keys else self.default
+        return {key: words for key, words in self.words.get(method, {}).items() if key.lstrip("+~") not in keys}
+
+
+def is_of_grid(override: Override) -> bool:
+    """Whether a word says what the grid is; ValueError with one sentence for several grids."""
+    if not re.match(r"grid(\.|$)", override.key_or_group):
+        return False
+    if override.is_sweep_override():
+        raise ValueError(f"{override.input_line} lists several grids: name one, or give the values of a key as a list in brackets")
+    return True
+
+
+def _words(where: str, key: str, value: Any) -> list[str]:
+    if not SWEPT.fullmatch(key) or re.match(r"[+~]*(method|grid)\b", key):
+        raise ValueError(f"{where} cannot be varied in a grid: type it, or leave it out")
+    if isinstance(value, list):
+        found = [f"{key}={as_typed(part)}" for part in value]
+    elif isinstance(value, str):
+        found = _sweep(where, f"{key}={value}")
+    else:
+        found = [f"{key}={as_typed(value)}"]
+    if not found:
+        raise ValueError(f"{where} has no values: list some, {EXAMPLE}")
+    if any("$" in word for word in found):  # what a file refers to is checked as it is read, when braces may still be escaped
+        raise ValueError(f"{where} refers to another key in a grid: write the value out, or type {key.lstrip('+~')} beside the grid")
+    return found
+
+
+def _sweep(where: str, word: str) -> list[str]:
+    """What a text in Hydra's grammar stands for, such as "0.1,0.2" or "range(0,3)"."""
+    (override,) = OverridesParser.create().parse_overrides([word])
+    if not override.is_sweep_override():
+        return [word]
+    if not override.is_discrete_sweep() or (override.value_type is not None and override.value_type.name == "GLOB_CHOICE_SWEEP"):
+        raise ValueError(f"{where} must be a list of values, {EXAMPLE}, not {override.get_value_string()}")
+    check_number(num_values(override))
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]

@@ -1,0 +1,155 @@
+"""One job of Hydra: a single run, or one run of a sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from hetsim import checks
+from hetsim.config.arguments import verbose
+from hetsim.config.errors import USERS, report, sentence, show_notes, show_traceback
+from hetsim.config.guard.environment import hidden
+from hetsim.config.guard.plugins import RECORD
+from hetsim.config.identity import entries_of, identity, name_of_folder
+from hetsim.config.resumed import with_resumed
+from hetsim.config.start import start
+from hetsim.distributed.environment import check_alone, first_rank
+from hetsim.errors import RunFailed
+from hetsim.memory import out_of_memory
+from hetsim.results.reading.identity import finished_summary
+from hetsim.results.reading.lock import folder_lock, only_run_in, remove_if_empty
+from hetsim.results.writing.describe import describe, one_line
+from hetsim.results.writing.folder import remove_error, write_error
+from hetsim.sweeps.outcomes import Outcome
+
+failures: list[BaseException] = []
+"""Why the single run of this command failed; it has been reported. Hydra hands no return value of a single run to `main`."""
+
+
+SIMULATOR = "hetsim.sim.Simulator"
+"""The `_target_` of backend=sim."""
+ALREADY = "is there already"
+
+
+def job(config: DictConfig) -> Outcome | None:
+    """What Hydra calls: once for a single run; for each run of a sweep, perhaps in another process."""
+    settings = HydraConfig.get()
+    folder = Path(settings.runtime.output_dir)
+    if settings.mode == RunMode.MULTIRUN:
+        if not any(callback.get("_target_") == RECORD for callback in settings.callbacks.values()):
+            raise RunFailed(f"hydra.callbacks lacks {RECORD}, which counts failed runs: leave hydra.callbacks as it is")
+        return _run_of_sweep(config, folder)
+    _single_run(config, folder)
+    return None
+
+
+def _single_run(config: DictConfig, folder: Path) -> None:
+    summary = None
+    try:
+        config = with_resumed(config, typed_words())
+        if folder.is_symlink():
+            raise ValueError(f"{folder} is a link, and would be written through: set hydra.run.dir to another folder")
+        _check_launched(config)
+        summary = start(config, folder, typed_words(), only_run_in)
+    except USERS as error:
+        if verbose(sys.argv):
+            show_traceback(hide=partial(hidden, config=config))
+        else:
+            report(error, hide=partial(hidden, config=config))
+        failures.append(error)
+    except Exception as error:
+        if out_of_memory(error) is not None:
+            raise
+        show_traceback(hide=partial(hidden, config=config))
+        failures.append(error)
+    finally:
+        if summary is None:
+            remove_if_empty(folder)  # Hydra made it; if it is not empty, its files are an earlier run's
+    if summary is not None:
+        print(describe(summary))
+        for warning in summary["warnings"]:
+            print(f"hetsim: warning: {warning}", file=sys.stderr)
+        print(f"  files in {checks.printable(os.path.relpath(folder))}", flush=True)
+
+
+def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
+    """Run it unless its folder holds it. A failure is reported here and in the folder, and does not stop the other runs."""
+    settings = HydraConfig.get()
+    if config.get("resume") is not None:
+        raise ValueError("resume lets one run go on: leave -m out")
+    sweep = Path(os.path.normpath(Path(settings.runtime.cwd, settings.sweep.dir)))  # the current folder may be the run's own
+    name, typed = os.path.relpath(folder, sweep), typed_words()
+    if multiprocessing.get_start_method(allow_none=True) == "loky":
+        multiprocessing.set_start_method(None, force=True)  # the processes that backend=dist starts do not know joblib's own method
+    if link := _link_to(folder, sweep):
+        reason = f"{link} is a link or a pipe, and would be written through: remove it"
+        print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
+        return Outcome(name, typed, failure=reason)
+    try:
+        _check_launched(config)
+        with folder_lock(folder) if first_rank() else contextlib.nullcontext():  # a launcher's ranks share the folder
+            summary = finished_summary(folder, identity(*entries_of(config)))
+            already = summary is not None
+            summary = start(config, folder, typed, goes_on=True) if summary is None else summary
+    except Exception as error:
+        if settings.verbose is True:
+            show_traceback(hide=partial(hidden, config=config))
+        else:
+            show_notes(error, hide=partial(hidden, config=config))
+        expected = isinstance(error, USERS)
+        reason = sentence(error) if expected else f"{type(error).__name__} in hetsim's own code: {sentence(error)}"
+        reason = hidden(reason, config)  # a launcher writes what is printed, and the outcome, to files
+        write_error(folder, reason, "" if expected else hidden(traceback.format_exc(), config))
+        print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
+        return Outcome(name, typed, failure=reason)
+    remove_error(folder)
+    if summary is not None:
+        print(f"{name}: {ALREADY if already else one_line(summary)}", flush=True)
+        for warning in () if already else summary["warnings"]:
+            print(f"hetsim: warning: {name}: {warning}", file=sys.stderr, flush=True)
+    return Outcome(name, typed, already)
+
+
+def _check_launched(config: DictConfig) -> None:
+    """ValueError with one sentence if this is one of several processes that would simulate the same run."""
+    if OmegaConf.select(config, "backend._target_") == SIMULATOR:
+        check_alone()
+
+
+def finished_outcome(folder: Path, typed: Sequence[str], identity: str, sweep: DictConfig) -> Outcome | None:
+    """How the run of this identity ended, if this folder of the sweep holds it; None if it does not, or the run is to say what is wrong."""
+    if _link_to(Path(os.path.abspath(folder)), Path(os.path.abspath(sweep.hydra.sweep.dir))):
+        return None
+    summary = finished_summary(folder, identity)
+    if summary is None:
+        return None
+    outcome = Outcome(folder.name, tuple(typed), already=True)
+    remove_error(folder)
+    print(f"{folder.name}: {ALREADY}", flush=True)
+    return outcome
+
+
+def _link_to(folder: Path, sweep: Path) -> Path | None:
+    """The link through which the path to a run's folder leads out of the folder of its sweep, if there is one."""
+    return next((path for path in (folder, *folder.parents) if sweep in path.parents and path.is_symlink()), None)
+
+
+def typed_words() -> tuple[str, ...]:
+    """The overrides that were typed for this run, with their references as they are."""
+    words = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    assert isinstance(words, list)
+    return tuple(map(str, words))
+
+
+# On import, as the name of a run's folder refers to it.
+OmegaConf.register_new_resolver("hetsim.folder", lambda *, _root_: name_of_folder(_root_), replace=True)

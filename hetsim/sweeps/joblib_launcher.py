@@ -1,0 +1,65 @@
+"""Hydra's joblib launcher, whose processes get what all runs have in common only once."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, configure_log, setup_globals
+from hydra.types import HydraContext, TaskFunction
+from hydra_plugins.hydra_joblib_launcher._core import process_joblib_cfg
+from hydra_plugins.hydra_joblib_launcher.joblib_launcher import JoblibLauncher
+from joblib import Parallel, delayed
+from joblib.externals.loky.backend.reduction import dumps
+from omegaconf import DictConfig
+
+from hetsim.config.guard import provenance
+from hetsim.config.guard.compositions import Template, compositions
+from hetsim.sweeps.execute import execute
+
+
+class Pool(JoblibLauncher):  # type: ignore[misc]
+    """`hydra/launcher=joblib`. Hydra's own sends its plugins' state with each run, and a process looks for all plugins again."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """How each of these runs ended."""
+        assert self.config is not None
+        assert self.hydra_context is not None
+        assert self.task_function is not None
+        setup_globals()
+        configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
+        Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
+        options = {**self.joblib, "backend": "loky"}
+        process_joblib_cfg(options)
+        common = bytes(dumps((self.hydra_context, self.task_function, self.config, Singleton.get_state(), os.getpid())))
+        known = compositions(self.hydra_context.config_loader, self.config)
+        return list(
+            Parallel(**options)(
+                delayed(_in_a_process_of_the_pool)(common, [*typed], known.known_template(typed), number)
+                for number, typed in enumerate(job_overrides, initial_job_idx)
+            )
+        )
+
+
+def _in_a_process_of_the_pool(common: bytes, typed: list[str], template: Template | None, number: int) -> JobReturn:
+    with provenance.installed():
+        context, task, master = _common(common)
+        if template is not None:
+            known = compositions(context.config_loader, master)
+            known.keep(typed, template)
+            known.sealed = template.others
+        return execute(context, task, master, typed, number=number, job_id=f"{master.hydra.job.name}_{number}")
+
+
+@lru_cache(maxsize=1)
+def _common(pickled: bytes) -> tuple[HydraContext, TaskFunction, DictConfig]:
+    """What all runs of a sweep have in common, made known to Hydra in this process."""
+    context, task, master, singletons, sender = pickle.loads(pickled)
+    if os.getpid() != sender:  # a pool of one process has none but this one
+        setup_globals()
+        Singleton.set_state(singletons)
+    return context, task, master

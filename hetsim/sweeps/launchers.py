@@ -1,0 +1,60 @@
+"""Hydra's launchers: for runs that are shorter than what Hydra does around each, and for jobs that run what was checked."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, configure_log, setup_globals
+
+from hetsim.sweeps.execute import execute
+from hetsim.sweeps.sweeper import CombinationsSweeper
+
+SUBMITIT = "hydra_plugins.hydra_submitit_launcher.submitit_launcher"
+
+
+class InThisProcess(BasicLauncher):
+    """`hydra/launcher=basic`: one run after the other."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """How each of these runs ended."""
+        assert self.config is not None
+        assert self.hydra_context is not None
+        assert self.task_function is not None
+        setup_globals()
+        configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
+        Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
+        return [
+            execute(self.hydra_context, self.task_function, self.config, typed, number=number, job_id=number)
+            for number, typed in enumerate(job_overrides, initial_job_idx)
+        ]
+
+
+@contextlib.contextmanager
+def own_plugins() -> Iterator[None]:
+    """While this lasts, Hydra finds these classes under the names of its own, in its table of installed plugins."""
+    installed = Plugins.instance().class_name_to_class
+    before = dict(installed)
+    installed[_name(BasicSweeper)] = CombinationsSweeper
+    installed[_name(BasicLauncher)] = InThisProcess
+    if (name := "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher") in installed:
+        from hetsim.sweeps.joblib_launcher import Pool
+
+        installed[name] = Pool
+    if any(name.startswith(SUBMITIT) for name in installed):
+        from hetsim.sweeps.submitit_launcher import Local, Slurm
+
+        installed[f"{SUBMITIT}.LocalLauncher"], installed[f"{SUBMITIT}.SlurmLauncher"] = Local, Slurm
+    try:
+        yield
+    finally:
+        installed.clear()
+        installed.update(before)
+
+
+def _name(plugin: type) -> str:
+    return f"{plugin.__module__}.{plugin.__name__}"

@@ -1,0 +1,153 @@
+"""The callback by which hetsim takes part in Hydra's sweeps: it records how the runs ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import uuid
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from hetsim.config.errors import report, sentence
+from hetsim.config.guard.folders import check_folder, check_no_links, check_script, check_script_folder
+from hetsim.distributed.launch.failure_report import leave_reason
+from hetsim.errors import RunFailed
+from hetsim.results.reading.finished_runs import keep_index
+from hetsim.runtime.files import write_text
+from hetsim.sweeps.execute import is_plain
+from hetsim.sweeps.outcomes import Outcome, closing_line, failure_lines
+from hetsim.sweeps.sweep_size import check_sweep_size
+
+AGAIN = "the same command with the same hydra.sweep.dir goes on with what is missing"
+RESUME = "add hydra.sweep.dir={folder} to go on"
+
+
+class Refused(SystemExit):
+    """A sweep that is refused before its first run. Of what a callback raises, Hydra turns every Exception into a warning."""
+
+    def __init__(self, error: Exception, config: DictConfig) -> None:
+        super().__init__(1)
+        self.error, self.config = error, config
+
+
+class SweepRecord(Callback):
+    """The callback in conf/config.yaml that records how the runs of a sweep ended.
+
+    Hydra calls `on_multirun_start` in the process of the command, and `on_job_start` and `on_job_end` in the process of each run.
+    joblib and submitit give those processes a copy of this object, so the copies write outcomes to files in the sweep's folder, and
+    `ended` reads them.
+    """
+
+    current: ClassVar[SweepRecord | None] = None
+    """The record of this process's sweep; None in a single run, and in the processes that a launcher starts."""
+
+    def __init__(self) -> None:
+        self.folder: str | None = None
+        self.outcomes: list[Outcome] = []
+        self._files: Path | None = None
+
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        """Refuse a folder with links, if Hydra writes files of its own there."""
+        try:
+            if not is_plain(config):
+                check_no_links(Path(config.hydra.run.dir).absolute())
+        except Exception as error:
+            raise Refused(error, config) from None
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Check how large the sweep is and where its files go, before anything is launched."""
+        try:
+            check_sweep_size(config.hydra)
+            self.folder = os.path.relpath(config.hydra.sweep.dir)
+            if Path(self.folder).is_symlink():
+                raise ValueError(f"{self.folder} is a link, and would be written through: set hydra.sweep.dir to another folder")
+            check_folder("hydra.sweep.dir", Path(config.hydra.sweep.dir).absolute())
+            if "submitit_folder" in (config.hydra.get("launcher") or {}):
+                check_script_folder(Path(config.hydra.sweep.dir).absolute())
+                check_script(config)
+            self._files = Path(config.hydra.sweep.dir).absolute() / f".outcomes-{uuid.uuid4().hex}"
+            self._files.mkdir(parents=True)
+            for path in self._files.parent.iterdir():  # multirun.yaml, .submitit, a run's folder: Hydra would write through them
+                if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                    raise ValueError(f"{path} is a link or a pipe, and would be written through: remove it")
+            if not is_plain(config):
+                check_no_links(self._files.parent)
+            if "submitit_folder" in (config.hydra.get("launcher") or {}):
+                # it holds pickles, so it must be none that was there before
+                config.hydra.launcher.submitit_folder = f"${{hydra.sweep.dir}}/.submitit/{uuid.uuid4().hex}/%j"
+            if "setup" in (config.hydra.get("launcher") or {}) and os.environ.get("PYTHONSAFEPATH"):  # a site may give jobs no variables
+                config.hydra.launcher.setup = ["export PYTHONSAFEPATH=1", *(config.hydra.launcher.setup or [])]
+        except Exception as error:
+            raise Refused(error, config) from None
+        SweepRecord.current = self
+
+    def on_job_start(self, config: DictConfig, **_: Any) -> None:
+        """Show no progress bars in other processes: they would overwrite each other."""
+        if self._is_a_copy:
+            os.environ["TQDM_DISABLE"] = "1"
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
+        """Keep the outcome of a run of a sweep, where `report` finds it."""
+        if self._files is None or job_return.status != JobStatus.COMPLETED:
+            return
+        if not self._is_a_copy:
+            self.outcomes.append(job_return.return_value)
+            return
+        try:
+            write_text(self._files / f"{config.hydra.job.num}.json", job_return.return_value.to_json())
+        except Exception as error:
+            job_return.status, job_return.return_value = JobStatus.FAILED, error  # Hydra raises it in the process of the command
+
+    def ended(self) -> list[Outcome]:
+        """How the runs ended; ValueError with one sentence if there are none."""
+        assert self._files is not None
+        written = sorted(self._files.glob("*.json"), key=lambda path: int(path.stem))
+        outcomes = [*self.outcomes, *(Outcome.from_json(path.read_text(encoding="utf-8")) for path in written)]
+        if not outcomes:
+            raise ValueError("the sweep has no runs: give each key a value (glob(…) is for groups of choices)")
+        return outcomes
+
+    def report(self) -> bool:
+        """Print how the runs ended; whether all of them succeeded."""
+        assert self.folder is not None
+        try:
+            outcomes = self.ended()
+        except ValueError as error:
+            report(error)
+            return False
+        print(closing_line(outcomes, self.folder), flush=True)
+        failures = failure_lines(outcomes)
+        if failures:
+            leave_reason(failures)
+            print(failures, file=sys.stderr, flush=True)
+        keep_index(Path(self.folder), num_runs=len(outcomes))
+        return not failures
+
+    def close(self) -> None:
+        """Remove the files of the outcomes; the command is at its end."""
+        SweepRecord.current = None
+        if self._files is not None:
+            shutil.rmtree(self._files, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._files.parent.rmdir()  # of a sweep that was refused before its first run
+
+    @property
+    def _is_a_copy(self) -> bool:
+        return self._files is not None and SweepRecord.current is not self
+
+
+def launch_failure(error: Exception) -> RunFailed:
+    """An error that broke off a sweep, as a sentence that says how to go on."""
+    if isinstance(error, BrokenProcessPool):
+        return RunFailed(f"a worker process was killed, perhaps for lack of memory: {AGAIN}")
+    if isinstance(error, RuntimeError) and type(error).__module__.startswith("submitit"):
+        return RunFailed(f"a job was lost ({str(error).splitlines()[0]}): see the logs in the sweep's .submitit; {AGAIN}")
+    reason = f"{type(error).__name__}: {sentence(error)}"
+    return RunFailed(f"the sweep broke off ({reason}): {AGAIN}; hydra.verbose=true shows the traceback")

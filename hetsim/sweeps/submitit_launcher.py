@@ -1,0 +1,66 @@
+"""Hydra's submitit launchers, whose jobs compose their configs anew, perhaps hours later: they compose what was checked, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import submitit
+from hydra.core.utils import JobReturn, JobStatus
+from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher, LocalLauncher, SlurmLauncher
+
+from hetsim.config.errors import USERS
+from hetsim.config.guard import provenance
+from hetsim.config.guard.compositions import compositions, digests
+
+
+@contextlib.contextmanager
+def _keeping_out(cluster: str) -> Iterator[None]:
+    """Let the jobs' Python be told on its command line what else its environment says: to import nothing from the current folder.
+
+    SLURM gives a job's steps no variables of its script where SBATCH_EXPORT is NONE.
+    """
+    made = submitit.AutoExecutor
+    if os.environ.get("PYTHONSAFEPATH"):
+        python = f"{shlex.quote(sys.executable)} -P"
+        submitit.AutoExecutor = partial(made, **{f"{cluster}_python": python})  # type: ignore[misc,assignment]
+    try:
+        yield
+    finally:
+        submitit.AutoExecutor = made  # type: ignore[misc]
+
+
+class _Checked(BaseSubmititLauncher):  # type: ignore[misc]
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """How each of these runs ended."""
+        assert self.config is not None
+        assert self.hydra_context is not None
+        self.expected = digests(self.hydra_context.config_loader, self.config, job_overrides)
+        with _keeping_out(self._EXECUTOR):
+            returned: Sequence[JobReturn] = super().launch(job_overrides, initial_job_idx)
+        return returned
+
+    def __call__(self, sweep_overrides: list[str], *arguments: Any) -> JobReturn:
+        """How this run ended, in the process of its job."""
+        assert self.config is not None
+        assert self.hydra_context is not None
+        provenance.install()
+        compositions(self.hydra_context.config_loader, self.config).expected = self.expected
+        try:
+            returned: JobReturn = super().__call__(sweep_overrides, *arguments)
+        except USERS as error:  # there is no config to run
+            returned = JobReturn(overrides=sweep_overrides, status=JobStatus.FAILED, _return_value=error)
+        return returned
+
+
+class Local(_Checked, LocalLauncher):  # type: ignore[misc]
+    """`hydra/launcher=submitit_local`."""
+
+
+class Slurm(_Checked, SlurmLauncher):  # type: ignore[misc]
+    """`hydra/launcher=submitit_slurm`."""

@@ -1,0 +1,99 @@
+"""A sweep from Python: what `hetsim -m` does."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
+from hetsim import checks
+from hetsim.config.compose import searched
+from hetsim.config.errors import USERS, sentence
+from hetsim.config.guard import provenance
+from hetsim.config.guard.environment import hidden
+from hetsim.config.guard.folders import check_folder
+from hetsim.config.typed import as_typed
+from hetsim.errors import RunFailed
+from hetsim.sweeps import job
+from hetsim.sweeps.launchers import own_plugins
+from hetsim.sweeps.outcomes import Outcome
+from hetsim.sweeps.record import Refused, SweepRecord, launch_failure
+from hetsim.trust.shipped import configs
+
+
+class Quiet:
+    """Runs one job, and prints nothing: a caller gets what there is to say.
+
+    A launcher may send it to a process of its own, which composes the config there: there, Hydra's configs are checked from then on.
+    """
+
+    def __call__(self, config: DictConfig) -> Outcome | None:
+        """As `job.job`."""
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            return job.job(config)
+
+    def __reduce__(self) -> tuple[Callable[[], Quiet], tuple[()]]:
+        return _received, ()
+
+
+def _received() -> Quiet:
+    provenance.install()
+    return Quiet()
+
+
+def swept(words: Iterable[str], *, processes: int, config_dir: Path | None) -> tuple[Path, list[Outcome]]:
+    """The folder of a sweep and how its runs ended; ValueError with one sentence for what is no sweep, RunFailed if it broke off."""
+    checks.whole("processes", processes)
+    check_folder("the current folder", Path.cwd())
+    pool = ("hydra/launcher=joblib", f"hydra.launcher.n_jobs={processes}") if processes > 1 else ()
+    typed = ["hydra.mode=MULTIRUN", *words, *pool, *searched(config_dir)]
+    if pool:
+        _end_pool()  # of joblib's, which may have begun in another folder
+    try:
+        with (
+            provenance.installed(), own_plugins(), contextlib.redirect_stdout(io.StringIO()),
+            initialize_config_dir(str(configs()), version_base="1.3"),
+        ):  # fmt: skip
+            hydra = GlobalHydra.instance().hydra
+            assert hydra is not None
+            hydra.multirun("config", Quiet(), typed)
+        record = SweepRecord.current
+        if record is None or record.folder is None:
+            raise RunFailed("hydra.callbacks was changed, by which hetsim counts the runs: leave it as it is")
+        return Path(record.folder), record.ended()
+    except Refused as refused:
+        raise ValueError(hidden(sentence(refused.error), refused.config)) from None
+    except RunFailed:
+        raise
+    except USERS as error:
+        raise ValueError(sentence(error)) from None
+    except Exception as error:
+        raise launch_failure(error) from None  # what a job says of its end is in its log, unmasked
+    finally:
+        if pool:
+            _end_pool()  # the next sweep may be of another folder, with other variables and modules
+        if SweepRecord.current is not None:
+            SweepRecord.current.close()
+
+
+def _end_pool() -> None:
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor().shutdown()
+
+
+def words_of(varied: Mapping[str, Any]) -> list[str]:
+    """The words of a command line that give each key its value, or each of the values in a list."""
+    words = []
+    for key, value in varied.items():
+        values = [*value] if isinstance(value, list | tuple | range) else [value]
+        if not isinstance(key, str) or not values:
+            raise ValueError(f"{key} has no values: list some, or leave it out")
+        words.append(f"{key}={','.join(map(as_typed, values))}")
+    return words

@@ -1,0 +1,1 @@
+"""What ships with hetsim, and whose other code a config may name."""

@@ -1,0 +1,47 @@
+"""The configs that ship, and what a part of a resolved config is called there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hetsim.trust.registry import first_name
+
+
+def configs() -> Path:
+    """The folder of hetsim's own configs: inside the installed package, or at the top of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"
+
+
+def choice(group: str, entry: Mapping[str, Any]) -> str:
+    """The choice of a group that this part of a resolved config is, as one would type it.
+
+    A cluster or a workload has a name; else the choice with this class, and of several the one with the most of its values. A class of the
+    user's own is called by its own name in snake case.
+    """
+    name, target = entry.get("name"), entry.get("_target_")
+    if isinstance(name, str) or not isinstance(target, str):
+        return str(name or "")
+    same = {
+        choice: sum(entry.get(key) == value for key, value in keys.items())
+        for choice, keys in _choices(group).items()
+        if first_name(keys.get("_target_")) == first_name(target)
+    }
+    own = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target.rpartition(".")[2]).lower()
+    return max(same, key=lambda choice: same[choice], default=own)
+
+
+@cache
+def _choices(group: str) -> dict[str, dict[str, Any]]:
+    folder = configs() / group
+    if not re.fullmatch(r"\w+", group) or not folder.is_dir():
+        return {}
+    loaded = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.yaml"))}
+    return {choice: keys for choice, keys in loaded.items() if isinstance(keys, dict)}

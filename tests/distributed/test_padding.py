@@ -1,0 +1,478 @@
+"""Padding by a clock that stands still unless somebody sleeps or works: exact moments, no process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from worlds import cluster, experiment, node
+
+from hetsim.cluster.model import Cluster
+from hetsim.distributed.communication.fake import FakeNetwork
+from hetsim.distributed.communication.mailbox import Mailbox
+from hetsim.distributed.communication.reduction import Reduction
+from hetsim.distributed.communication.wire import Arrival
+from hetsim.distributed.pacing import padding as pace
+from hetsim.distributed.pacing.link_emulator import LinkEmulator
+from hetsim.distributed.pacing.padding import Lateness, Pace
+from hetsim.distributed.pacing.shared_links import SharedLinks
+from hetsim.distributed.rank.turn import SECOND, StartedEffect, Turn
+from hetsim.distributed.rank.world import ProcessWorld
+from hetsim.distributed.settings import Emulation
+from hetsim.effects import AllReduce, Batch, Commit, Effect, Gradient, GradientSum, PeerLost, Program, Receive, Send, Start, Update, Wait
+from hetsim.errors import RunFailed
+from hetsim.results.reading.intervals import first_intervals
+from hetsim.runtime.metrics import Metrics
+from hetsim.runtime.preparation import prepare
+from hetsim.runtime.profiling import Profile
+from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.recorder import COMMIT, GRADIENT
+from hetsim.runtime.trace import Trace, as_table
+from hetsim.vector import Phantom
+
+BEGAN = 100.0
+
+
+class Clock:
+    """Seconds, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = BEGAN
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Sleeping moves it, and wakes up 0.1 s late."""
+    fake = Clock()
+    monkeypatch.setattr(Pace, "sleep_until", lambda pace, moment: setattr(pace.clock, "now", moment + 0.1))
+    return fake
+
+
+class Letters:
+    """A mailroom that gives what it is told to, and keeps what it is given."""
+
+    def __init__(self, *messages: Arrival | PeerLost) -> None:
+        self.messages = list(messages)
+        self.sent: list[tuple[int, float]] = []
+
+    def receive(self, source: int | None) -> Arrival:
+        """The next one."""
+        message = self.messages.pop(0)
+        if isinstance(message, PeerLost):
+            raise message
+        return message
+
+    def send(self, to: int, header: dict[str, Any], payload: Any, *, at: float) -> None:
+        """Remember when."""
+        self.sent.append((to, at))
+
+
+def driver(
+    clock: Clock, *, rank: int = 0, takes: float = 0.0, emulate: Emulation = "pad", letters: Any = None, **keys: Any
+) -> ProcessWorld:
+    """A rank of two: 0.5 s + 0.25 s a sample, updates of 1 s; the real gradient and step take `takes`."""
+    nodes = cluster(*[node(0.25, 0.5, seconds_per_update=1.0)] * 2, seconds_per_update=2.0)
+    made = experiment(
+        "method=asgd",
+        "workload=phantom",
+        cluster=keys.pop("cluster", nodes),
+        batch_size=8,
+        **{key: value for key, value in keys.items() if key != "checkpoint"},
+    )
+    task, optimizers = made.load()
+    gradient, step = task.gradient, optimizers.main.step
+
+    def working(*asked: Any) -> Any:
+        clock.now += takes
+        return gradient(*asked)
+
+    def stepping(*asked: Any) -> Any:
+        clock.now += takes
+        return step(*asked)
+
+    task.gradient, optimizers.main.step = working, stepping  # type: ignore[method-assign]
+    prepared = prepare(made, task, optimizers, profile=Profile, checkpoint=keys.get("checkpoint"))
+    metrics = Metrics(2, num_ahead=1)
+    ranked = ProcessWorld(
+        prepared, prepared.rank_state(rank), transport=FakeNetwork(2).transport(min(rank, 1)), mailbox=letters,
+        pace=Pace(emulate, clock=clock),
+        recorders=[metrics], began=BEGAN,
+    )  # fmt: skip
+    ranked.metrics = metrics  # type: ignore[attr-defined]
+    return ranked
+
+
+def asked(rank: ProcessWorld, effect: Effect[Any], at: float) -> Any:
+    """The answer to an effect that is asked for at this moment, and the moment that it is then."""
+    return rank.answer_effect(effect, Turn(at, rank.transport, rank.state.version))
+
+
+def arrival(source: int, *, sent_at: float = BEGAN, due_at: float = BEGAN, payload: Any = None, **header: Any) -> Arrival:
+    """A message as the mailbox hands it out."""
+    message = Arrival(source, header, payload)
+    message.sent_at, message.due_at = sent_at, due_at
+    return message
+
+
+def test_what_is_early_ends_when_it_is_due(clock: Clock) -> None:
+    """From the moment that counts as reached, not from when the thread woke up: lateness of the system does not add up."""
+    rank = driver(clock, takes=0.01)
+
+    computed, end = asked(rank, Gradient(at=Phantom(8), batch=Batch(0, 4), version=0), BEGAN)
+    _, stepped = asked(rank, Update(at=Phantom(8), gradient=Phantom(8)), end)
+
+    assert (computed.seconds, end, stepped) == (1.5, BEGAN + 1.5, BEGAN + 2.5)
+    assert clock.now == pytest.approx(BEGAN + 2.6)
+    assert rank.pace.kinds == {"gradient": Lateness(1, 0, 0.0), "update": Lateness(1, 0, 0.0)}
+
+
+def test_what_is_late_ends_when_it_is_there_and_is_counted(clock: Clock) -> None:
+    """It takes what it really took."""
+    rank = driver(clock, takes=4.0)
+
+    computed, end = asked(rank, Gradient(at=Phantom(8), batch=Batch(0, 4), version=0), BEGAN)
+
+    assert (computed.seconds, end) == (4.0, BEGAN + 4.0)
+    assert rank.pace.kinds == {"gradient": Lateness(1, 1, 2.5)}
+    assert (rank.metrics.activity[0].iterations, rank.metrics.activity[0].compute_seconds) == (1, 4.0)
+
+
+def test_without_padding_the_hardware_is_taken_as_it_is(clock: Clock) -> None:
+    """Nothing is held, nothing is counted as late."""
+    rank = driver(clock, takes=0.25, emulate="none")
+
+    computed, end = asked(rank, Gradient(at=Phantom(8), batch=Batch(0, 4), version=0), 0.0)
+
+    assert (computed.seconds, end) == (0.25, BEGAN + 0.25)
+    assert rank.pace.kinds == {}
+
+
+def test_under_quotas_late_gradients_and_updates_are_counted_and_nothing_is_held(clock: Clock) -> None:
+    """Of 1.5 s described a gradient took 0.25 or 4; what a quota does not act on is not counted."""
+    early, late = (driver(clock, takes=seconds, emulate="quota") for seconds in (0.25, 4.0))
+
+    for rank in (early, late):
+        began = clock.now
+        _, end = asked(rank, Gradient(at=Phantom(8), batch=Batch(0, 4), version=0), began)
+        assert end - began == (0.25 if rank is early else 4.0)
+        assert asked(rank, Update(at=Phantom(8), gradient=Phantom(8)), end)[1] == clock.now
+        rank.pace.due("message", 0.0, 1.0)
+
+    assert early.pace.kinds == {"gradient": Lateness(1, 0, 0.0), "update": Lateness(1, 0, 0.0)}
+    assert late.pace.kinds == {"gradient": Lateness(1, 1, 2.5), "update": Lateness(1, 1, 3.0)}
+
+
+@pytest.mark.usefixtures("clock")
+def test_buckets_are_held_until_all_ranks_are_described_to_have_them() -> None:
+    """Gradients of 1.5 and 2.5 s begin at once; three buckets of 4 bytes take 0.5 s each, the last after the slow one."""
+    link = {"latency_seconds": 0.125, "bytes_per_second": 16.0}
+    nodes = cluster(*[node(0.25, 0.5)] * 2, network=link)
+    keys: Any = {"cluster": nodes, "workload": {"num_parameters": 3, "num_samples": 99}}
+    network, ends = FakeNetwork(2), dict[int, tuple[Any, float]]()
+
+    def part(rank: int) -> None:
+        its = driver(Clock(), rank=rank, **keys)
+        its.transport = network.transport(rank)
+        its.reduction = Reduction.by_gloo(its.transport, its.task.device, "ordered")
+        batch = Batch(0, 4 + 4 * rank)
+        ends[rank] = asked(its, GradientSum(at=Phantom(12), batch=batch, version=0, factor=lambda: 1.0, bucket_bytes=4), BEGAN)
+
+    threads = [Thread(target=part, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert [ends[rank][0].seconds for rank in (0, 1)] == [1.5, 2.5]
+    assert [ends[rank][1] - BEGAN for rank in (0, 1)] == pytest.approx([3.0, 3.0])
+
+
+def test_a_message_is_received_when_it_is_due_and_no_earlier_than_one_asks(clock: Clock) -> None:
+    """max(when the program asks, when it is due); a header is data for the program alone, whatever its values are called."""
+    letters = Letters(*(arrival(1, due_at=BEGAN + 2, version=7, epoch=3) for _ in range(2)))
+    worker = driver(clock, letters=letters)
+
+    assert asked(worker, Receive(), BEGAN + 1)[1] == BEGAN + 2
+    assert asked(worker, Receive(), BEGAN + 3)[1] == BEGAN + 3
+    assert (worker.state.version, worker.state.epoch) == (0, 0)
+
+
+def test_a_message_is_on_its_way_from_the_moment_reached(clock: Clock) -> None:
+    """Not from when the thread that sends it got around to it."""
+    letters = Letters()
+    clock.now += 0.5
+
+    asked(driver(clock, letters=letters), Send(2, None), BEGAN + 0.25)
+
+    assert letters.sent == [(2, BEGAN + 0.25)]
+
+
+def test_what_was_started_is_waited_for(clock: Clock) -> None:
+    """The later of the program's own moment and its end; a second thread has collectives of its own and the version of the start."""
+    rank, turns = driver(clock), []
+    future: Future[Any] = Future()
+    future.set_result(("answer", BEGAN + 3))
+    rank.handlers[AllReduce] = lambda _state, _effect, turn: (turns.append(turn), turn.at)
+
+    assert asked(rank, Wait(StartedEffect(future)), BEGAN + 1) == ("answer", BEGAN + 3)
+    assert asked(rank, Wait(StartedEffect(future)), BEGAN + 4) == ("answer", BEGAN + 4)
+    rank.state.version = 5
+    started, _ = asked(rank, Start(AllReduce(Phantom(8))), BEGAN)
+    asked(rank, Wait(started), BEGAN)
+    assert [(turn.transport, turn.version, turn.thread) for turn in turns] == [(rank.transport.background, 5, SECOND)]
+
+
+def test_a_lost_peer_surfaces_at_the_programs_own_line(clock: Clock) -> None:
+    """Fault tolerance is an ordinary try/except; what the program asks next is answered as ever."""
+    caught = []
+
+    def program() -> Program[None]:
+        try:
+            yield from Receive(1)
+        except PeerLost as error:
+            caught.append(str(error))
+        message = yield from Receive(1)
+        caught.append(message.said)
+
+    driver(clock, letters=Letters(PeerLost("rank 1 is gone"), arrival(1, said="hello"))).run(program())
+
+    assert caught == ["rank 1 is gone", "hello"]
+
+
+def test_epochs_advance_at_a_commit(clock: Clock) -> None:
+    """A schedule by epochs of applied samples follows."""
+    rank = driver(clock, workload={"num_samples": 8})
+    state = rank.experiment.coordination.initial(rank.experiment.plan(rank.task), Phantom(8))
+
+    asked(rank, Commit(5, state.evolve(version=5, num_samples=17)), BEGAN)
+
+    assert (rank.state.epoch, rank.state.version) == (2, 5)
+
+
+def room(pad: bool = True, *, peers: tuple[int, ...] = (), clock: Callable[[], float] = pace.clock) -> Mailbox:
+    """A mailroom where a byte takes a second."""
+    return Mailbox(
+        FakeNetwork(2).transport(0), peers, lambda _, size: float(size), Pace("pad" if pad else "none", clock=clock), began=BEGAN
+    )
+
+
+def test_messages_are_delivered_in_the_order_in_which_they_are_due(clock: Clock) -> None:
+    """A small one that was sent later overtakes a large one from another rank, but none from its own."""
+    post = room(clock=clock)
+    post.arrive(0, {"sent_at": 0.0}, Phantom(3))
+    post.arrive(1, {"sent_at": 1.0}, Phantom(1))
+    post.arrive(0, {"sent_at": 1.5}, Phantom(1))
+    clock.now = BEGAN + 10
+
+    received = [post.receive(None) for _ in range(3)]
+
+    assert [(message.source, message.due_at) for message in received] == [(1, BEGAN + 2), (0, BEGAN + 3), (0, BEGAN + 3)]
+
+
+def test_a_late_message_is_due_when_it_came(clock: Clock) -> None:
+    """And is counted; without padding every message is due when it came, and none is late."""
+    clock.now = BEGAN + 5
+    for pad, counted in ((True, {"message": Lateness(1, 1, 3.0)}), (False, {})):
+        post = room(pad, clock=clock)
+        post.arrive(0, {"sent_at": 0.0}, Phantom(2))
+
+        assert post.receive(0).due_at == BEGAN + 5
+        assert post.pace.kinds == counted
+
+
+def test_a_message_is_held_until_it_is_due() -> None:
+    """On the real clock."""
+    began = pace.clock()
+    post = Mailbox(FakeNetwork(2).transport(0), (), lambda *_: 0.05, Pace("pad"), began=began)
+    post.arrive(0, {"sent_at": 0.0})
+
+    message = post.receive(None)
+
+    assert pace.clock() >= message.due_at >= began + 0.05
+
+
+LATENCY = 2.0
+
+
+def narrow() -> Cluster:
+    """Two workers and their server, whose links carry 1,000 bytes per second."""
+    described = cluster(*[node(0.25)] * 2)
+    described["server"] |= {"uplink_bytes_per_second": 1000.0, "downlink_bytes_per_second": 1000.0}
+    return experiment("method=asgd", "workload=phantom", cluster=described).cluster
+
+
+@pytest.fixture
+def rooms(clock: Clock) -> list[Mailbox]:
+    """Of these at the moment 0.05; latencies of 2 s."""
+    shared, network = narrow(), FakeNetwork(3)
+    clock.now = BEGAN + 0.05
+    peers = {0: [2], 1: [2], 2: [0, 1]}
+    return [
+        Mailbox(
+            network.transport(rank), peers[rank], lambda *_: LATENCY, Pace("pad", clock=clock), began=BEGAN,
+            links=SharedLinks(shared, seed=0), serves=rank == 2,
+        )
+        for rank in range(3)
+    ]  # fmt: skip
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait until this holds: another thread sees to it."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_messages_to_the_server_are_due_when_their_shared_transfers_end(clock: Clock, rooms: list[Mailbox]) -> None:
+    """60 bytes from 0 on, and 80 from 0.02 on: the first is through at 0.10 and the other, alone again, at 0.14; then the latency."""
+    first, second, server = rooms
+    first.send(2, {}, Phantom(60), at=BEGAN)
+    second.send(2, {}, Phantom(80), at=BEGAN + 0.02)
+    until(lambda: all(held.messages for held in server._held.values()))
+    assert not server.has_message(None)
+
+    clock.now = BEGAN + 3.0
+    messages = [server.receive(None) for _ in range(2)]
+
+    assert [message.source for message in messages] == [0, 1]
+    assert [message.due_at - BEGAN for message in messages] == pytest.approx([2.10, 2.14])
+    assert [message.sent_at - BEGAN for message in messages] == pytest.approx([0.0, 0.02])
+    assert server.pace.kinds == {"message": Lateness(2, 0, 0.0)}
+
+
+def test_a_worker_hears_from_the_server_when_the_transfer_to_it_has_ended(clock: Clock, rooms: list[Mailbox]) -> None:
+    """Two replies at once share the uplink; a second message to the same worker waits for the first; a lost server tells no end."""
+    first, second, server = rooms
+    server.send(0, {"number": 1}, Phantom(100), at=BEGAN)
+    server.send(1, {"number": 2}, Phantom(50), at=BEGAN)
+    server.send(0, {"number": 3}, None, at=BEGAN)
+    until(lambda: len(first._held[2].messages) == 2)
+    until(lambda: second._held[2].messages)
+    assert first.num_arrived == {2: 0}
+    assert server.num_sent == {0: 2, 1: 1}
+
+    clock.now = BEGAN + 1.0
+    until(lambda: (first.num_arrived, second.num_arrived) == ({2: 2}, {2: 1}))
+    clock.now = BEGAN + 3.0
+    messages = [first.receive(None), first.receive(None), second.receive(None)]
+
+    assert [message.number for message in messages] == [1, 3, 2]
+    assert [message.due_at - BEGAN for message in messages] == pytest.approx([2.15, 2.15, 2.1])
+
+
+def test_a_server_ends_when_all_its_transfers_have(clock: Clock, rooms: list[Mailbox]) -> None:
+    """Its goodbye comes behind the end of each: whoever waits for the last message gets it."""
+    first, second, server = rooms
+    server.send(0, {}, Phantom(100), at=BEGAN)
+    leaving = [Thread(target=each.close, daemon=True) for each in (server, second)]
+    for thread in leaving:
+        thread.start()
+    until(lambda: first._held[2].messages)
+
+    clock.now = BEGAN + 3.0
+
+    received: list[Arrival] = []
+    receiving = Thread(target=lambda: received.append(first.receive(2)), daemon=True)
+    receiving.start()
+    receiving.join(30)
+    assert [message.due_at - BEGAN for message in received] == pytest.approx([3.0])
+    first.close()
+    for thread in leaving:
+        thread.join(30)
+        assert not thread.is_alive()
+    with pytest.raises(RunFailed, match="no message can come"):
+        first.receive(2)
+
+
+def test_messages_of_a_lost_worker_whose_transfers_go_on_still_count(clock: Clock, rooms: list[Mailbox]) -> None:
+    """As what is held without shared links; then it is told."""
+    first, _, server = rooms
+    first.send(2, {}, Phantom(100), at=BEGAN)
+    until(lambda: server._held[0].messages)
+    server.lose(0)
+
+    clock.now = BEGAN + 3.0
+
+    assert server.receive(0).due_at - BEGAN == pytest.approx(2.1)
+    with pytest.raises(PeerLost, match="rank 0 is gone"):
+        server.receive(0)
+
+
+def test_an_emulator_that_breaks_says_so(clock: Clock) -> None:
+    """To the program, and to whoever waits for its end; a transfer that did not begin is not waited for."""
+    errors: list[Exception] = []
+    emulator = LinkEmulator(SharedLinks(narrow(), seed=0), Pace("pad", clock=clock), errors.append)
+    with pytest.raises(TypeError):
+        emulator.begin(0, None, 8, BEGAN, errors.append)  # type: ignore[arg-type]
+    emulator.wait_for_all()
+
+    emulator.begin(0, 2, 0, BEGAN, lambda end: {}[end])  # type: ignore[index]
+
+    with pytest.raises(KeyError):
+        emulator.wait_for_all()
+    until(lambda: errors)
+
+
+def test_a_header_that_cannot_be_sent_is_the_senders_error() -> None:
+    """It surfaces where it was made, instead of in a thread."""
+    post = room(peers=(1,))
+
+    with pytest.raises(AssertionError, match="bytes is too long"):
+        post.send(1, {"text": "x" * 600}, None, at=BEGAN)
+    with pytest.raises(TypeError):
+        post.send(1, {"number": torch.ones(1)}, None, at=BEGAN)
+
+
+def test_what_breaks_a_thread_reaches_the_program() -> None:
+    """Whoever waits is told, instead of waiting for ever."""
+    post = room()
+    post.fail(KeyError("float99"))
+
+    with pytest.raises(KeyError, match="float99"):
+        post.receive(None)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_lost_peer_is_told_once_its_messages_are_read() -> None:
+    """What it had sent still counts."""
+    post = room()
+    post.arrive(1, {"sent_at": 0.0})
+    post.lose(1)
+
+    assert post.receive(None).source == 1
+    with pytest.raises(PeerLost, match="rank 1 is gone"):
+        post.receive(None)
+
+
+def test_a_noisy_node_goes_on_where_its_stream_stood(clock: Clock) -> None:
+    """The sixth gradient of a run that starts after five takes what an uninterrupted run's sixth takes."""
+    noisy = cluster(*[node(0.25, 0.5, noise={"distribution": "lognorm", "s": 0.5})] * 2)
+    fresh = driver(clock, cluster=noisy)
+    assert fresh.times is not None
+    sixth = [fresh.times.seconds(4) for _ in range(6)][-1]
+
+    saved = Checkpoint(state=fresh.prepared.start, ranks=tuple(RankState(rank=rank, num_gradients=5) for rank in range(3)))
+    later = driver(clock, cluster=noisy, checkpoint=saved)
+
+    assert later.times is not None
+    assert later.times.seconds(4) == sixth
+
+
+def test_a_timeline_finds_the_first_gradients_wherever_their_rows_stand() -> None:
+    """A distributed trace has one rank's rows behind another's."""
+    trace = Trace(None, "full")
+    for version in range(25_000):
+        trace.record((float(version), float(version), 2, COMMIT, version, 0, 0, 0))
+    for start in (3.0, 1.0):
+        trace.record((start, start + 1, 0, GRADIENT, 0, 0, 0, 0))
+
+    assert first_intervals(as_table(trace.rows)) == [(1.0, 2.0, 0, "gradient"), (3.0, 4.0, 0, "gradient")]
