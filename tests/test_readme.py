@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from hetsim.cli import job, methods
-from hetsim.cli.advise.command import main as advise_main
+from hetsim.cli import methods
+from hetsim.cli.advise import main as advise_main
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
 from hetsim.coordination.parameter_server import ParameterServer
+from hetsim.sweeps import job
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -74,7 +75,7 @@ def test_every_make_target_exists() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "studies").rglob("*.md")]),
+    sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "studies").rglob("*.md")]),
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_every_link_leads_somewhere(page: Path) -> None:
@@ -91,3 +92,27 @@ def test_the_worker_in_the_readme_is_the_worker() -> None:
     assert shown is not None
 
     assert shown[1] == textwrap.dedent(inspect.getsource(ParameterServer.worker))
+
+
+PLACES = ("hetsim", ".", "hetsim/policies", "hetsim/coordination", "hetsim/distributed/rank", "hetsim/distributed/communication")
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/design.md", "docs/testing.md"])
+def test_every_file_that_a_page_for_developers_names_exists(page: str) -> None:
+    """From the package or from the top of the repository; NAME stands for a name of one's own."""
+    named = re.findall(r"`((?:[\w.-]+/)+[\w-]+\.\w+)`", (ROOT / page).read_text(encoding="utf-8"))
+    missing = {
+        path for path in named if not re.search("NAME|NN|runs/", path) and not any((ROOT / at / path).exists() for at in (*PLACES, "tests"))
+    }
+
+    assert len(named) > 20
+    assert missing == set()
+
+
+def test_the_map_of_the_code_has_every_room() -> None:
+    """Each folder of the package stands in the tree of CONTRIBUTING.md."""
+    tree = re.search(r"```\nhetsim/\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert tree is not None
+    rooms = {path.parent.name for path in (ROOT / "hetsim").rglob("__init__.py") if path.parent != ROOT / "hetsim"}
+
+    assert rooms - set(re.findall(r"(\w+)/", tree[1])) == set()
