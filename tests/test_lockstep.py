@@ -122,7 +122,7 @@ def reported(kind: type[EventWorld] | type[LockstepWorld], described: Experiment
     seen.rows = sorted(rows_of(trace))
     seen.summary = world.metrics.summary()
     seen.activity = list(world.metrics.activity)
-    seen.profile_seconds = world.profile_seconds
+    seen.profile_seconds = world.record.profile_seconds
     return seen
 
 

@@ -190,7 +190,7 @@ class Applied:
         for name, nothing in (("count", 0), ("more_gradients", 0), ("staleness", 0), ("weight", 0.0)):
             numbers = [*saved[name], *(nothing,) * self.num_workers][: self.num_workers]
             setattr(self, f"_{name}", numbers)
-        self._by_staleness = dict(saved["by_staleness"])
+        self._by_staleness, self._rounds, self._alike = dict(saved["by_staleness"]), {}, None
         for ranks, staleness, count in saved["rounds"]:
             key = tuple(rank for rank in ranks if rank < self.num_workers), staleness
             self._rounds[key] = self._rounds.get(key, 0) + count
@@ -263,6 +263,14 @@ class Metrics(Recorder):
 
     def close(self, last: State) -> None:
         check_finite(self.applied, self.activity)
+
+    def by_rank(self) -> list[RankActivity]:
+        """What each worker has done so far."""
+        return self.activity
+
+    def restore(self, activity: Sequence[RankActivity]) -> None:
+        """Continue from what the workers had done before."""
+        self.activity[:] = activity
 
     def summary(self) -> dict[str, Any]:
         """Rates, staleness and idleness, up to the last commit."""

@@ -1,35 +1,17 @@
-"""What watches every run, and what a finished run has to report."""
+"""What a finished run has to report."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from hetsim.coordination.pools import Cursors
 from hetsim.coordination.state import State
 from hetsim.runtime.curve import LearningCurve, Point
 from hetsim.runtime.divergence import Divergence
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.history import History
 from hetsim.runtime.metrics import Applied, RankActivity
-from hetsim.runtime.progress import progress_bars
-from hetsim.runtime.recorder import Recorder
 from hetsim.vector import Phantom, Vector
-from hetsim.workloads.task import Task
-
-
-class Measured(Protocol):
-    """Metrics, in whichever form a world has them."""
-
-    @property
-    def applied(self) -> Applied:
-        """What the versions were made of."""
-
-    @property
-    def activity(self) -> Sequence[RankActivity]:
-        """By rank, of the workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,36 +80,3 @@ class Outcome:
     def is_phantom(self) -> bool:
         """Whether nothing was computed."""
         return isinstance(self.last.weights, Phantom)
-
-    @classmethod
-    def of(
-        cls, experiment: Experiment, history: History, metrics: Measured, curve: LearningCurve, *, profile_seconds: float,
-        absent: Collection[int] = (),
-    ) -> Outcome:  # fmt: skip
-        """What these have seen of a run, at the end of which these workers were absent."""
-        return cls(
-            experiment=experiment, start=history.start, last=history.last, applied=metrics.applied, activity=metrics.activity,
-            points=curve.points, curve=curve, divergence=history.divergence,
-            num_epochs=history.last.num_samples / history.samples_per_epoch, profile_seconds=profile_seconds,
-            pools=Pool.each(curve.task.pools, history.last, absent),
-        )  # fmt: skip
-
-
-def observed(
-    experiment: Experiment, task: Task, metrics: Recorder, recorders: Sequence[Recorder], *, at_once: bool, shown: bool = True
-) -> tuple[LearningCurve, list[Recorder]]:
-    """The learning curve of a run, and all that watch its leader: metrics first, as they refuse a run without numbers.
-
-    Progress is shown to who looks at the terminal, if there is one, unless it is not to be `shown`.
-    """
-    epochs, seconds = experiment.evaluate_every_epochs, experiment.evaluate_every_seconds
-    curve = LearningCurve(
-        task,
-        every_samples=math.inf if epochs is None else epochs * task.num_samples,
-        every_seconds=math.inf if seconds is None else seconds,
-        at_once=at_once,
-        watch=experiment.watch,
-        keeps_best=experiment.save_weights == "best",
-    )
-    bars = progress_bars(experiment, experiment.plan(task).num_positions) if shown else []
-    return curve, [metrics, curve, *recorders, *bars]

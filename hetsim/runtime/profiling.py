@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -21,11 +21,11 @@ class Profile:
         """Every gradient as a contribution, over each rank's batch: for an allocation."""
         return tuple(Contribution(rank, batches[rank], 0, t, 0.0) for rank, seconds in enumerate(self.seconds) for t in seconds)
 
-    def record(self, recorders: Collection[Recorder], batches: Sequence[Batch], *, ranks: Collection[int]) -> None:
-        """Report the gradients of these ranks. They lie before the run, so at negative seconds."""
+    def record(self, recorders: Collection[Recorder], batches: Sequence[Batch], ranks: Iterable[int] | None = None) -> None:
+        """Report the gradients of these ranks; None: of all. They lie before the run, so at negative seconds."""
         record = interval_recorder(recorders, PROFILE)
         if record is None:
             return
-        for rank in ranks:
+        for rank in range(len(self.seconds)) if ranks is None else ranks:
             for start, end in pairwise(accumulate(self.seconds[rank], initial=-self.total_seconds)):
                 record((start, end, rank, PROFILE, 0, batches[rank].samples, 0, 0))

@@ -71,10 +71,9 @@ class Simulator(Backend):
             if checkpoint is not None and experiment.resume is not None:
                 continue_trace(trace, experiment.resume, checkpoint, experiment)
             world = world_of(experiment, task, optimizers, [trace], checkpoint=checkpoint, saver=saver)
-            world.run()
-            if saver is not None:
-                assert world.checkpoint_at_end is not None
-                saver.write(world.checkpoint_at_end)
+            at_end = world.run()
+            if saver is not None and at_end is not None:
+                saver.write(at_end)
             return write_summary(folder, world.outcome, backend=self.name, wall_seconds=perf_counter() - begun, devices=[task.device.name])
 
 

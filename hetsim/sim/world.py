@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from hetsim import effects as fx
 from hetsim.coordination.state import State
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment, Optimizers
-from hetsim.runtime.history import Checkpoints, History
+from hetsim.runtime.history import Checkpoints
 from hetsim.runtime.metrics import Metrics
 from hetsim.runtime.nonfinite import NonfiniteGradients
-from hetsim.runtime.outcome import Outcome, observed
+from hetsim.runtime.outcome import Outcome
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.profiling import Profile
-from hetsim.runtime.progress_so_far import activity_of, activity_until, restore, seen_by_leader
 from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.record import RunRecord, activity_until
 from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, Row, ignore, interval_recorder
 from hetsim.runtime.stop import StopDecision
 from hetsim.runtime.world import handlers
@@ -58,41 +59,31 @@ class EventWorld:
         began = checkpoint.began if checkpoint is not None else 0.0
         self.env = Clock(began)
         self.metrics = Metrics(num_workers, num_ahead=coordination.num_ahead, weights=experiment.weights_of(task))
-        self.curve, observers = observed(experiment, task, self.metrics, recorders, at_once=True)
+        observers = [self.metrics, *recorders]
         self.membership = Membership(experiment, observers, began=began)
         self.prepared = prepare(
             experiment, task, optimizers,
             profile=self._profile, checkpoint=checkpoint, absent=self.membership.absent,
         )  # fmt: skip
-        resumed = self.prepared.checkpoint
-        self.profile_seconds = resumed.progress.get("profile_seconds", self.prepared.profile.total_seconds)
-        if resumed.progress:
-            self.metrics.activity[:] = activity_of(resumed, num_workers, coordination.num_ahead)
-            self.metrics.applied.restore(resumed.progress["applied"])
-            self.curve.restore(resumed.progress["curve"])
-        self.prepared.profile.record(observers, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
+        self.prepared.profile.record(observers, experiment.profile_batches)
+        self.record = RunRecord(self.prepared, self.metrics, recorders, at_once=True, keeps=keep is not None)
+        self.curve, self.history = self.record.curve, self.record.history
         self._stop, self._samples_per_epoch = self.prepared.stop, task.num_samples
-        self.history = History(self.prepared.start, self.prepared.stop, observers, keeps=keep is not None)
-        restore(resumed.progress, self.history)
-        self._keep = keep
-        self._checkpoints = None if keep is None else Checkpoints(self._with_activity, wants)
+        self._checkpoints = None if keep is None else Checkpoints(partial(self._with_activity, keep), wants)
         self._committed_at = [began] * experiment.num_ranks
-        self.checkpoint_at_end: Checkpoint | None = None
-        """The checkpoint of the run as it has ended, if checkpoints are kept."""
         self._optimizer = optimizers.main if coordination.needs_server else SharedSteps(optimizers.main)
         self._local_optimizer = optimizers.local
         self._regional_optimizer: Any = optimizers.regional
         states = [self.prepared.rank_state(rank) for rank in range(experiment.num_ranks)]
         self._optimizer_at_commit: Any = states[experiment.leader].optimizer
-        self._num_counted_before = self.metrics.applied.num_gradients
-        self._num_gradients_before = [state.num_gradients for state in states[:num_workers]]
-        self._times = [self.prepared.step_times(rank, num_gradients=count) for rank, count in enumerate(self._num_gradients_before)]
+        positions = enumerate(self.record.num_gradients_before)
+        self._times = [self.prepared.step_times(rank, num_gradients=count) for rank, count in positions]
         self._service = {state.rank: self.prepared.service_times(state) for state in states[num_workers:]}
         self._num_workers = num_workers
         self._may_crash = self.membership.faults.nodes
         self._record_gradient = interval_recorder(observers, GRADIENT) or ignore
         self._record_update = interval_recorder(observers, UPDATE) or ignore
-        self._record_service = interval_recorder([its for its in observers if its is not self.metrics], UPDATE) or ignore
+        self._record_service = interval_recorder(recorders, UPDATE) or ignore  # metrics are of workers
         self._under_way = {kind: self.membership.recorders(kind) for kind in (GRADIENT, UPDATE)}
         self._computes_until = [0.0] * num_workers
         self._batcher = None if isinstance(self.prepared.start.weights, Phantom) else GradientBatcher(task)
@@ -117,8 +108,8 @@ class EventWorld:
         """The state of the last commit."""
         return self.history.last
 
-    def run(self) -> None:
-        """Run every program to its end."""
+    def run(self) -> Checkpoint | None:
+        """Run every program to its end. Returns the checkpoint of the run as it has ended, if checkpoints are kept."""
         self.membership.begin(self)
         seconds = self.prepared.checkpoint.seconds
         for process in [process for process in self.processes if not process.lost]:
@@ -131,18 +122,15 @@ class EventWorld:
             total_loss = self.membership.total_loss(self.metrics.applied.num_updates)
             raise RunFailed(total_loss or sentence(self.processes, self.collectives, leader=self.membership.leader))
         self.history.record_discarded(self.processes[self.membership.leader].result)
-        if self._checkpoints is not None:
-            self.checkpoint_at_end = self._at_end()
+        at_end = None if self._checkpoints is None else self._at_end()
         self.membership.end(self.metrics.applied.seconds)
         self.history.close()
+        return at_end
 
     @property
     def outcome(self) -> Outcome:
         """The outcome of the finished run."""
-        return Outcome.of(
-            self.experiment, self.history, self.metrics, self.curve,
-            profile_seconds=self.profile_seconds, absent=self.membership.absent_at_end,
-        )  # fmt: skip
+        return self.record.outcome(self.membership.absent_at_end)
 
     def spawn(self, rank: int) -> RankProcess:
         """A new process that joins the run at the last commit."""
@@ -293,25 +281,16 @@ class EventWorld:
             member.state.num_messages = self.messaging.num_messages(member.rank)
             checkpoints.add(member.state, version, self.env.now)
         if leads:
-            checkpoints.add_state(self.history.last, self._num_gradients(), self._progress())
+            checkpoints.add_state(self.history.last, self.record.num_gradients(), self.record.progress())
         ranks = [member.rank for member in reporting] if with_server else self.collectives.members
         checkpoints.complete(version, ranks, [self._absent(rank) for rank in self.membership.down])
 
-    def _num_gradients(self) -> list[int]:
-        """The gradients of each worker that are applied, also those before the run was resumed."""
-        now = self.metrics.applied.num_gradients
-        return [before + new - old for before, new, old in zip(self._num_gradients_before, now, self._num_counted_before, strict=True)]
-
-    def _progress(self) -> dict[str, Any]:
-        return seen_by_leader(self.history, self.metrics.applied, self.curve, profile_seconds=self.profile_seconds)
-
-    def _with_activity(self, checkpoint: Checkpoint) -> None:
-        assert self._keep is not None
+    def _with_activity(self, keep: Callable[[Checkpoint], None], checkpoint: Checkpoint) -> None:
         activity = activity_until(self.metrics.activity, checkpoint.seconds)
-        self._keep(replace(checkpoint, progress={**checkpoint.progress, "activity": activity}))
+        keep(replace(checkpoint, progress={**checkpoint.progress, "activity": activity}))
 
     def _at_end(self) -> Checkpoint:
-        counts, ranks = self._num_gradients(), []
+        counts, ranks = self.record.num_gradients(), []
         for process in self.processes:
             state = self._absent(process.rank) if process.lost else process.state.snapshot()
             state.num_messages = self.messaging.num_messages(process.rank)
@@ -321,8 +300,7 @@ class EventWorld:
         last = self.metrics.applied.seconds
         with_server = self.experiment.coordination.needs_server
         seconds = tuple(last if with_server or process.lost else self._committed_at[process.rank] for process in self.processes)
-        progress = {**self._progress(), "activity": activity_until(self.metrics.activity, seconds)}
-        return Checkpoint(state=self.history.last, ranks=tuple(ranks), seconds=seconds, progress=progress)
+        return Checkpoint(state=self.history.last, ranks=tuple(ranks), seconds=seconds, progress=self.record.progress_until(seconds))
 
     def _absent(self, rank: int) -> RankState:
         """The state that an absent rank will have when it returns."""

@@ -364,7 +364,7 @@ def test_what_is_measured_before_a_run_shares_the_cores() -> None:
     """hetgrad measures its workers at the same time, so two of three get 2/3 of a core each while all are at work."""
     run = timed("hetgrad", workers=world(on("lab", 1.0, count=3), hosts=LAB), updates=1)
 
-    assert run.simulation.profile_seconds == pytest.approx(1.5 * 5, rel=1e-6)
+    assert run.simulation.record.profile_seconds == pytest.approx(1.5 * 5, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from hetsim.runtime.metrics import Metrics
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.record import RunRecord
 from hetsim.runtime.recorder import COMMIT, GRADIENT
 from hetsim.runtime.trace import Trace, as_table
 from hetsim.vector import Phantom
@@ -104,7 +105,7 @@ def driver(
     ranked = ProcessWorld(
         prepared, prepared.rank_state(rank), transport=FakeNetwork(2).transport(min(rank, 1)), mailbox=letters,
         pace=Pace(emulate, clock=clock),
-        recorders=[metrics], began=BEGAN,
+        recorders=[metrics], record=RunRecord(prepared, metrics, [], at_once=False, keeps=False, leads=False), began=BEGAN,
     )  # fmt: skip
     ranked.metrics = metrics  # type: ignore[attr-defined]
     return ranked

@@ -19,10 +19,11 @@ from hetsim.checkpoints.folder import newest
 from hetsim.distributed.membership.keeper import OVER, STOP
 from hetsim.distributed.membership.losses import Ledger
 from hetsim.distributed.rank.stopping import StopWatch
-from hetsim.distributed.rank.succession import Succession, Told
+from hetsim.distributed.rank.succession import Rows, Succession, Told
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.results.writing.folder import FILES
 from hetsim.runtime.checkpointing import Checkpointing, StopRequest
+from hetsim.runtime.rank import Checkpoint
 
 ONE_BY_ONE = [{"nodes": [0], "crash": 0.2, "repair": 0.4}, {"nodes": [1], "crash": 1.4}, {"nodes": [2], "crash": 1.6}]
 """Rank 0 comes back, and is alone at last."""
@@ -161,10 +162,10 @@ class Copied:
         self.recorded: list[tuple[int, float]] = []
         self.last = SimpleNamespace(version=0)
         run = SimpleNamespace(
-            experiment=SimpleNamespace(trace="none"), history=None, leader=0, rank=1, saving=None, trace=None,
-            recorded=lambda *_, **__: (None, self),
+            experiment=SimpleNamespace(num_workers=2, coordination=SimpleNamespace(num_ahead=1)), leader=0, rank=1, saving=None, trace=None,
+            record=SimpleNamespace(leads=False, history=self), prepared=SimpleNamespace(checkpoint=Checkpoint(state=cast(Any, None))),
         )  # fmt: skip
-        self.its = Succession(cast(Any, run), absent={}, ledger=Ledger([0, 1]), take_over=lambda _: None)
+        self.its = Succession(cast(Any, run), Rows("none"), absent={}, ledger=Ledger([0, 1]), take_over=lambda _: None)
 
     def commit(self, seconds: float, _: int, state: Any, __: Any) -> bool:
         self.last = state

@@ -93,7 +93,7 @@ def take_part(
 
 def can_go_on(run: RankRun) -> bool:
     """On the leader, at the end: whether the run was asked to stop and did so before it had reached its budget."""
-    if run.saving is None or not run.saving.stopped or run.history is None:
+    if run.saving is None or not run.saving.stopped or not run.record.leads:
         return False
     return reached(run.experiment, run.history.last, run.metrics.applied.seconds, run.prepared.task.num_samples) is None
 
@@ -167,7 +167,7 @@ def take_part_elastically(
             with watch:
                 run.run(store, report)
         stopped = False
-        if run.history is None:
+        if not run.record.leads:
             if run.hands_in:
                 send_results(run, cap, run.way_to_leader)
                 if saves and store.get(STOPPED) == b"1":

@@ -25,8 +25,8 @@ from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.transport import Transport
 from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.preparation import Preparation
-from hetsim.runtime.progress_so_far import activity_until
 from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.record import activity_until
 from hetsim.runtime.trace import Trace, TracePart, append_received
 
 NUMBER_BYTES = 8
@@ -244,8 +244,3 @@ def answers(content: bytes) -> Iterator[tuple[int, bytes, bytes]]:
             found.append(content[at : at + length])
             at += length
         yield found[0], found[1], found[2]
-
-
-def counted(before: Sequence[int], counted_before: Sequence[int], now: Sequence[int]) -> list[int]:
-    """The gradients of each worker that are applied, of which some were before the run was resumed."""
-    return [first + new - old for first, old, new in zip(before, counted_before, now, strict=True)]

@@ -24,7 +24,7 @@ from hetsim.distributed.rank.joining import Connections
 from hetsim.distributed.rank.regrouping import RegroupingWorld
 from hetsim.distributed.rank.run import RankRun, check_same_task, warm_up
 from hetsim.distributed.rank.standstill import StandstillWatch, Store
-from hetsim.distributed.rank.succession import Succession
+from hetsim.distributed.rank.succession import Rows, Succession
 from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.effects import Node, PeerLost, Program
 from hetsim.errors import RunFailed, RunOver
@@ -54,11 +54,16 @@ class ElasticRun(RankRun):
         membership: Membership, absent: dict[int, float], joins_at: float | None, order: str,
         take_over: Callable[[Succession], None] | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(experiment, task, optimizers, trace, absent=sorted(absent), leader=membership.leader, **options)
+        rows = None if take_over is None else Rows(experiment.trace)
+        super().__init__(
+            experiment, task, optimizers, trace,
+            absent=sorted(absent), leader=membership.leader, copied_to=[] if rows is None else [rows], **options,
+        )  # fmt: skip
         self.membership = membership
         self.succession: Succession | None = None
-        if take_over is not None:
-            self.succession = Succession(self, absent=absent, ledger=membership.ledger, take_over=partial(self._take_over, take_over))
+        if take_over is not None and rows is not None:
+            take_over = partial(self._take_over, take_over)
+            self.succession = Succession(self, rows, absent=absent, ledger=membership.ledger, take_over=take_over)
         self.absent = absent
         self.joins_at = joins_at
         self.hands_in = True
@@ -127,10 +132,10 @@ class ElasticRun(RankRun):
             mailbox = self._new_mailbox(transport, joins=joins)
         self.state = state = self.prepared.rank_state(self.rank)
         parts: dict[str, Any] = {
-            "transport": transport, "mailbox": mailbox, "pace": self.pace, "recorders": self.recorders, "history": self.history,
+            "transport": transport, "mailbox": mailbox, "pace": self.pace, "recorders": self.recorders, "record": self.record,
             "reduction": Reduction.by_gloo(transport, self.prepared.task.device, self._order), "keep": self._keep, "began": self.began,
             "micro_batch": self._micro_batch, "nonfinite": NonfiniteGradients(self.experiment.nonfinite, self.metrics.activity),
-            "saving": self.saving, "progress": self.progress, "leader": self.leader, "num_gradients": self.num_gradients,
+            "saving": self.saving, "leader": self.leader,
         }  # fmt: skip
         if self._regroups:
             mailbox_in = self._new_mailbox if needs_server else None
@@ -142,7 +147,7 @@ class ElasticRun(RankRun):
         self._world = world
         membership.listen(lambda view: self._seen(world, view))
         if store is not None:
-            self._watch = StandstillWatch(store, self.rank, self._present, world.waiting, report if self.history is not None else None)
+            self._watch = StandstillWatch(store, self.rank, self._present, world.waiting, report if self.record.leads else None)
         self._report = report
         with self._watch or contextlib.nullcontext():
             self.pace.sleep_until(self.began + self.prepared.checkpoint.began)
@@ -156,9 +161,9 @@ class ElasticRun(RankRun):
             finally:
                 gc.unfreeze()
                 self.last, self.transport, self._mailbox = world.last, world.transport, world.mailbox
-        if self.saving is not None and self.history is not None:
+        if self.saving is not None and self.record.leads:
             self.saving.write_answered()
-            self.progress_at_end = self.progress()
+            self.progress_at_end = self.record.progress()
         if isinstance(world, RegroupingWorld) and not membership.ended_quietly:
             self.transport = self._group_after_end(world)
         self.leader = membership.leader
@@ -179,12 +184,12 @@ class ElasticRun(RankRun):
                 if membership.view.over or not self._regroups:
                     return
                 result = None  # the last version is made, though nobody has told yet
-            if self.history is not None:
+            if self.record.leads:
                 self.history.record_discarded(result)
             if not self._regroups:
                 assert world.mailbox is not None
                 world.mailbox.close()
-                if self.history is not None:
+                if self.record.leads:
                     membership.tell_over()
                 return
             try:
@@ -194,13 +199,14 @@ class ElasticRun(RankRun):
             except PeerLost:
                 if not membership.changed:  # a connection broke, and others may wait in the barrier until they are told
                     membership.wait_for_newer(membership.formed)
-            if self.history is None:
+            if not self.record.leads:
                 if membership.wait_until_over():
                     return
                 if self.succession is None or not membership.leads_next:
                     state, now = None, True
                     continue
-                self.succession.lead().record_discarded(result)
+                self.succession.lead()
+                self.history.record_discarded(result)
             self._end()
             return
 

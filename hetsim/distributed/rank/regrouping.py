@@ -125,7 +125,7 @@ class RegroupingWorld(ProcessWorld):
         return going, at
 
     def _save(self, saving: Saving, seconds: float) -> None:
-        if self.succession is not None and self.history is None:
+        if self.succession is not None and not self.run_record.leads:
             self.succession.hands_in(self.last.version)
         super()._save(saving, seconds)
 
@@ -143,8 +143,8 @@ class RegroupingWorld(ProcessWorld):
                     self._commits.append(LastCommit(self.prepared.start, state.optimizer))
                 if succession is not None:
                     succession.run.leader = self.leader
-                    if self.leader == self.rank and self.history is None:
-                        self.history = succession.lead()
+                    if self.leader == self.rank and not self.run_record.leads:
+                        succession.lead()
                         self._has_ended |= not succession.goes_on
                 found = agreed(
                     group.control,

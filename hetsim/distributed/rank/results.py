@@ -125,11 +125,10 @@ def close(run: RankRun, trace: Trace, states: dict[int, bytes], activity: Sequen
         trace.close()
     if run.saving is not None:
         assert run.saving.saver is not None
-        assert run.history is not None
         last, seconds = run.history.last, run.metrics.applied.seconds
         run.saving.write_last(
             last, run.state, states,
-            num_gradients=run.num_gradients(), seconds=seconds, progress=run.progress_at_end, activity=activity,
+            num_gradients=run.record.num_gradients(), seconds=seconds, progress=run.progress_at_end, activity=activity,
         )  # fmt: skip
         if stopped:
             raise RunStopped(run.saving.saver.sentence(last, seconds))

@@ -21,21 +21,20 @@ from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.pacing.padding import Pace
 from hetsim.distributed.pacing.shared_links import SharedLinks
-from hetsim.distributed.rank.checkpointing import Saving, counted
+from hetsim.distributed.rank.checkpointing import Saving
 from hetsim.distributed.rank.standstill import StandstillWatch, Store
 from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.effects import Batch, Node
 from hetsim.errors import RunFailed
-from hetsim.runtime.curve import LearningCurve
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.history import History
-from hetsim.runtime.metrics import Metrics, RankActivity
+from hetsim.runtime.metrics import Metrics
 from hetsim.runtime.nonfinite import NonfiniteGradients
-from hetsim.runtime.outcome import Outcome, observed
+from hetsim.runtime.outcome import Outcome
 from hetsim.runtime.preparation import Preparation, prepare
 from hetsim.runtime.profiling import Profile
-from hetsim.runtime.progress_so_far import activity_of, restore, seen_by_leader
 from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.record import RunRecord
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
 from hetsim.workloads.task import Task
@@ -45,9 +44,10 @@ SAME_LOSS = 1e-3
 
 
 class RankRun:
-    """One rank's part of a run. After `run`, its results are in `metrics`, and the leader's in `history` and `curve`, too.
+    """One rank's part of a run. After `run`, its results are in `metrics`, and the leader's in `record`, too.
 
-    Threads that only move messages are started in a block `uncapped()`. Without a `reduction`, all-reduces go by the transport, in the
+    A rank that does not lead records no versions but in `copied_to`, of a copy. Threads that only move messages are started in a block
+    `uncapped()`. Without a `reduction`, all-reduces go by the transport, in the
     order of ranks.
     """
 
@@ -66,6 +66,7 @@ class RankRun:
         checkpoint: Checkpoint | None = None,
         keep: Callable[[RankState], None] | None = None,
         recorders: Sequence[Recorder] = (),
+        copied_to: Sequence[Recorder] = (),
         saver: Saver | None = None,
         absent: Collection[int] = (),
         uncapped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
@@ -101,36 +102,23 @@ class RankRun:
         self.saving: Saving | None = None
         if experiment.checkpoint.enabled:
             self.saving = Saving(self.prepared, rank, trace, self.metrics.activity, clocks=self.clocks, saver=saver, joined=self.joined)
-        self.activity_before = activity_of(resumed, experiment.num_workers, experiment.coordination.num_ahead)
-        """What each worker did before the run was resumed."""
-        if resumed.progress:
-            self.metrics.activity[:] = activity_of(resumed, experiment.num_workers, experiment.coordination.num_ahead)
-            self.metrics.applied.restore(resumed.progress["applied"])
-        self.profile_seconds = resumed.progress.get("profile_seconds", self.prepared.profile.total_seconds)
-        self._num_gradients_before: Sequence[int] | None = None
-        self._counted_before = self.metrics.applied.num_gradients
         self.progress_at_end: dict[str, Any] = {}
         """What the leader's recorders have seen, where the run is saved."""
         profile = self.prepared.profile
-        profile.record([trace, *recorders], experiment.profile_batches, ranks=[rank] if rank < len(profile.seconds) else [])
+        profile.record([trace, *recorders], experiment.profile_batches, [rank] if rank < len(profile.seconds) else [])
         self.recorders: list[Recorder] = [self.metrics, trace, *recorders]
         self.last = self.prepared.start
         """The state that this rank committed last; of a worker of a server, that of the beginning."""
         self.absent_at_end: frozenset[int] = frozenset()
-        self.curve: LearningCurve | None = None
-        self.history: History | None = None
-        if rank == self.leader:
-            self.curve, self.history = self.recorded([trace, *recorders], leads=True)
+        leads = rank == self.leader
+        observers = [trace, *recorders] if leads else copied_to
+        keeps = experiment.checkpoint.enabled
+        self.record = RunRecord(self.prepared, self.metrics, observers, at_once=False, keeps=keeps, leads=leads)
 
-    def recorded(self, recorders: Sequence[Recorder], *, leads: bool) -> tuple[LearningCurve, History]:
-        """What records the versions, from where the run begins or goes on. It shows and evaluates nothing before this rank leads."""
-        curve, observers = observed(self.experiment, self.prepared.task, self.metrics, recorders, at_once=False, shown=leads)
-        progress = self.prepared.checkpoint.progress
-        if progress:
-            curve.restore(progress["curve"], evaluate=leads)
-        history = History(self.prepared.start, self.prepared.stop, observers, keeps=self.saving is not None)
-        restore(progress, history)
-        return curve, history
+    @property
+    def history(self) -> History:
+        """The versions of the run; on a rank that does not lead, as far as it has a copy of them."""
+        return self.record.history
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
         """Run this rank's program with those of the other ranks. `report(error)` is called on the leader if no rank can go on."""
@@ -145,11 +133,11 @@ class RankRun:
         self.state = state = self.prepared.rank_state(rank)
         world = ProcessWorld(
             self.prepared, state, transport=transport, mailbox=mailbox, pace=self.pace, reduction=self.reduction,
-            recorders=self.recorders, history=self.history, keep=self._keep, micro_batch=self._micro_batch, began=began,
+            recorders=self.recorders, record=self.record, keep=self._keep, micro_batch=self._micro_batch, began=began,
             leader=self.leader, nonfinite=NonfiniteGradients(experiment.nonfinite, self.metrics.activity),
-            saving=self.saving, progress=self.progress, num_gradients=self.num_gradients,
+            saving=self.saving,
         )  # fmt: skip
-        leads = self.history is not None
+        leads = self.record.leads
         watch: Any = contextlib.nullcontext()
         if store is not None:
             watch = StandstillWatch(store, rank, lambda: range(experiment.num_ranks), world.waiting, report if leads else None)
@@ -162,42 +150,15 @@ class RankRun:
             finally:
                 gc.unfreeze()
             self.last = world.last
-            if self.history is not None:
+            if leads:
                 self.history.record_discarded(result)
             if mailbox is not None:
                 mailbox.close()
-            if self.saving is not None and self.history is not None:
+            if self.saving is not None and leads:
                 self.saving.write_answered()
-                self.progress_at_end = self.progress()
+                self.progress_at_end = self.record.progress()
             transport.control.barrier()  # until all programs have ended, or the watch reports a standstill
         self.clocks.finish(transport, self.pace.clock)
-
-    def num_gradients(self) -> list[int]:
-        """The gradients of each worker that are applied, also those before the run was resumed; on the leader."""
-        before = self._num_gradients_before
-        if before is None:
-            before = [self.prepared.rank_state(rank).num_gradients for rank in range(self.experiment.num_workers)]
-        return counted(before, self._counted_before, self.metrics.applied.num_gradients)
-
-    def count_after(self, num_gradients: Sequence[int]) -> None:
-        """So many gradients of each worker are applied in what the metrics have counted."""
-        self._num_gradients_before, self._counted_before = num_gradients, self.metrics.applied.num_gradients
-
-    def know_before(self, activity: Sequence[RankActivity]) -> None:
-        """This is what each worker did before the run was resumed, which a rank that joins does not know by itself."""
-        if self.joined:
-            self.joined = False
-            self.activity_before = list(activity)
-            for mine, before in zip(self.metrics.activity, activity, strict=True):
-                mine.add(before)
-            if self.saving is not None:
-                self.saving.joined = False
-
-    def progress(self) -> dict[str, Any]:
-        """What the leader's recorders have seen so far."""
-        assert self.history is not None
-        assert self.curve is not None
-        return seen_by_leader(self.history, self.metrics.applied, self.curve, profile_seconds=self.profile_seconds)
 
     def mailbox(self, transport: Transport, *, began: float, goes_on: bool = False, joins: bool = False) -> Mailbox:
         """This rank's mailbox among the members of the transport."""
@@ -212,7 +173,7 @@ class RankRun:
 
     def close(self) -> None:
         """Close all recorders; on the leader, after the results of all ranks are collected."""
-        if self.history is not None:
+        if self.record.leads:
             self.history.close()
             self.trace.close()  # which the history does not know on a rank that did not lead from the beginning
             return
@@ -222,10 +183,7 @@ class RankRun:
     @property
     def outcome(self) -> Outcome:
         """The outcome, on the leader: once `metrics` has all ranks' activity, and the history is closed."""
-        assert self.history is not None
-        assert self.curve is not None
-        seconds = self.profile_seconds
-        return Outcome.of(self.experiment, self.history, self.metrics, self.curve, profile_seconds=seconds, absent=self.absent_at_end)
+        return self.record.outcome(self.absent_at_end)
 
 
 def measured_profile(experiment: Experiment, task: Task, transport: Transport, pace: Pace) -> Profile:

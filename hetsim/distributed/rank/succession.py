@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hetsim.coordination.state import State
 from hetsim.distributed.membership.losses import Ledger
 from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Contribution
-from hetsim.runtime.history import History
-from hetsim.runtime.metrics import Applied, RankActivity
+from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.progress import progress_bars
-from hetsim.runtime.progress_so_far import restore
+from hetsim.runtime.record import activity_of
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace, TracePart, append_received
 
@@ -64,11 +63,15 @@ class Succession:
     began or went on, and since when; `ledger` has the losses since.
     """
 
-    def __init__(self, run: RankRun, *, absent: dict[int, float], ledger: Ledger, take_over: Callable[[Succession], None]) -> None:
+    def __init__(
+        self, run: RankRun, rows: Rows, *, absent: dict[int, float], ledger: Ledger, take_over: Callable[[Succession], None]
+    ) -> None:
+        experiment = run.experiment
         self.run = run
+        self.record = run.record
         self.absent = absent
         self.ledger = ledger
-        self.rows = Rows(run.experiment.trace)
+        self.rows = rows
         self.saved: int | None = None
         """The version of the newest checkpoint that the run has made, as far as a rank that does not lead knows."""
         self._recent: deque[Told] = deque(maxlen=LAG + 1)
@@ -78,20 +81,13 @@ class Succession:
         self._handed_to = run.leader
         self.goes_on = True
         """Whether the run does after what is recorded, if this rank leads."""
-        if run.history is not None:
-            self.history = run.history
-        else:
-            self.curve, self.history = run.recorded([self.rows], leads=False)
-
-    @property
-    def leads(self) -> bool:
-        """Whether this rank does."""
-        return self.run.history is not None
+        self._activity_before = activity_of(run.prepared.checkpoint, experiment.num_workers, experiment.coordination.num_ahead)
+        """What each worker did before the run was resumed."""
 
     @property
     def known(self) -> tuple[float, float, float]:
         """The versions that the record ends with, without the last commit and with it; and that of the newest checkpoint, or -1."""
-        recorded = self.history.last.version
+        recorded = self.record.history.last.version
         saver = None if self.run.saving is None else self.run.saving.saver
         saved = self.saved if saver is None else saver.newest
         newest = max([recorded, *(told.state.version for told in self._recent)])
@@ -99,15 +95,15 @@ class Succession:
 
     def commits(self, told: Told) -> None:
         """This rank commits a version."""
-        if not self.leads:
+        if not self.record.leads:
             self._settle(told.state.version - LAG, self.run.leader)
         self._recent.append(told)
 
     def _settle(self, version: float, leader: int) -> None:
         """Record the commits until this version, which all ranks have."""
         for seconds, state, applied in self._recent:
-            if self.history.last.version < state.version <= version:
-                self.goes_on = self.history.commit(seconds, leader, state, applied)
+            if self.record.history.last.version < state.version <= version:
+                self.goes_on = self.record.history.commit(seconds, leader, state, applied)
 
     def hands_in(self, version: int) -> None:
         """This rank hands in its state at this version, on which the leader has decided."""
@@ -131,7 +127,7 @@ class Succession:
         """All go on from this version, and the newest checkpoint that the leader knows to be complete is at version `saved`, or -1."""
         while self._recent and self._recent[-1].state.version > version:
             self._recent.pop()
-        if not self.leads and saved not in (NONE, self.saved):
+        if not self.record.leads and saved not in (NONE, self.saved):
             self.has_saved(int(saved))
         self._take_back()
 
@@ -148,8 +144,8 @@ class Succession:
         if lacking and lacking[0].state.version == known[1] + 1:
             return TOLD, [told._replace(applied=tuple(told.applied)) for told in lacking]
         return COPIED, {
-            **run.progress(), "num_gradients": run.num_gradients(), "ledger": self.ledger.saved(), "absent": self.absent,
-            "activity": [its.as_numbers() for its in run.activity_before], "begun": run.begun,
+            **self.record.progress(), "num_gradients": self.record.num_gradients(), "ledger": self.ledger.saved(), "absent": self.absent,
+            "activity": [its.as_numbers() for its in self._activity_before], "begun": run.begun,
         }  # fmt: skip
 
     def catch_up(self, state: State, record: tuple[str, Any]) -> None:
@@ -159,35 +155,39 @@ class Succession:
             for told in what:
                 self.commits(told)
             return
-        run, metrics = self.run, self.run.metrics
-        metrics.applied = Applied(run.experiment.num_workers, metrics.applied.weights)
-        metrics.applied.restore(what["applied"])
-        self.curve.restore(what["curve"], evaluate=False)
-        restore(what, self.history)
-        self.history.last = state
+        self.record.restore(what, what["num_gradients"])
+        self.record.history.last = state
         self.rows.part.drain()
         self.rows.begin(state)
         self._recent.clear()
-        run.count_after(what["num_gradients"])
-        run.profile_seconds, run.begun = what["profile_seconds"], what["begun"]
+        self.run.begun = what["begun"]
         self.absent.clear()
         self.absent.update(what["absent"])
         self.ledger.restore(what["ledger"])
-        run.know_before([RankActivity.of_numbers(numbers, run.experiment.coordination.num_ahead) for numbers in what["activity"]])
+        self._know_before(what["activity"])
 
-    def lead(self) -> History:
-        """From now on this rank leads. Returns the record."""
+    def _know_before(self, activity: Sequence[Mapping[str, Any]]) -> None:
+        """This is what each worker did before the run was resumed, which a rank that joins does not know by itself."""
         run = self.run
-        run.leader = run.rank
+        if run.joined:
+            run.joined = False
+            self._activity_before = [RankActivity.of_numbers(numbers, run.experiment.coordination.num_ahead) for numbers in activity]
+            for mine, before in zip(run.metrics.activity, self._activity_before, strict=True):
+                mine.add(before)
+            if run.saving is not None:
+                run.saving.joined = False
+
+    def lead(self) -> None:
+        """From now on this rank leads."""
+        self.run.leader = self.run.rank
         self._take_over(self)
         self._take_back()
-        run.history, run.curve = self.history, self.curve
-        return self.history
+        self.record.leads = True
 
     def writes(self, trace: Trace) -> None:
         """What follows goes to this trace of the run, after what has not been written yet."""
         self._settle(math.inf, self.run.rank)
         self.rows.part.close()
-        trace.begin(self.history.last)
+        trace.begin(self.record.history.last)
         self.rows.trace = trace
         self.rows.bars = progress_bars(self.run.experiment, self.run.prepared.plan.num_positions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -21,10 +21,10 @@ from hetsim.distributed.rank.checkpointing import Saving
 from hetsim.distributed.rank.gradient_sums import summed
 from hetsim.distributed.rank.standstill import Waiting
 from hetsim.distributed.rank.turn import MAIN, SECOND, Answered, StartedEffect, Turn
-from hetsim.runtime.history import History
 from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
+from hetsim.runtime.record import RunRecord
 from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Recorder, ignore, interval_recorder
 from hetsim.runtime.world import as_program_error, handlers, unsupported
 from hetsim.vector import Phantom, nbytes
@@ -50,13 +50,11 @@ class ProcessWorld:
         pace: Pace,
         reduction: Reduction | None = None,
         recorders: list[Recorder],
-        history: History | None = None,
+        record: RunRecord,
         keep: Callable[[RankState], None] | None = None,
         micro_batch: int | None = None,
         nonfinite: NonfiniteGradients | None = None,
         saving: Saving | None = None,
-        progress: Callable[[], dict[str, Any]] = dict,
-        num_gradients: Callable[[], Sequence[int]] = tuple,
         leader: int | None = None,
         began: float,
     ) -> None:
@@ -71,16 +69,13 @@ class ProcessWorld:
         self.mailbox = mailbox
         self.pace = pace
         self.reduction = reduction or Reduction.by_gloo(transport, self.task.device, "ordered")
-        self.history = history
-        """On the leader; None on other ranks."""
+        self.run_record = record
         self.leader = experiment.leader if leader is None else leader
         self.began = began
         self.micro_batch = micro_batch
         self._keep = keep
         self.nonfinite = nonfinite
         self.saving = saving
-        self._progress = progress
-        self._num_gradients = num_gradients
         self._answer_asks()
         is_worker = self.rank < experiment.num_workers
         self.times = prepared.step_times(self.rank, num_gradients=state.num_gradients) if is_worker else None
@@ -290,12 +285,13 @@ class ProcessWorld:
         state.committed(effect.version, self.prepared.epoch(committed))
         state.num_gradients += sum(c.num_gradients for c in effect.applied if c.rank == self.rank)
         stop = self.prepared.stop
-        if self.history is not None:
-            going = self.history.commit(turn.at - self.began, self.rank, committed, effect.applied)
+        leads = self.run_record.leads
+        if leads:
+            going = self.run_record.history.commit(turn.at - self.began, self.rank, committed, effect.applied)
         else:
             going = stop.others_go_on(effect.version)
         saving, due = self.saving, False
-        if saving is not None and self.history is not None:
+        if saving is not None and leads:
             saving.write_answered()
             going, due = saving.decide(effect.version, going)
         if stop.waits or (saving is not None and saving.agrees):
@@ -312,12 +308,12 @@ class ProcessWorld:
         return going, turn.at
 
     def _save(self, saving: Saving, seconds: float) -> None:
-        if self.history is None:
+        record = self.run_record
+        if not record.leads:
             saving.hand_in(self.state, self.transport, self.leader)
             return
         save = partial(saving.collect, transport=self.transport) if saving.agrees else saving.ask
-        last, num_gradients, progress = self.history.last, self._num_gradients(), self._progress()
-        save(last, self.state, num_gradients=num_gradients, seconds=seconds, progress=progress)
+        save(record.history.last, self.state, num_gradients=record.num_gradients(), seconds=seconds, progress=record.progress())
 
     def now(self, state: RankState, effect: fx.Now, turn: Turn) -> Answered:
         """Seconds since the run began, on this host's clock."""

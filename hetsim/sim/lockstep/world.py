@@ -20,11 +20,10 @@ from hetsim.coordination.state import State
 from hetsim.coordination.timings import UnreportedTimings
 from hetsim.runtime.buckets import one_after_another
 from hetsim.runtime.experiment import Experiment, Optimizers
-from hetsim.runtime.history import History
-from hetsim.runtime.outcome import Outcome, observed
+from hetsim.runtime.outcome import Outcome
 from hetsim.runtime.preparation import prepare
-from hetsim.runtime.progress_so_far import activity_of, activity_until, restore, seen_by_leader
 from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.record import RunRecord
 from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, UPDATE, Recorder, interval_recorder
 from hetsim.runtime.world import handlers, unsupported
 from hetsim.sim.lockstep.metrics import VectorizedMetrics
@@ -71,26 +70,14 @@ class LockstepWorld:
         self.optimizers = optimizers
         num_workers, coordination = experiment.num_workers, experiment.coordination
         self.metrics = VectorizedMetrics(num_workers, num_ahead=coordination.num_ahead, weights=experiment.weights_of(task))
-        self.curve, observers = observed(experiment, task, self.metrics, recorders, at_once=True)
         self.prepared = prepare(experiment, task, optimizers, profile=lambda: run_profiling(experiment), checkpoint=checkpoint)
         resumed = self.prepared.checkpoint
-        self.profile_seconds = resumed.progress.get("profile_seconds", self.prepared.profile.total_seconds)
-        if resumed.progress:
-            self.metrics.restore(activity_of(resumed, num_workers, coordination.num_ahead))
-            self.metrics.applied.restore(resumed.progress["applied"])
-            self.curve.restore(resumed.progress["curve"])
-        self.prepared.profile.record(observers, experiment.profile_batches, ranks=range(len(self.prepared.profile.seconds)))
-        self.history = History(self.prepared.start, self.prepared.stop, observers, keeps=keep is not None)
-        restore(resumed.progress, self.history)
+        self.prepared.profile.record(recorders, experiment.profile_batches)
+        self.record = RunRecord(self.prepared, self.metrics, recorders, at_once=True, keeps=keep is not None)
+        self.curve, self.history = self.record.curve, self.record.history
         self._keep = keep
-        self.checkpoint_at_end: Checkpoint | None = None
-        """The checkpoint of the run as it has ended, if checkpoints are kept."""
         self._wants = wants or (lambda _: True)
-        self._num_counted_before = self.metrics.applied.count
-        saved = self.prepared.checkpoint.ranks
-        states = [self.prepared.rank_state(rank) for rank in range(num_workers if saved else 1)]
-        self._num_gradients_before = [state.num_gradients for state in states] if saved else [0] * num_workers
-        self.state = _joined(states)
+        self.state = _joined([self.prepared.rank_state(rank) for rank in range(num_workers if resumed.ranks else 1)])
         """The state of all ranks: in its `own`, a number of each rank is an array."""
         plan = self.prepared.plan
         vectorized = VectorizedPlan(**{given.name: getattr(plan, given.name) for given in fields(plan) if given.init})
@@ -100,13 +87,13 @@ class LockstepWorld:
         self.clock[: len(resumed.seconds)] = resumed.seconds[:num_workers]
         self._committed_at = self.clock
         self._times = VectorizedTimes(
-            [self.prepared.step_times(rank, num_gradients=count) for rank, count in enumerate(self._num_gradients_before)]
+            [self.prepared.step_times(rank, num_gradients=count) for rank, count in enumerate(self.record.num_gradients_before)]
         )
         self._collectives = Collectives(experiment.cluster)
         self._computes_until: Seconds = np.zeros(num_workers)
         self._computed: NDArray[np.bool_] = np.zeros(num_workers, np.bool_)
         """The ranks that computed the last gradient, and so take the local step after it."""
-        self._recorders = {kind: interval_recorder(observers, kind) for kind in (GRADIENT, UPDATE, ALL_REDUCE, GATHER)}
+        self._recorders = {kind: interval_recorder(recorders, kind) for kind in (GRADIENT, UPDATE, ALL_REDUCE, GATHER)}
         self.handlers = handlers(self)
 
     @staticmethod
@@ -119,21 +106,20 @@ class LockstepWorld:
     @property
     def outcome(self) -> Outcome:
         """The outcome of the finished run."""
-        return Outcome.of(self.experiment, self.history, self.metrics, self.curve, profile_seconds=self.profile_seconds)
+        return self.record.outcome()
 
     @np.errstate(over="ignore", invalid="ignore")  # times that are too large are an error at the end of the run
-    def run(self) -> None:
-        """Run the program to its end."""
+    def run(self) -> Checkpoint | None:
+        """Run the program to its end. Returns the checkpoint of the run as it has ended, if checkpoints are kept."""
         answer: Any = None
         while True:
             try:
                 effect = self.program.send(answer)
             except StopIteration as ended:
                 self.history.record_discarded(ended.value)
-                if self._keep is not None:
-                    self.checkpoint_at_end = self.checkpoint()
+                at_end = None if self._keep is None else self.checkpoint()
                 self.history.close()
-                return
+                return at_end
             answer, self.clock = self.handlers[type(effect)](self.state, effect, None)
 
     def gradient(self, state: RankState, effect: fx.Gradient, context: None) -> Answered:
@@ -225,10 +211,8 @@ class LockstepWorld:
 
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the present version."""
-        progress = seen_by_leader(self.history, self.metrics.applied, self.curve, profile_seconds=self.profile_seconds)
         seconds = tuple(self._committed_at.tolist())
-        progress["activity"] = activity_until(self.metrics.by_rank(), seconds)
-        return Checkpoint(state=self.history.last, ranks=self._by_rank(), seconds=seconds, progress=progress)
+        return Checkpoint(state=self.history.last, ranks=self._by_rank(), seconds=seconds, progress=self.record.progress_until(seconds))
 
     def now(self, state: RankState, effect: fx.Now, context: None) -> Answered:
         """Each rank's seconds since the run began."""
@@ -243,16 +227,16 @@ class LockstepWorld:
 
     def _by_rank(self) -> tuple[RankState, ...]:
         """The state of each rank at a commit."""
-        shape, count = self.clock.shape, self.metrics.applied.count
+        shape = self.clock.shape
         return tuple(
             replace(
                 self.state,
                 rank=rank,
                 own={name: _of_rank(value, rank, shape) for name, value in self.state.own.items()},
-                num_gradients=self._num_gradients_before[rank] + count[rank] - self._num_counted_before[rank],
+                num_gradients=count,
                 num_messages={},
             )
-            for rank in range(len(self.clock))
+            for rank, count in enumerate(self.record.num_gradients())
         )
 
     def _record_rows(

@@ -95,8 +95,8 @@ def test_a_run_begins_with_the_measured_split(name: str, coordination: str):
     assert tuple(row.samples for row in first) == BY_SPEED
     profile = run.rows("profile")
     assert [[row.samples for row in profile if row.rank == rank] for rank in range(4)] == [[176] * 3] * 4
-    assert run.simulation.profile_seconds == pytest.approx(3 * 176 * 8e-4)
-    ends = list(accumulate([176 * 8e-4] * 3, initial=-run.simulation.profile_seconds))
+    assert run.simulation.record.profile_seconds == pytest.approx(3 * 176 * 8e-4)
+    ends = list(accumulate([176 * 8e-4] * 3, initial=-run.simulation.record.profile_seconds))
     assert [row.start for row in profile if row.rank == 0] == pytest.approx(ends[:3])
 
 

@@ -1,0 +1,132 @@
+"""The record of a run, in every world: what its workers did and which versions were made, from where the run begins or resumes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from hetsim.runtime.curve import LearningCurve
+from hetsim.runtime.history import History
+from hetsim.runtime.metrics import Applied, RankActivity
+from hetsim.runtime.outcome import Outcome, Pool
+from hetsim.runtime.preparation import Preparation
+from hetsim.runtime.progress import progress_bars
+from hetsim.runtime.rank import Checkpoint
+from hetsim.runtime.recorder import Recorder
+
+
+class Measured(Protocol):
+    """Metrics, in whichever form a world has them."""
+
+    @property
+    def applied(self) -> Applied:
+        """What the versions were made of."""
+
+    @property
+    def activity(self) -> Sequence[RankActivity]:
+        """By rank, of the workers, once the run is over."""
+
+    def by_rank(self) -> Sequence[RankActivity]:
+        """By rank, of the workers, so far."""
+
+    def restore(self, activity: Sequence[RankActivity]) -> None:
+        """Continue from what the workers had done before."""
+
+
+class RunRecord:
+    """The metrics, the learning curve and the history of a prepared run. `recorders` see its versions, after the metrics and the curve.
+
+    On a rank that does not lead it is a copy, which shows and evaluates nothing. `keeps` says whether checkpoints are kept.
+    """
+
+    def __init__(
+        self, prepared: Preparation, metrics: Any, recorders: Sequence[Recorder], *, at_once: bool, keeps: bool, leads: bool = True
+    ) -> None:
+        experiment, task, resumed = prepared.experiment, prepared.task, prepared.checkpoint
+        epochs, seconds = experiment.evaluate_every_epochs, experiment.evaluate_every_seconds
+        self.experiment = experiment
+        self.leads = leads
+        """Whether this rank decides, and its versions count."""
+        self.metrics: Measured = metrics
+        self.curve = LearningCurve(
+            task,
+            every_samples=math.inf if epochs is None else epochs * task.num_samples,
+            every_seconds=math.inf if seconds is None else seconds,
+            at_once=at_once,
+            watch=experiment.watch,
+            keeps_best=experiment.save_weights == "best",
+        )
+        self.profile_seconds = prepared.profile.total_seconds
+        if resumed.progress:
+            metrics.restore(activity_of(resumed, experiment.num_workers, experiment.coordination.num_ahead))
+            metrics.applied.restore(resumed.progress["applied"])
+            self.curve.restore(resumed.progress["curve"], evaluate=leads)
+        bars = progress_bars(experiment, prepared.plan.num_positions) if leads else []
+        observers = [metrics, self.curve, *recorders, *bars]  # metrics first, as they refuse a run without numbers
+        self.history = History(prepared.start, prepared.stop, observers, keeps=keeps)
+        if resumed.progress:
+            self._restore_history(resumed.progress)
+        saved = {state.rank: state.num_gradients for state in resumed.ranks}
+        self.num_gradients_before: Sequence[int] = [saved.get(rank, 0) for rank in range(experiment.num_workers)]
+        """The gradients of each worker that were applied before the run was resumed: the positions of the streams of their times."""
+        self._counted_before = self.metrics.applied.num_gradients
+
+    def num_gradients(self) -> list[int]:
+        """The gradients of each worker that are applied, also those before the run was resumed."""
+        counted = zip(self.num_gradients_before, self.metrics.applied.num_gradients, self._counted_before, strict=True)
+        return [before + now - then for before, now, then in counted]
+
+    def progress(self) -> dict[str, Any]:
+        """What the leader's recorders have seen, at one of its commits: for a checkpoint."""
+        return {
+            "applied": self.metrics.applied.saved(),
+            "curve": self.curve.saved(),
+            "divergence": self.history.divergence.saved(),
+            "profile_seconds": self.profile_seconds,
+            "first_sample": self.history.start.num_samples,
+        }
+
+    def progress_until(self, seconds: Sequence[float]) -> dict[str, Any]:
+        """The progress, with what each worker has done until its commit at this moment."""
+        return {**self.progress(), "activity": activity_until(self.metrics.by_rank(), seconds)}
+
+    def restore(self, progress: Mapping[str, Any], num_gradients: Sequence[int]) -> None:
+        """On a copy: continue from the leader's progress, and from the gradients of each worker that are applied in it."""
+        self.metrics.applied.restore(progress["applied"])
+        self.curve.restore(progress["curve"], evaluate=False)
+        self._restore_history(progress)
+        self.num_gradients_before, self._counted_before = num_gradients, self.metrics.applied.num_gradients
+
+    def _restore_history(self, progress: Mapping[str, Any]) -> None:
+        self.profile_seconds = progress.get("profile_seconds", self.profile_seconds)
+        self.history.divergence.restore(progress["divergence"])
+        self.history.start = self.history.start.evolve(num_samples=progress["first_sample"])
+
+    def outcome(self, absent: Collection[int] = ()) -> Outcome:
+        """The outcome of the finished run, at the end of which these workers were absent."""
+        history = self.history
+        return Outcome(
+            experiment=self.experiment, start=history.start, last=history.last,
+            applied=self.metrics.applied, activity=self.metrics.activity,
+            points=self.curve.points, curve=self.curve, divergence=history.divergence,
+            num_epochs=history.last.num_samples / history.samples_per_epoch, profile_seconds=self.profile_seconds,
+            pools=Pool.each(self.curve.task.pools, history.last, absent),
+        )  # fmt: skip
+
+
+def activity_until(activity: Sequence[RankActivity], seconds: Sequence[float]) -> tuple[dict[str, Any], ...]:
+    """What each worker has done until its commit."""
+    cut = []
+    for its, moment in zip(activity, seconds, strict=False):
+        copy = RankActivity.of_numbers(its.as_numbers(), its.num_ahead)
+        copy.cut(moment)
+        cut.append({**copy.as_numbers(), "recent": tuple(copy.recent)})
+    return tuple(cut)
+
+
+def activity_of(checkpoint: Checkpoint, num_workers: int, num_ahead: int) -> list[RankActivity]:
+    """What each worker did before this checkpoint. A worker that is new was absent until then."""
+    saved: Sequence[Mapping[str, Any]] = checkpoint.progress.get("activity", ())
+    found = [RankActivity.of_numbers(numbers, num_ahead) for numbers in saved[:num_workers]]
+    return [*found, *(RankActivity(num_ahead=num_ahead, down_seconds=checkpoint.began) for _ in range(num_workers - len(found)))]
