@@ -56,7 +56,8 @@ class MembershipWorld(Protocol):
 class Membership:
     """Lets nodes crash and return; knows the absent workers, the leader, and the generation of the membership."""
 
-    def __init__(self, experiment: Experiment, recorders: Sequence[Recorder], *, began: float = 0.0) -> None:
+    def __init__(self, world: MembershipWorld, experiment: Experiment, recorders: Sequence[Recorder], *, began: float = 0.0) -> None:
+        self.world = world
         self.cluster = experiment.cluster
         self.coordination = experiment.coordination
         self.faults = self.cluster.faults
@@ -88,22 +89,15 @@ class Membership:
         self._recorders = recorders
         self._taking_back = [recorder for recorder in recorders if recorder.takes_back]
         self._record_down = interval_recorder(recorders, DOWN)
-        self._world: MembershipWorld | None = None
 
-    @property
-    def world(self) -> MembershipWorld:
-        """The world of the run; only after `begin`."""
-        assert self._world is not None
-        return self._world
-
-    def over(self, world: MembershipWorld) -> bool:
+    def over(self) -> bool:
         """Whether the run has ended, as opposed to a standstill."""
-        processes = world.processes
+        processes = self.world.processes
         return processes[self.leader].done and (bool(self.faults.nodes) or all(process.done for process in processes))
 
-    def begin(self, world: MembershipWorld) -> None:
+    def begin(self) -> None:
         """Schedule the first crashes and joins, at 0 seconds."""
-        self._world = world
+        world = self.world
         world.collectives.join(set(range(self.num_workers)) - self.absent)
         for rank in self._next_outage:
             start, until = self._next_outage[rank]
@@ -209,7 +203,7 @@ class Membership:
         """A node crashes and loses all that it was doing."""
         world, (since, until) = self.world, self._next_outage[rank]
         process, now = world.processes[rank], world.env.now
-        if self.over(world):
+        if self.over():
             return
         self._check_progress(now)
         process.status = LOST
@@ -245,7 +239,7 @@ class Membership:
     def _detected(self, lost: RankProcess) -> None:
         """Report a loss to the other ranks, unless the node has returned, its program had ended, or a regroup has handled it."""
         world = self.world
-        if self.over(world) or lost.done or world.processes[lost.rank] is not lost:
+        if self.over() or lost.done or world.processes[lost.rank] is not lost:
             return
         if self.coordination.regroups:
             if lost.rank in world.collectives.members or world.collectives.is_regrouping:
@@ -256,7 +250,7 @@ class Membership:
     def _return(self, rank: int) -> None:
         """A node returns, or joins for the first time, and starts its program."""
         world = self.world
-        if self.over(world):
+        if self.over():
             return
         now = world.env.now
         self._was_down(rank, now)

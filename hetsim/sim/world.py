@@ -60,7 +60,7 @@ class EventWorld:
         self.env = Clock(began)
         self.metrics = Metrics(num_workers, num_ahead=coordination.num_ahead, weights=experiment.weights_of(task))
         observers = [self.metrics, *recorders]
-        self.membership = Membership(experiment, observers, began=began)
+        self.membership = Membership(self, experiment, observers, began=began)
         self.prepared = prepare(
             experiment, task, optimizers,
             profile=self._profile, checkpoint=checkpoint, absent=self.membership.absent,
@@ -110,7 +110,7 @@ class EventWorld:
 
     def run(self) -> Checkpoint | None:
         """Run every program to its end. Returns the checkpoint of the run as it has ended, if checkpoints are kept."""
-        self.membership.begin(self)
+        self.membership.begin()
         seconds = self.prepared.checkpoint.seconds
         for process in [process for process in self.processes if not process.lost]:
             if process.rank < len(seconds) and seconds[process.rank] > self.env.now:
@@ -118,7 +118,7 @@ class EventWorld:
             else:
                 process.resume()
         self.env.run_all()
-        if not self.membership.over(self):
+        if not self.membership.over():
             total_loss = self.membership.total_loss(self.metrics.applied.num_updates)
             raise RunFailed(total_loss or sentence(self.processes, self.collectives, leader=self.membership.leader))
         self.history.record_discarded(self.processes[self.membership.leader].result)

@@ -20,13 +20,15 @@ class UnderWay:
 
     __slots__ = ("callback", "effect", "over", "process", "start", "work")
 
-    def __init__(self, process: RankProcess, effect: fx.Attempt, start: float, callback: Callback) -> None:
+    def __init__(
+        self, process: RankProcess, effect: fx.Attempt, start: float, callback: Callback, begin: Callable[[UnderWay], Work]
+    ) -> None:
         self.process = process
         self.effect = effect
         self.start = start
         self.callback = callback
         self.over = False
-        self.work: Work | None = None
+        self.work = begin(self)
 
 
 class HostAttempts:
@@ -46,9 +48,9 @@ class HostAttempts:
         if process.messages:
             return None
         process.state.version = effect.version
-        it = UnderWay(process, effect, self.env.now, callback)
+        rank, seconds = process.rank, self.seconds(process.rank, effect.batch.samples)
+        it = UnderWay(process, effect, self.env.now, callback, lambda it: self.processors.begin(rank, seconds, self._end, it))
         process.interrupt = interruption(self._give_up, it)
-        it.work = self.processors.begin(process.rank, self.seconds(process.rank, effect.batch.samples), self._end, it)
         if effect.within < inf:
             self.env.after(effect.within, self._time_is_over, it)
         return SUSPENDED
@@ -64,7 +66,6 @@ class HostAttempts:
             self._give_up(it)
 
     def _give_up(self, it: UnderWay) -> None:
-        assert it.work is not None
         self.processors.give_up(it.process.rank, it.work)
         self._close(it, 0)
         it.callback(None)
