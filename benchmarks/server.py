@@ -32,7 +32,7 @@ from training import machine, unevaluated
 from hetsim.config.build import build_experiment
 from hetsim.distributed.communication.transport import GlooTransport
 from hetsim.distributed.pacing.padding import Pace, clock, realtime_priority
-from hetsim.distributed.rank.run import RankRun
+from hetsim.distributed.rank.run import RankRun, prepared_by
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace, TracePart
@@ -122,8 +122,9 @@ class Servers:
         """hetsim's server and workers, with its trace."""
         made, leads = self.made, self.rank == self.server
         with Trace(None, made.trace) if leads else TracePart(made.trace) as trace:
+            pace = Pace("none")
             run = RankRun(
-                made, self.task, self.optimizers, trace, rank=self.rank, transport=self.transport, pace=Pace("none"),
+                prepared_by(self.transport, pace, made, self.task, self.optimizers), trace, transport=self.transport, pace=pace,
                 keep=lambda _: self.marks.append(clock()),
             )  # fmt: skip
             run.run()

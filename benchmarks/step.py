@@ -34,7 +34,7 @@ from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import GlooTransport
 from hetsim.distributed.launch import local as launch
 from hetsim.distributed.pacing.padding import Pace, clock
-from hetsim.distributed.rank.run import RankRun
+from hetsim.distributed.rank.run import RankRun, prepared_by
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace, TracePart
@@ -135,8 +135,9 @@ class Contenders:
         made = self.overlapped if overlapped else self.made
         trace = TracePart(made.trace) if self.rank else Trace(None, made.trace)
         with trace:
+            pace = Pace("none")
             run = RankRun(
-                made, self.task, self.optimizers, trace, rank=self.rank, transport=self.transport, pace=Pace("none"),
+                prepared_by(self.transport, pace, made, self.task, self.optimizers), trace, transport=self.transport, pace=pace,
                 reduction=Reduction.by_gloo(self.transport, self.task.device, reduction), keep=self.mark,
             )  # fmt: skip
             run.run()

@@ -17,7 +17,7 @@ from hetsim.coordination.state import State
 from hetsim.distributed.communication.transport import GlooTransport
 from hetsim.distributed.launch import local as launch
 from hetsim.distributed.pacing.padding import Pace
-from hetsim.distributed.rank.run import RankRun
+from hetsim.distributed.rank.run import RankRun, prepared_by
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint, RankState
@@ -117,8 +117,8 @@ def _part(experiment: Experiment, rank: int, pad: bool, checkpoint: Checkpoint |
     owned: list[RankState] = []
     with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
         run = RankRun(
-            experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace,
-            checkpoint=checkpoint, keep=owned.append, recorders=[committed := Committed()],
+            prepared_by(transport, pace, experiment, task, optimizers, checkpoint=checkpoint), trace, transport=transport, pace=pace,
+            keep=owned.append, recorders=[committed := Committed()],
         )  # fmt: skip
         run.run(store)
     profiled = experiment.coordination.allocation.repetitions and rank < experiment.num_workers and checkpoint is None

@@ -15,7 +15,7 @@ from hetsim.distributed.communication.fake import FakeNetwork
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.pacing.padding import Pace, clock
-from hetsim.distributed.rank.run import RankRun
+from hetsim.distributed.rank.run import RankRun, prepared_by
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment, Optimizers
@@ -117,11 +117,8 @@ def run_in_threads(
                 if isinstance(there, Elsewhere):
                     _refuse_from(there, transport)
                 run = RankRun(
-                    experiment,
-                    task,
-                    optimizers,
+                    prepared_by(transport, pace, experiment, task, optimizers),
                     trace,
-                    rank=rank,
                     transport=transport,
                     pace=pace,
                     reduction=(_on_device if sums_on_devices else Reduction.by_gloo)(transport, task.device, reduction),

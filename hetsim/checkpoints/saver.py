@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hetsim.checkpoints import folder
 from hetsim.checkpoints.file import read, write
@@ -14,7 +15,7 @@ from hetsim.coordination.state import State
 from hetsim.runtime.checkpointing import Checkpointing, Due, StopRequest
 from hetsim.runtime.files import named_in_errors
 from hetsim.runtime.rank import Checkpoint
-from hetsim.runtime.trace import Trace
+from hetsim.runtime.trace import Trace, append_received
 
 
 def check_replaceable(run: Path) -> None:
@@ -72,6 +73,10 @@ class Saver:
         with named_in_errors(folder.place(run)):
             folder.place(run).mkdir(parents=True, exist_ok=True)
 
+    def append(self, rows: Iterable[bytes], *, rank: int, change: Callable[[Any], Any]) -> None:
+        """Append the rows that a rank has sent to the trace of the run."""
+        append_received(self.trace, iter(rows), rank=rank, change=change)
+
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, and remove those that are not kept any more."""
         version = checkpoint.state.version
@@ -88,3 +93,26 @@ class Saver:
     def sentence(self, last: State, seconds: float) -> str:
         """What a user reads when the run has stopped."""
         return f"stopped at version {last.version}, at {seconds:.6g} s of its clock: {goes_on(self.run)} lets it go on"
+
+
+class NoSaver:
+    """Takes the place of a `Saver` on a rank that writes no checkpoints."""
+
+    newest: int | None = None
+
+    def __init__(self) -> None:
+        self.stop = StopRequest()
+
+    def due(self, version: int) -> bool:
+        """No checkpoint ever is."""
+        return False
+
+    def append(self, rows: Iterable[bytes], *, rank: int, change: Callable[[Any], Any]) -> None:
+        """Do nothing."""
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Do nothing."""
+
+    def sentence(self, last: State, seconds: float) -> str:
+        """What a user reads when the run has stopped."""
+        return f"stopped at version {last.version}, at {seconds:.6g} s of its clock"

@@ -131,7 +131,9 @@ class Experiment:
         return self.num_workers if self.regions is None else self.regions.server_of(rank)
 
     def peers(self, rank: int) -> Sequence[int]:
-        """The ranks that a rank of a method with a server exchanges messages with."""
+        """The ranks that a rank exchanges messages with: none, without a server."""
+        if not self.coordination.needs_server:
+            return []
         if self.regions is not None:
             return self.regions.peers(rank)
         return range(self.num_workers) if rank == self.num_workers else [self.num_workers]

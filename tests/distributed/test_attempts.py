@@ -45,7 +45,7 @@ def attempted(
 ) -> tuple[Any, float, Any]:
     """The answer to an attempt of 4 samples (1.5 s as described), when it is given, and the rank; messages are due at these moments."""
     rank = driver(clock, letters=Due(clock, *(BEGAN + moment for moment in moments)), **keys)
-    rank.micro_batch = micro_batch
+    rank.parts.micro_batch = micro_batch
     computed, end = asked(rank, Attempt(Phantom(8), Batch(0, 4), 7, within), BEGAN)
     return computed, end - BEGAN, rank
 

@@ -12,7 +12,9 @@ import pytest
 import torch
 from worlds import cluster, experiment, node
 
+from hetsim.checkpoints.saver import NoSaver
 from hetsim.cluster.model import Cluster
+from hetsim.distributed.communication.clock_alignment import Clocks
 from hetsim.distributed.communication.fake import FakeNetwork
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
@@ -21,6 +23,8 @@ from hetsim.distributed.pacing import padding as pace
 from hetsim.distributed.pacing.link_emulator import LinkEmulator
 from hetsim.distributed.pacing.padding import Lateness, Pace
 from hetsim.distributed.pacing.shared_links import SharedLinks
+from hetsim.distributed.rank.checkpointing import Saving
+from hetsim.distributed.rank.parts import RankParts
 from hetsim.distributed.rank.turn import SECOND, StartedEffect, Turn
 from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.distributed.settings import Emulation
@@ -28,6 +32,7 @@ from hetsim.effects import AllReduce, Batch, Commit, Effect, Gradient, GradientS
 from hetsim.errors import RunFailed
 from hetsim.results.reading.intervals import first_intervals
 from hetsim.runtime.metrics import Metrics
+from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
@@ -58,7 +63,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Letters:
-    """A mailroom that gives what it is told to, and keeps what it is given."""
+    """A mailbox that gives what it is told to, and keeps what it is given."""
+
+    states: Any = None
 
     def __init__(self, *messages: Arrival | PeerLost) -> None:
         self.messages = list(messages)
@@ -102,11 +109,18 @@ def driver(
     task.gradient, optimizers.main.step = working, stepping  # type: ignore[method-assign]
     prepared = prepare(made, task, optimizers, profile=Profile, checkpoint=keys.get("checkpoint"))
     metrics = Metrics(2, num_ahead=1)
-    ranked = ProcessWorld(
-        prepared, prepared.rank_state(rank), transport=FakeNetwork(2).transport(min(rank, 1)), mailbox=letters,
-        pace=Pace(emulate, clock=clock),
-        recorders=[metrics], record=RunRecord(prepared, metrics, [], at_once=False, keeps=False, leads=False), began=BEGAN,
+    transport, state = FakeNetwork(2).transport(min(rank, 1)), prepared.rank_state(rank)
+    record = RunRecord(prepared, metrics, [], at_once=False, keeps=False, leads=False)
+    saving = Saving(
+        prepared, state, record, Trace(None, "none"), clocks=Clocks.shared(2, leader=2), saver=NoSaver(), joined=False,
+        absences=lambda _: (), on_saved=bool,
     )  # fmt: skip
+    parts = RankParts(
+        prepared=prepared, state=state, leader=2, pace=Pace(emulate, clock=clock), record=record, recorders=[metrics], saving=saving,
+        nonfinite=NonfiniteGradients("skip", metrics.activity),
+    )  # fmt: skip
+    reduction = Reduction.by_gloo(transport, task.device, "ordered")
+    ranked = ProcessWorld(parts, transport=transport, mailbox=letters or Letters(), reduction=reduction, began=BEGAN)
     ranked.metrics = metrics  # type: ignore[attr-defined]
     return ranked
 
@@ -458,14 +472,12 @@ def test_a_noisy_node_goes_on_where_its_stream_stood(clock: Clock) -> None:
     """The sixth gradient of a run that starts after five takes what an uninterrupted run's sixth takes."""
     noisy = cluster(*[node(0.25, 0.5, noise={"distribution": "lognorm", "s": 0.5})] * 2)
     fresh = driver(clock, cluster=noisy)
-    assert fresh.times is not None
-    sixth = [fresh.times.seconds(4) for _ in range(6)][-1]
+    sixth = [fresh.gradient_seconds(4, 0.0) for _ in range(6)][-1]
 
     saved = Checkpoint(state=fresh.prepared.start, ranks=tuple(RankState(rank=rank, num_gradients=5) for rank in range(3)))
     later = driver(clock, cluster=noisy, checkpoint=saved)
 
-    assert later.times is not None
-    assert later.times.seconds(4) == sixth
+    assert later.gradient_seconds(4, 0.0) == sixth
 
 
 def test_a_timeline_finds_the_first_gradients_wherever_their_rows_stand() -> None:

@@ -162,7 +162,8 @@ class Copied:
         self.recorded: list[tuple[int, float]] = []
         self.last = SimpleNamespace(version=0)
         run = SimpleNamespace(
-            experiment=SimpleNamespace(num_workers=2, coordination=SimpleNamespace(num_ahead=1)), leader=0, rank=1, saving=None, trace=None,
+            experiment=SimpleNamespace(num_workers=2, coordination=SimpleNamespace(num_ahead=1)), rank=1, trace=None,
+            parts=SimpleNamespace(leader=0), saving=SimpleNamespace(saver=SimpleNamespace(newest=None)),
             record=SimpleNamespace(leads=False, history=self), prepared=SimpleNamespace(checkpoint=Checkpoint(state=cast(Any, None))),
         )  # fmt: skip
         self.its = Succession(cast(Any, run), Rows("none"), absent={}, ledger=Ledger([0, 1]), take_over=lambda _: None)

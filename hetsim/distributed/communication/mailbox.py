@@ -22,7 +22,7 @@ from typing import Any, overload
 import torch
 
 from hetsim.distributed.communication.outbox import Outgoing, send_next
-from hetsim.distributed.communication.state_questions import StateQuestions, about_states
+from hetsim.distributed.communication.state_questions import Answering, StateQuestions, about_states
 from hetsim.distributed.communication.transport import LOOK_SECONDS, Transport, as_tensor
 from hetsim.distributed.communication.wire import HEADER_BYTES, Arrival, Held, decoded, encoded
 from hetsim.distributed.pacing.link_emulator import LinkEmulator
@@ -44,20 +44,20 @@ class Mailbox:
     from `device`, and those received are in the CPU's memory.
 
     If it `goes_on` without lost peers, the loss of each is raised once, after what had arrived from it, and what is sent to it is dropped;
-    a new process of its rank may `connect`. On a worker that `joins` a run under way, RunOver is raised if that has ended.
+    a new process of its rank may `connect`, and `on_loss` is called with the rank. On a worker that `joins` a run under way, RunOver is
+    raised if that has ended. `answering` answers a server that asks for states.
     """
 
     def __init__(
         self, transport: Transport, peers: Iterable[int], seconds: Callable[[int, int], float], pace: Pace, *, began: float,
         links: SharedLinks | None = None, serves: bool = False, device: Device | None = None,
-        goes_on: bool = False, joins: bool = False,
+        goes_on: bool = False, joins: bool = False, on_loss: Callable[[int], object] = bool, answering: Answering | None = None,
     ) -> None:  # fmt: skip
         self._transport = transport
         self._goes_on = goes_on
         self._joins = joins
         self._closing = self._abandoned = False
-        self.on_loss: Callable[[int], object] = lambda _: None
-        """Called at the loss of a peer that the mailbox goes on without."""
+        self._on_loss = on_loss
         self._device = device or CPU()
         self._seconds = seconds
         self._began = began
@@ -80,7 +80,7 @@ class Mailbox:
         self.links: dict[int, Transport] = {}
         """By which each peer is reached, also one that is lost."""
         self._threads: dict[int, list[Thread]] = {}
-        self.states = StateQuestions(self._arrived, self._put_out)
+        self.states = StateQuestions(self._arrived, self._put_out, answering or Answering())
         with realtime_priority():
             for peer in self._outbox:
                 self._start(peer, transport)
@@ -332,7 +332,7 @@ class Mailbox:
                     self._held[peer] = Held()
                 self._outbox[peer].put(None)
                 self.states.awaited.discard(peer)
-                self.on_loss(peer)
+                self._on_loss(peer)
             self._lost.add(peer)
             if peer in self.links:
                 self.links[peer].lose(peer)

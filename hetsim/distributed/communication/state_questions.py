@@ -21,20 +21,30 @@ def about_states(header: Mapping[str, Any]) -> bool:
     return STATE_AT in header or STATE_OF in header
 
 
-class StateQuestions:
-    """The questions and answers of one mailbox. `arrived` is its lock; `put` sends an item to a peer, False if the peer is lost."""
+class Answering:
+    """A rank's part in the checkpoints of its run, in the thread that receives messages. Here: none, as no server asks."""
 
-    def __init__(self, arrived: Condition, put: Callable[[int, Outgoing], bool]) -> None:
+    def answer(self, version: int, questions: StateQuestions) -> None:
+        """Answer the server, which asks for this rank's state at a version."""
+
+    def pass_on(self, questions: StateQuestions) -> None:
+        """Answer it if the rank's own workers have answered, as that may be."""
+
+
+class StateQuestions:
+    """The questions and answers of one mailbox. `arrived` is its lock; `put` sends an item to a peer, False if the peer is lost.
+
+    `answering` answers what the server asks.
+    """
+
+    def __init__(self, arrived: Condition, put: Callable[[int, Outgoing], bool], answering: Answering) -> None:
         self._arrived = arrived
         self._put = put
+        self._answering = answering
         self._versions: deque[int] = deque()
         self._answers: dict[int, dict[int, bytes]] = {}
         self.awaited: set[int] = set()
         """The peers that have been asked for their states, and have not answered yet."""
-        self.on_ask: Callable[[int], None] | None = None
-        """Called by `attend` with a version for which the server has asked for this rank's state."""
-        self.on_answers: Callable[[], None] = lambda: None
-        """Called by `attend`, as answers of this rank's own workers may have arrived."""
 
     def ask(self, version: int, peers: Collection[int]) -> None:
         """Ask those of these peers that are not lost for their states at this version, before anything that is sent after this."""
@@ -55,9 +65,9 @@ class StateQuestions:
 
     def attend(self) -> None:
         """Answer what was asked, in the thread that receives messages and holds the lock."""
-        while self._versions and self.on_ask is not None:
-            self.on_ask(self._versions.popleft())
-        self.on_answers()
+        while self._versions:
+            self._answering.answer(self._versions.popleft(), self)
+        self._answering.pass_on(self)
 
     def arrive(self, peer: int, header: Mapping[str, Any], payload: torch.Tensor | None) -> None:
         """The server asks for this rank's state, or a worker has sent its own."""

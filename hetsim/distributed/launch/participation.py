@@ -22,10 +22,11 @@ from hetsim.distributed.membership.keeper import failed_key
 from hetsim.distributed.membership.membership import Membership, failed_elsewhere
 from hetsim.distributed.pacing.cpu_quota import Uncapped
 from hetsim.distributed.pacing.padding import Pace, clock, reduce_timer_slack
-from hetsim.distributed.rank.elastic import ElasticRun
+from hetsim.distributed.rank.joining import ServedRun
 from hetsim.distributed.rank.recording import recording, taken_over, written_to
+from hetsim.distributed.rank.regrouping import RegroupingRun
 from hetsim.distributed.rank.results import close, collect_results, send_results, summarised
-from hetsim.distributed.rank.run import RankRun
+from hetsim.distributed.rank.run import RankRun, prepared_by
 from hetsim.distributed.rank.stopping import StopWatch
 from hetsim.distributed.rank.succession import Succession
 from hetsim.distributed.settings import NEEDS_ONE_CLOCK, Settings
@@ -71,9 +72,9 @@ def take_part(
             adding = connected(library, transport, task.device, settings.reduction, interface=settings.interface, report=report)
             with adding as reduction, cap:
                 run = RankRun(
-                    experiment, task, optimizers, trace, rank=rank, transport=transport, pace=pace, reduction=reduction,
-                    clocks=clocks, uncapped=cap.lifted, micro_batch=settings.micro_batch,
-                    checkpoint=checkpoint, saver=saver,
+                    prepared_by(transport, pace, experiment, task, optimizers, checkpoint=checkpoint), trace,
+                    transport=transport, pace=pace, reduction=reduction, clocks=clocks, uncapped=cap.lifted,
+                    micro_batch=settings.micro_batch, saver=saver,
                 )  # fmt: skip
                 with StopWatch(store, stop, leads=leads) if saves else contextlib.nullcontext():
                     run.run(store, report)
@@ -82,7 +83,7 @@ def take_part(
                 results = collect_results(run, whole, cap)
             else:
                 send_results(run, cap)
-            stopped = run.saving is not None and transport.control.broadcast(float(leads and can_go_on(run)), experiment.leader) > 0
+            stopped = saves and transport.control.broadcast(float(leads and can_go_on(run)), experiment.leader) > 0
         if results is None:
             if stopped:
                 raise RunStopped
@@ -93,7 +94,7 @@ def take_part(
 
 def can_go_on(run: RankRun) -> bool:
     """On the leader, at the end: whether the run was asked to stop and did so before it had reached its budget."""
-    if run.saving is None or not run.saving.stopped or not run.record.leads:
+    if not (run.saving.stopped and run.record.leads):
         return False
     return reached(run.experiment, run.history.last, run.metrics.applied.seconds, run.prepared.task.num_samples) is None
 
@@ -146,18 +147,21 @@ def take_part_elastically(
                 succession.has_saved(saved.state.version)
             succession.writes(whole)
             append_received(whole, succession.rows.part.pieces(), rank=rank)
-            if run.saving is not None:
-                run.saving.saver, watch.leads = saver, True
+            run.saving.saver = saver
+            if saves:
+                watch.leads = True
             if saved is not None:
                 run.have_recorded(max(saved.seconds))
 
         since = Schedule(experiment, began=0.0 if checkpoint is None else checkpoint.began).absent
         absent = {rank: since.get(rank, 0.0) for rank in range(experiment.num_ranks) if rank not in started.members}
         with cap:
-            run = ElasticRun(
-                experiment, task, optimizers, trace, rank=rank, transport=everyone, pace=Pace(settings.emulate), uncapped=cap.lifted,
-                membership=membership, absent=absent, joins_at=started.joins_at, order=settings.reduction, micro_batch=settings.micro_batch,
-                checkpoint=checkpoint, saver=saver, clocks=clocks, take_over=take_over if started.succession else None,
+            kind, pace = RegroupingRun if experiment.coordination.regroups else ServedRun, Pace(settings.emulate)
+            run = kind(
+                prepared_by(everyone, pace, experiment, task, optimizers, checkpoint=checkpoint, absent=sorted(absent)), trace,
+                everyone=everyone, pace=pace, uncapped=cap.lifted, membership=membership, absent=absent, joins_at=started.joins_at,
+                order=settings.reduction, micro_batch=settings.micro_batch, saver=saver, clocks=clocks,
+                take_over=take_over if started.succession else None,
             )  # fmt: skip
             if run.succession is not None:
                 files.enter_context(run.succession.rows.part)
@@ -169,14 +173,14 @@ def take_part_elastically(
         stopped = False
         if not run.record.leads:
             if run.hands_in:
-                send_results(run, cap, run.way_to_leader)
+                send_results(run, cap)
                 if saves and store.get(STOPPED) == b"1":
                     raise RunStopped
             return None
-        if run.saving is not None:
+        if saves:
             stopped = can_go_on(run)
             store.set(STOPPED, str(int(stopped)))
-        results = collect_results(run, whole, cap, run.sources)
+        results = collect_results(run, whole, cap)
         close(run, whole, results.states, run.record_absences(), stopped=stopped)
         losses = membership.ledger.as_numbers(run.began)
         return summarised(run, folder, settings, results, library="gloo", begun=run.begun, losses=losses)

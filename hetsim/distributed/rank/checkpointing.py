@@ -18,16 +18,16 @@ from typing import Any
 
 from hetsim.checkpoints.file import packed, unpacked
 from hetsim.checkpoints.kinds import kinds_of
-from hetsim.checkpoints.saver import Saver
+from hetsim.checkpoints.saver import NoSaver, Saver
 from hetsim.coordination.state import State
 from hetsim.distributed.communication.clock_alignment import Clocks
-from hetsim.distributed.communication.mailbox import Mailbox
+from hetsim.distributed.communication.state_questions import Answering, StateQuestions
 from hetsim.distributed.communication.transport import Transport
 from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.record import activity_until
-from hetsim.runtime.trace import Trace, TracePart, append_received
+from hetsim.runtime.record import RunRecord, activity_until
+from hetsim.runtime.trace import Trace, TracePart
 
 NUMBER_BYTES = 8
 """Of a rank or a length, in what a rank answers: its number, and its state and its rows, each after its length."""
@@ -45,45 +45,45 @@ class Asked:
     parts: dict[int, bytes] = field(default_factory=dict)
 
 
-class Saving:
-    """One rank's part in the checkpoints of a run. `saver` writes them, on the leader; None on other ranks.
+class Saving(Answering):
+    """One rank's part in the checkpoints of a run. `saver` writes them, on the leader.
 
-    `joined` says whether this rank joined a run under way: its activity is what it has done since. On the leader, `activity` has what it
-    knows of the others.
+    `joined` says whether this rank joined a run under way: its activity is what it has done since. On the leader, the record has what it
+    knows of the others; `absences` returns (rank, from, until) of each absence that is over at a second of the run, and `on_saved` is
+    called with the version of each checkpoint once it is complete.
     """
 
     def __init__(
-        self, prepared: Preparation, rank: int, trace: Trace, activity: Sequence[RankActivity], *,
-        clocks: Clocks, saver: Saver | None, joined: bool = False,
+        self, prepared: Preparation, state: RankState, record: RunRecord, trace: Trace, *, clocks: Clocks, saver: Saver | NoSaver,
+        joined: bool, absences: Callable[[float], Iterable[tuple[int, float, float]]], on_saved: Callable[[int], object],
     ) -> None:  # fmt: skip
         self.prepared = prepared
         self.experiment = experiment = prepared.experiment
-        self.rank = rank
+        self.state = state
+        self.rank: int = state.rank
+        self.record = record
         self.joined = joined
         self.trace = trace
-        self.activity = activity
         self.clocks = clocks
         self.saver = saver
-        self.mailbox: Mailbox | None = None
-        self.absences: Callable[[float], Iterable[tuple[int, float, float]]] = lambda _: ()
-        """On the leader: (rank, from, until) of each absence that is over at this second of the run."""
-        self.agrees = not experiment.coordination.needs_server
+        self.agrees = experiment.checkpoint.enabled and not experiment.coordination.needs_server
         """Whether all ranks follow the leader's decision at each commit."""
         self.stopped = False
         """Whether the leader has ended the run because it was asked to, as all ranks know where they agree."""
         self.given: list[bytes] = []
         """On another rank: the rows that it has handed in last, which are lost with a leader that has not saved them."""
-        self.on_saved: Callable[[int], object] = lambda _: None
-        """On the leader: called with the version of each checkpoint once it is complete."""
+        self._absences = absences
+        self._on_saved = on_saved
+        self._progress_at_end: dict[str, Any] = {}
         self._asked: Asked | None = None
-        self._workers = experiment.workers_of(rank) if rank != experiment.leader else []
+        self._workers = experiment.workers_of(self.rank) if self.rank != experiment.leader else []
         """Those of a local server."""
         self._answer: tuple[int, bytes] | None = None
         """On a local server: what it answers for a version, beside what its workers have yet to answer."""
 
-    def decide(self, version: int, going: bool) -> tuple[bool, bool]:
-        """On the leader: whether the run goes on after this version, and whether it is saved there."""
-        assert self.saver is not None
+    def decide(self, version: int, going: bool, questions: StateQuestions) -> tuple[bool, bool]:
+        """Whether the run goes on after this version, and whether it is saved there, as far as this rank decides."""
+        self.write_answered(questions)
         if going and self.saver.stop.asked:
             going, self.stopped = False, True
         return going, going and self._asked is None and self.saver.due(version)
@@ -92,105 +92,96 @@ class Saving:
         """Drop the checkpoint that waits for answers: the membership has changed, and all restart from the last commit."""
         self._asked = None
 
-    def hand_in(self, state: RankState, transport: Transport, leader: int) -> None:
-        """On another rank: send the leader this rank's state, at a commit that is saved."""
+    def save(self, seconds: float, transport: Transport, questions: StateQuestions, *, leader: int) -> None:
+        """Save the run at this commit: hand this rank's state to the leader or, on the leader, get the states of the others."""
+        if not self.record.leads:
+            self._hand_in(transport, leader)
+            return
+        asked = self._now(seconds, self.record.progress())
+        if self.agrees:
+            self._collect(asked, transport)
+        else:
+            self._asked = asked
+            questions.ask(asked.state.version, self.experiment.peers(self.rank))
+
+    def _now(self, seconds: float, progress: dict[str, Any]) -> Asked:
+        return Asked(self.record.history.last, self.record.num_gradients(), seconds, progress, self.state.snapshot())
+
+    def _hand_in(self, transport: Transport, leader: int) -> None:
         # all ranks without a server take the same steps, so the memory of their optimizer is the leader's
-        own = replace(state.snapshot(), optimizer=None)
+        own = replace(self.state.snapshot(), optimizer=None)
         self.given = list(self._rows())
         transport.control.send_bytes([self._part(own)], leader)
         transport.control.send_bytes(self.given, leader)
 
-    def collect(
-        self, state: State, own: RankState, transport: Transport, *,
-        num_gradients: Sequence[int], seconds: float, progress: dict[str, Any],
-    ) -> None:  # fmt: skip
-        """On the leader without a server: receive the states of all ranks that are present, and write the checkpoint."""
-        parts = {}
+    def _collect(self, asked: Asked, transport: Transport) -> None:
         for rank in transport.members:
             if rank != self.rank:
-                parts[rank] = b"".join(transport.control.receive_bytes(rank))
+                asked.parts[rank] = b"".join(transport.control.receive_bytes(rank))
                 self._append(transport.control.receive_bytes(rank), rank)
-        self._write(Asked(state, num_gradients, seconds, progress, own.snapshot(), parts))
+        self._write(asked)
 
-    def ask(self, state: State, own: RankState, *, num_gradients: Sequence[int], seconds: float, progress: dict[str, Any]) -> None:
-        """On the server: ask the workers for their states at this version."""
-        assert self.mailbox is not None
-        self._asked = Asked(state, num_gradients, seconds, progress, own.snapshot())
-        self.mailbox.states.ask(state.version, self.experiment.peers(self.rank))
-
-    def answer(self, state: RankState, version: int) -> None:
+    def answer(self, version: int, questions: StateQuestions) -> None:
         """On a worker of a server, and on a local server: send the server above it this rank's state, and what it has of others."""
-        assert self.mailbox is not None
-        own = [self._part(state.snapshot()), b"".join(self._rows())]
+        own = [self._part(self.state.snapshot()), b"".join(self._rows())]
         self._answer = version, numbered(self.rank) + b"".join(numbered(len(each)) + each for each in own)
         if self._workers:
-            self.mailbox.states.ask(version, self._workers)
-        self.pass_on()
+            questions.ask(version, self._workers)
+        self.pass_on(questions)
 
-    def pass_on(self) -> None:
+    def pass_on(self, questions: StateQuestions) -> None:
         """Send what is to be answered, once this rank's own workers that are not lost have answered."""
-        if self._answer is None:
-            return
-        assert self.mailbox is not None
-        if self._workers and self.mailbox.states.awaited:
+        if self._answer is None or (self._workers and questions.awaited):
             return
         (version, own), self._answer = self._answer, None
-        others = self.mailbox.states.take_answers(version) if self._workers else {}
+        others = questions.take_answers(version) if self._workers else {}
         above = self.experiment.leader if self._workers else self.experiment.server_of(self.rank)
-        self.mailbox.states.answer(above, version, b"".join([own, *others.values()]))
+        questions.answer(above, version, b"".join([own, *others.values()]))
 
-    def write_answered(self) -> None:
+    def write_answered(self, questions: StateQuestions) -> None:
         """On the leader: write the checkpoint for which all that are not lost have answered, if there is one."""
         asked = self._asked
-        if asked is None:
+        if asked is None or questions.awaited:
             return
-        assert self.mailbox is not None
-        if self.mailbox.states.awaited:
-            return
-        for content in self.mailbox.states.take_answers(asked.state.version).values():
+        for content in questions.take_answers(asked.state.version).values():
             for rank, part, rows in answers(content):
                 asked.parts[rank] = part
                 self._append([rows], rank)
         self._asked = None
         self._write(asked)
 
-    def last_part(self, state: RankState) -> bytes:
-        """A rank's state at the end of the run."""
-        return self._part(state.snapshot())
+    def end(self, questions: StateQuestions) -> None:
+        """The program has ended: on the leader, write what was asked for, and keep what the recorders have seen for the last checkpoint."""
+        self.write_answered(questions)
+        if self.experiment.checkpoint.enabled and self.record.leads:
+            self._progress_at_end = self.record.progress()
 
-    def write_last(
-        self,
-        state: State,
-        own: RankState,
-        parts: dict[int, bytes],
-        *,
-        num_gradients: Sequence[int],
-        seconds: float,
-        progress: dict[str, Any],
-        activity: Sequence[RankActivity],
-    ) -> None:
+    def last_part(self) -> bytes:
+        """A rank's state at the end of the run."""
+        return self._part(self.state.snapshot())
+
+    def write_last(self, parts: dict[int, bytes], activity: Sequence[RankActivity]) -> None:
         """On the leader, when all ranks have handed in their results: write the checkpoint of the run as it has ended."""
-        self._write(Asked(state, num_gradients, seconds, progress, own.snapshot(), parts), activity)
+        asked = self._now(self.record.metrics.applied.seconds, self._progress_at_end)
+        self._write(replace(asked, parts=parts), activity)
 
     def _part(self, state: RankState) -> bytes:
-        activity = self.activity[self.rank].as_numbers() if self.rank < len(self.activity) else None
-        return packed({"state": state, "activity": json.dumps(activity), "joined": self.joined})
+        activity = self.record.metrics.activity
+        own = activity[self.rank].as_numbers() if self.rank < len(activity) else None
+        return packed({"state": state, "activity": json.dumps(own), "joined": self.joined})
 
     def _rows(self) -> Iterable[bytes]:
         return self.trace.drain() if isinstance(self.trace, TracePart) else ()
 
     def _append(self, pieces: Iterable[bytes], rank: int) -> None:
-        assert self.saver is not None
-        if not pieces:
-            return
-        append_received(self.saver.trace, iter(pieces), rank=rank, change=self.clocks.change(rank))
+        if pieces:
+            self.saver.append(pieces, rank=rank, change=self.clocks.change(rank))
 
     def _write(self, asked: Asked, at_end: Sequence[RankActivity] | None = None) -> None:
         """Write it, with what each worker has done by then or, at the end of the run, with this."""
-        assert self.saver is not None
         kinds, num_ahead = kinds_of(self.experiment), self.experiment.coordination.num_ahead
         ranks = {self.rank: asked.server}
-        activity = [RankActivity.of_numbers(its.as_numbers(), num_ahead) for its in self.activity if at_end is None]
+        activity = [RankActivity.of_numbers(its.as_numbers(), num_ahead) for its in self.record.metrics.activity if at_end is None]
         for rank, content in asked.parts.items():
             part = unpacked(content, kinds)
             state: RankState = part["state"]
@@ -200,7 +191,7 @@ class Saving:
                 its = RankActivity.of_numbers(numbers, num_ahead)
                 activity[rank] = its.after(activity[rank]) if part["joined"] else its
         if at_end is None:
-            for rank, start, end in self.absences(asked.seconds):
+            for rank, start, end in self._absences(asked.seconds):
                 activity[rank].add_absence(start, end)
             self._append(self._rows(), self.rank)  # with the absences
         for rank in range(self.experiment.num_ranks):
@@ -213,7 +204,7 @@ class Saving:
         state_then = asked.state.evolve(outstanding=tuple(asked.state.outstanding))
         by_rank = tuple(ranks[rank] for rank in sorted(ranks))
         self.saver.write(Checkpoint(state=state_then, ranks=by_rank, seconds=seconds, progress=progress))
-        self.on_saved(asked.state.version)
+        self._on_saved(asked.state.version)
 
     def _absent(self, rank: int, asked: Asked) -> RankState:
         """The state that a rank which is lost will have when it returns."""

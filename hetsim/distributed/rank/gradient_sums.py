@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from hetsim import effects as fx
 from hetsim.cluster.collectives import Collectives
-from hetsim.cluster.compute_times import StepTimes
 from hetsim.distributed.communication.reduction import AddUp, Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.pacing.padding import Pace
@@ -28,20 +27,22 @@ class Rank(Protocol):
     began: float
     prepared: Preparation
     task: Task
-    times: StepTimes | None
     pace: Pace
     second: Executor
     reduction: Reduction
     collectives: Collectives
-    nonfinite: NonfiniteGradients | None
+    nonfinite: NonfiniteGradients
     record: dict[int, Any]
+
+    @property
+    def gradient_seconds(self) -> Callable[[int, float], float]:
+        """The described seconds of a gradient over so many samples, started at a second of the run."""
 
 
 def summed(world: Rank, effect: fx.GradientSum, *, at: float, transport: Transport, committed: int) -> tuple[fx.Computed, float]:
     """The answer to a GradientSum that this rank asks for at this moment, after this version, and the moment at which it is given."""
-    assert world.times is not None
     batch, version, began = effect.batch, effect.version, world.began
-    described = world.times.seconds(batch.samples, at - began) if batch else 0.0
+    described = world.gradient_seconds(batch.samples, at - began) if batch else 0.0
     buckets = world.prepared.buckets(effect.bucket_bytes)
     sums = BucketSums(world.second, world.reduction.bucket, world.task.device, world.pace.clock)
     if batch:
@@ -73,7 +74,7 @@ def summed(world: Rank, effect: fx.GradientSum, *, at: float, transport: Transpo
 
 def finite(world: Rank, effect: fx.GradientSum, total: Vector) -> Vector:
     """The sum of all ranks' terms. If it is not finite, on all ranks alike, the sum of those that are, for which they compute again."""
-    if world.nonfinite is None or isinstance(total, Phantom) or is_finite(total):
+    if isinstance(total, Phantom) or is_finite(total):
         return total
     term = zeros_like(total)
     if effect.batch:

@@ -1,20 +1,31 @@
-"""Where servers go on by themselves: the connections of a server, and of the leader, with their workers and with processes that join."""
+"""The run of a rank whose servers go on by themselves: each has a connection to each of its workers, and gets one to each that joins.
+
+So does the leader, which is another rank where servers are local, for the results.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from threading import Lock, Thread
+from typing import Any, NoReturn
 
+from hetsim.coordination.state import State
 from hetsim.distributed.communication.gloo import Group
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.membership.keeper import View
 from hetsim.distributed.membership.membership import Membership
+from hetsim.distributed.rank.elastic import ElasticRun
+from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.effects import PeerLost
+from hetsim.errors import RunOver
 from hetsim.runtime.experiment import Experiment
 
 MEETING_SECONDS = 5.0
 """In which a process that has joined is reached, or never."""
+QUIET_SECONDS = 5.0
+"""In which a run that has ended says so to a rank whose connection was refused."""
 
 
 class Connections:
@@ -74,3 +85,58 @@ class Connections:
         links = {**dict.fromkeys(transport.members, transport), **mailbox.links, **self._for_results}
         gone = {self._membership.rank} | mailbox.links.keys() - set(mailbox.present)
         return {rank: link for rank, link in links.items() if rank in self._known and rank not in gone}
+
+
+class ServedRun(ElasticRun):
+    """A rank that keeps its connections, except to those that are lost."""
+
+    def __init__(self, *described: Any, **options: Any) -> None:
+        super().__init__(*described, **options)
+        self._connections = Connections(self.experiment, self.membership)
+        self._links: Mapping[int, Transport] = {}
+
+    def _world(self, group: Group | None) -> ProcessWorld:
+        try:
+            transport = group or self._connections.meet(self.rank, self.membership.incarnation)
+        except PeerLost:
+            self._end_quietly()
+        return ProcessWorld(self.parts, **self._shared(transport, goes_on=bool(self._connections.served), joins=group is None))
+
+    def _run(self, world: ProcessWorld, state: State | None) -> None:
+        try:
+            result = world.run(self._program(state), now=state is None)
+            if self.record.leads:
+                self.history.record_discarded(result)
+            world.mailbox.close()
+            if self.record.leads:
+                self.membership.tell_over()
+        except RunOver:
+            world.mailbox.close()
+        except PeerLost:
+            if state is not None:
+                raise
+            self._end_quietly()
+
+    def _changed(self, world: ProcessWorld, view: View) -> None:
+        if self._connections.served or self.rank == self.experiment.leader:
+            self._connections.follow(view, world.mailbox, world.transport)
+
+    def _meet_after_end(self, world: ProcessWorld) -> None:
+        if self.record.leads:
+            self._links = self._connections.sources(world.mailbox, world.transport)
+
+    @property
+    def sources(self) -> Mapping[int, Transport]:
+        """As in the base: by a connection with each rank."""
+        return self._links
+
+    def seen_lost(self) -> list[tuple[int, float]]:
+        """On a local server: (rank, second of the run) of each worker whose connection broke before anybody was told that it is lost."""
+        return [(rank, at - self.began) for rank, at in self.membership.ledger.untold.items()] if self._connections.served else []
+
+    def _end_quietly(self) -> NoReturn:
+        """The server does not answer a rank that joins: RunOver if the run has ended; otherwise PeerLost."""
+        self.hands_in = False
+        if self.membership.ends_within(QUIET_SECONDS):
+            raise RunOver
+        raise PeerLost.of(self.experiment.server_of(self.rank))

@@ -9,7 +9,7 @@ from pathlib import Path
 from hetsim.checkpoints.folder import newest
 from hetsim.checkpoints.resume import continue_trace
 from hetsim.checkpoints.rows import SavedTrace
-from hetsim.checkpoints.saver import Saver
+from hetsim.checkpoints.saver import NoSaver, Saver
 from hetsim.distributed.communication.clock_alignment import Clocks
 from hetsim.distributed.pacing.padding import clock
 from hetsim.distributed.rank.cleanup import leading
@@ -30,15 +30,16 @@ def written_to(folder: Path, config: str) -> Iterator[None]:
 def recording(
     experiment: Experiment, folder: Path, config: str, traces: contextlib.ExitStack, *,
     leads: bool, checkpoint: Checkpoint | None, stop: StopRequest, clocks: Clocks,
-) -> tuple[Trace, Trace, Saver | None]:  # fmt: skip
-    """The trace that a rank's rows end in, the one that it writes them to, and, on a leader that saves, what writes checkpoints.
+) -> tuple[Trace, Trace, Saver | NoSaver]:  # fmt: skip
+    """The trace that a rank's rows end in, the one that it writes them to, and what writes checkpoints, if this rank does.
 
     The two traces are one, but for the leader's among several clocks. `traces` closes them.
     """
     if not leads:
         part = traces.enter_context(TracePart(experiment.trace))
-        return part, part, None
-    saves, saver = experiment.checkpoint.enabled, None
+        return part, part, NoSaver()
+    saves = experiment.checkpoint.enabled
+    saver: Saver | NoSaver = NoSaver()
     whole = trace = traces.enter_context((SavedTrace if saves else Trace)(folder, experiment.trace))
     if saves:
         saver = Saver(folder, config, experiment.checkpoint, whole, clock=clock, stop=stop, resumed=experiment.resume)
@@ -52,13 +53,14 @@ def recording(
 def taken_over(
     experiment: Experiment, folder: Path, config: str, files: contextlib.ExitStack, *,
     saved: bool, load: Callable[[Path], Checkpoint], stop: StopRequest,
-) -> tuple[Trace, Saver | None, Checkpoint | None]:  # fmt: skip
+) -> tuple[Trace, Saver | NoSaver, Checkpoint | None]:  # fmt: skip
     """On a rank that leads from now on: the trace of the run as far as its files have it, what writes checkpoints, and the last of these.
 
     `saved` says whether the run has made one: until then those in its folder are of another.
     """
     files.enter_context(written_to(folder, config))
-    saves, saver = experiment.checkpoint.enabled, None
+    saves = experiment.checkpoint.enabled
+    saver: Saver | NoSaver = NoSaver()
     last = load(newest(folder)) if saved else None
     whole = files.enter_context((SavedTrace if saves else Trace)(folder, experiment.trace))
     if saves:

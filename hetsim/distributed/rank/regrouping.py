@@ -1,4 +1,4 @@
-"""The world of a rank whose method restarts from the last commit, among all ranks that are present, whenever the membership changes.
+"""The run and the world of a rank whose method restarts from the last commit, among all ranks that are present, at each change of these.
 
 The ranks of a new group go on from the leader's last commit. Who does not have it gets it from the leader.
 """
@@ -17,15 +17,16 @@ from hetsim.distributed.communication.gloo import Group
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.membership.keeper import View
 from hetsim.distributed.membership.membership import MEMBERSHIP_CHANGED, Membership
-from hetsim.distributed.rank.checkpointing import Saving
+from hetsim.distributed.rank.elastic import ElasticRun
+from hetsim.distributed.rank.parts import RankParts
 from hetsim.distributed.rank.succession import LAG, Succession, Told
 from hetsim.distributed.rank.turn import Answered, Turn
 from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.errors import RunFailed, RunOver
-from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.recorder import REGROUP, Recorder, ignore, interval_recorder
+from hetsim.runtime.recorder import REGROUP, ignore, interval_recorder
 
 KEPT_COMMITS = LAG + 1
 """Of a rank, so that whoever leads finds its last commit among them."""
@@ -90,22 +91,22 @@ def agreed(
 class RegroupingWorld(ProcessWorld):
     """As its base, among the members of a group that is formed anew; `joins` says whether this rank joins a run under way.
 
-    With a server, `mailbox_in` makes the mailbox in each new group. With a `succession`, the senior member leads.
+    `mailbox_in` makes the mailbox in each new group. With a `succession`, the senior member leads.
     """
 
     def __init__(
-        self, prepared: Preparation, state: RankState, *, membership: Membership, mailbox_in: Callable[[Group], Mailbox] | None,
-        joins: bool, recorders: list[Recorder], succession: Succession | None = None, **options: Any,
+        self, parts: RankParts, *, membership: Membership, mailbox_in: Callable[[Group], Mailbox], joins: bool,
+        succession: Succession | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(prepared, state, recorders=recorders, **options)
+        super().__init__(parts, **options)
         self.membership = membership
         self._mailbox_in = mailbox_in
         self.succession = succession
         self._has_group = not joins
-        self._commits = deque([] if joins else [LastCommit(prepared.start, state.optimizer)], maxlen=KEPT_COMMITS)
+        self._commits = deque([] if joins else [LastCommit(parts.prepared.start, parts.state.optimizer)], maxlen=KEPT_COMMITS)
         self._has_ended = False
         """Whether the last commit was the last of the run."""
-        self.record[REGROUP] = interval_recorder(recorders, REGROUP) or ignore
+        self.record[REGROUP] = interval_recorder(parts.recorders, REGROUP) or ignore
 
     def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
         """As in the base; PeerLost for what other ranks take part in, if the membership has changed."""
@@ -124,10 +125,10 @@ class RegroupingWorld(ProcessWorld):
             self.succession.decided(effect.version)
         return going, at
 
-    def _save(self, saving: Saving, seconds: float) -> None:
-        if self.succession is not None and not self.run_record.leads:
+    def _save(self, seconds: float) -> None:
+        if self.succession is not None and not self.parts.record.leads:
             self.succession.hands_in(self.last.version)
-        super()._save(saving, seconds)
+        super()._save(seconds)
 
     def regroup(self, state: RankState, effect: fx.Regroup, turn: Turn) -> Answered:
         """A new group of all ranks that are present, which restart from the leader's last commit; takes what it takes."""
@@ -138,18 +139,16 @@ class RegroupingWorld(ProcessWorld):
         while True:
             try:
                 group = self.membership.form(least=1 + experiment.coordination.needs_server)
-                self.leader = self.membership.leader
+                self.parts.leader = leader = self.membership.leader
                 if not self._commits and self.membership.is_first:  # of a run that began without any rank
                     self._commits.append(LastCommit(self.prepared.start, state.optimizer))
-                if succession is not None:
-                    succession.run.leader = self.leader
-                    if self.leader == self.rank and not self.run_record.leads:
-                        succession.lead()
-                        self._has_ended |= not succession.goes_on
+                if succession is not None and leader == self.rank and not self.parts.record.leads:
+                    succession.lead()
+                    self._has_ended |= not succession.goes_on
                 found = agreed(
                     group.control,
                     self._commits,
-                    leader=self.leader,
+                    leader=leader,
                     entered=entered - self.began,
                     ended=self._has_ended,
                     succession=succession,
@@ -169,11 +168,8 @@ class RegroupingWorld(ProcessWorld):
         self.transport, self.collectives = group, Collectives(experiment.cluster, workers)
         self.reduction = Reduction.by_gloo(group, self.task.device, self.reduction.order)
         self._num_collectives = [0, 0]
-        if self.saving is not None:
-            self.saving.forget()
-        if self._mailbox_in is not None:
-            self.mailbox = self._mailbox_in(group)
-            self._answer_asks()
+        self.parts.saving.forget()
+        self.mailbox = self._mailbox_in(group)
         end = self.pace.clock()
         self.membership.ledger.regrouped(self.began + found.last_entry, end)
         self.record[REGROUP]((turn.at - self.began, end - self.began, self.rank, REGROUP, self.last.version, 0, 0, 0))
@@ -183,16 +179,72 @@ class RegroupingWorld(ProcessWorld):
 
     def interrupt(self) -> None:
         """The membership has changed: let a program that waits for a message get PeerLost."""
-        if self.mailbox is not None:
-            self.mailbox.fail(fx.PeerLost(MEMBERSHIP_CHANGED))
+        self.mailbox.fail(fx.PeerLost(MEMBERSHIP_CHANGED))
 
     def leave_group(self) -> None:
         """Let go of the group, once nothing uses it any more."""
         if isinstance(self.transport, Group):
             self.transport.interrupt()
-        if self.mailbox is not None:
-            self.mailbox.abandon(fx.PeerLost(MEMBERSHIP_CHANGED))
+        self.mailbox.abandon(fx.PeerLost(MEMBERSHIP_CHANGED))
         if isinstance(self.transport, Group):
             self.second.shutdown()  # what is under way there raises PeerLost, which nobody waits for
             self.second = self._second_thread()
             self.transport.close()
+
+
+class RegroupingRun(ElasticRun):
+    """A rank's run in one group after another."""
+
+    def _world(self, group: Group | None) -> RegroupingWorld:
+        if group is not None:
+            self.membership.enter(group)
+        return RegroupingWorld(
+            self.parts, membership=self.membership, mailbox_in=self._new_mailbox, joins=group is None, succession=self.succession,
+            **self._shared(group or self.alone),
+        )  # fmt: skip
+
+    def _run(self, world: RegroupingWorld, state: State | None) -> None:
+        membership = self.membership
+        while True:
+            result: State | None = None
+            try:
+                result = world.run(self._program(state), now=state is None)
+            except RunOver:
+                if membership.view.over:
+                    return
+                # otherwise the last version is made, though nobody has told yet
+            if self.record.leads:
+                self.history.record_discarded(result)
+            try:
+                if not membership.changed:
+                    world.mailbox.close()
+                world.transport.control.barrier()
+            except fx.PeerLost:
+                if not membership.changed:  # a connection broke, and others may wait in the barrier until they are told
+                    membership.wait_for_newer(membership.formed)
+            if not self.record.leads:
+                if membership.wait_until_over():
+                    return
+                if self.succession is None or not membership.leads_next:
+                    state = None
+                    continue
+                self.succession.lead()
+                self.history.record_discarded(result)
+            membership.tell_over()
+            membership.ends_within(membership.patience)
+            return
+
+    def _changed(self, world: RegroupingWorld, view: View) -> None:
+        if self.membership.changed and not self.membership.ended_quietly:
+            world.interrupt()
+
+    def _meet_after_end(self, world: RegroupingWorld) -> None:
+        if self.membership.ended_quietly:
+            return
+        world.leave_group()
+        while True:
+            try:
+                self.transport = self.membership.form(least=1, after_end=True)
+                return
+            except fx.PeerLost:
+                self.membership.wait_for_newer(self.membership.formed)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from hetsim.distributed.communication.reduction import Library
-from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.devices import shared_gpu_warnings
 from hetsim.distributed.pacing.cpu_quota import Uncapped, quota_warnings
 from hetsim.distributed.pacing.padding import Lateness, clock, emulation, late_warnings
-from hetsim.distributed.rank.elastic import ElasticRun
 from hetsim.distributed.rank.run import RankRun
 from hetsim.distributed.settings import Settings
 from hetsim.effects import PeerLost
@@ -27,8 +24,8 @@ from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.trace import Trace, TracePart, append_received
 
 
-def send_results(run: RankRun, cap: Uncapped, transport: Transport | None = None) -> None:
-    """Send this rank's results to the leader, by the run's transport or this one: numbers as JSON, and its rows as an Arrow stream."""
+def send_results(run: RankRun, cap: Uncapped) -> None:
+    """Send this rank's results to the leader: numbers as JSON, and its rows as an Arrow stream."""
     assert isinstance(run.trace, TracePart)
     is_worker = run.rank < run.experiment.num_workers
     numbers = {
@@ -38,17 +35,15 @@ def send_results(run: RankRun, cap: Uncapped, transport: Transport | None = None
         "gpu": run.prepared.task.device.gpu,
         "lateness": {kind: vars(lateness) for kind, lateness in run.pace.kinds.items()},
         "cap": cap.report,
-        "lost": run.seen_lost() if isinstance(run, ElasticRun) else [],
+        "lost": run.seen_lost(),
     }
     run.close()
-    transport = transport or run.transport
-    assert transport is not None
-    if isinstance(run, ElasticRun):
-        run.clocks.finish_with(transport, run.pace.clock, run.rank)
-    transport.send_bytes([json.dumps(numbers).encode()], run.leader)
-    transport.send_bytes(run.trace.pieces(), run.leader)
-    if run.saving is not None:
-        transport.send_bytes([run.saving.last_part(run.state)], run.leader)
+    transport, leader = run.transport, run.parts.leader
+    run.finish_clocks(transport, run.rank, leader)
+    transport.send_bytes([json.dumps(numbers).encode()], leader)
+    transport.send_bytes(run.trace.pieces(), leader)
+    if run.experiment.checkpoint.enabled:
+        transport.send_bytes([run.saving.last_part()], leader)
 
 
 class Results(NamedTuple):
@@ -68,25 +63,18 @@ class Results(NamedTuple):
     """The ranks that were lost before they had handed in all."""
 
 
-def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[int, Transport] | None = None) -> Results:
-    """On the leader: receive the other ranks' results, in rank order, with their rows for this trace.
-
-    `sources` are the transports by which they come, if it is not the run's; what a rank that is lost has done is lost with it.
-    """
+def collect_results(run: RankRun, trace: Trace, cap: Uncapped) -> Results:
+    """On the leader: receive the other ranks' results, in rank order, with their rows for this trace. Those of a lost rank are lost."""
     experiment, clocks = run.experiment, run.clocks
-    if sources is None:
-        assert run.transport is not None
-        sources = {rank: run.transport for rank in range(experiment.num_ranks) if rank != run.rank}
     lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
     devices = [run.prepared.task.device.name] * experiment.num_ranks
     gpus = [0.0] * experiment.num_ranks
     gpus[run.rank] = run.prepared.task.device.gpu
     caps, states = {run.rank: cap.report}, {}
     missing = []
-    for rank, transport in sorted(sources.items()):
+    for rank, transport in sorted(run.sources.items()):
         try:
-            if isinstance(run, ElasticRun):
-                transport.unless_lost(partial(clocks.finish_with, transport, run.pace.clock, rank), rank)
+            run.finish_clocks(transport, rank, rank)
             numbers = json.loads(b"".join(transport.receive_bytes(rank)))
             append_received(trace, transport.receive_bytes(rank), rank=rank, change=clocks.change(rank))
             if numbers["activity"] is not None:
@@ -94,18 +82,16 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped, sources: Mapping[
                 if numbers["joined"]:
                     activity = activity.after(run.metrics.activity[rank])
                 run.metrics.activity[rank] = activity.on_clock(*clocks.line(rank)) if clocks.several else activity
-            if isinstance(run, ElasticRun):
-                run.have_seen_lost(numbers["lost"], *clocks.line(rank))
+            run.have_seen_lost(numbers["lost"], *clocks.line(rank))
             devices[rank], gpus[rank] = numbers["device"], numbers["gpu"]
             for kind, counts in numbers["lateness"].items():
                 lateness[kind] += Lateness(**counts)
             caps[rank] = numbers["cap"]
-            if run.saving is not None:
+            if experiment.checkpoint.enabled:
                 states[rank] = b"".join(transport.receive_bytes(rank))
         except PeerLost:
-            if not isinstance(run, ElasticRun):
+            if not run.survives(rank):
                 raise
-            run.membership.ledger.lost_connection(rank, run.pace.clock())
             missing.append(rank)
     return Results(lateness, devices, gpus, caps, states, missing)
 
@@ -123,15 +109,10 @@ def close(run: RankRun, trace: Trace, states: dict[int, bytes], activity: Sequen
         append_received(trace, rows, rank=run.rank, change=run.clocks.change(run.rank))
     if not stopped:
         trace.close()
-    if run.saving is not None:
-        assert run.saving.saver is not None
-        last, seconds = run.history.last, run.metrics.applied.seconds
-        run.saving.write_last(
-            last, run.state, states,
-            num_gradients=run.record.num_gradients(), seconds=seconds, progress=run.progress_at_end, activity=activity,
-        )  # fmt: skip
-        if stopped:
-            raise RunStopped(run.saving.saver.sentence(last, seconds))
+    if run.experiment.checkpoint.enabled:
+        run.saving.write_last(states, activity)
+    if stopped:
+        raise RunStopped(run.saving.saver.sentence(run.history.last, run.metrics.applied.seconds))
 
 
 def summarised(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from hetsim.checkpoints.saver import Saver
+from hetsim.checkpoints.saver import NoSaver, Saver
 from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import Jitter, StepTimes
 from hetsim.cluster.distributions import PROFILING
@@ -22,6 +23,7 @@ from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.pacing.padding import Pace
 from hetsim.distributed.pacing.shared_links import SharedLinks
 from hetsim.distributed.rank.checkpointing import Saving
+from hetsim.distributed.rank.parts import RankParts
 from hetsim.distributed.rank.standstill import StandstillWatch, Store
 from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.effects import Batch, Node
@@ -46,39 +48,34 @@ SAME_LOSS = 1e-3
 class RankRun:
     """One rank's part of a run. After `run`, its results are in `metrics`, and the leader's in `record`, too.
 
-    A rank that does not lead records no versions but in `copied_to`, of a copy. Threads that only move messages are started in a block
-    `uncapped()`. Without a `reduction`, all-reduces go by the transport, in the
-    order of ranks.
+    A rank that does not lead copies the versions to `copied_to`, if it may lead later. Threads that only move messages are started in a
+    block `uncapped()`. Without a `reduction`, all-reduces go by the transport, in the order of ranks.
     """
 
     def __init__(
         self,
-        experiment: Experiment,
-        task: Task,
-        optimizers: Optimizers,
+        prepared: Preparation,
         trace: Trace,
         *,
-        rank: int,
-        transport: Transport | None,
+        transport: Transport,
         pace: Pace,
         reduction: Reduction | None = None,
         clocks: Clocks | None = None,
-        checkpoint: Checkpoint | None = None,
         keep: Callable[[RankState], None] | None = None,
         recorders: Sequence[Recorder] = (),
         copied_to: Sequence[Recorder] = (),
-        saver: Saver | None = None,
-        absent: Collection[int] = (),
+        saver: Saver | NoSaver | None = None,
+        joined: bool = False,
         uncapped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
         micro_batch: int | None = None,
         leader: int | None = None,
     ) -> None:
-        self.experiment = experiment
-        self.leader = experiment.leader if leader is None else leader
-        self.rank = rank
+        self.experiment = experiment = prepared.experiment
+        self.prepared = prepared
+        self.rank = rank = transport.rank
         self.transport = transport
-        """None: this rank joins a run under way."""
-        self.joined = transport is None
+        self.joined = joined
+        """Whether this rank joins a run under way."""
         self.begun = pace.clock()
         """When the run's processes were started, or this one at least, by this host's clock."""
         self.pace = pace
@@ -88,32 +85,31 @@ class RankRun:
         emulates_links = pace.pad and experiment.coordination.needs_server and experiment.cluster.shares_links
         self.links = SharedLinks(experiment.cluster, seed=experiment.seed) if emulates_links else None
         """The links that messages are to share; the server's are emulated."""
-        self._keep = keep
         self._uncapped = uncapped
-        self._micro_batch = micro_batch
-        self.metrics = Metrics(experiment.num_workers, num_ahead=experiment.coordination.num_ahead, weights=experiment.weights_of(task))
-        self.prepared = prepare(
-            experiment, task, optimizers,
-            profile=lambda: Profile() if transport is None else measured_profile(experiment, task, transport, pace),
-            checkpoint=checkpoint, absent=absent,
-        )  # fmt: skip
-        resumed = self.prepared.checkpoint
-        self.clocks.seconds_before = resumed.began
-        self.saving: Saving | None = None
-        if experiment.checkpoint.enabled:
-            self.saving = Saving(self.prepared, rank, trace, self.metrics.activity, clocks=self.clocks, saver=saver, joined=self.joined)
-        self.progress_at_end: dict[str, Any] = {}
-        """What the leader's recorders have seen, where the run is saved."""
-        profile = self.prepared.profile
+        self.metrics = Metrics(
+            experiment.num_workers, num_ahead=experiment.coordination.num_ahead, weights=experiment.weights_of(prepared.task)
+        )
+        self.clocks.seconds_before = prepared.checkpoint.began
+        profile = prepared.profile
         profile.record([trace, *recorders], experiment.profile_batches, [rank] if rank < len(profile.seconds) else [])
         self.recorders: list[Recorder] = [self.metrics, trace, *recorders]
-        self.last = self.prepared.start
+        self.last = prepared.start
         """The state that this rank committed last; of a worker of a server, that of the beginning."""
         self.absent_at_end: frozenset[int] = frozenset()
-        leads = rank == self.leader
+        leader = experiment.leader if leader is None else leader
+        leads = rank == leader
         observers = [trace, *recorders] if leads else copied_to
         keeps = experiment.checkpoint.enabled
-        self.record = RunRecord(self.prepared, self.metrics, observers, at_once=False, keeps=keeps, leads=leads)
+        self.record = RunRecord(prepared, self.metrics, observers, at_once=False, keeps=keeps, leads=leads)
+        state = prepared.rank_state(rank)
+        self.saving = Saving(
+            prepared, state, self.record, trace, clocks=self.clocks, saver=saver or NoSaver(), joined=self.joined,
+            absences=self.absences_over, on_saved=self.have_saved,
+        )  # fmt: skip
+        self.parts = RankParts(
+            prepared=prepared, state=state, leader=leader, pace=pace, record=self.record, recorders=self.recorders, saving=self.saving,
+            nonfinite=NonfiniteGradients(experiment.nonfinite, self.metrics.activity), keep=keep, micro_batch=micro_batch,
+        )  # fmt: skip
 
     @property
     def history(self) -> History:
@@ -124,24 +120,18 @@ class RankRun:
         """Run this rank's program with those of the other ranks. `report(error)` is called on the leader if no rank can go on."""
         experiment, rank, transport = self.experiment, self.rank, self.transport
         coordination, num_workers = experiment.coordination, experiment.num_workers
-        assert transport is not None
         loss = warm_up(self.prepared, samples=-(-experiment.batch_size // num_workers))
         check_same_task(transport.control.gather_numbers(loss, float(self.prepared.start.version)), experiment.workload.name)
         started = self.clocks.begin(transport, self.pace.clock)
         began = started - self.prepared.checkpoint.began  # when the run's clock was at 0
-        mailbox = self.mailbox(transport, began=began) if coordination.needs_server else None
-        self.state = state = self.prepared.rank_state(rank)
-        world = ProcessWorld(
-            self.prepared, state, transport=transport, mailbox=mailbox, pace=self.pace, reduction=self.reduction,
-            recorders=self.recorders, record=self.record, keep=self._keep, micro_batch=self._micro_batch, began=began,
-            leader=self.leader, nonfinite=NonfiniteGradients(experiment.nonfinite, self.metrics.activity),
-            saving=self.saving,
-        )  # fmt: skip
+        mailbox = self.mailbox(transport, began=began)
+        reduction = self.reduction or Reduction.by_gloo(transport, self.prepared.task.device, "ordered")
+        world = ProcessWorld(self.parts, transport=transport, mailbox=mailbox, reduction=reduction, began=began)
         leads = self.record.leads
         watch: Any = contextlib.nullcontext()
         if store is not None:
-            watch = StandstillWatch(store, rank, lambda: range(experiment.num_ranks), world.waiting, report if leads else None)
-        program = coordination.program(Node(rank, num_workers, state.own), self.prepared.plan, self.prepared.start)
+            watch = StandstillWatch(store, rank, lambda: range(experiment.num_ranks), world.waiting, report, leads=lambda: leads)
+        program = coordination.program(Node(rank, num_workers, self.parts.state.own), self.prepared.plan, self.prepared.start)
         with watch:
             self.pace.sleep_until(started)
             gc.freeze()
@@ -152,15 +142,12 @@ class RankRun:
             self.last = world.last
             if leads:
                 self.history.record_discarded(result)
-            if mailbox is not None:
-                mailbox.close()
-            if self.saving is not None and leads:
-                self.saving.write_answered()
-                self.progress_at_end = self.record.progress()
+            mailbox.close()
+            self.saving.end(mailbox.states)
             transport.control.barrier()  # until all programs have ended, or the watch reports a standstill
         self.clocks.finish(transport, self.pace.clock)
 
-    def mailbox(self, transport: Transport, *, began: float, goes_on: bool = False, joins: bool = False) -> Mailbox:
+    def mailbox(self, transport: Transport, *, began: float, **options: Any) -> Mailbox:
         """This rank's mailbox among the members of the transport."""
         experiment, rank = self.experiment, self.rank
         peers = [peer for peer in experiment.peers(rank) if peer in transport.members]
@@ -168,8 +155,35 @@ class RankRun:
         with self._uncapped():
             return Mailbox(
                 transport, peers, described_seconds(experiment, rank), self.pace, began=began,
-                links=links, serves=rank == experiment.num_workers, device=self.prepared.task.device, goes_on=goes_on, joins=joins,
+                links=links, serves=rank == experiment.num_workers, device=self.prepared.task.device,
+                answering=self.saving, **options,
             )  # fmt: skip
+
+    @property
+    def sources(self) -> Mapping[int, Transport]:
+        """On the leader, after the run: by which transport each rank's results come."""
+        return {rank: self.transport for rank in self.transport.members if rank != self.rank}
+
+    def survives(self, rank: int) -> bool:
+        """Whether the run continues without this rank, which is lost."""
+        return False
+
+    def finish_clocks(self, transport: Transport, rank: int, peer: int) -> None:
+        """Compare the clock of this rank with the leader's, if the ranks have not done that together. `peer` is the other one."""
+
+    def seen_lost(self) -> list[tuple[int, float]]:
+        """(rank, second of the run) of each loss that only this rank has seen."""
+        return []
+
+    def have_seen_lost(self, lost: Sequence[tuple[int, float]], rate: float, shift: float) -> None:
+        """On the leader: these are lost, at what becomes these seconds by this clock."""
+
+    def absences_over(self, seconds: float) -> list[tuple[int, float, float]]:
+        """On the leader: (rank, from, until) of each absence that is over at this second of the run."""
+        return []
+
+    def have_saved(self, version: int) -> None:
+        """On the leader: the checkpoint at this version is complete."""
 
     def close(self) -> None:
         """Close all recorders; on the leader, after the results of all ranks are collected."""
@@ -184,6 +198,15 @@ class RankRun:
     def outcome(self) -> Outcome:
         """The outcome, on the leader: once `metrics` has all ranks' activity, and the history is closed."""
         return self.record.outcome(self.absent_at_end)
+
+
+def prepared_by(
+    transport: Transport | None, pace: Pace, experiment: Experiment, task: Task, optimizers: Optimizers, *,
+    checkpoint: Checkpoint | None = None, absent: Collection[int] = (),
+) -> Preparation:  # fmt: skip
+    """The preparation of a run, in which all ranks measure the workers if need be; a rank without a transport joins later."""
+    profile = Profile if transport is None else partial(measured_profile, experiment, task, transport, pace)
+    return prepare(experiment, task, optimizers, profile=profile, checkpoint=checkpoint, absent=absent)
 
 
 def measured_profile(experiment: Experiment, task: Task, transport: Transport, pace: Pace) -> Profile:

@@ -64,13 +64,15 @@ class StandstillWatch:
         ranks: Callable[[], Sequence[int]],
         look: Callable[[], Waiting | None],
         report: Callable[[RunFailed], None] | None,
+        *,
+        leads: Callable[[], bool],
     ) -> None:
         self._store = store
         self._rank = rank
         self._ranks = ranks
         self._look = look
-        self.report = report
-        """None on a rank that does not lead."""
+        self._report = report
+        self._leads = leads
         self._stopped = Event()
         self._thread = Thread(target=self._watch, daemon=True)
 
@@ -95,7 +97,7 @@ class StandstillWatch:
                 stuck = asdict(waiting) if waiting is not None and waiting == seen else None
                 self._store.set(self._key(self._rank), json.dumps([poll, stuck]))
                 seen = waiting
-                if self.report is None:
+                if self._report is None or not self._leads():
                     continue
                 found = self._read()
                 if found is None or not standing_still(found[1]):
@@ -103,7 +105,7 @@ class StandstillWatch:
                 elif found[1] != first:
                     (polls, first), since = found, poll
                 elif all(now > polls[rank] for rank, now in found[0].items()) and poll - since >= patience(found[1]):
-                    self.report(RunFailed(sentence(found[1])))
+                    self._report(RunFailed(sentence(found[1])))
                     return
             except Exception:  # the run has ended, and the store with it
                 return

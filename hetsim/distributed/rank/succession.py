@@ -78,7 +78,7 @@ class Succession:
         """The last commits, which a rank that does not lead has not recorded all."""
         self._take_over = take_over
         self._handed_in: int | None = None
-        self._handed_to = run.leader
+        self._handed_to = run.parts.leader
         self.goes_on = True
         """Whether the run does after what is recorded, if this rank leads."""
         self._activity_before = activity_of(run.prepared.checkpoint, experiment.num_workers, experiment.coordination.num_ahead)
@@ -88,15 +88,14 @@ class Succession:
     def known(self) -> tuple[float, float, float]:
         """The versions that the record ends with, without the last commit and with it; and that of the newest checkpoint, or -1."""
         recorded = self.record.history.last.version
-        saver = None if self.run.saving is None else self.run.saving.saver
-        saved = self.saved if saver is None else saver.newest
+        saved = self.run.saving.saver.newest if self.record.leads else self.saved
         newest = max([recorded, *(told.state.version for told in self._recent)])
         return float(recorded), float(newest), NONE if saved is None else float(saved)
 
     def commits(self, told: Told) -> None:
         """This rank commits a version."""
         if not self.record.leads:
-            self._settle(told.state.version - LAG, self.run.leader)
+            self._settle(told.state.version - LAG, self.run.parts.leader)
         self._recent.append(told)
 
     def _settle(self, version: float, leader: int) -> None:
@@ -108,7 +107,7 @@ class Succession:
     def hands_in(self, version: int) -> None:
         """This rank hands in its state at this version, on which the leader has decided."""
         self.decided(version)
-        self._handed_in, self._handed_to = version, self.run.leader
+        self._handed_in, self._handed_to = version, self.run.parts.leader
 
     def decided(self, version: int) -> None:
         """The leader has decided on this version: what was handed in before it is saved."""
@@ -117,7 +116,7 @@ class Succession:
 
     def has_saved(self, version: int) -> None:
         """The run has a checkpoint at this version, of which this rank was not told before: with what was handed in until then."""
-        self._settle(version, self.run.leader)
+        self._settle(version, self.run.parts.leader)
         self.rows.part.drain()
         self.saved = version
         if self._handed_in is not None and self._handed_in <= version:
@@ -134,7 +133,7 @@ class Succession:
     def _take_back(self) -> None:
         """What this rank has handed in and is not saved was lost with the leader, if that was; itself it has what arrived."""
         run, trace = self.run, self.run.trace
-        if self._handed_in is not None and run.saving is not None and run.leader != self._handed_to and isinstance(trace, TracePart):
+        if self._handed_in is not None and run.parts.leader != self._handed_to and isinstance(trace, TracePart):
             append_received(trace, iter(run.saving.given), rank=run.rank)
         self._handed_in = None
 
@@ -174,12 +173,11 @@ class Succession:
             self._activity_before = [RankActivity.of_numbers(numbers, run.experiment.coordination.num_ahead) for numbers in activity]
             for mine, before in zip(run.metrics.activity, self._activity_before, strict=True):
                 mine.add(before)
-            if run.saving is not None:
-                run.saving.joined = False
+            run.saving.joined = False
 
     def lead(self) -> None:
         """From now on this rank leads."""
-        self.run.leader = self.run.rank
+        self.run.parts.leader = self.run.rank
         self._take_over(self)
         self._take_back()
         self.record.leads = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 from hetsim import effects as fx
@@ -15,19 +14,16 @@ from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.communication.wire import Arrival
-from hetsim.distributed.pacing.padding import Pace
 from hetsim.distributed.rank.attempts import Attempts
-from hetsim.distributed.rank.checkpointing import Saving
 from hetsim.distributed.rank.gradient_sums import summed
+from hetsim.distributed.rank.parts import RankParts
 from hetsim.distributed.rank.standstill import Waiting
 from hetsim.distributed.rank.turn import MAIN, SECOND, Answered, StartedEffect, Turn
-from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.record import RunRecord
-from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Recorder, ignore, interval_recorder
+from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, ignore, interval_recorder
 from hetsim.runtime.world import as_program_error, handlers, unsupported
-from hetsim.vector import Phantom, nbytes
+from hetsim.vector import Phantom, Vector, nbytes
 
 
 class ProcessWorld:
@@ -40,49 +36,25 @@ class ProcessWorld:
     name: ClassVar[str] = "backend=dist"
     regroup: Any = unsupported
 
-    def __init__(
-        self,
-        prepared: Preparation,
-        state: RankState,
-        *,
-        transport: Transport,
-        mailbox: Mailbox | None,
-        pace: Pace,
-        reduction: Reduction | None = None,
-        recorders: list[Recorder],
-        record: RunRecord,
-        keep: Callable[[RankState], None] | None = None,
-        micro_batch: int | None = None,
-        nonfinite: NonfiniteGradients | None = None,
-        saving: Saving | None = None,
-        leader: int | None = None,
-        began: float,
-    ) -> None:
-        experiment = prepared.experiment
+    def __init__(self, parts: RankParts, *, transport: Transport, mailbox: Mailbox, reduction: Reduction, began: float) -> None:
+        prepared, state = parts.prepared, parts.state
+        self.parts = parts
         self.prepared = prepared
-        self.experiment = experiment
+        self.experiment = experiment = prepared.experiment
         self.task = prepared.task
         self.optimizers = prepared.optimizers
         self.rank: int = state.rank
         self.state = state
         self.transport = transport
         self.mailbox = mailbox
-        self.pace = pace
-        self.reduction = reduction or Reduction.by_gloo(transport, self.task.device, "ordered")
-        self.run_record = record
-        self.leader = experiment.leader if leader is None else leader
+        self.pace = parts.pace
+        self.reduction = reduction
         self.began = began
-        self.micro_batch = micro_batch
-        self._keep = keep
-        self.nonfinite = nonfinite
-        self.saving = saving
-        self._answer_asks()
-        is_worker = self.rank < experiment.num_workers
-        self.times = prepared.step_times(self.rank, num_gradients=state.num_gradients) if is_worker else None
-        self.service = None if is_worker else prepared.service_times(state)
+        self.nonfinite = parts.nonfinite
+        self.gradient_seconds, self.update_seconds = described_times(prepared, state)
         self.collectives = Collectives(experiment.cluster)
         kinds = (GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER)
-        self.record: dict[int, Any] = {kind: interval_recorder(recorders, kind) or ignore for kind in kinds}
+        self.record: dict[int, Any] = {kind: interval_recorder(parts.recorders, kind) or ignore for kind in kinds}
         self.second: Executor = self._second_thread()
         self._answers: list[Any] = []
         """Of started effects, which what is queued on the device may still read."""
@@ -95,14 +67,6 @@ class ProcessWorld:
         self.ended = False
         """Whether the program has ended."""
         self.handlers = handlers(self)
-
-    def _answer_asks(self) -> None:
-        """Let a server that saves the run ask by the mailbox, and a worker answer."""
-        saving = self.saving
-        if saving is not None and self.mailbox is not None:
-            saving.mailbox = self.mailbox
-            self.mailbox.states.on_ask = lambda version: saving.answer(self.state, version)
-            self.mailbox.states.on_answers = saving.pass_on
 
     def _second_thread(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(max_workers=1, initializer=self.task.device.own_queue)
@@ -149,14 +113,12 @@ class ProcessWorld:
 
     def gradient(self, state: RankState, effect: fx.Gradient, turn: Turn) -> Answered:
         """Really computed; held for the time of the node's model."""
-        assert self.times is not None
         samples, at = effect.batch.samples, turn.at
         if turn.thread == MAIN:
             state.version = effect.version
-        described = self.times.seconds(samples, at - self.began)
+        described = self.gradient_seconds(samples, at - self.began)
         gradient, loss = self.task.gradient(effect.at, effect.batch)
-        if self.nonfinite is not None:
-            gradient = self.nonfinite.checked(gradient, rank=self.rank, version=effect.version, batch=effect.batch)
+        gradient = self.nonfinite.checked(gradient, rank=self.rank, version=effect.version, batch=effect.batch)
         self.task.device.synchronise()
         end = self.pace.due("gradient", at, described)
         self.record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
@@ -164,12 +126,10 @@ class ProcessWorld:
 
     def attempt(self, state: RankState, effect: fx.Attempt, turn: Turn) -> Answered:
         """As `gradient`, or None once it is given up; an interval without samples, then."""
-        assert self.times is not None
-        assert self.mailbox is not None
         at, state.version = turn.at, effect.version
-        described = self.times.seconds(effect.batch.samples, at - self.began)
-        computed, end = Attempts(self.task, self.mailbox, self.pace, self.micro_batch).attempt(effect, at, described)
-        if computed is not None and self.nonfinite is not None:
+        described = self.gradient_seconds(effect.batch.samples, at - self.began)
+        computed, end = Attempts(self.task, self.mailbox, self.pace, self.parts.micro_batch).attempt(effect, at, described)
+        if computed is not None:
             checked = self.nonfinite.checked(computed.gradient, rank=self.rank, version=effect.version, batch=effect.batch)
             computed = replace(computed, gradient=checked)
         samples = 0 if computed is None else computed.samples
@@ -181,23 +141,17 @@ class ProcessWorld:
         """Really stepped; held for seconds_per_update of the server or the node."""
         weights = state.update(self.prepared.optimizer_of(self.rank), effect.at, effect.gradient, effect.fragment)
         self.task.device.synchronise()
-        if self.service is not None:
-            seconds = self.service.update_seconds(effect.gradient)
-        else:
-            assert self.times is not None
-            seconds = self.times.update_seconds(turn.at - self.began)
-        return weights, self._updated(seconds, turn.version, turn)
+        return weights, self._updated(self.update_seconds(effect.gradient, turn.at - self.began), turn.version, turn)
 
     def local_update(self, state: RankState, effect: fx.LocalUpdate, turn: Turn) -> Answered:
         """Really stepped, if there is a local optimizer; held for the node's seconds_per_update."""
         if self.optimizers.local is None:
             return effect.at, turn.at
-        assert self.times is not None
         if turn.thread == MAIN:
             state.version = effect.version
         weights = state.local_update(self.optimizers.local, effect.at, effect.gradient, effect.epoch)
         self.task.device.synchronise()
-        return weights, self._updated(self.times.update_seconds(turn.at - self.began), effect.version, turn)
+        return weights, self._updated(self.update_seconds(effect.gradient, turn.at - self.began), effect.version, turn)
 
     def _updated(self, seconds: float, version: int, turn: Turn) -> float:
         end = self.pace.due("update", turn.at, seconds)
@@ -206,18 +160,15 @@ class ProcessWorld:
 
     def send(self, state: RankState, effect: fx.Send, turn: Turn) -> Answered:
         """Queued for the thread that sends to this peer, and that waits until the payload has come from the device."""
-        assert self.mailbox is not None
         self.mailbox.send(effect.to, effect.header, effect.payload, at=turn.at)
         return None, turn.at
 
     def receive(self, state: RankState, effect: fx.Receive, turn: Turn) -> Answered:
         """The message due first; waits until it is due."""
-        assert self.mailbox is not None
         return self._received(self.mailbox.receive(effect.source), turn)
 
     def receive_within(self, state: RankState, effect: fx.ReceiveWithin, turn: Turn) -> Answered:
         """The same, but at most for so long; None is given at the end of the time."""
-        assert self.mailbox is not None
         until = turn.at + effect.seconds
         message = self.mailbox.receive(effect.source, until)
         return (None, until) if message is None else self._received(message, turn)
@@ -284,36 +235,24 @@ class ProcessWorld:
         self.last = committed = effect.state
         state.committed(effect.version, self.prepared.epoch(committed))
         state.num_gradients += sum(c.num_gradients for c in effect.applied if c.rank == self.rank)
-        stop = self.prepared.stop
-        leads = self.run_record.leads
-        if leads:
-            going = self.run_record.history.commit(turn.at - self.began, self.rank, committed, effect.applied)
+        parts, saving = self.parts, self.parts.saving
+        if parts.record.leads:
+            going = parts.record.history.commit(turn.at - self.began, self.rank, committed, effect.applied)
         else:
-            going = stop.others_go_on(effect.version)
-        saving, due = self.saving, False
-        if saving is not None and leads:
-            saving.write_answered()
-            going, due = saving.decide(effect.version, going)
-        if stop.waits or (saving is not None and saving.agrees):
+            going = self.prepared.stop.others_go_on(effect.version)
+        going, due = saving.decide(effect.version, going, self.mailbox.states)
+        if self._agrees:
             self._num_collectives[turn.thread] += 1
-            stopped = saving is not None and saving.stopped
-            decided = int(turn.transport.broadcast(float(going + 2 * due + 4 * stopped), self.leader))
-            going, due = bool(decided & 1), bool(decided & 2)
-            if saving is not None:
-                saving.stopped = bool(decided & 4)
-        if saving is not None and due:
-            self._save(saving, turn.at - self.began)
-        if self._keep is not None:
-            self._keep(state.snapshot())
+            decided = int(turn.transport.broadcast(float(going + 2 * due + 4 * saving.stopped), parts.leader))
+            going, due, saving.stopped = bool(decided & 1), bool(decided & 2), bool(decided & 4)
+        if due:
+            self._save(turn.at - self.began)
+        if parts.keep is not None:
+            parts.keep(state.snapshot())
         return going, turn.at
 
-    def _save(self, saving: Saving, seconds: float) -> None:
-        record = self.run_record
-        if not record.leads:
-            saving.hand_in(self.state, self.transport, self.leader)
-            return
-        save = partial(saving.collect, transport=self.transport) if saving.agrees else saving.ask
-        save(record.history.last, self.state, num_gradients=record.num_gradients(), seconds=seconds, progress=record.progress())
+    def _save(self, seconds: float) -> None:
+        self.parts.saving.save(seconds, self.transport, self.mailbox.states, leader=self.parts.leader)
 
     def now(self, state: RankState, effect: fx.Now, turn: Turn) -> Answered:
         """Seconds since the run began, on this host's clock."""
@@ -322,18 +261,17 @@ class ProcessWorld:
     @property
     def _agrees(self) -> bool:
         """Whether a commit waits for the leader's decision."""
-        return self.prepared.stop.waits or (self.saving is not None and self.saving.agrees)
+        return self.prepared.stop.waits or self.parts.saving.agrees
 
     def waiting(self) -> Waiting | None:
         """What this rank waits for at this moment; None if it may go on by itself."""
-        sent, arrived = ({}, {}) if self.mailbox is None else (dict(self.mailbox.num_sent), dict(self.mailbox.num_arrived))
+        sent, arrived = dict(self.mailbox.num_sent), dict(self.mailbox.num_arrived)
         thread, effect = MAIN, self._asked[MAIN]
         if isinstance(effect, fx.Wait):
             thread, effect = SECOND, self._asked[SECOND]
         if self.ended:
             return Waiting(self.num_asked, "has ended", ended=True, sent=sent, arrived=arrived)
         if isinstance(effect, fx.Receive):
-            assert self.mailbox is not None
             if self.mailbox.has_message(effect.source):
                 return None
             who = "anyone" if effect.source is None else f"rank {effect.source}"
@@ -342,3 +280,16 @@ class ProcessWorld:
             collective = f"{thread} {self._num_collectives[thread]} {type(effect).__name__}"
             return Waiting(self.num_asked, f"waits in a {type(effect).__name__}", collective=collective, sent=sent, arrived=arrived)
         return None
+
+
+def described_times(prepared: Preparation, state: RankState) -> tuple[Callable[[int, float], float], Callable[[Vector, float], float]]:
+    """The described seconds of the rank's gradients, by samples, and of its updates, by gradient; each by the second at which it starts."""
+    if state.rank < prepared.experiment.num_workers:
+        times = prepared.step_times(state.rank, num_gradients=state.num_gradients)
+        return times.seconds, lambda _, start: times.update_seconds(start)
+    service = prepared.service_times(state)
+
+    def no_gradient(*_: float) -> float:
+        raise AssertionError(f"rank {state.rank} is a server, which computes no gradients")
+
+    return no_gradient, lambda gradient, _: service.update_seconds(gradient)

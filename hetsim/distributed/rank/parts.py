@@ -1,0 +1,33 @@
+"""The parts of a rank that last for the whole run, in whichever group of ranks its world is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hetsim.distributed.pacing.padding import Pace
+from hetsim.distributed.rank.checkpointing import Saving
+from hetsim.runtime.nonfinite import NonfiniteGradients
+from hetsim.runtime.preparation import Preparation
+from hetsim.runtime.rank import RankState
+from hetsim.runtime.record import RunRecord
+from hetsim.runtime.recorder import Recorder
+
+
+@dataclass(kw_only=True)
+class RankParts:
+    """One rank's preparation, state, records and checkpoints. `leader` is the rank that leads now."""
+
+    prepared: Preparation
+    state: RankState
+    leader: int
+    pace: Pace
+    record: RunRecord
+    recorders: Sequence[Recorder]
+    """Of this rank's intervals."""
+    saving: Saving
+    nonfinite: NonfiniteGradients
+    keep: Callable[[RankState], None] | None = None
+    """Called with the rank's state at its commits."""
+    micro_batch: int | None = None
+    """The most samples that are computed at a time, of a gradient that can be given up."""
