@@ -30,7 +30,7 @@ from step import in_processes
 from training import machine, unevaluated
 
 from hetsim.config.build import build_experiment
-from hetsim.distributed.communication.transport import GlooTransport
+from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.pacing.padding import Pace, clock, realtime_priority
 from hetsim.distributed.rank.run import RankRun, prepared_by
 from hetsim.effects import Batch

@@ -30,8 +30,8 @@ from torch.nn.parallel import DistributedDataParallel
 from training import machine
 
 from hetsim.config.build import build_experiment
+from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.communication.reduction import Reduction
-from hetsim.distributed.communication.transport import GlooTransport
 from hetsim.distributed.launch import local as launch
 from hetsim.distributed.pacing.padding import Pace, clock
 from hetsim.distributed.rank.run import RankRun, prepared_by

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from worlds import Row, rows_of
 
 from hetsim.coordination.state import State
-from hetsim.distributed.communication.transport import GlooTransport
+from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.launch import local as launch
 from hetsim.distributed.pacing.padding import Pace
 from hetsim.distributed.rank.run import RankRun, prepared_by

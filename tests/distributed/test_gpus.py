@@ -15,8 +15,8 @@ import torch.distributed as dist
 from running import family, hetsim, started, wait_for
 
 from hetsim import run
+from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.communication.reduction import Reduction, connected
-from hetsim.distributed.communication.transport import GlooTransport
 from hetsim.workloads.device import Device, device, num_cuda_devices
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not num_cuda_devices(), reason="this machine has no CUDA device")]

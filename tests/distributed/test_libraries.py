@@ -25,10 +25,10 @@ from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.distributed.communication import reduction
 from hetsim.distributed.communication.fake import FakeNetwork
+from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.nccl_watch import PeerWatch
 from hetsim.distributed.communication.reduction import connected
-from hetsim.distributed.communication.transport import GlooTransport
 from hetsim.distributed.devices import reducing_library, shared_gpu_warnings
 from hetsim.distributed.launch import local as launch
 from hetsim.distributed.pacing.padding import Pace, clock

@@ -13,7 +13,7 @@ from threads import run_in_threads
 from worlds import cluster, experiment, node, simulate
 
 from hetsim.distributed import Processes
-from hetsim.distributed.communication.transport import GlooTransport
+from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.launch import local as launch
 from hetsim.distributed.rank.run import RankRun
 from hetsim.runtime.experiment import Experiment

@@ -1,6 +1,6 @@
-"""Groups of processes that can be formed again without those that are lost: one generation after another.
+"""The transport over gloo: of a run's processes for good, or of groups that can be formed again without those that are lost.
 
-A group is gloo's own object and not torch.distributed's default group, so that there may be several in a process, and that an old one
+Such a group is gloo's own object and not torch.distributed's default group, so that there may be several in a process, and that an old one
 leaves nothing behind. Of a lost rank only its neighbours in a collective learn by themselves: the others wait until `interrupt` shuts
 down the group's connections.
 
@@ -15,7 +15,7 @@ import contextlib
 import ctypes
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
@@ -28,10 +28,12 @@ import torch
 import torch.distributed as dist
 
 from hetsim.distributed.communication.sums import peer_errors
-from hetsim.distributed.communication.transport import LOOK_SECONDS, TIMEOUT, Transport
+from hetsim.distributed.communication.transport import LOOK_SECONDS, Transport
 from hetsim.distributed.pacing.padding import realtime_priority
 from hetsim.effects import PeerLost
 
+TIMEOUT = timedelta(days=7)
+"""Of gloo's operations. It is long, as a slow step is no failure, and gloo notices a dead peer at once."""
 FORM_TIMEOUT = timedelta(seconds=5)
 """Of the connections of a group: as long as those wait for a rank that is lost while they are made."""
 LANES = ("program", "background", "control")
@@ -49,7 +51,7 @@ class Standing:
     """Members that are lost, though the group goes on."""
 
 
-class Lane(Transport):
+class GlooTransport(Transport):
     """One of gloo's groups of these members, which are ranks of the run, in ascending order. `size` is how many they are.
 
     A collective, and an exchange of bytes, raises PeerLost soon after the group is interrupted. `send` and `receive` may never return then.
@@ -57,11 +59,27 @@ class Lane(Transport):
 
     def __init__(self, gloo: Any, rank: int, members: Sequence[int], standing: Standing | None = None) -> None:
         self.rank = rank
-        self.members = tuple(members)
+        self.members = members
         self.size = len(self.members)
         self.background = self.control = self
         self._gloo = gloo
         self._standing = standing or Standing()
+
+    @classmethod
+    @contextlib.contextmanager
+    def connect(cls, rank: int, size: int, store: Any) -> Iterator[GlooTransport]:
+        """Connect to the other ranks by a store; at the end of the block, wait for them and disconnect."""
+        with realtime_priority(), peer_errors():
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+            groups: list[Any] = [dist.group.WORLD, dist.new_group(), dist.new_group()]
+        try:
+            transport, transport.background, transport.control = (
+                cls(group._get_backend(torch.device("cpu")), rank, range(size)) for group in groups
+            )
+            yield transport
+            transport.control.barrier()
+        finally:
+            dist.destroy_process_group()
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
         with realtime_priority(), peer_errors(to):
@@ -144,14 +162,14 @@ class Lane(Transport):
         self._collective(self._gloo.barrier)
 
 
-class Group(Lane):
+class Group(GlooTransport):
     """A generation's lanes, and their connections. Any thread may `interrupt` it; only the program's thread closes it."""
 
     def __init__(self, lanes: Sequence[Any], rank: int, members: Sequence[int], connections: Sequence[socket.socket]) -> None:
         program, *others = lanes
         super().__init__(program, rank, members)
         if others:
-            self.background, self.control = (Lane(gloo, rank, members, self._standing) for gloo in others)
+            self.background, self.control = (GlooTransport(gloo, rank, members, self._standing) for gloo in others)
         self._connections = list(connections)
 
     @classmethod

@@ -15,9 +15,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
+from hetsim.distributed.communication.gloo import TIMEOUT
 from hetsim.distributed.communication.nccl_watch import PeerWatch
 from hetsim.distributed.communication.sums import GroupSums, Sums, nccl_errors
-from hetsim.distributed.communication.transport import TIMEOUT, Transport, as_tensor
+from hetsim.distributed.communication.transport import Transport, as_tensor
 from hetsim.distributed.pacing.padding import clock
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed

@@ -1,27 +1,21 @@
-"""The transport between the processes of a run: point-to-point messages and collectives, over gloo.
+"""The transport between the processes of a run: point-to-point messages and collectives.
 
-Another transport is one more class here. `fake.py` has one between threads, for tests. NCCL is none: it has no receive from any source,
-and its sends wait for a matching receive. It only adds up vectors (`reduction.py`).
+A subclass is a transport: `gloo.py` has that of runs, `fake.py` one between threads, for tests. NCCL is none: it has no receive from any
+source, and its sends wait for a matching receive. It only adds up vectors (`reduction.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 
-from hetsim.distributed.communication.sums import GroupSums, Sums, peer_errors
-from hetsim.distributed.pacing.padding import realtime_priority
+from hetsim.distributed.communication.sums import Sums
 from hetsim.vector import Phantom
 
 T = TypeVar("T")
-TIMEOUT = timedelta(days=7)
-"""Of gloo's operations. It is long, as a slow step is no failure, and gloo notices a dead peer at once."""
 LOOK_SECONDS = 0.25
 """Between two looks, of whoever waits for a peer, whether that is lost, where gloo does not say so."""
 
@@ -97,55 +91,6 @@ class Transport(Sums):
         if length.item():
             self.receive(piece, source)
         return piece.numpy().tobytes()
-
-
-class GlooTransport(GroupSums, Transport):
-    """torch.distributed's gloo, on a group of all ranks."""
-
-    def __init__(self, rank: int, size: int, group: Any = None) -> None:
-        super().__init__(size, group, peer_errors)
-        self.rank = rank
-        self.members = range(size)
-        self.background = self.control = self
-
-    @classmethod
-    @contextlib.contextmanager
-    def connect(cls, rank: int, size: int, store: Any) -> Iterator[GlooTransport]:
-        """Connect to the other ranks by a store; at the end of the block, wait for them and disconnect."""
-        with realtime_priority(), peer_errors():
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
-            groups = dist.new_group(), dist.new_group()
-        try:
-            transport = cls(rank, size)
-            transport.background, transport.control = (cls(rank, size, group) for group in groups)
-            yield transport
-            transport.control.barrier()
-        finally:
-            dist.destroy_process_group()
-
-    def send(self, tensor: torch.Tensor, to: int) -> None:
-        with realtime_priority(), peer_errors(to):
-            dist.send(tensor, to, group=self._group)
-
-    def receive(self, tensor: torch.Tensor, source: int) -> None:
-        with realtime_priority(), peer_errors(source):
-            dist.recv(tensor, source, group=self._group)
-
-    def maximum(self, number: float) -> float:
-        largest = torch.tensor([number], dtype=torch.float64)
-        with peer_errors():
-            dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group)
-        return float(largest.item())
-
-    def broadcast(self, number: float, source: int) -> float:
-        value = torch.tensor([number], dtype=torch.float64)
-        with peer_errors():
-            dist.broadcast(value, source, group=self._group)
-        return float(value.item())
-
-    def barrier(self) -> None:
-        with peer_errors():
-            dist.barrier(group=self._group)
 
 
 def as_tensor(payload: Any) -> torch.Tensor:

@@ -11,9 +11,9 @@ from typing import Any
 
 from hetsim.checkpoints.resume import check_budget, load, reached
 from hetsim.distributed.communication.clock_alignment import Clocks, clock_id
-from hetsim.distributed.communication.gloo import Group
+from hetsim.distributed.communication.gloo import GlooTransport, Group
 from hetsim.distributed.communication.reduction import Library, Report, connected
-from hetsim.distributed.communication.transport import GlooTransport, Transport
+from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.devices import device_of, local_ranks, reducing_library
 from hetsim.distributed.environment import RankStart
 from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT

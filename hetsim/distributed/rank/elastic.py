@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from hetsim.coordination.state import State
-from hetsim.distributed.communication.gloo import Group, Lane
+from hetsim.distributed.communication.gloo import GlooTransport, Group
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
