@@ -29,9 +29,12 @@ KEYS = ("config", "checkpoint")
 
 
 def packed(value: Any) -> bytes:
-    """A value as bytes, for another process of the same run."""
+    """A value as bytes, for another process of the same run; RunFailed if it is of a class that no checkpoint can hold."""
     writer = Writer()
-    text = json.dumps(writer.json_of(value), allow_nan=False).encode()
+    try:
+        text = json.dumps(writer.json_of(value), allow_nan=False).encode()
+    except TypeError as error:
+        raise RunFailed(str(error)) from None
     return _serialised(np.frombuffer(text, np.uint8), writer.tensors)
 
 
@@ -49,7 +52,7 @@ def unpacked(content: bytes, kinds: Mapping[str, type]) -> Any:
 
         tensors = load(content)
         return Reader(tensors, kinds, _accept).value_of(json.loads(tensors[JSON].numpy().tobytes()))
-    except (SafetensorError, Unreadable, ValueError, LookupError) as error:
+    except (SafetensorError, Unreadable, ValueError, LookupError, RecursionError) as error:
         raise RunFailed(f"a rank sent a state that cannot be read ({error}): run the same version of hetsim on all hosts") from None
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hetsim.distributed.communication import packing
+from hetsim.checkpoints.file import packed, unpacked
 from hetsim.distributed.communication.gloo import Group
 from hetsim.effects import PeerLost
 
@@ -35,9 +35,9 @@ def operate(what: str, group: Group, vector: torch.Tensor, other: int) -> None:
     elif what == "receive":
         list(group.receive_bytes(other))
     elif what == "send_state":
-        packing.send({"weights": vector}, group.control, other)
+        group.control.send_bytes([packed({"weights": vector})], other)
     elif what == "receive_state":
-        packing.receive(group.control, other)
+        unpacked(b"".join(group.control.receive_bytes(other)), {})
     elif what == "all_gather":
         group.all_gather(torch.cat([vector, vector]), vector)
     elif what == "all_to_all":

@@ -53,7 +53,7 @@ class ElasticRun(RankRun):
         self.recorded_absences: dict[int, float] = {}
         """Until when the absences of each rank are in the trace, in seconds of the run."""
         rows = [] if take_over is None else [Rows(prepared.experiment.trace)]
-        self.alone = Lane(None, membership.rank, [membership.rank])
+        self.alone = GlooTransport(None, membership.rank, [membership.rank])
         """The transport of a rank that is in no group yet; nobody uses it."""
         super().__init__(
             prepared, trace, leader=membership.leader, transport=everyone or self.alone, joined=everyone is None,

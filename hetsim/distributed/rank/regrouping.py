@@ -6,18 +6,19 @@ The ranks of a new group go on from the leader's last commit. Who does not have 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hetsim import effects as fx
+from hetsim.checkpoints.file import packed, unpacked
+from hetsim.checkpoints.kinds import kinds_of, name_of
 from hetsim.cluster.collectives import Collectives
 from hetsim.coordination.state import State
-from hetsim.distributed.communication import packing
 from hetsim.distributed.communication.gloo import Group
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
-from hetsim.distributed.membership.keeper import View
+from hetsim.distributed.membership.keeper import Loss, View
 from hetsim.distributed.membership.membership import MEMBERSHIP_CHANGED, Membership
 from hetsim.distributed.rank.elastic import ElasticRun
 from hetsim.distributed.rank.parts import RankParts
@@ -58,12 +59,14 @@ def agreed(
     kept: Sequence[LastCommit],
     *,
     leader: int,
+    kinds: Mapping[str, type],
     entered: float,
     ended: bool = False,
     succession: Succession | None = None,
 ) -> Agreed:
     """The leader's last commit, which `kept` may have. A collective of all members; what comes from another is in the CPU's memory.
 
+    A rank that lacks the commit gets it from the leader as a checkpoint has it, with objects of these kinds alone.
     Each says its first and last commit and, with a succession, the last versions of its record, its checkpoint, and whether it has `ended`.
     """
     versions = [float(commit.state.version) for commit in kept] or [NO_VERSION]
@@ -80,8 +83,8 @@ def agreed(
     if control.rank == leader:
         for rank in sorted(lacking):
             record = succession.record_for(by_rank[rank][2:4]) if succession is not None and rank in lacks_record else None
-            packing.send((kept[-1] if rank in lacks_commit else None, record), control, rank)
-    sent, record = packing.receive(control, leader) if control.rank in lacking else (None, None)
+            control.send_bytes([packed((kept[-1] if rank in lacks_commit else None, record))], rank)
+    sent, record = unpacked(b"".join(control.receive_bytes(leader)), kinds) if control.rank in lacking else (None, None)
     commit = sent or next(commit for commit in kept if commit.state.version == wanted)
     if succession is None:
         return Agreed(commit, last_entry)
@@ -103,6 +106,7 @@ class RegroupingWorld(ProcessWorld):
         self._mailbox_in = mailbox_in
         self.succession = succession
         self._has_group = not joins
+        self._kinds = kinds_of(self.experiment) | {name_of(kind): kind for kind in (LastCommit, Loss, Told)}
         self._commits = deque([] if joins else [LastCommit(parts.prepared.start, parts.state.optimizer)], maxlen=KEPT_COMMITS)
         self._has_ended = False
         """Whether the last commit was the last of the run."""
@@ -149,6 +153,7 @@ class RegroupingWorld(ProcessWorld):
                     group.control,
                     self._commits,
                     leader=leader,
+                    kinds=self._kinds,
                     entered=entered - self.began,
                     ended=self._has_ended,
                     succession=succession,
