@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from hetsim import checks
@@ -13,6 +12,7 @@ from hetsim.advice.picture import picture
 from hetsim.advice.processes import Processes, counted
 from hetsim.advice.question import asked
 from hetsim.advice.text import text
+from hetsim.cli.command import command
 from hetsim.config.errors import USERS, sentence
 from hetsim.results.reading.run_files import check_is_no_link
 from hetsim.results.writing.figures import own_style, save
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, metavar="P", help="how many simulations run at a time (as many as cores, at most 8)")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
-    try:
+    with command(parser.prog, USERS, sentence) as tell:
         keep_processes_out()
         processes = counted(arguments.processes)
         if arguments.picture is not None:
@@ -47,12 +47,6 @@ def main() -> None:
         if arguments.picture is not None:
             with own_style(), written_whole(arguments.picture) as file:
                 save(picture(found), file)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        sys.exit(130)
-    except USERS as error:
-        tell(f"error: {sentence(error)}")
-        sys.exit(1)
 
 
 def _check_picture(file: Path) -> None:
@@ -62,11 +56,6 @@ def _check_picture(file: Path) -> None:
     if not file.absolute().parent.is_dir():
         raise ValueError(f"--picture {checks.printable(str(file))} is in no folder that exists: make it")
     check_is_no_link(file)
-
-
-def tell(message: str) -> None:
-    """Print a line on standard error."""
-    print(f"hetsim-advise: {checks.one_line(message)}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

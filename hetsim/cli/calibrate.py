@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from hetsim import checks
 from hetsim.calibration.measuring.from_run import from_trace
 from hetsim.calibration.measuring.measure import calibrate
+from hetsim.cli.command import command
 from hetsim.config.cluster_files import compose
 from hetsim.config.errors import USERS, sentence
 from hetsim.distributed.launch.failure_report import CAUSE, leave_reason
@@ -38,7 +37,7 @@ def main() -> None:
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     follow_launcher()
-    try:
+    with command(parser.prog, USERS, _sentence):
         keep_processes_out()
         if arguments.compose is not None:
             compose(arguments.file, arguments.compose, arguments.words)
@@ -49,18 +48,12 @@ def main() -> None:
         calibrate(
             arguments.file, arguments.words, seconds=arguments.seconds, against=arguments.against, config_dir=arguments.config_dir
         )  # fmt: skip
-    except KeyboardInterrupt:
-        tell("interrupted")
-        sys.exit(130)
-    except USERS as error:
-        if not leave_reason(sentence(error), order=1 if isinstance(error, RunFailed | OSError) else CAUSE):
-            tell(f"error: {sentence(error)}")
-        sys.exit(1)
 
 
-def tell(message: str) -> None:
-    """Print a line on standard error."""
-    print(f"hetsim-calibrate: {checks.one_line(message)}", file=sys.stderr)
+def _sentence(error: BaseException) -> str | None:
+    """The error's sentence; None if hetsim-launch prints it."""
+    text = sentence(error)
+    return None if leave_reason(text, order=1 if isinstance(error, RunFailed | OSError) else CAUSE) else text
 
 
 if __name__ == "__main__":

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
+from functools import partial
 from pathlib import Path
 
-from hetsim.checks import one_line, printable
+from hetsim.checks import printable
+from hetsim.cli.command import READING, command, of_reading
 from hetsim.results.comparison.findings import compare, document
 from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.text import render
 from hetsim.runtime.files import write_text
+
+TOO_DEEP = "a folder has others nested hundreds deep: give the folders of the runs themselves"
 
 
 def main() -> None:
@@ -30,7 +33,7 @@ def main() -> None:
     first, second = (arguments.runs, arguments.second) if arguments.second else (arguments.runs[:1], arguments.runs[1:])
     if len(second) != 1 and not arguments.second:
         parser.error(f"{len(arguments.runs)} folders are no two sides: give two, or those of the second side after --with")
-    try:
+    with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)) as tell:
         found = compare(first, second)
         draw = None if arguments.pictures is None else drawing(found.sides)
         print(render(found))
@@ -47,20 +50,6 @@ def main() -> None:
         if draw is not None:
             draw(arguments.pictures)
             print(f"pictures in {printable(os.path.relpath(arguments.pictures))}")
-    except OSError as error:
-        tell(f"error: {error.filename} cannot be read or written ({error.strerror}): give another folder")
-        sys.exit(1)
-    except RecursionError:
-        tell("error: a folder has others nested hundreds deep: give the folders of the runs themselves")
-        sys.exit(1)
-    except ValueError as error:
-        tell(f"error: {error}")
-        sys.exit(1)
-
-
-def tell(message: str) -> None:
-    """Print a line on standard error. What it quotes may be a stranger's, who could steer the terminal."""
-    print(f"hetsim-compare: {one_line(message)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

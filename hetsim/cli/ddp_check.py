@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hetsim.checks import one_line, printable
+from hetsim.checks import printable
+from hetsim.cli.command import command
 
 ABOUT = """Run a training script that has a hetsim.ddp.Team with uneven shares up to its first step, in several processes and then in one on
 the same global batch from the same start, by torchrun. Prints how far the weighted gradients are from those of the one, and how
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("script", help="the script, and its arguments")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…")
     arguments = parser.parse_args()
-    try:
+    with command(parser.prog):
         if not 2 <= arguments.processes <= 64:
             raise ValueError(f"--processes must be from 2 to 64, not {arguments.processes}")
         if not Path(arguments.script).is_file():
@@ -43,12 +44,6 @@ def main() -> None:
             said, right = verdict(Path(folder))
         print(said)
         sys.exit(0 if right else 1)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        sys.exit(130)
-    except ValueError as error:
-        tell(f"error: {error}")
-        sys.exit(1)
 
 
 def run(processes: int, script: Sequence[str], folder: Path) -> None:
@@ -94,11 +89,6 @@ def verdict(folder: Path) -> tuple[str, bool]:
         conclusion,
     ]
     return "\n".join(lines), error <= epsilon**0.5 and told_apart
-
-
-def tell(message: str) -> None:
-    """Print a line on standard error."""
-    print(f"hetsim-ddp-check: {one_line(message)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from hetsim import checks
+from hetsim.cli.command import command
 from hetsim.distributed.rank.stopping import ENDED, LauncherStop
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.runtime.checkpointing import STOPPED
@@ -37,31 +37,28 @@ def main() -> None:
     given = parser.parse_args()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns, at length, of every connection that breaks
     stop = LauncherStop()
-    try:
+    with command(parser.prog, (ValueError, RunFailed, OSError)):
         if given.nodes > 1 and (given.node_rank is None or given.master is None):
             raise ValueError(f"--nodes {given.nodes} needs --node-rank K and --master HOST:PORT: give both")
         keep_processes_out()
         address, port = _place(given.master or LOOPBACK)
-        with stop.by_signals():
-            _run(
-                stop,
-                nodes=given.nodes,
-                node=given.node_rank or 0,
-                processes=given.processes,
-                address=address,
-                port=port,
-                words=_words(given.words),
-            )
-    except RunStopped:
-        sys.exit(STOPPED)
-    except (ValueError, RunFailed, OSError) as error:
-        if stop.asked and not isinstance(error, ValueError):
-            sys.exit(ENDED)
-        tell(f"error: {checks.one_line(str(error))}")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        sys.exit(130)
+        try:
+            with stop.by_signals():
+                _run(
+                    stop,
+                    nodes=given.nodes,
+                    node=given.node_rank or 0,
+                    processes=given.processes,
+                    address=address,
+                    port=port,
+                    words=_words(given.words),
+                )
+        except RunStopped:
+            sys.exit(STOPPED)
+        except (RunFailed, OSError):
+            if stop.asked:
+                sys.exit(ENDED)
+            raise
 
 
 def _run(stop: LauncherStop, **call: Any) -> None:
@@ -85,11 +82,6 @@ def _place(text: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal():
         raise ValueError(f"--master must be HOST:PORT, as in 192.168.1.5:29500, not {text}")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def tell(message: str) -> None:
-    """Print a line on standard error."""
-    print(f"hetsim-launch: {message}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

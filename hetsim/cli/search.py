@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from hetsim import checks
+from hetsim.cli.command import command
 from hetsim.config.errors import USERS, sentence
 from hetsim.searches.search import Question, opened
 from hetsim.searches.text import told
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     os.environ["TQDM_DISABLE"] = "1"  # the bars of the runs
-    try:
+    with command(parser.prog, USERS, sentence, interrupted="interrupted: the same command goes on with what is missing"):
         keep_processes_out()
         question = Question(
             tuple(arguments.words), arguments.objective, arguments.direction, arguments.trials, arguments.processes,
@@ -44,17 +44,6 @@ def main() -> None:
             search.run()
             print(told(search), flush=True)
         sys.exit(0 if search.best else 1)
-    except KeyboardInterrupt:
-        tell("interrupted: the same command goes on with what is missing")
-        sys.exit(130)
-    except USERS as error:
-        tell(f"error: {sentence(error)}")
-        sys.exit(1)
-
-
-def tell(message: str) -> None:
-    """Print a line on standard error."""
-    print(f"hetsim-search: {checks.one_line(message)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

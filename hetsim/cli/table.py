@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from functools import partial
 from pathlib import Path
 
-from hetsim import checks
+from hetsim.cli.command import READING, command, of_reading
 from hetsim.results.reading.finished_runs import read_runs
 from hetsim.results.tables.files import markdown, write
 from hetsim.results.tables.metrics import METRICS, Target
@@ -33,7 +33,8 @@ def main() -> None:
     )
     parser.add_argument("--to", metavar="DIR", type=Path, help="write the files to this folder instead of SWEEP_DIR")
     arguments = parser.parse_args()
-    try:
+    too_deep = f"{arguments.sweep} has folders that are nested hundreds deep: move them elsewhere"
+    with command(parser.prog, READING, partial(of_reading, too_deep=too_deep)) as tell:
         keys = tuple(key.strip() for key in arguments.best_of.split(",") if key.strip())
         target = Target(arguments.target_accuracy, arguments.target_loss, arguments.at_seconds)
         question = Question(arguments.metric, target, arguments.baseline, keys, arguments.direction)
@@ -43,20 +44,6 @@ def main() -> None:
         print(markdown(made), end="")
         for remark in made.remarks:
             tell(remark)
-    except OSError as error:
-        tell(f"error: {error.filename} cannot be read or written ({error.strerror}): give another folder")
-        sys.exit(1)
-    except RecursionError:
-        tell(f"error: {arguments.sweep} has folders that are nested hundreds deep: move them elsewhere")
-        sys.exit(1)
-    except ValueError as error:
-        tell(f"error: {error}")
-        sys.exit(1)
-
-
-def tell(message: str) -> None:
-    """Print a line on standard error. What it quotes may be a stranger's, who could steer the terminal."""
-    print(f"hetsim-table: {checks.one_line(message)}", file=sys.stderr)
 
 
 if __name__ == "__main__":
