@@ -33,10 +33,8 @@ class SynchronousAllReduce(Coordination):
     same_on_every_rank: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self.only("admission", Barrier, REASON_SYNCHRONOUS)
-        self.only("compensation", NoCompensation, REASON_SYNCHRONOUS)
-        self.only("discount", NoDiscount, REASON_SYNCHRONOUS)
-        self.only("compression", NoCompression, REASON_UNCOMPRESSED)
+        self.only(REASON_SYNCHRONOUS, admission=Barrier, compensation=NoCompensation, discount=NoDiscount)
+        self.only(REASON_UNCOMPRESSED, compression=NoCompression)
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
         yield from self.synchronous(node, plan, state)

@@ -162,8 +162,8 @@ class Coordination(ABC):
         """(1/c) Σ w_i d(τ_i) g_i."""
         return weighted_sum([c.gradient for c in group], partial(self.factors, group, plan))
 
-    def only(self, axis: str, kind: type | tuple[type, ...], why: str) -> None:
-        """Raise ValueError for a policy that would have no effect, or makes no sense, in this coordination."""
-        given = getattr(self, axis)
-        if not isinstance(given, kind):
-            raise ValueError(f"{axis} is {type(given).__name__}, but {why}")
+    def only(self, why: str, **kinds: type) -> None:
+        """Raise ValueError for a policy of another kind, which would have no effect, or makes no sense, in this coordination."""
+        for axis, kind in kinds.items():
+            if not isinstance(given := getattr(self, axis), kind):
+                raise ValueError(f"{axis} is {type(given).__name__}, but {why}")

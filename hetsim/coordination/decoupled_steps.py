@@ -89,10 +89,8 @@ class DecoupledSteps(Coordination):
         check_fragments(self.period, self.fragments)
         checks.choice("coordination.merge", self.merge, MERGES)
         reason = "a syncer asks learners for their weights once a quorum has reported: leave this axis as the method sets it"
-        self.only("admission", Quorum, reason)
-        self.only("compensation", NoCompensation, reason)
-        self.only("discount", NoDiscount, reason)
-        self.only("compression", NoCompression, "weights are asked for, and no change of them is pushed: take compression=none")
+        self.only(reason, admission=Quorum, compensation=NoCompensation, discount=NoDiscount)
+        self.only("weights are asked for, and no change of them is pushed: take compression=none", compression=NoCompression)
 
     @property
     def needs_local_steps(self) -> str | None:

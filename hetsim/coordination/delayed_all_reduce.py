@@ -49,7 +49,7 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
 
     def __post_init__(self) -> None:
         OneStepDelay.__post_init__(self)
-        self.only("compression", NoCompression, REASON_UNCOMPRESSED)
+        self.only(REASON_UNCOMPRESSED, compression=NoCompression)
 
     @property
     def num_ahead(self) -> int:

@@ -98,11 +98,9 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
         if self.num_regions is not None:
             checks.whole("coordination.num_regions", self.num_regions)
         why = "a local server steps along each push as it is: leave this axis as the method sets it"
-        self.only("admission", EveryGradient, why)
-        self.only("weighting", PerWorker, why)
-        self.only("discount", NoDiscount, why)
-        self.only("compensation", NoCompensation, why)
-        self.only("compression", NoCompression, why)
+        self.only(
+            why, admission=EveryGradient, weighting=PerWorker, discount=NoDiscount, compensation=NoCompensation, compression=NoCompression
+        )
 
     @property
     def num_ahead(self) -> int:

@@ -44,10 +44,8 @@ class LocalSteps(Coordination):
     def __post_init__(self) -> None:
         checks.whole("coordination.period", self.period, most=MAX_PERIOD)
         reason = "at each average all workers wait for one another: leave this axis as the method sets it"
-        self.only("admission", Barrier, reason)
-        self.only("compensation", NoCompensation, reason)
-        self.only("discount", NoDiscount, reason)
-        self.only("compression", NoCompression, REASON_UNCOMPRESSED)
+        self.only(reason, admission=Barrier, compensation=NoCompensation, discount=NoDiscount)
+        self.only(REASON_UNCOMPRESSED, compression=NoCompression)
 
     @property
     def needs_local_steps(self) -> str | None:

@@ -43,10 +43,9 @@ class OneStepDelay(Coordination):
         checks.whole("coordination.warm_up", self.warm_up, least=0)
         checks.choice("coordination.against", self.against, AGAINST_CHOICES)
         reason = "in a one-step delay all workers wait for one another, one step later: leave this axis as the method sets it"
-        self.only("admission", Barrier, reason)
-        self.only("discount", NoDiscount, reason)
+        self.only(reason, admission=Barrier, discount=NoDiscount)
         if not self.compensation.corrects_locally:
-            self.only("compensation", NoCompensation, "a worker cannot correct its local step by it: take dc, dc_adaptive or none")
+            self.only("a worker cannot correct its local step by it: take dc, dc_adaptive or none", compensation=NoCompensation)
 
     @property
     def needs_local_steps(self) -> str | None:

@@ -37,13 +37,12 @@ class ParameterServer(Coordination):
         if self.compensation.corrects_differences != self.pushes_differences:
             corrected, pushed = ("gradients", "differences") if self.pushes_differences else ("differences", "gradients")
             why = f"it corrects {corrected}, and workers push {pushed}: leave this axis as the method sets it"
-            self.only("compensation", NoCompensation, why)
+            self.only(why, compensation=NoCompensation)
         if isinstance(self.weighting, PerLocalStep) and not self.pushes_differences:
             raise ValueError("weighting is PerLocalStep, but workers push gradients, not changes of several local steps: take per_worker")
         if not self.admission.lets_gradients_be_late:
             why = f"admission is {type(self.admission).__name__}, which lets no gradient be late: take none, or another admission"
-            self.only("discount", NoDiscount, why)
-            self.only("compensation", NoCompensation, why)
+            self.only(why, discount=NoDiscount, compensation=NoCompensation)
 
         if self.admission.keeps_table != self.keeps_table or self.admission.stops != self.stops:
             needed = "table_server" if self.admission.keeps_table else "stopping_server" if self.admission.stops else "parameter_server"
@@ -54,14 +53,13 @@ class ParameterServer(Coordination):
         if self.discount.applied_on_arrival:
             name = type(self.discount).__name__
             why = f"discount is {name}, which weights all workers alike only if each gradient is applied on arrival: take every_gradient"
-            self.only("admission", EveryGradient, why)
+            self.only(why, admission=EveryGradient)
 
     def check(self, num_workers: int) -> None:
         if self.compensation.requires_plain_sgd:
             name = type(self.compensation).__name__
             why = f"compensation is {name}, which assumes plain SGD along each gradient: take per_worker, none and single gradients"
-            self.only("weighting", PerWorker, why)
-            self.only("discount", NoDiscount, why)
+            self.only(why, weighting=PerWorker, discount=NoDiscount)
             if self.admission.group_size(num_workers) > 1:
                 raise ValueError(f"admission is {type(self.admission).__name__}, which makes a version of several gradients, but {why}")
 

@@ -36,9 +36,7 @@ class TableServer(ParameterServer):
     def __post_init__(self) -> None:
         super().__post_init__()
         why = "a step is along the table of all workers' means: leave this axis as the method sets it"
-        self.only("weighting", PerWorker, why)
-        self.only("discount", NoDiscount, why)
-        self.only("compensation", NoCompensation, why)
+        self.only(why, weighting=PerWorker, discount=NoDiscount, compensation=NoCompensation)
 
     def corrected(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
         """The new contributions, with the table as it is now."""

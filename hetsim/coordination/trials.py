@@ -62,8 +62,7 @@ class Trials(ParameterServer):
         _check("within", self.within, checks.seconds)
         _check("success", self.success, _check_probability)
         why = "a version is of the trials of all workers, which count alike: leave this axis as the method sets it"
-        self.only("admission", Barrier, why)
-        self.only("weighting", PerWorker, why)
+        self.only(why, admission=Barrier, weighting=PerWorker)
 
     def check(self, num_workers: int) -> None:
         super().check(num_workers)
