@@ -4,6 +4,7 @@ Torch takes one thread: the worlds are small. What is shipped in conf/ is parsed
 forked from one, which imports what any of them needs.
 """
 
+import contextlib
 import gc
 import logging
 import os
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import running
 from hypothesis import settings
@@ -23,6 +25,7 @@ from hetsim.trust.shipped import configs
 WORKLOADS = ("hetsim.workloads.classification", "hetsim.workloads.quadratic_task", "hetsim.workloads.own.task")
 launch.PRELOAD += ["pytest", "hydra", "torch._dynamo", "hetsim.sim", *WORKLOADS]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+forked.install()
 gc.collect()  # a dataclass with slots leaves a class of the same name behind, which is a subclass until it is collected
 gc.set_threshold(50_000)  # all of torch and thousands of tests are there to be looked at, and a config alone allocates as many objects
 settings.register_profile("hetsim", derandomize=True, database=None, deadline=None)
@@ -61,6 +64,13 @@ def _load_once(file: Any) -> Any:
 
 
 OmegaConf.load = staticmethod(_load_once)  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def _real_starts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Of a test whose law is about them."""
+    with forked.real_starts() if request.node.get_closest_marker("real_start") else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture(autouse=True)

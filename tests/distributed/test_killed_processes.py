@@ -68,6 +68,7 @@ def test_a_command_that_is_killed_leaves_the_earlier_run_as_it_was(begun: str, t
     assert "Traceback" not in told
 
 
+@pytest.mark.real_start
 def test_a_forkserver_that_is_killed_while_the_ranks_start_is_one_sentence(tmp_path: Path) -> None:
     """It imports for seconds before it forks the first. One that is killed before it is asked for any is replaced."""
     command = hetsim(*LONG, folder=tmp_path / "run")
@@ -83,6 +84,7 @@ def test_a_forkserver_that_is_killed_while_the_ranks_start_is_one_sentence(tmp_p
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.real_start
 def test_a_run_outlives_its_forkserver(tmp_path: Path) -> None:
     """The ranks that it has forked need it no more."""
     command = hetsim(*DRAWN, folder=tmp_path)

@@ -23,7 +23,7 @@ from hetsim.sweeps.record import SweepRecord
 from hetsim.sweeps.submitit_launcher import Local, Slurm
 from hetsim.trust import libraries
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("elsewhere")]
+pytestmark = [pytest.mark.slow, pytest.mark.real_start, pytest.mark.usefixtures("elsewhere")]
 
 QUICK = ("workload=quadratic", "budget.updates=2", "budget.epochs=null", "pictures=false")
 

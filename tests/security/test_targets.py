@@ -25,7 +25,7 @@ from hetsim.config.guard.references import check_chosen
 from hetsim.sweeps.sweep import Quiet
 from hetsim.sweeps.task import task
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real_start]
 
 SHELL = "{_target_: os.system, command: 'touch MARK'}"
 """Calls a shell that leaves a mark."""
