@@ -18,6 +18,7 @@ import pytest
 import running
 from hypothesis import settings
 from omegaconf import OmegaConf
+from realtime import pytest_runtest_protocol as pytest_runtest_protocol
 
 from hetsim.distributed.launch import local as launch
 from hetsim.trust.shipped import configs
