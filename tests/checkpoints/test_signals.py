@@ -36,7 +36,7 @@ def stopped(folder: Path, number: signal.Signals, module: tuple[str, ...], *word
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 

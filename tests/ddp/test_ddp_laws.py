@@ -128,6 +128,7 @@ def test_splits_change_between_windows_only(found):
     assert "give the Team accumulate=2" in seen["sentence"]
 
 
+@pytest.mark.realtime
 def test_shares_follow_speed_and_each_sample_is_taken_once(found):
     """Ranks of speeds 4:2:1, one of which has loader workers: the same shares on all ranks, each sample once in each epoch."""
     each = [result(found, "measured", rank) for rank in range(len(PARTS))]
@@ -142,6 +143,7 @@ def test_shares_follow_speed_and_each_sample_is_taken_once(found):
     )
 
 
+@pytest.mark.realtime
 def test_waiting_for_others_is_not_timed(found):
     """Ranks that sleep 0, 40 and 80 ms a step, with two backward passes, a `mean` and buffers that are sent: their times are these."""
     seen = result(found, "waits")
@@ -152,6 +154,7 @@ def test_waiting_for_others_is_not_timed(found):
     assert fast < 0.04 < middle < 0.08 < slow
 
 
+@pytest.mark.realtime
 def test_once_settled_there_is_one_exchange_every_recheck_steps(found):
     """OptPerf: two probing splits, the solution, perhaps its repetition; then every tenth step."""
     exchanges = result(found, "settled")["exchanges"]
@@ -189,6 +192,7 @@ def test_a_trace_is_that_of_a_run(found, traced: Path):
     assert compared.sides.different == {}
 
 
+@pytest.mark.realtime
 def test_a_trace_becomes_a_cluster(traced: Path, clusters: Path):
     """`hetsim-calibrate --from-trace`: a node takes what its gradients took on average; the cluster is one that hetsim reads."""
     cluster = parse_cluster(yaml.safe_load((clusters / "cluster" / "uneven.yaml").read_text()))
@@ -206,6 +210,7 @@ WORDS = ("workload=phantom", "workload.num_parameters=146", "workload.num_sample
 """A workload as large as that of the traces: 146 parameters of 8 bytes are counted as of 4, which links this fast do not notice."""
 
 
+@pytest.mark.realtime
 def test_a_trace_is_compared_with_a_simulation_of_it(traced: Path, clusters: Path, tmp_path: Path):
     """On the cluster that was made of it, with the same split: as many updates a second, and as much of the time spent computing."""
     split = ("method=ssgd", "allocation=fixed", "allocation.parts=[4,2,1]", "weighting=per_sample")
@@ -216,6 +221,7 @@ def test_a_trace_is_compared_with_a_simulation_of_it(traced: Path, clusters: Pat
     assert abs(compared["components"]["compute"]["percentage_points"]) < 15
 
 
+@pytest.mark.realtime
 def test_a_trace_of_even_shares_says_what_another_split_would_gain(clusters: Path):
     """`hetsim-advise` on the cluster of it: of ranks of speeds 4:2:1, a split by speed makes up to 7/3, less what does not depend on it."""
     best = hetsim.advise("cluster=even", *WORDS, "timing", "method=ssgd", processes=1, config_dir=clusters).data["rows"][0]

@@ -57,10 +57,11 @@ def in_all_ranks(part: Any, hosts: list[HostClock]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     return results
 
 
+@pytest.mark.realtime
 def test_a_line_is_right_to_the_error_that_it_states() -> None:
     """Of any moment between the readings, and all ranks start at one moment."""
     hosts = [FIRST, SECOND, SECOND, THIRD]
@@ -88,6 +89,7 @@ def test_a_line_is_right_to_the_error_that_it_states() -> None:
     assert parts[0][0].line(1) == parts[0][0].line(2)
 
 
+@pytest.mark.realtime
 def test_the_leader_reads_again_the_clocks_of_those_that_are_left() -> None:
     """One after another, while they hand in their results; of a rank that is lost the first reading stays."""
     hosts = [FIRST, SECOND, SECOND, THIRD]
@@ -140,6 +142,7 @@ def test_an_activity_by_another_clock() -> None:
     assert list(other.recent) == [("compute_seconds", 1.75, 4.75, 1, 10)]
 
 
+@pytest.mark.realtime
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["asgd", "ssgd"])
 def test_the_trace_of_several_hosts_is_one(method: str, tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def test_padding_is_never_undercut() -> None:
             assert took >= described.message_seconds(0, 1, row.nbytes) - 1e-9
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize("method", [("method=asgd",), ("method=ssgd", "coordination=parameter_server")], ids=" ".join)
 def test_messages_never_get_more_of_the_server_s_links_than_they_carry(method: tuple[str, ...]) -> None:
     """Of the messages in one direction, those that are sent and delivered within any stretch of time fit through the link in it.
@@ -124,7 +125,7 @@ def test_messages_never_get_more_of_the_server_s_links_than_they_carry(method: t
         assert (len(to_server), len(from_server)) >= (20, 20)
         early.append(sum(too_early(messages, on, latency) for messages, on in ((to_server, carries), (from_server, 2 * carries))))
 
-    assert 0 in early
+    assert 0 in early, early
 
 
 def too_early(messages: Sequence[Row], capacity: float, latency: float) -> int:
@@ -165,6 +166,7 @@ def test_a_reduction_is_held_since_the_last_entry() -> None:
             assert all(row.end >= last + described - 1e-9 for row in rows)
 
 
+@pytest.mark.realtime
 def test_what_cannot_keep_the_described_pace_is_counted_and_told(tmp_path: Path) -> None:
     """On a cluster faster than any machine everything is late, and the summary says so."""
     impossible = cluster(*[node(1e-12, seconds_per_update=1e-12)] * 2, network={"latency_seconds": 0.0, "bytes_per_second": 1e15})
@@ -237,6 +239,7 @@ def test_a_run_goes_on_from_a_committed_state() -> None:
     torch.testing.assert_close(resumed[-1].weights, whole.weights, rtol=0, atol=1e-12)
 
 
+@pytest.mark.realtime
 def test_a_budget_of_seconds_stops_every_rank_at_the_same_commit() -> None:
     """Rank 0 judges and tells the others: nobody waits for a reduction that never comes."""
     made = experiment("method=ssgd", cluster=QUICK, batch_size=48, budget={"seconds": 0.5})
@@ -276,6 +279,7 @@ class Overlapped(Coordination):
 NUM_TRIES = 10
 
 
+@pytest.mark.realtime
 def test_what_was_started_goes_on_while_the_program_computes() -> None:
     """The described gradient (40 ms) hides the described reduction and gather (6 ms): the run takes the longer, if nothing else does."""
     slow = cluster(

@@ -313,6 +313,7 @@ def test_hetsim_launch_removes_the_groups_of_its_killed_processes(tmp_path: Path
     assert not killed.exists()
 
 
+@pytest.mark.realtime
 @pytest.mark.slow
 @pytest.mark.usefixtures("permitted")
 @pytest.mark.parametrize("method", ["ssgd", "asgd", "hetgrad"])

@@ -92,7 +92,7 @@ def test_all_ranks_have_the_same_bits(num_ranks: int) -> None:
             rounding = (num_ranks - 1) * torch.finfo(dtype).eps if dtype.is_floating_point else 0
             assert ((native.double() - ordered.double()).abs() <= rounding * sum(term.abs().double() for term in terms)).all()
     for process in processes:
-        process.join(10)
+        process.join(60)
         process.terminate()
 
 

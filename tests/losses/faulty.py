@@ -37,6 +37,8 @@ from hetsim.workloads.task import Task
 
 LIMIT_SECONDS = 120
 """After which a run counts as one that hangs."""
+PATIENCE = 0.5
+"""Seconds that a gradient waits at most for what is to happen to the run before it ends: a fault, or a process that joins."""
 
 
 def kill() -> None:
@@ -211,6 +213,8 @@ class Faulty(Quadratic):
 
     faults: Faults
     folder: Path
+    num_processes: int = 0
+    """That are to compute in the run; gradients take longer until they do."""
 
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:
         task = super().load(seed=seed, dtype=dtype, device=device)
@@ -218,9 +222,18 @@ class Faulty(Quadratic):
             self.watch(int(current_process().name.rsplit(" ", 1)[1]))
         return task
 
+    def lacks(self, faults: list[str]) -> bool:
+        """Whether one of these has not happened, or a process has not computed yet."""
+        if faults and not {*faults} <= {*(self.folder / "happened").read_text().splitlines()}:
+            return True
+        return bool(self.num_processes) and sum(path.stat().st_size > 0 for path in self.folder.glob("computed-*")) < self.num_processes
+
     def watch(self, rank: int) -> None:
         """Let the world of this process, which is one of a run, hurt itself and tell."""
         pending = [fault for fault in self.faults.of if fault.rank == rank and fault.what not in ELSEWHERE]
+        others = {
+            f"{fault.what.__name__} {fault.rank}": fault for fault in self.faults.of if fault.rank != rank and fault.what not in ELSEWHERE
+        }
         elsewhere = {fault.what: fault for fault in self.faults.of if fault.rank == rank and fault.what in ELSEWHERE}
         commit, write, discarded = History.commit, saver.write, History.record_discarded
         send_results = participation.send_results
@@ -228,12 +241,19 @@ class Faulty(Quadratic):
         applied = open(self.folder / "applied", "a", buffering=1)  # noqa: SIM115
         happened = open(self.folder / "happened", "a", buffering=1)  # noqa: SIM115
 
+        def wait_for_others(version: int) -> None:
+            """A rank that gets no processor must not miss its fault, or its return, as the others have ended the run."""
+            until = time.monotonic() + PATIENCE
+            while time.monotonic() < until and self.lacks([name for name, fault in others.items() if version > fault.at_update]):
+                time.sleep(0.01)
+
         def hurt(answer: Callable[..., Any]) -> Callable[..., Any]:
             def hurt_gradient(world: ProcessWorld, state: Any, effect: Any, turn: Any) -> Any:
                 if pending and effect.version >= pending[0].at_update:
                     fault = pending.pop(0)
                     print(f"{fault.what.__name__} {rank}", file=happened)
                     fault.what()
+                wait_for_others(effect.version)
                 print(json.dumps([rank, effect.batch.start, effect.batch.samples]), file=computed)
                 return answer(world, state, effect, turn)
 
@@ -308,13 +328,23 @@ class Survived:
 
 
 def survive(
-    experiment: Experiment, faults: Faults, folder: Path, *, emulate: str = "none", lost_after: float = 1.0, beat: float = 0.2
+    experiment: Experiment,
+    faults: Faults,
+    folder: Path,
+    *,
+    emulate: str = "none",
+    lost_after: float = 1.0,
+    beat: float = 0.2,
+    num_processes: int = 0,
 ) -> Survived:
-    """Run it on real processes with these faults. RunFailed with the sentence that ends it, if it does not survive them."""
+    """Run it on real processes with these faults, in which so many processes compute.
+
+    RunFailed with the sentence that ends it, if it does not survive them.
+    """
     folder.mkdir(exist_ok=True)
     its = experiment.workload
     made = {field.name: getattr(its, field.name) for field in fields(its)}
-    hurt = replace(experiment, workload=Faulty(**made, faults=faults, folder=folder))
+    hurt = replace(experiment, workload=Faulty(**made, faults=faults, folder=folder, num_processes=num_processes))
     backend = Processes(emulate=emulate, heartbeat_seconds=beat, lost_after_seconds=lost_after)  # type: ignore[arg-type]
     backend.check(hurt)
     begun = time.monotonic()

@@ -85,11 +85,11 @@ def test_it_ends_when_the_group_is_interrupted_or_the_rank_is_lost(what: str, ho
     for each in ranks:
         each.start()
     try:
-        assert ours.poll(20), "it waits for ever"
+        assert ours.poll(60), "it waits for ever"
         took = ours.recv()
-        ranks[0].join(10)
+        ranks[0].join(60)
         assert ranks[0].exitcode == 0
     finally:
         for each in ranks:
             each.kill()
-    assert SOON <= took < LATER + 2
+    assert SOON <= took < LATER + 30

@@ -68,14 +68,15 @@ def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> No
     """Under every coordination, and well within the time after which a silent rank would be suspected."""
     described = small(which)
 
-    run = survive(described, Faults().kill(rank=1, at_update=6), tmp_path, emulate=emulated(which), lost_after=30)
+    run = survive(described, Faults().kill(rank=1, at_update=6), tmp_path, emulate=emulated(which), lost_after=60)
 
     assert run.lost == [1]
-    assert run.seconds < 20
-    assert run.summary["emulation"]["losses"]["detection_seconds"] < 2
+    assert run.seconds < 60
+    assert run.summary["emulation"]["losses"]["detection_seconds"] < 30
     check_samples(run, described)
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize("fault", ["stop", "hold_gil", "segfault"])
 @pytest.mark.parametrize("which", [*IN_SHORT, pytest.param("local_servers", marks=pytest.mark.long)])
 def test_a_run_goes_on_when_a_worker_hangs_or_breaks(which: str, fault: str, tmp_path: Path) -> None:
@@ -84,11 +85,11 @@ def test_a_run_goes_on_when_a_worker_hangs_or_breaks(which: str, fault: str, tmp
     faults = getattr(Faults(), fault)(rank=1, at_update=6)
 
     run = survive(
-        described, faults, tmp_path, emulate=emulated(which), lost_after=30.0 if fault == "segfault" else 3.0
+        described, faults, tmp_path, emulate=emulated(which), lost_after=60.0 if fault == "segfault" else 3.0
     )  # a process may get no processor for a second
 
     assert run.lost == [1]
-    assert run.seconds < 25
+    assert run.seconds < 60
     check_samples(run, described)
 
 
@@ -97,10 +98,10 @@ def test_a_run_goes_on_when_one_worker_after_another_is_killed(tmp_path: Path) -
     described = small("all_reduce")
     faults = Faults().kill(rank=2, at_update=4).kill(rank=1, at_update=8)
 
-    run = survive(described, faults, tmp_path, lost_after=30)
+    run = survive(described, faults, tmp_path, lost_after=60)
 
     assert run.lost == [fault.rank for fault in faults.of]
-    assert run.seconds < 25
+    assert run.seconds < 60
     check_samples(run, described)
 
 
@@ -135,7 +136,7 @@ def test_faults_of_the_cluster_happen_to_real_processes(which: str, tmp_path: Pa
     on = {**THREE, "nodes": [node(seconds, 1e-2) for seconds in (1e-4, 5e-5, 7e-5)], "faults": {"schedule": schedule}}
     described = small(which, on=on, epochs=16)
 
-    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30)
+    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30, num_processes=4)
 
     assert run.lost == [1]
     assert run.joined in ([2, 1], [1, 2])
@@ -147,6 +148,7 @@ def test_faults_of_the_cluster_happen_to_real_processes(which: str, tmp_path: Pa
     check_samples(run, described)
 
 
+@pytest.mark.realtime
 @pytest.mark.long
 @pytest.mark.parametrize("lost_after", [10.0, 2.0])
 @pytest.mark.parametrize("which", ["all_reduce", "server"])
@@ -172,7 +174,7 @@ def test_every_step_of_a_synchronous_run_is_along_the_gradients_of_the_ranges_th
     on = {**THREE, "faults": {"schedule": [{"nodes": [lost], "crash": 0.1, "repair": 1.2}]}}
     described = small("all_reduce", on={**on, "nodes": [node(seconds, 1e-2) for seconds in (1e-4, 5e-5, 7e-5)]}, epochs=16)
 
-    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30)
+    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30, num_processes=4)
 
     task, optimizers = described.load()
     weights, memory = task.initial(), optimizers.main.initial()
@@ -188,6 +190,7 @@ def test_every_step_of_a_synchronous_run_is_along_the_gradients_of_the_ranges_th
 WITHOUT_SERVER = ("all_reduce", "delayed_all_reduce", "local_steps", "streaming_steps")
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize(
     ("which", "fault"),
     [
@@ -206,10 +209,10 @@ def test_a_run_without_a_server_goes_on_when_its_leader_is_lost(which: str, faul
     described = small(which, trace="full", evaluate_every_epochs=1)
     faults = getattr(Faults(), fault)(rank=0, at_update=6)
 
-    run = survive(described, faults, tmp_path, lost_after=3.0 if fault == "stop" else 30.0)
+    run = survive(described, faults, tmp_path, lost_after=3.0 if fault == "stop" else 60.0)
 
     assert run.lost == ([] if fault == "drop_links" else [0])
-    assert run.seconds < 25
+    assert run.seconds < 60
     check_samples(run, described)
     check_record(run, tmp_path / "run")
 
@@ -258,14 +261,15 @@ def test_the_command_ends_with_one_sentence_when_a_local_server_is_killed(tmp_pa
     running = started(command, tmp_path / "run")
 
     os.kill(running[-1], signal.SIGKILL)
-    _, told = command.communicate(timeout=15)
+    _, told = command.communicate(timeout=60)
 
-    wait_for(lambda: not family(command.pid), 10)
+    wait_for(lambda: not family(command.pid))
     assert command.returncode == 1
     assert told == "hetsim: error: the process of rank 6, a local server, ended by itself (exit status -9): the run is lost\n"
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.realtime
 def test_the_command_outlives_a_worker_and_not_its_server(tmp_path: Path) -> None:
     """A killed one, and a stopped one: one sentence in the stated time, no process left, nothing of the run in its folder."""
     command = hetsim(*LONG, "method=asgd", "backend.heartbeat_seconds=0.2", "backend.lost_after_seconds=1.5", folder=tmp_path / "run")
@@ -273,13 +277,13 @@ def test_the_command_outlives_a_worker_and_not_its_server(tmp_path: Path) -> Non
     worker, server = running[-2], running[-1]
 
     os.kill(worker, signal.SIGKILL)
-    wait_for(lambda: worker not in family(command.pid), 10)
+    wait_for(lambda: worker not in family(command.pid))
     time.sleep(0.5)
     assert command.poll() is None
     os.kill(server, signal.SIGSTOP)
-    _, told = command.communicate(timeout=15)
+    _, told = command.communicate(timeout=60)
 
-    wait_for(lambda: not family(command.pid), 10)
+    wait_for(lambda: not family(command.pid))
     assert command.returncode == 1
     assert told.startswith("hetsim: error: the process of rank 4, the server, gave no sign of life for 1.5 s after its effect ")
     assert told.endswith("the run is lost\n")

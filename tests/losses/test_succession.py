@@ -46,6 +46,7 @@ def test_one_leader_after_another_is_lost(tmp_path: Path) -> None:
     check_record(run, tmp_path / "run")
 
 
+@pytest.mark.realtime
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "which", [which if which == "all_reduce" else pytest.param(which, marks=pytest.mark.long) for which in WITHOUT_SERVER]
@@ -75,13 +76,14 @@ def test_a_run_that_begins_without_any_rank_begins_with_the_first_one(tmp_path: 
     schedule = [{"nodes": [rank], "join": seconds} for rank, seconds in ((0, 0.5), (1, 0.4), (2, 0.2))]
     described = small("all_reduce", on=on_schedule(schedule), epochs=8, trace="full", evaluate_every_epochs=1)
 
-    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30)
+    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30, num_processes=3)
 
     assert run.joined == [2, 1, 0]
     check_samples(run, described)
     check_record(run, tmp_path / "run")
 
 
+@pytest.mark.realtime
 @pytest.mark.slow
 def test_a_run_is_lost_with_the_last_rank_that_has_the_weights(tmp_path: Path) -> None:
     """Though another comes back later, which has none."""

@@ -153,7 +153,7 @@ def lives(process: int) -> bool:
         return False
 
 
-def all_end(processes: list[int], *, within: float = 20) -> bool:
+def all_end(processes: list[int], *, within: float = 60) -> bool:
     """Whether all of these processes end within these seconds."""
     until = time.monotonic() + within
     while any(map(lives, processes)) and time.monotonic() < until:
