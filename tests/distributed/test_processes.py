@@ -340,6 +340,7 @@ def test_padding_across_hosts_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
         Processes(emulate="pad").check(experiment("method=ssgd", cluster=QUICK))
 
 
+@pytest.mark.real_start
 def test_ctrl_c_while_the_processes_start_is_quiet(tmp_path: Path) -> None:
     """They are still importing: no traceback of theirs, and nothing left."""
     command = hetsim(*LONG, folder=tmp_path / "run")
