@@ -76,9 +76,19 @@ def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> No
     check_samples(run, described)
 
 
+NOTICED = {("all_reduce", "segfault"), ("server", "hold_gil"), *((which, "stop") for which in IN_SHORT)}
+"""How a fault is noticed does not depend on the coordination, nor what follows on the fault: `make long` tries each with each."""
+
+
 @pytest.mark.realtime
-@pytest.mark.parametrize("fault", ["stop", "hold_gil", "segfault"])
-@pytest.mark.parametrize("which", [*IN_SHORT, pytest.param("local_servers", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("which", "fault"),
+    [
+        pytest.param(which, fault, marks=() if (which, fault) in NOTICED else pytest.mark.long)
+        for which in (*IN_SHORT, "local_servers")
+        for fault in ("stop", "hold_gil", "segfault")
+    ],
+)
 def test_a_run_goes_on_when_a_worker_hangs_or_breaks(which: str, fault: str, tmp_path: Path) -> None:
     """A process that says nothing any more is ended after `lost_after_seconds`, and is lost then."""
     described = small(which)

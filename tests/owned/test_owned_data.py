@@ -320,7 +320,7 @@ def settled(name: str, *choices: str, updates: int = 12_000, **keys: Any) -> tup
 
 @pytest.mark.parametrize(
     ("name", "rests_at", "shares"),
-    [pytest.param(name, *its, marks=[pytest.mark.long] * (name in ("malenia",))) for name, its in BIAS.items()],
+    [pytest.param(name, *its, marks=[pytest.mark.long] * (name in ("malenia", "ssgd"))) for name, its in BIAS.items()],
 )
 def test_where_a_method_comes_to_rest_goes_by_the_weight_of_each_worker(name: str, rests_at: float, shares: Any):
     """World Q, workers of 4, 4, 2 and 1 s with optima 1, 2, 3, 4: at Σ p_i a_i, where p_i is worker i's share of the applied weight."""
