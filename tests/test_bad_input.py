@@ -67,7 +67,7 @@ BAD: dict[tuple[str, ...], str] = {
     ("~batch_size",): "batch_size is missing: give it a value",
     (f"cluster.server.seconds_per_update={DIGITS}",): f"must be a finite number of at least zero, not {DIGITS[:200]} …",
     (f"cluster.server.seconds_per_update={DIGITS * 20}",): "a whole number of thousands of digits was given: shorten it",
-    ("seed=${oc.env:NOT_THERE}",): "seed refers to something that has no value (\"Environment variable 'NOT_THERE' not found\"): correct",
+    ("seed=${oc.env:NOT_THERE}",): "seed has ${oc.env:NOT_THERE}: hetsim reads no environment variables, so let the shell expand it",
     ("cluster.nodes=${cluster.nodes[9]}",): "cluster.nodes refers to something that has no value (maximum recursion depth exceeded",
     ("seed=[1",): "what was typed cannot be read as key=value (no viable alternative at input '[1'): see 'hetsim --help'",
     ("compensation=1",): "what was typed cannot be read as key=value (Config group override must be a string or a list. Got int)",

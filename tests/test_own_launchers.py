@@ -42,17 +42,16 @@ NAMED = "hydra.sweep.subdir=${method}/${hydra:job.num}-${seed}-${hydra.job.overr
     "typed",
     [
         ("method=ssgd,asgd", "seed=0,1", "allocation=fixed,even"),
-        ("method=ssgd,asgd", "seed=${hydra:job.num}", "++new=1", NAMED),
+        ("method=ssgd,asgd", "seed=${threads}", "++new=1", NAMED),
         ("seed=0,1", "batch_size=3,64", "hydra.output_subdir=.hydra"),
-        ("seed=0,1", "hydra.sweeper.max_batch_size=1", "learning_rate=${oc.env:HETSIM_TEST_RATE}", NAMED),
+        ("seed=0,1", "hydra.sweeper.max_batch_size=1", "learning_rate=${momentum}", NAMED),
     ],
-    ids=["choices", "names", "Hydra's own files", "batches and the environment"],
+    ids=["choices", "names", "Hydra's own files", "batches"],
 )
 def test_a_sweep_leaves_what_hydras_own_would_leave(
     typed: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Folders, files and what is printed."""
-    monkeypatch.setenv("HETSIM_TEST_RATE", "0.125")
     ours, hydras = tmp_path / "a", tmp_path / "b"
     status = sweep(monkeypatch, ours, *typed)
     told = capsys.readouterr()

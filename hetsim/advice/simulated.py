@@ -12,8 +12,6 @@ from typing import Any
 from hetsim.config.build import build_experiment, refuse_unread_rates
 from hetsim.config.compose import composed
 from hetsim.config.errors import USERS, sentence
-from hetsim.config.guard.environment import check_shown, hidden
-from hetsim.config.identity import entries_of
 from hetsim.config.start import check_download
 from hetsim.errors import RunFailed
 from hetsim.results.reading.finished import LossPoint, time_to
@@ -96,11 +94,9 @@ def experiment(words: Sequence[str], config_dir: str | None) -> Experiment:
     try:
         refuse_unread_rates(config, typed)
         made, _ = build_experiment(config)
-        _, environment = entries_of(config)
-        check_download(made, typed, environment)
-        check_shown(environment)
+        check_download(made, typed)
     except USERS as error:
-        raise ValueError(hidden(sentence(error), config)) from None
+        raise ValueError(sentence(error)) from None
     return made
 
 

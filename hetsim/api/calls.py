@@ -71,7 +71,6 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     """
     from hetsim.config.compose import composed
     from hetsim.config.errors import USERS, sentence
-    from hetsim.config.guard.environment import hidden
     from hetsim.config.resumed import with_resumed
     from hetsim.config.start import start
     from hetsim.results.reading.lock import only_run_in
@@ -85,13 +84,13 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
         config = with_resumed(config, typed)
         summary = start(config, place, typed, only_run_in)
     except Exception as error:
-        whole = "".join(traceback.format_exception(error))  # a notebook keeps what it shows
-        shows_nothing = hidden(whole, config) == whole and all(map(str.isprintable, whole.split("\n")))
-        if shows_nothing and not isinstance(error, OSError):
+        whole = "".join(traceback.format_exception(error))  # a notebook shows it
+        is_printable = all(map(str.isprintable, whole.split("\n")))
+        if is_printable and not isinstance(error, OSError):
             raise
         kind = ValueError if isinstance(error, ValueError) else RunFailed
         said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
-        raise kind(hidden(said, config)) from (error if shows_nothing else None)
+        raise kind(said) from (error if is_printable else None)
     if summary is None:
         raise RunFailed("another process leads this run: call hetsim.run in one process, or start the command by a launcher")
     return Run(place, summary)

@@ -53,7 +53,7 @@ class Run:
     @property
     @printable_errors
     def config(self) -> dict[str, Any]:
-        """The resolved config, with references in the place of values of environment variables."""
+        """The resolved config."""
         return read_config(self.folder)
 
     @printable_errors

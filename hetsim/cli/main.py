@@ -8,14 +8,12 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from hetsim.checks import one_line
 from hetsim.config.arguments import check_options, options_first, verbose, without_control_characters
 from hetsim.config.errors import USERS, report, show_traceback, tell_stopped
-from hetsim.config.guard.environment import hidden
 from hetsim.config.guard.folders import check_folder
 from hetsim.distributed.environment import GOES_ON, is_launched
 from hetsim.distributed.rank.cleanup import follow_launcher
@@ -44,7 +42,7 @@ def main() -> None:
         sweep = SweepRecord.current
         status = 0 if not job.failures and (sweep is None or sweep.report()) else 1
     except Refused as refused:
-        report(refused.error, hide=partial(hidden, config=refused.config))
+        report(refused.error)
         sys.exit(1)
     except RunStopped as stopped:
         tell_stopped(stopped)

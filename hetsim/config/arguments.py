@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from hydra._internal.utils import get_args_parser
 
 from hetsim.checks import printable
-from hetsim.config.guard.environment import without_variables
 
 WITH_VALUE = (
     *("--cfg", "-c", "--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
@@ -34,17 +33,14 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def without_control_characters(arguments: Sequence[str]) -> Iterator[None]:
-    """While this lasts, what `--info`, `--cfg` and `--help` print of a stranger's names and texts steers no terminal.
-
-    It tells no value of a variable, unless `--resolve` asks for the values.
-    """
+    """While this lasts, what `--info`, `--cfg` and `--help` print of a stranger's names and texts steers no terminal."""
     parsed, _ = get_args_parser().parse_known_args([*arguments])
     if not (parsed.info or parsed.cfg or parsed.help):
         yield
         return
     told = io.StringIO()
     try:
-        with contextlib.redirect_stdout(told), contextlib.nullcontext() if parsed.resolve else without_variables():
+        with contextlib.redirect_stdout(told):
             yield
     finally:
         print("\n".join(map(printable, told.getvalue().split("\n"))), end="")

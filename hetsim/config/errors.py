@@ -34,13 +34,10 @@ EXTRAS = {
 """The extra of hetsim that installs a choice."""
 
 
-def report(error: BaseException, *, hide: Callable[[str], str] = str) -> None:
-    """Print the error's sentence on standard error. What torchrun's ranks all refuse is printed by the first; its report has it of each.
-
-    `hide` takes out of the sentence what no file may hold.
-    """
-    show_notes(error, hide=hide)
-    text = hide(sentence(error))
+def report(error: BaseException) -> None:
+    """Print the error's sentence on standard error. What torchrun's ranks all refuse is printed by the first; its report has it of each."""
+    show_notes(error)
+    text = sentence(error)
     order = CONSEQUENCE if isinstance(error.__cause__, PeerLost) else 1 if isinstance(error, RunFailed | OSError) else CAUSE
     if leave_reason(text, order=order):
         return
@@ -55,15 +52,15 @@ def tell_stopped(stopped: RunStopped) -> None:
     print(f"hetsim: {checks.printable(str(stopped))}", file=sys.stderr, flush=True)
 
 
-def show_traceback(*, hide: Callable[[str], str] = str) -> None:
-    """Print the traceback of the error that is being handled, without control characters and without what `hide` takes out."""
-    _show(hide(traceback.format_exc()))
+def show_traceback() -> None:
+    """Print the traceback of the error that is being handled, without control characters."""
+    _show(traceback.format_exc())
 
 
-def show_notes(error: BaseException, *, hide: Callable[[str], str] = str) -> None:
+def show_notes(error: BaseException) -> None:
     """Print the notes of a run's failure in the same way: the traceback of an unexpected error, from the process of its rank."""
     for note in getattr(error, "__notes__", ()) if isinstance(error, RunFailed) else ():
-        _show(hide(note))
+        _show(note)
 
 
 def _show(text: str) -> None:

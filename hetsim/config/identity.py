@@ -12,12 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.config.devices import resolved
-from hetsim.config.guard.environment import without_values
-from hetsim.config.guard.resolvers import keep_restricted
+from hetsim.config.guard.resolvers import restrict
 from hetsim.results.reading.identity import folder_name, identity_of
 
-Entries = tuple[dict[str, Any], dict[str, str]]
-"""A resolved config, with references in the place of values from the environment, and the hashes of these values by key."""
+Entries = dict[str, Any]
+"""A resolved config."""
 
 
 def entries_of(config: DictConfig) -> Entries:
@@ -28,20 +27,19 @@ def entries_of(config: DictConfig) -> Entries:
     return _entries(without_hydra(config))
 
 
-def identity(entries: dict[str, Any], environment: dict[str, str]) -> str:
-    """The identity of a run: its hash has in it the hashes of values from the environment, not the values."""
-    entries = resolved(entries)
-    return identity_of({**entries, "environment": environment} if environment else entries)
+def identity(entries: Entries) -> str:
+    """The identity of a run."""
+    return identity_of(resolved(entries))
 
 
 def name_of_folder(config: DictConfig) -> str:
-    """The name of a run's folder. It shows no value of an environment variable, and depends on it."""
+    """The name of a run's folder."""
     if _named:
         raise ValueError("it refers to the name of the run's folder, which depends on all keys")
     _named.append(config)
     try:
-        entries, environment = entries_of(config)
-        return folder_name(entries, identity(entries, environment))
+        entries = entries_of(config)
+        return folder_name(entries, identity(entries))
     finally:
         _named.clear()
 
@@ -50,9 +48,7 @@ def without_hydra(config: DictConfig) -> DictConfig:
     """The config without Hydra's own part."""
     if "hydra" not in config:
         return config
-    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    keep_restricted(own, like=config)
-    return own
+    return restrict(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
 
 
 @contextlib.contextmanager
@@ -77,11 +73,11 @@ class _Run:
 
 def _entries(own: DictConfig) -> Entries:
     try:
-        return without_values(own, shown=())
+        entries = OmegaConf.to_container(own, resolve=True)
     except OmegaConfBaseException:
         entries = OmegaConf.to_container(own)
-        assert isinstance(entries, dict)
-        return {str(key): value for key, value in entries.items()}, {}
+    assert isinstance(entries, dict)
+    return {str(key): value for key, value in entries.items()}
 
 
 _under_way: list[_Run] = []

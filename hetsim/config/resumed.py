@@ -59,16 +59,14 @@ def with_resumed(config: DictConfig, typed: Sequence[str]) -> DictConfig:
     for place in (entries, entries.get("workload")):
         if isinstance(place, dict) and "download" in place and "download" not in words:
             place["download"] = False
-    made = OmegaConf.create(entries)
-    restrict(made, typed)
-    return made
+    return restrict(OmegaConf.create(entries))
 
 
 def _entries(path: Path) -> dict[str, Any]:
     """The config of the run in a checkpoint, with the references that it has."""
     loaded: Mapping[str, Any] = parsed(path, read(path)[0]["config"])
     entries = {str(key): value for key, value in loaded.items()}
-    check_references("", entries, path)
+    check_references("", entries, path, "begin the run again, and type the value")
     check_keys(entries, path)
     if "hydra" in entries or "grid" in entries:
         raise ValueError(f"{path} has a config with keys of Hydra's, which no run has: take another checkpoint")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from hetsim.checkpoints.file import read
 from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.config.build import build_experiment, refuse_unread_rates
 from hetsim.config.devices import resolved
-from hetsim.config.guard.environment import check_shown
 from hetsim.config.identity import entries_of, identity
 from hetsim.config.yaml_text import as_yaml
 from hetsim.distributed.environment import is_launched
@@ -25,7 +24,6 @@ from hetsim.runtime.experiment import Experiment
 
 DOWNLOAD = re.compile(r"[+]*(workload\.)?download=(?i:true)")
 """A word that says whether data may be fetched. A file cannot vary it in a sweep."""
-DATA_ROOT = re.compile(r"[+]*(workload\.)?data_root=")
 Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
 
 
@@ -40,11 +38,10 @@ def start(
     """
     refuse_unread_rates(config, typed)
     made, backend = build_experiment(config)
-    written, environment = entries_of(config)
-    check_download(made, typed, environment)
-    check_shown(environment)
-    its = identity(written, environment)
-    text = config_header(its, typed, environment) + as_yaml(resolved(written))
+    written = entries_of(config)
+    check_download(made, typed)
+    its = identity(written)
+    text = config_header(its, typed) + as_yaml(resolved(written))
     if goes_on and not is_launched():  # a launcher's processes may not share the folder
         made = dataclasses.replace(made, resume=saved_by(folder, its))
     with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
@@ -59,14 +56,7 @@ def saved_by(folder: Path, identity: str) -> Path | None:
     return path if identity_in(read(path)[0]["config"]) == identity else None
 
 
-def check_download(made: Experiment, typed: Sequence[str], environment: Collection[str]) -> None:
-    """ValueError with one sentence if a config file, and nobody who typed it, says that data are to be fetched.
-
-    So too if it says that they go to a folder whose name is the value of a variable, by the keys that depend on the environment.
-    """
-    if not getattr(made.workload, "download", False):
-        return
-    if {"data_root", "workload.data_root"} & {*environment} and not any(DATA_ROOT.match(word) for word in typed):
-        raise ValueError("data_root comes from an environment variable by a config file, and download=true would show it: type data_root=…")
-    if not any(DOWNLOAD.fullmatch(word) for word in typed):
+def check_download(made: Experiment, typed: Sequence[str]) -> None:
+    """ValueError with one sentence if a config file, and nobody who typed it, says that data are to be fetched."""
+    if getattr(made.workload, "download", False) and not any(DOWNLOAD.fullmatch(word) for word in typed):
         raise ValueError("download is set by a config file, and is taken from the command line alone: type download=true")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from hetsim.config.compose import composed
 from hetsim.config.errors import USERS, sentence
-from hetsim.config.guard.environment import hidden
 from hetsim.config.identity import entries_of, identity
 from hetsim.config.start import start
 from hetsim.errors import RunFailed
@@ -40,8 +39,8 @@ def run(words: Sequence[str], place: Place, watch: Watch) -> float | None:
     Raises Pruned if `watch` ends the run, ValueError if the words describe none, and RunFailed if it began and failed.
     """
     config, _, typed = composed(words, config_dir=None if place.config_dir is None else Path(place.config_dir))
-    entries, environment = entries_of(config)
-    named = identity(entries, environment)
+    entries = entries_of(config)
+    named = identity(entries)
     folder = Path(place.folder) / folder_name(entries, named)
     if folder.is_symlink():
         raise ValueError(f"{folder} is a link, and would be written through: remove it")
@@ -56,10 +55,10 @@ def run(words: Sequence[str], place: Place, watch: Watch) -> float | None:
         return objective_value(place.objective, summary or {}, folder)
     except USERS as error:
         kind = ValueError if isinstance(error, ValueError) else RunFailed
-        raise kind(hidden(sentence(error), config)) from None
+        raise kind(sentence(error)) from None
     except Pruned:
         raise
-    except Exception as error:  # of a module of the user's own, which may quote the value of a variable
-        raise RunFailed(hidden(f"{type(error).__name__}: {sentence(error)}", config)) from None
+    except Exception as error:  # of a module of the user's own
+        raise RunFailed(f"{type(error).__name__}: {sentence(error)}") from None
     finally:
         remove_if_empty(folder)

@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -18,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf
 from hetsim import checks
 from hetsim.config.arguments import verbose
 from hetsim.config.errors import USERS, report, sentence, show_notes, show_traceback
-from hetsim.config.guard.environment import hidden
 from hetsim.config.guard.plugins import RECORD
 from hetsim.config.identity import entries_of, identity, name_of_folder
 from hetsim.config.resumed import with_resumed
@@ -63,14 +61,14 @@ def _single_run(config: DictConfig, folder: Path) -> None:
         summary = start(config, folder, typed_words(), only_run_in)
     except USERS as error:
         if verbose(sys.argv):
-            show_traceback(hide=partial(hidden, config=config))
+            show_traceback()
         else:
-            report(error, hide=partial(hidden, config=config))
+            report(error)
         failures.append(error)
     except Exception as error:
         if out_of_memory(error) is not None:
             raise
-        show_traceback(hide=partial(hidden, config=config))
+        show_traceback()
         failures.append(error)
     finally:
         if summary is None:
@@ -98,18 +96,17 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
     try:
         _check_launched(config)
         with folder_lock(folder) if first_rank() else contextlib.nullcontext():  # a launcher's ranks share the folder
-            summary = finished_summary(folder, identity(*entries_of(config)))
+            summary = finished_summary(folder, identity(entries_of(config)))
             already = summary is not None
             summary = start(config, folder, typed, goes_on=True) if summary is None else summary
     except Exception as error:
         if settings.verbose is True:
-            show_traceback(hide=partial(hidden, config=config))
+            show_traceback()
         else:
-            show_notes(error, hide=partial(hidden, config=config))
+            show_notes(error)
         expected = isinstance(error, USERS)
         reason = sentence(error) if expected else f"{type(error).__name__} in hetsim's own code: {sentence(error)}"
-        reason = hidden(reason, config)  # a launcher writes what is printed, and the outcome, to files
-        write_error(folder, reason, "" if expected else hidden(traceback.format_exc(), config))
+        write_error(folder, reason, "" if expected else traceback.format_exc())
         print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
         return Outcome(name, typed, failure=reason)
     remove_error(folder)

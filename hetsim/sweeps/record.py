@@ -32,9 +32,9 @@ RESUME = "add hydra.sweep.dir={folder} to go on"
 class Refused(SystemExit):
     """A sweep that is refused before its first run. Of what a callback raises, Hydra turns every Exception into a warning."""
 
-    def __init__(self, error: Exception, config: DictConfig) -> None:
+    def __init__(self, error: Exception) -> None:
         super().__init__(1)
-        self.error, self.config = error, config
+        self.error = error
 
 
 class SweepRecord(Callback):
@@ -59,7 +59,7 @@ class SweepRecord(Callback):
             if not is_plain(config):
                 check_no_links(Path(config.hydra.run.dir).absolute())
         except Exception as error:
-            raise Refused(error, config) from None
+            raise Refused(error) from None
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Check how large the sweep is and where its files go, before anything is launched."""
@@ -85,7 +85,7 @@ class SweepRecord(Callback):
             if "setup" in (config.hydra.get("launcher") or {}) and os.environ.get("PYTHONSAFEPATH"):  # a site may give jobs no variables
                 config.hydra.launcher.setup = ["export PYTHONSAFEPATH=1", *(config.hydra.launcher.setup or [])]
         except Exception as error:
-            raise Refused(error, config) from None
+            raise Refused(error) from None
         SweepRecord.current = self
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:

@@ -16,7 +16,6 @@ from hetsim import checks
 from hetsim.config.compose import searched
 from hetsim.config.errors import USERS, sentence
 from hetsim.config.guard import provenance
-from hetsim.config.guard.environment import hidden
 from hetsim.config.guard.folders import check_folder
 from hetsim.config.typed import as_typed
 from hetsim.errors import RunFailed
@@ -68,13 +67,13 @@ def swept(words: Iterable[str], *, processes: int, config_dir: Path | None) -> t
             raise RunFailed("hydra.callbacks was changed, by which hetsim counts the runs: leave it as it is")
         return Path(record.folder), record.ended()
     except Refused as refused:
-        raise ValueError(hidden(sentence(refused.error), refused.config)) from None
+        raise ValueError(sentence(refused.error)) from None
     except RunFailed:
         raise
     except USERS as error:
         raise ValueError(sentence(error)) from None
     except Exception as error:
-        raise launch_failure(error) from None  # what a job says of its end is in its log, unmasked
+        raise launch_failure(error) from None  # what a job says of its end is in its log
     finally:
         if pool:
             _end_pool()  # the next sweep may be of another folder, with other variables and modules

@@ -129,7 +129,7 @@ class _Checked:
         if entries is None or self.folder is None:
             return False
         with contextlib.suppress(Exception):  # the run itself says what is wrong
-            own = identity(entries, {})
+            own = identity(entries)
             outcome = finished_outcome(self.folder / folder_name(entries, own), typed, own, self.config)
             if outcome is not None:
                 SweepRecord.current.outcomes.append(outcome)

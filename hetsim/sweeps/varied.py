@@ -16,7 +16,6 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, ValueNode
 from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.config.guard.compositions import Template, Words
-from hetsim.config.guard.environment import recording_variables
 
 Path = tuple[Any, ...]
 REFERENCE = re.compile(r"\$\{\w[\w.]*\}")
@@ -28,9 +27,8 @@ class Varied:
 
     def __init__(self, template: Template, words: Words) -> None:
         self.config = template.own_config(words)
-        with recording_variables() as read:
-            self.entries: dict[str, Any] = _resolved(self.config)
-        self.usable = not read and _are_apart([override.key_or_group for override in words.values])
+        self.entries: dict[str, Any] = _resolved(self.config)
+        self.usable = _are_apart([override.key_or_group for override in words.values])
         self.typed = words.values
         self.references = dict(_references(self.config, ()))
         simple = all("${" not in REFERENCE.sub("", text) for text in self.references.values())

@@ -11,10 +11,8 @@ import pytest
 import torch
 from worlds import cluster, composed, experiment, node
 
-import hetsim
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.cluster_files import written_cluster
-from hetsim.config.guard.environment import check_shown
 from hetsim.distributed.rank.results import calibration_warnings
 from hetsim.results.writing.describe import describe
 from hetsim.sim import Simulator
@@ -142,18 +140,6 @@ def test_real_processes_are_compared_with_those_that_were_measured() -> None:
 def test_a_mistake_in_it_is_one_sentence(held: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         parse_cluster({**cluster(node(1e-3)), "calibrated": held})
-
-
-def test_no_part_of_it_comes_from_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warnings and summaries show it."""
-    monkeypatch.setenv("HETSIM_TEST_SECRET", "correct-horse-battery")
-    given = "{" + ", ".join(f"{key}: {json.dumps(value)}" for key, value in HELD.items() if key != "workload")
-    words = ("workload=digits", "budget.updates=1", f"+cluster.calibrated={given}, workload: '${{oc.env:HETSIM_TEST_SECRET}}'}}")
-
-    with pytest.raises(ValueError, match=r"^cluster.calibrated must not come from an environment variable") as refused:
-        hetsim.run(*words, folder=tmp_path / "run")
-    assert "correct-horse" not in str(refused.value)
-    check_shown({"cluster.calibrator": "", "seeds": ""})
 
 
 def test_clusters_that_were_calibrated_before_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,7 +226,7 @@ def test_whatever_stands_in_a_place_is_a_sentence_or_a_run(method: str, tmp_path
 
 
 def test_the_config_in_it_is_that_of_a_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It trusts nobody, fetches nothing, refers to nothing but keys and variables, and names no class of another kind."""
+    """It trusts nobody, fetches nothing, refers to nothing but keys, and names no class of another kind."""
     monkeypatch.chdir(tmp_path)
     words = ("workload=quadratic", "workload.num_parameters=6", "pictures=false", "budget.epochs=null", "checkpoint.every_updates=100")
     hetsim.run(*words, "method=ssgd", "budget.updates=3", folder="half")
@@ -236,7 +236,7 @@ def test_the_config_in_it_is_that_of_a_stranger(tmp_path: Path, monkeypatch: pyt
         "trust: []": ("trust: [mine]", None),
         "hetsim.workloads.quadratic.Quadratic": ("mine.Quadratic", "is not trusted|trust"),
         "hetsim.coordination.all_reduce.SynchronousAllReduce": ("os.system", "coordination._target_"),
-        "method: ssgd": ("method: ${oc.env:HOME}", "must not come from an environment variable"),
+        "method: ssgd": ("method: ${oc.env:HOME}", r"has a reference in method that is no \$\{key\}: begin the run again"),
         "seed: 0": ("seed: ${hydra:runtime.cwd}", "has a reference in seed"),
         "torch.optim.SGD": ("torch.load", "optimizer._target_"),
     }

@@ -197,15 +197,11 @@ def test_what_a_config_says_steers_no_terminal(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Hydra prints a key by itself with its value."""
-    monkeypatch.setenv("HETSIM_TEST_SECRET", "correct-horse-battery")
     (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "nice.yaml").write_text(
-        '# @package _global_\nmethod: "x\\e]0;PWNED\\a"\ndata_root: ${oc.env:HETSIM_TEST_SECRET}\n'
-    )
+    (tmp_path / "experiment" / "nice.yaml").write_text('# @package _global_\nmethod: "x\\e]0;PWNED\\a"\n')
 
     exit_status(monkeypatch, "hetsim", main, "--config-dir", tmp_path, "experiment=nice", "--cfg", "job", "-p", key)
 
     told = capsys.readouterr()
     assert "\x1b" not in told.out + told.err
-    assert "correct-horse" not in told.out + told.err
     assert ("PWNED" in told.out) == (key == "method")

@@ -94,7 +94,8 @@ FILES = {
     "hydra: {launcher: {pre_dispatch: \"__import__('os').system('true')\"}}": "sets hydra.launcher.pre_dispatch",
     "hydra: {run: {dir: '${oc.env:HOME}/x'}}": "sets hydra.run.dir",
     'hydra: {sweep: {dir: "x\\ntouch MARK"}}': "sets hydra.sweep.dir",
-    "hydra: {sweeper: {params: {cluster.name: '${oc.env:HOME},b'}}}": "hydra.sweeper.params.cluster.name refers to another key",
+    "hydra: {sweeper: {params: {cluster.name: '${oc.env:HOME},b'}}}": "a reference in hydra.sweeper.params.cluster.name that is no ${key}",
+    "hydra: {sweeper: {params: {cluster.name: '${seed},b'}}}": "hydra.sweeper.params.cluster.name refers to another key",
     "defaults: [{optional /whatever: '${oc.env:HOME}'}]": "experiment/attack.yaml has a reference in its defaults list that is no ${group}",
     "defaults: [{/whatever@aa: '${oc.env:HOME}'}, {optional /whatever@bb: '${hetsim.name:seed}'}]": "has a reference in its defaults",
     "defaults: [{optional /whatever: '${now:%Y}'}]": "has a reference in its defaults list that is no ${group}",
@@ -121,7 +122,7 @@ FILES = {
     "data_root: [{'${seed}': x}]": "attack.yaml has the key '${seed}', which is no plain name: leave it out",
     "hydra: {sweeper: {params: {seed: [1, 2]}}}": "must list the values of hydra.sweeper.params.seed in a text",
     "defaults: text": "Invalid defaults list in 'experiment/attack', defaults must be a list (got str)",
-    f"a: ${{seed{'.a' * 50}}}": "attack.yaml has a reference in a that is neither",
+    f"a: ${{seed{'.a' * 50}}}": "attack.yaml has a reference in a that is no ${key}",
     "hydra: ${elsewhere}\nelsewhere: {callbacks: {mine: {_target_: os.system}}}": "sets hydra.",
 }
 
@@ -136,11 +137,16 @@ REFERENCES = (
         "${oc.env:HOME,${seed}}",
         "${cluster.${method}}",
         "\\${oc.${seed}:x}",
+        "${oc.env:HOME}",
+        "x${oc.env:HOME,y}",
+        "${oc.decode:${oc.env:HOME}}",
     ),
     *("x${oc.env:HOME}${now:%Y}", "${oc.env: HOME}", "${ seed}", "${oc.decode:'${oc.env:HOME}'}"),
 )
-FILES |= {f"data_root: [{{a: {json.dumps(text)}}}]": "attack.yaml has a reference in data_root[0].a that is neither" for text in REFERENCES}
-"""What a resolver could do with the value of an environment variable."""
+FILES |= {
+    f"data_root: [{{a: {json.dumps(text)}}}]": "attack.yaml has a reference in data_root[0].a that is no ${key}" for text in REFERENCES
+}
+"""What resolvers could read."""
 
 
 @pytest.mark.parametrize("attack", OBJECTS)
@@ -305,7 +311,7 @@ ROUNDABOUT = {
             ),
             "stage/late.yaml": "data_root: ${hydra.job}",
         },
-        "late.yaml has a reference in data_root that is neither",
+        "late.yaml has a reference in data_root that is no ${key}",
     ),
     "an alias of the root": (
         {
@@ -316,7 +322,7 @@ ROUNDABOUT = {
                 " learning_rate_schedule: 'null'}}}"
             ),
         },
-        "attack.yaml has a reference in learning_rate_schedule.a.params that is neither",
+        "attack.yaml has a reference in learning_rate_schedule.a.params that is no ${key}",
     ),
     "a config of Hydra's own elsewhere": (
         {"experiment/attack.yaml": "defaults: [/hydra/sweeper/basic@learning_rate_schedule.a]"},

@@ -22,8 +22,6 @@ from hetsim.config.build import build_experiment
 from hetsim.config.cluster_files import check_file, named, written_cluster
 from hetsim.config.compose import composed
 from hetsim.config.errors import USERS, sentence
-from hetsim.config.guard.environment import check_shown, hidden
-from hetsim.config.identity import entries_of
 from hetsim.config.start import check_download
 from hetsim.coordination.plan import Plan
 from hetsim.distributed.backend import Processes
@@ -48,17 +46,12 @@ def calibrate(file: Path, words: Sequence[str], *, seconds: float, against: Path
     except Exception as error:
         kind = ValueError if isinstance(error, ValueError) else RunFailed
         said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
-        raise kind(hidden(said, config)) from None
+        raise kind(said) from None
 
 
 def _calibrate(config: Any, typed: Sequence[str], file: Path, seconds: float, old: tuple[Path, Cluster] | None) -> None:
     experiment, backend = build_experiment(config)
-    _, environment = entries_of(config)
-    check_download(experiment, typed, environment)
-    check_shown(environment)
-    for key in environment:
-        if key.split(".")[0] == "cluster":
-            raise ValueError(f"{key} must not come from an environment variable, as the calibrated cluster would show it: write it out")
+    check_download(experiment, typed)
     check_places(file, experiment.num_workers)
     if old is not None:
         with named(f"--against {old[0]}"):

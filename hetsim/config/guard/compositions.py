@@ -33,10 +33,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hetsim.config.guard.environment import without_variables
 from hetsim.config.guard.plugins import check_plugins, leaves, refer_to_others
 from hetsim.config.guard.references import check_length
-from hetsim.config.guard.resolvers import keep_restricted, restrict
+from hetsim.config.guard.resolvers import own_alone, restrict
 from hetsim.config.guard.search_path import has_others
 from hetsim.trust.shipped import configs
 
@@ -80,8 +79,7 @@ class Template:
         """The template that a composed config is."""
         own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
         OmegaConf.set_struct(own, True)  # as the config that Hydra hands to a run
-        keep_restricted(own, like=config)
-        return cls(pickle.dumps(config), pickle.dumps(own), others, refer_to_others(config))
+        return cls(pickle.dumps(config), pickle.dumps(restrict(own)), others, refer_to_others(config))
 
     def config(self, words: Words) -> DictConfig:
         """The whole config of a run, checked as Hydra's compositions are."""
@@ -115,9 +113,7 @@ class Template:
         return config
 
     def _apply(self, words: Words, config: DictConfig) -> None:
-        if self.others:
-            restrict(config, words.typed)
-        with without_variables() if self.others else contextlib.nullcontext():  # a merge would write their values into the config
+        with own_alone():  # a merge resolves references
             ConfigLoaderImpl._apply_overrides_to_config([*words.values], config)
 
 

@@ -1,36 +1,26 @@
 """Where runs go, as it is typed, while other keys of the config may be a stranger's.
 
-A typed `hydra.run.dir=runs/${method}` shows the value of `method`, which a config file may have set to `x/../../elsewhere`, or to the
-value of an environment variable. So a value has a place in a folder's name only as a legal part of a file name.
+A typed `hydra.run.dir=runs/${method}` shows the value of `method`, which a config file may have set to `x/../../elsewhere`. So a value
+has a place in a folder's name only as a legal part of a file name.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, flag_override
-from omegaconf.errors import OmegaConfBaseException
 
 from hetsim import checks
-from hetsim.config.guard.environment import recording_variables
+from hetsim.config.guard.references import FOLDERS
 from hetsim.results.reading.config_file import flattened
 from hetsim.results.reading.identity import legal
 
-FOLDERS = ("run.dir", "sweep.dir", "sweep.subdir")
-"""Hydra's keys that say where runs go."""
 REFERENCE = re.compile(r"\$\{([^${}]*)\}")
-PLAIN = re.compile(r"now:.*|oc\.env:.*|hetsim\.(folder|name):.*|hydra[:.](runtime\.(cwd|output_dir)|run\.dir|sweep\.dir)")
+PLAIN = re.compile(r"now:.*|hetsim\.(folder|name):.*|hydra[:.](runtime\.(cwd|output_dir)|run\.dir|sweep\.dir)")
 """What no config file from outside has a say in."""
-SAID = r"(run\.dir|sweep\.(dir|subdir)|job\.override_dirname)$|(help|hydra_help|runtime|overrides)\."
-"""The keys of Hydra's that `let_values_be_names` cares for, and those in which it says what was typed."""
-OWN = re.compile(r"now:.*|hydra[:.](runtime\.\w+|(job|sweep|run)\.(?!override_dirname)\w+|(mode|verbose))|oc\.env:.*")
-"""What is Hydra's own, in Hydra's part of a config, but for the words of a run, of which a file may vary some."""
-OF_A_SCRIPT = {"launcher.submitit_folder": "hydra.sweep.dir", "launcher.name": "hydra.job.name"}
-"""What the settings of a launcher that writes a script refer to, as its plugin has them. The name of a folder may be a stranger's."""
 PLAIN_PATH = r"[\w.+@:/-]*"
 """A path that no script and no list of Slurm's takes apart."""
 KEY = re.compile(r"(hydra:)?([\w.\[\]]+)")
@@ -50,20 +40,8 @@ def check_script_folder(folder: Path) -> None:
         raise ValueError(f"{checks.printable(str(folder))} has {odd[0]!r} in its name, which a job's script may take for more: rename it")
 
 
-def check_own_references(config: DictConfig) -> None:
-    """ValueError with one sentence if Hydra's part of a config refers to keys that a file may set, elsewhere than in `FOLDERS`."""
-    for key, reference in _references(config.hydra):
-        if not OWN.fullmatch(reference) and not re.match(SAID, key):
-            raise ValueError(
-                f"hydra.{key} has ${{{reference}}}, whose value may come from a config file of others beside it: write the value out"
-            )
-
-
 def check_script(config: DictConfig) -> None:
     """ValueError with one sentence if a launcher's settings, which become lines of a script, may have the name of a folder in them."""
-    for key, reference in _references(config.hydra):
-        if key == "job.name" or (key.startswith("launcher.") and OF_A_SCRIPT.get(key) != reference):
-            raise ValueError(f"hydra.{key} has ${{{reference}}}, which a job's script may take for more: write the value out")
     odd = [str(path) for path in (Path.cwd(), Path(config.hydra.sweep.dir).absolute()) if not re.fullmatch(PLAIN_PATH, str(path))]
     for key, value in flattened(OmegaConf.to_container(config.hydra.launcher, resolve=False)):
         for name in odd:
@@ -71,15 +49,6 @@ def check_script(config: DictConfig) -> None:
                 raise ValueError(
                     f"hydra.launcher.{key} has {name}, which a job's script may take for more: work in a folder of a plain name"
                 )
-
-
-def _references(config: DictConfig) -> Iterator[tuple[str, str]]:
-    """What each reference in a config says, and the key at which it stands; … for one that has another within it."""
-    for key, value in flattened(OmegaConf.to_container(config, resolve=False)):
-        for text in _texts(value):
-            yield from ((key, reference[1]) for reference in REFERENCE.finditer(text))
-            if "${" in REFERENCE.sub("", text):
-                yield key, "…"
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -101,12 +70,10 @@ def check_no_links(folder: Path) -> None:
 def let_values_be_names(config: DictConfig) -> None:
     """In the folders of a config that was read from others' files too, put `${hetsim.name:key}` in the place of each `${key}`."""
     for folder in FOLDERS:
-        template = _unresolved(config, f"hydra.{folder}")
+        template = _unresolved(config, folder)
         if isinstance(template, str) and "${" in template:
-            if "${" in REFERENCE.sub("", template):
-                raise ValueError(f"hydra.{folder} has a reference within a reference: beside a config file of your own, refer to keys only")
             with flag_override(config, ["readonly", "struct"], False):
-                OmegaConf.update(config, f"hydra.{folder}", REFERENCE.sub(partial(_as_name, folder), template))
+                OmegaConf.update(config, folder, REFERENCE.sub(_as_name, template))
 
 
 def _unresolved(config: DictConfig, key: str) -> Any:
@@ -116,25 +83,17 @@ def _unresolved(config: DictConfig, key: str) -> Any:
     return node._value()
 
 
-def _as_name(folder: str, reference: re.Match[str]) -> str:
+def _as_name(reference: re.Match[str]) -> str:
     if PLAIN.fullmatch(reference[1]):
         return reference[0]
     key = KEY.fullmatch(reference[1])
-    if key is None:
-        raise ValueError(f"hydra.{folder} has {reference[0]}, which is no key: beside a config file of your own, refer to keys only")
+    assert key is not None, reference[0]  # by `check_words`
     return f"${{hetsim.name:{'hydra.' if key[1] else ''}{key[2]}}}"
 
 
 def name(key: str, *, config: DictConfig) -> str:
-    """The value of a key as a legal part of a file name, of at most 100 letters; x if it depends on an environment variable."""
-    with recording_variables() as read:
-        try:
-            value = OmegaConf.select(config, key, throw_on_missing=True)
-        except OmegaConfBaseException:
-            if read:  # the error would quote the value
-                raise ValueError(f"{key} names a folder, and must not come from an environment variable: write it out") from None
-            raise
-    return "x" if read else legal(value, max_letters=100)
+    """The value of a key as a legal part of a file name, of at most 100 letters."""
+    return legal(OmegaConf.select(config, key, throw_on_missing=True), max_letters=100)
 
 
 # On import, as the names of folders refer to it.

@@ -30,11 +30,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from hetsim import checks
 from hetsim.config.errors import USERS
 from hetsim.config.guard.compositions import check_digest, of_own_files, quickly_composed
-from hetsim.config.guard.environment import without_variables
-from hetsim.config.guard.folders import check_own_references, let_values_be_names
+from hetsim.config.guard.folders import let_values_be_names
 from hetsim.config.guard.plugins import check_plugins, leaves
-from hetsim.config.guard.references import check_choices, check_chosen, check_keys, check_length, check_references
-from hetsim.config.guard.resolvers import restrict
+from hetsim.config.guard.references import check_choices, check_chosen, check_keys, check_length, check_references, check_words
+from hetsim.config.guard.resolvers import own_alone, restrict
 from hetsim.config.guard.search_path import SEARCH_PATH, has_folder_of_others, has_others, is_own
 from hetsim.config.guard.yaml_size import check_size
 from hetsim.config.schema import PLAIN
@@ -98,18 +97,19 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
     def plain_configuration(loader: ConfigLoaderImpl, config_name: str | None, overrides: list[str], run_mode: RunMode) -> DictConfig:
         config = load(loader, config_name, overrides, run_mode)
         check_plugins(config)
-        return config
+        return restrict(config)
 
     def checked_configuration(
         loader: ConfigLoaderImpl, config_name: str | None, overrides: list[str], run_mode: RunMode, *more: Any, **options: Any
     ) -> DictConfig:
         others = config_name not in ("config", None) or has_others(loader, overrides)
+        check_words(overrides)
         try:
             if not others and run_mode is RunMode.RUN:
                 known = of_own_files(loader, overrides, partial(plain_configuration, loader))
                 if known is not None:
                     return known
-            with without_variables() if others else contextlib.nullcontext():  # a merge would write their values into the config
+            with own_alone():  # a merge resolves references
                 config = load(loader, config_name, overrides, run_mode, *more, **options)
         except USERS:
             raise
@@ -132,10 +132,8 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
                     f"a choice of Hydra's own groups is not installed ({' '.join(str(error).split())[:200]}): leave it out"
                 ) from None
             let_values_be_names(config)
-            check_own_references(config)
-            restrict(config, overrides)
         check_plugins(config)
-        return config
+        return restrict(config)
 
     def checked_job(loader: ConfigLoaderImpl, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
         config = quickly_composed(loader, master_config, sweep_overrides)
@@ -225,7 +223,6 @@ def check_file(found: ConfigResult, config: str) -> None:
         raise ValueError(f"{file} must be a mapping of keys, not a list: write 'key: value' lines")
     entries = OmegaConf.to_container(found.config, resolve=False)
     assert isinstance(entries, dict)
-    check_references("", entries, file)
     if entries.get("trust"):
         raise ValueError(
             f"{file} sets trust, which is taken from the command line alone: leave it out there, and type 'trust=[…]' yourself"
@@ -243,6 +240,7 @@ def check_file(found: ConfigResult, config: str) -> None:
             raise ValueError(f"{file} must list the values of hydra.{key} in a text, as they are typed: '1,2,3'")
         if key.startswith("sweeper.params") and GLOB.search(str(value)):
             raise ValueError(f"{file} has {value} as hydra.{key}, which takes names of files: list the choices")
+    check_references("", entries, file)
     check_keys(entries, file)
 
 

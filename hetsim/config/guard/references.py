@@ -1,21 +1,25 @@
-"""What a value in a config file from outside may refer to: other keys, and environment variables, whose values no file then holds.
+"""What a value of a config may refer to: other keys, as `${key}`. Where runs go, which is typed, may refer to Hydra's and to the time, too.
 
-OmegaConf's and Hydra's other resolvers evaluate texts, climb out of the config, keep values between two readings or print them, and a
-stranger would use them to have the value of a variable written out. A user may type them.
+OmegaConf's and Hydra's resolvers evaluate texts, climb out of the config and read environment variables, which a stranger would have
+written out. What a variable holds is a plain value once the shell has expanded it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from omegaconf import AnyNode, DictConfig, ListConfig, Node
 
 from hetsim import checks
 
-VARIABLE = r"\$\{oc\.env:[A-Za-z_]\w*(,[\w ./:+-]*)?\}"
-ALLOWED = re.compile(rf"\$\{{\.*(?!hydra\b)\w+((\.|\[)(?!hydra\b)\w+\]?){{0,30}}\}}|{VARIABLE}|\$\{{oc\.decode:{VARIABLE}\}}")
+ALLOWED = re.compile(r"\$\{\.*(?!hydra\b)\w+((\.|\[)(?!hydra\b)\w+\]?){0,30}\}")
+FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
+"""Hydra's keys that say where runs go."""
+IN_FOLDERS = re.compile(r"\$\{(now:[^${}]*|hetsim\.(name|folder):[\w.]*|hydra[:.][\w.]+)\}")
+"""What else a folder that was typed may refer to."""
+VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)")
 KEY = re.compile(r"\$\{([\w.\[\]]+)\}")
 NAME = re.compile(r"[A-Za-z0-9_][\w./+-]*", re.ASCII)
 """A plain name of a choice."""
@@ -28,15 +32,29 @@ MAX_LETTERS = 10_000_000
 EMPTY = AnyNode(None)
 
 
-def check_references(key: str, value: Any, file: object) -> None:
+def check_references(key: str, value: Any, file: object, remedy: str = "write the value out there, or type it") -> None:
     """ValueError with one sentence if a text of a file, at any depth, refers to anything else."""
     for name, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        check_references(f"{key}[{name}]" if isinstance(value, list) else f"{key}.{name}".lstrip("."), part, file)
+        check_references(f"{key}[{name}]" if isinstance(value, list) else f"{key}.{name}".lstrip("."), part, file, remedy)
     if isinstance(value, str) and "${" in ALLOWED.sub("", value):
-        raise ValueError(
-            f"{file} has a reference in {key} that is neither ${{key}} nor ${{oc.env:NAME}} nor ${{oc.decode:${{oc.env:NAME}}}}:"
-            " write the value out there, or type it"
-        )
+        raise ValueError(f"{file} has a reference in {key} that is no ${{key}}: {remedy}")
+
+
+def check_words(words: Iterable[str]) -> None:
+    """ValueError with one sentence if a word of the command line refers to anything else."""
+    for word in words:
+        text = word.replace("\\", "")  # Hydra reads an escaped brace as a brace
+        if "${" not in text:
+            continue
+        key, _, value = text.lstrip("+~").partition("=")
+        rest = ALLOWED.sub("", IN_FOLDERS.sub("", text) if key in FOLDERS else text)
+        for_hydra = re.match(r"hydra\b", key) and key not in FOLDERS
+        if (found := VARIABLE.search(rest)) and not for_hydra:
+            told = f"{key} has {checks.printable(value)}: hetsim reads no environment variables"
+            raise ValueError(f"{told}, so let the shell expand it, as in {key}=${found[1]}")
+        if "${" in rest or for_hydra:
+            told = f"{key} has {checks.printable(value)}: write the value out"
+            raise ValueError(told if for_hydra else f"{told}, or refer to a key of the config as ${{key}}")
 
 
 def check_keys(value: Any, file: object) -> None:

@@ -1,43 +1,36 @@
-"""Which resolvers a config calls: beside files from outside, those of hetsim's own files, and those that were typed.
+"""Which resolvers a config calls: hetsim's own and Hydra's, of their own files and of the folders that were typed, and no other.
 
-`config/guard/references.py` refuses the text of a reference in a file. This is the second wall, where references are evaluated. However a
-text comes into a config, OmegaConf calls only resolvers that read keys and environment variables.
+`config/guard/references.py` refuses the text of a reference in a file and in what was typed. This is the second wall, where references are
+evaluated: however a text comes into a config, OmegaConf's other resolvers, which read variables and evaluate texts, are not called.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import DictConfig
 from omegaconf.base import Container
 from omegaconf.errors import UnsupportedInterpolationType
 
-OWN = ("hetsim.folder", "hetsim.name", "hydra", "now", "oc.env", "oc.decode")
-"""The resolvers of hetsim's and Hydra's own files, and those of files from outside."""
-CALLED = re.compile(r"\$\{\s*([\w.]+)\s*:")
-OF_OTHERS = "has_files_of_others"
-"""The flag of a config that was composed from files from outside, too. A copy of a config has its flags."""
+OWN = ("hetsim.folder", "hetsim.name", "hydra", "now")
+RESTRICTED = "calls_own_resolvers"
+"""The flag of a config that hetsim has composed. A copy of a config has its flags."""
 
 _composing: list[None] = []
 _evaluate = Container._evaluate_custom_resolver
 
 
-def restrict(config: DictConfig, typed: Sequence[str]) -> None:
-    """From now on this config calls no resolvers but hetsim's own and those of these words."""
-    config._set_flag([OF_OTHERS, *(f"calls {name}" for word in typed for name in CALLED.findall(word))], True)
-
-
-def keep_restricted(config: DictConfig, like: DictConfig) -> None:
-    """Restrict a config, to which part of another one was copied, as the other one is."""
-    config._set_flag([name for name in _flags(like) if name.startswith((OF_OTHERS, "calls "))], True)
+def restrict(config: DictConfig) -> DictConfig:
+    """The same config, which from now on calls no resolvers but these."""
+    config._set_flag(RESTRICTED, True)
+    return config
 
 
 @contextlib.contextmanager
-def keys_alone() -> Iterator[None]:
-    """While this lasts, as Hydra composes files from outside, a reference to anything but keys and environment variables fails."""
+def own_alone() -> Iterator[None]:
+    """While this lasts, as Hydra composes files, the same holds for every config."""
     _composing.append(None)
     try:
         yield
@@ -45,14 +38,9 @@ def keys_alone() -> Iterator[None]:
         _composing.pop()
 
 
-def _flags(config: Container) -> Mapping[str, bool | None]:
-    return config._metadata.flags or {}
-
-
 def _checked(self: Container, key: Any, node: Any, inter_type: str, inter_args: Any, inter_args_str: Any) -> Any:
-    flags = _flags(self._get_root())
-    if inter_type not in OWN and (_composing or flags.get(OF_OTHERS)) and not flags.get(f"calls {inter_type}"):
-        raise UnsupportedInterpolationType(f"a config beside files of others does not call {inter_type}: write the value out, or type it")
+    if inter_type not in OWN and (_composing or (self._get_root()._metadata.flags or {}).get(RESTRICTED)):
+        raise UnsupportedInterpolationType(f"a config does not call {inter_type}: write the value out")
     return _evaluate(self, key, node, inter_type, inter_args, inter_args_str)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from hetsim.results.reading.config_file import flattened, read_config
 from hetsim.results.reading.finished import read_summary
-from hetsim.results.reading.identity import environment_hashes
 from hetsim.results.reading.index import search
 from hetsim.results.reading.keys import VARY_IN_A_COMPARISON, VARY_IN_A_ROW
 from hetsim.results.reading.run_files import shown
@@ -26,7 +25,7 @@ class Side:
     folders: tuple[Path, ...]
     summaries: tuple[dict[str, Any], ...]
     config: Mapping[str, Any]
-    """Of the first run, with hashes of what it took from the environment."""
+    """Of the first run."""
 
     @property
     def num_runs(self) -> int:
@@ -106,9 +105,8 @@ def _side(name: str, given: Sequence[Path], remarks: list[str]) -> Side:
     simulated: dict[Any, Path] = {}
     for folder in folders:
         summary, config = read_summary(folder), read_config(folder)
-        repeated = config | environment_hashes(folder, without=VARY_IN_A_ROW)
-        if configs and (key := _difference(configs[0], repeated)):
-            values = " and ".join(f"{shown(_value(each, key))} in {place}" for place, each in ((kept[0], configs[0]), (folder, repeated)))
+        if configs and (key := _difference(configs[0], config)):
+            values = " and ".join(f"{shown(_value(each, key))} in {place}" for place, each in ((kept[0], configs[0]), (folder, config)))
             raise ValueError(f"the runs of one side are repeats of one config, and differ in {key} ({values}): leave one out")
         if summaries and (key := next((key for key in ("backend", "num_workers") if summaries[0].get(key) != summary.get(key)), "")):
             raise ValueError(f"the runs of one side are repeats of one config, and {kept[0]} and {folder} differ in {key}: leave one out")
@@ -118,8 +116,8 @@ def _side(name: str, given: Sequence[Path], remarks: list[str]) -> Side:
             continue
         kept.append(folder)
         summaries.append(summary)
-        configs.append(repeated)
-    return Side(name, tuple(kept), tuple(summaries), read_config(kept[0]) | environment_hashes(kept[0], without=VARY_IN_A_COMPARISON))
+        configs.append(config)
+    return Side(name, tuple(kept), tuple(summaries), configs[0])
 
 
 def runs_of(folder: Path) -> list[Path]:

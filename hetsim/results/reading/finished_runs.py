@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hetsim.results.reading.config_file import check_leaves, read_config
 from hetsim.results.reading.finished import LossPoint, check_has, highest_accuracy, read_curve, read_summary, time_to
-from hetsim.results.reading.identity import environment_hashes, typed_overrides
+from hetsim.results.reading.identity import typed_overrides
 from hetsim.results.reading.index import LEAST, NAME, is_settled, read_index, search, write_index
 from hetsim.results.reading.index_columns import Row, StoredCurve
 from hetsim.results.reading.keys import VARY_IN_A_ROW, with_added
@@ -136,7 +136,6 @@ class _Reader:
         summary = read_summary(folder)
         check_has(folder, summary, *KEYS)
         config = _of_a_row(read_config(folder))
-        config |= environment_hashes(folder, without=VARY_IN_A_ROW)
         shared = self._shared(config or {"method": summary["method"]})
         return FinishedRun(self.folder, name, for_tables(summary), shared, typed_overrides(folder))
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from hetsim.results.reading.keys import CHANGE_NO_FILE, without_added
 from hetsim.results.reading.run_files import REMEDY, from_json, is_text, read_text, shown
 from hetsim.trust.registry import first_name
 
-IDENTITY, TYPED, ENVIRONMENT = "# identity: ", "# typed: ", "# environment: "
-"""How the first lines of a run's config.yaml begin; the third is there if the config refers to environment variables."""
+IDENTITY, TYPED = "# identity: ", "# typed: "
+"""How the first lines of a run's config.yaml begin."""
 
 MAX_NESTED = 8
 """The depth from which a mapping counts by its hash: what is quoted again at each level doubles its length."""
@@ -52,10 +52,9 @@ def legal(part: Any, *, max_letters: int = 40) -> str:
     return re.sub(r"[^A-Za-z0-9_.+-]+", "_", str(part))[:max_letters].strip("-._") or "x"
 
 
-def config_header(identity: str, typed: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """The comment lines at the top of a run's config.yaml: identity, typed overrides, hashes of the values from the environment by key."""
-    hashes = f"{ENVIRONMENT}{json.dumps(dict(environment))}\n" if environment else ""
-    return f"{IDENTITY}{identity}\n{TYPED}{json.dumps(list(typed))}\n{hashes}"
+def config_header(identity: str, typed: Sequence[str]) -> str:
+    """The comment lines at the top of a run's config.yaml: identity and typed overrides."""
+    return f"{IDENTITY}{identity}\n{TYPED}{json.dumps(list(typed))}\n"
 
 
 def typed_overrides(run: Path) -> dict[str, str]:
@@ -70,22 +69,9 @@ def typed_overrides(run: Path) -> dict[str, str]:
     return {}
 
 
-def environment_hashes(run: Path, *, without: Collection[str]) -> dict[str, Any]:
-    """The hashes of what a finished run took from the environment, by key, without these keys; an empty mapping if it took nothing."""
-    for line in _head(run):
-        if line.startswith(ENVIRONMENT):
-            what = f"the line {ENVIRONMENT.strip()!r} of {run / 'config.yaml'}"
-            hashes = from_json(what, line.removeprefix(ENVIRONMENT))
-            if not isinstance(hashes, dict) or not all(map(is_text, hashes.values())):
-                raise ValueError(f"{what} must map keys to hashes, not {shown(hashes)}: {REMEDY}")
-            counted = {key: value for key, value in hashes.items() if key.split(".")[0] not in without}
-            return {"environment": counted} if counted else {}
-    return {}
-
-
 def _head(run: Path) -> list[str]:
     path = run / "config.yaml"
-    return read_text(path).split("\n", 3)[:3] if path.exists() else []
+    return read_text(path).split("\n", 2)[:2] if path.exists() else []
 
 
 def finished_summary(run: Path, identity: str) -> dict[str, Any] | None:
