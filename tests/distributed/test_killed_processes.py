@@ -110,7 +110,7 @@ def test_ranks_whose_forkserver_was_killed_are_ended_all_the_same() -> None:
     os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
     process.join()
 
-    launch._end([process], [receiver])
+    launch._end([launch.ForkedRank(rank=0, process=process, pipe=receiver)])
 
     assert process.exitcode == launch.UNKNOWN_STATUS
     with pytest.raises(EOFError):

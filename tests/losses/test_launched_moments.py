@@ -18,12 +18,13 @@ from running import wait_for
 from test_launched_losses import SECONDS, Hosts, hosts  # noqa: F401
 from threads import Board
 
-from hetsim.distributed.launch import host_losses
-from hetsim.distributed.launch.announcement import LOST, Announced, announce
+from hetsim.distributed.launch.announcement import LOST, announce, run_store
+from hetsim.distributed.launch.host_exchange import Failure
 from hetsim.distributed.launch.host_keeper import HostKeeper
-from hetsim.distributed.launch.host_losses import HostLosses, Started, end_key, lost_key
+from hetsim.distributed.launch.host_losses import CommandRank, StoreToKeeper, end_key, told_key
 from hetsim.distributed.launch.participation import wait_for_all
-from hetsim.distributed.membership.keeper import BEGAN, View, began_key, failed_key, view_key
+from hetsim.distributed.launch.supervision import BEGIN_SECONDS, Supervision
+from hetsim.distributed.membership.keeper import BEGAN, SurvivingRun, View, began_key, failed_key, view_key
 from hetsim.distributed.rank.stopping import ENDED
 from hetsim.errors import RunFailed
 from hetsim.runtime.checkpointing import STOPPED, StopRequest
@@ -79,21 +80,18 @@ class Kept:
         self.store.set_timeout(timedelta(seconds=0.2))
         self.keeper = HostKeeper([1, 2], lambda: self.store)
 
-    def announce(self, number: int) -> Announced:
-        run = Announced(number=number, num_workers=3, num_ranks=3, leader=0, lost_after=3.0, saves=False)
+    def announce(self, number: int) -> SurvivingRun:
+        run = SurvivingRun(number=number, num_workers=3, num_ranks=3, leader=0, lost_after=3.0, saves=False)
         announce(self.store, run, leads=True)
         return run
 
-    def begin(self, run: Announced) -> None:
+    def begin(self, run: SurvivingRun) -> None:
         for rank in range(3):
-            run.store(self.store).set(began_key(rank), "5.0")
-        run.store(self.store).set(BEGAN, "5.0")
+            run_store(self.store, run.number).set(began_key(rank), "5.0")
+        run_store(self.store, run.number).set(BEGAN, "5.0")
 
     def look(self) -> None:
-        self.keeper._follow_runs(self.store)
-        assert self.keeper._run is not None
-        assert self.keeper._keeper is not None
-        self.keeper._look(self.store, self.keeper._run, self.keeper._keeper)
+        self.keeper._look(self.store)
 
 
 def test_a_host_that_goes_while_the_next_run_is_announced_ends_that() -> None:
@@ -107,8 +105,7 @@ def test_a_host_that_goes_while_the_next_run_is_announced_ends_that() -> None:
     kept.look()
 
     assert kept.store.check([LOST])
-    ((rank, sentence),) = json.loads(kept.store.get(end_key(0)))
-    assert (rank, sentence) == (0, "nothing was heard of node rank 1 before the run: the run is lost")
+    assert kept.keeper.failures == [Failure(1, "nothing was heard of node rank 1 before the run: the run is lost")]
 
 
 def test_a_run_that_has_failed_is_ended_for_all_before_the_next_one() -> None:
@@ -118,7 +115,7 @@ def test_a_run_that_has_failed_is_ended_for_all_before_the_next_one() -> None:
     kept.begin(first)
     kept.look()
 
-    first.store(kept.store).set(failed_key(2), "")
+    run_store(kept.store, first.number).set(failed_key(2), "")
     kept.look()
     second = kept.announce(1)
     kept.begin(second)
@@ -127,45 +124,47 @@ def test_a_run_that_has_failed_is_ended_for_all_before_the_next_one() -> None:
     kept.look()
 
     for run in (first, second):
-        assert View.decoded(run.store(kept.store).get(view_key(1))).members == {}
+        assert View.decoded(run_store(kept.store, run.number).get(view_key(1))).members == {}
     assert not kept.store.check([end_key(0)])
+
+
+def killed(kept: Kept) -> Supervision:
+    """The launcher of node rank 1, whose only process was killed."""
+    process = SimpleNamespace(poll=lambda: -signal.SIGKILL)
+    each = CommandRank(rank=2, process=cast(Any, process), path=Path("nothing was written"))
+    return Supervision([each], StoreToKeeper(1, [2], lambda: kept.store, StopRequest()))
 
 
 def test_a_process_that_ends_just_as_its_run_begins_is_lost_as_any_other() -> None:
     """The leader may tell of the beginning a little later."""
-    kept, process = Kept(), SimpleNamespace(poll=lambda: -signal.SIGKILL)
+    kept = Kept()
     run = kept.announce(0)
-    each = Started(2, cast(Any, process), Path("nothing was written"))
-    losses = HostLosses(1, [each], lambda: kept.store, StopRequest())
-    failure = each.failure()
-    assert failure is not None
+    launcher = killed(kept)
 
-    losses._judge(kept.store, each, failure)
-    before = dict(losses._judged)
+    launcher.look(6.0)
+    before = launcher.complete
     kept.begin(run)
-    losses._judge(kept.store, each, failure)
+    launcher.look(6.1)
 
-    assert before == {}
-    assert losses._judged == {2: None}
-    number, rank, at = json.loads(kept.store.get(lost_key(1, 0)))
-    assert (number, rank) == (0, 2)
-    assert at >= 5.0
+    assert (before, launcher.complete, launcher.failures) == (False, True, [])
+    number, what, rank, incarnation, at, why = json.loads(kept.store.get(told_key(1, 0)))
+    assert (number, what, rank, incarnation, why) == (0, "lost", 2, 0, "ended by itself (exit status -9)")
+    assert at == 6.0
 
 
-def test_a_run_that_does_not_begin_fails_with_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_begin_fails_with_a_process() -> None:
     """After the time in which it would have been heard of."""
-    kept, process = Kept(), SimpleNamespace(poll=lambda: -signal.SIGKILL)
+    kept = Kept()
     kept.announce(0)
-    each = Started(2, cast(Any, process), Path("nothing was written"))
-    losses = HostLosses(1, [each], lambda: kept.store, StopRequest())
-    failure = each.failure()
-    assert failure is not None
+    launcher = killed(kept)
 
-    losses._judge(kept.store, each, failure)
-    monkeypatch.setattr(host_losses, "BEGIN_SECONDS", 0.0)
-    losses._judge(kept.store, each, failure)
+    launcher.look(6.0)
+    before = launcher.failures[:]
+    launcher.look(6.0 + BEGIN_SECONDS)
 
-    assert losses._judged == {2: failure}
+    assert before == []
+    ((order, error),) = launcher.failures
+    assert (order, str(error)) == (1, "the process of rank 2 ended by itself (exit status -9): the run is lost")
 
 
 def test_the_keeper_s_thread_ends_before_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

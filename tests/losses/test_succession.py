@@ -11,7 +11,7 @@ import pytest
 from faulty import Faults, applied_until, check_samples, survive
 from pyarrow import parquet
 from running import wait_for
-from test_keeper import Kept
+from test_keeper import RUN, Kept
 from test_losses import SMALL, THREE, WITHOUT_SERVER, check_record, small
 from worlds import node, tiles
 
@@ -232,12 +232,13 @@ def test_the_senior_member_leads_and_whoever_joins_comes_last() -> None:
 def test_the_loss_of_the_last_member_and_of_who_has_the_record_of_a_run_that_is_over_are_told() -> None:
     """The first before anybody joins who would have no weights; the second though the end had not been seen."""
     alone, over = Kept(), Kept()
-    alone.keeper.succession = over.keeper.succession = True
+    alone.keeper.run = over.keeper.run = replace(RUN, succession=True)
 
     alone.keeper.hear("lost", 1, 0, 1.0)
+    alone.keeper.hear("started", 1, 1)
     alone.keeper.hear("lost", 0, 0, 2.0)
     over.store.set(OVER, "")
-    over.keeper.hear("lost", 0, 0, 3.0)
+    over.keeper.hear("lost", 0, 0, 3.0, "was killed")
 
-    assert alone.told == [("gone", 2.0)]
-    assert over.told == [("over",), ("no record", 0)]
+    assert alone.told == [("failed", 2, "every node of the cluster is gone at 2 s, and the weights are: the run is lost")]
+    assert over.told == [("failed", 1, "the process of rank 0, which keeps the record of the run, was killed: the run is lost")]

@@ -12,8 +12,9 @@ import pytest
 from test_losses import small
 
 from hetsim.distributed.launch import supervision
-from hetsim.distributed.launch.supervision import Child, Supervision
-from hetsim.distributed.membership.faults import Schedule
+from hetsim.distributed.launch.local import ForkedRank, PipeToKeeper, outcome
+from hetsim.distributed.launch.supervision import Supervision
+from hetsim.distributed.membership.faults import Schedule, surviving_run
 from hetsim.distributed.membership.keeper import BEGAN
 from hetsim.errors import RunFailed
 
@@ -28,13 +29,11 @@ def supervised(*, told_after: float | None, ended_first: bool = False) -> tuple[
     """
     ends = {rank: Pipe() for rank in range(4)}
     process = SimpleNamespace(pid=2**31 - 1, exitcode=-9, join=lambda _: None)
-    children = [Child(rank, 0, process, ours) for rank, (ours, _) in ends.items()]
+    ranks = [ForkedRank(rank=rank, process=process, pipe=ours) for rank, (ours, _) in ends.items()]
     ours, keepers = Pipe()
     its = small("server")
-    followed = Supervision(
-        its, children, Child(-1, 0, process, ours),
-        start=lambda *_: pytest.fail("nothing is to be started"), elastic=True, schedule=Schedule(its), lost_after=30.0,
-    )  # fmt: skip
+    keeper = PipeToKeeper(ours, surviving_run(its, lost_after=30.0))
+    followed = Supervision(ranks, keeper, start=lambda *_: pytest.fail("nothing is to be started"), schedule=Schedule(its))
     heard: list[Any] = []
     ended = threading.Event()
 
@@ -56,7 +55,7 @@ def supervised(*, told_after: float | None, ended_first: bool = False) -> tuple[
     threading.Timer(0.3 if ended_first else 0.0, ends[1][1].close).start()
     thread.start()
     try:
-        return followed.outcome(), heard
+        return outcome(followed, keeper), heard
     finally:
         ended.set()
         thread.join()
@@ -66,7 +65,7 @@ def supervised(*, told_after: float | None, ended_first: bool = False) -> tuple[
 def test_the_run_goes_on_without_a_worker_that_ends_before_the_beginning_is_heard_of(told_after: float | None) -> None:
     """It is lost as any other, and not before the beginning."""
     begun = time.monotonic()
-    summary, ((what, rank, incarnation, at),) = supervised(told_after=told_after)
+    summary, ((what, rank, incarnation, at, _),) = supervised(told_after=told_after)
 
     assert summary == {"num_updates": 1}
     assert (what, rank, incarnation) == ("lost", 1, 0)

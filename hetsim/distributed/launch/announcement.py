@@ -8,58 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch.distributed as dist
 
 from hetsim.distributed.environment import Launched
 from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT
-from hetsim.distributed.membership.keeper import BEGAN, STOP, began_key
+from hetsim.distributed.membership.keeper import BEGAN, STOP, SurvivingRun, began_key
 from hetsim.errors import RunFailed
 
 ANNOUNCED, LOST = "announced", "a rank is lost"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Announced:
-    """A run that goes on when a worker is lost."""
-
-    number: int
-    """Of this run among those of its processes."""
-    num_workers: int
-    num_ranks: int
-    leader: int
-    lost_after: float
-    """Seconds without a sign of life after which a rank counts as lost."""
-    saves: bool
-    """Whether it is saved, and can be asked to stop."""
-
-    @classmethod
-    def read(cls, store: Any) -> Announced | None:
-        """That of the run under way, from the launchers' store; None if its end is that of any process."""
-        text = store.get(ANNOUNCED) if store.check([ANNOUNCED]) else b""
-        return cls(**json.loads(text)) if text else None
-
-    def needs(self, rank: int) -> bool:
-        """Whether the run ends without this rank: the leader, and each local server."""
-        return rank == self.leader or rank > self.num_workers
-
-    def named(self, rank: int) -> str:
-        """What a sentence about the end of this rank's process calls it."""
-        role = ""
-        if rank >= self.num_workers:
-            role = ", the server," if rank == self.num_workers else ", a local server,"
-        elif rank == self.leader:
-            role = ", which keeps the record of the run,"
-        return f"the process of rank {rank}{role}"
-
-    def store(self, store: Any) -> Any:
-        """The part of the launchers' store that the ranks use."""
-        return run_store(store, self.number)
+def announced(store: Any) -> SurvivingRun | None:
+    """The run under way; None if its end is that of any process."""
+    text = store.get(ANNOUNCED) if store.check([ANNOUNCED]) else b""
+    return SurvivingRun(**json.loads(text)) if text else None
 
 
-def announce(store: Any, run: Announced | None, *, leads: bool) -> None:
+def announce(store: Any, run: SurvivingRun | None, *, leads: bool) -> None:
     """On each rank, before a run: the leader announces it. RunFailed if one of the processes was lost in an earlier run."""
     if leads:
         store.set(ANNOUNCED, "" if run is None else json.dumps(asdict(run)))
@@ -69,10 +37,10 @@ def announce(store: Any, run: Announced | None, *, leads: bool) -> None:
 
 def ask_to_stop(store: Any) -> bool:
     """Ask the run under way to save itself and stop; False if none is saved."""
-    run = Announced.read(store)
+    run = announced(store)
     if run is None or not run.saves:
         return False
-    run.store(store).set(STOP, "1")
+    run_store(store, run.number).set(STOP, "1")
     return True
 
 

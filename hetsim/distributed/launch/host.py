@@ -19,7 +19,7 @@ from hetsim.distributed.launch.announcement import ask_to_stop, client
 from hetsim.distributed.launch.call import POLL_SECONDS, Call, agree, open_store
 from hetsim.distributed.launch.host_exchange import Failure, Hosts
 from hetsim.distributed.launch.host_keeper import HostKeeper
-from hetsim.distributed.launch.host_losses import HostLosses, Started
+from hetsim.distributed.launch.host_losses import CommandRank, HostLosses, StoreToKeeper
 from hetsim.distributed.launch.supervision import GRACE_SECONDS
 from hetsim.distributed.pacing.cpu_quota import remove_leftovers
 from hetsim.distributed.rank.cleanup import remove_of_killed
@@ -54,12 +54,18 @@ def run_on_this_host(call: Call, stop: LauncherStop) -> None:
         try:
             with started(call, first, sum(counts), port, Path(folder)) as processes:
                 stop.running = True
-                with HostLosses(call.node, processes, connect, stop).watching() as losses:
-                    failure = outcome(processes, hosts, stop, losses)
+                to_keeper = StoreToKeeper(call.node, [each.rank for each in processes], connect, stop)
+                with HostLosses(processes, to_keeper).watching() as losses:
+                    ended = outcome(processes, hosts, stop, losses, keeper)
                 stopped = any(each.process.poll() == STOPPED for each in processes)
+            if keeper is not None and ended is None:  # what the last losses mean, on any host, is said here
+                wait(lambda: hosts.others_complete or bool(keeper.failures), hosts, stop, connect)
+                keeper.settle()
+                ended = min(keeper.failures, default=None)
+            failure = ended
         finally:
             hosts.end(failure, stopped=stopped)
-        wait(hosts, failure, stop, connect)
+        wait(lambda: hosts.complete, hosts, stop, connect)
         if hosts.failure is not None:
             raise RunFailed(hosts.failure.sentence)
         if hosts.stopped:
@@ -76,10 +82,10 @@ def leave(store: Any, call: Call) -> None:
 
 
 @contextlib.contextmanager
-def started(call: Call, first: int, size: int, port: int, folder: Path) -> Iterator[list[Started]]:
+def started(call: Call, first: int, size: int, port: int, folder: Path) -> Iterator[list[CommandRank]]:
     """This host's processes, of which none lives after the block: each reads a pipe that is closed when this process lets go, or ends."""
     read, write = os.pipe()
-    processes: list[Started] = []
+    processes: list[CommandRank] = []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # they do not get Ctrl-C: this process ends them
     try:
         for number in range(call.processes):
@@ -102,7 +108,7 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
             module = ["hetsim.cli.calibrate", *call.words[1:]] if calibrates else ["hetsim", *call.words]
             command = [sys.executable, "-m", *module]
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[read])
-            processes.append(Started(first + number, process, reason))
+            processes.append(CommandRank(rank=first + number, process=process, path=reason))
         os.close(read)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield processes
@@ -111,7 +117,7 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
         os.close(write)
         end([each.process for each in processes])
         for each in processes:
-            remove_of_killed(each.reason)
+            remove_of_killed(each.path)
         with contextlib.suppress(OSError):  # there are no cgroups here, so no process had one
             remove_leftovers()
 
@@ -127,38 +133,40 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             time.sleep(POLL_SECONDS)
 
 
-def outcome(processes: Sequence[Started], hosts: Hosts, stop: LauncherStop, losses: HostLosses) -> Failure | None:
+def outcome(
+    processes: Sequence[CommandRank], hosts: Hosts, stop: LauncherStop, losses: HostLosses, keeper: HostKeeper | None
+) -> Failure | None:
     """How this host's processes end: None if all succeed, but for those that the run goes on without.
 
     After a failure, here or elsewhere, the others have a moment to report theirs.
     """
     deadline = None
     passed_on = False
-    while (any(each.process.poll() is None for each in processes) or losses.undecided) and (
-        deadline is None or time.monotonic() < deadline
-    ):
-        if deadline is None and (hosts.failure or losses.failures()):
+
+    def failures() -> list[Failure]:
+        return losses.failures() + ([] if keeper is None else keeper.failures)
+
+    while not losses.complete and (deadline is None or time.monotonic() < deadline):
+        if (failures() or hosts.failure) and deadline is None:
             deadline = time.monotonic() + GRACE_SECONDS
         if stop.asked and not passed_on:
             passed_on = True
             for each in processes:
-                each.process.send_signal(signal.SIGTERM)
+                each.signal(signal.SIGTERM)
         time.sleep(POLL_SECONDS)
-    failures = losses.failures()
-    if any(each.process.poll() is None for each in processes):
-        failures.append(Failure(NO_CAUSE, "processes were ended"))
-    return min(failures) if failures else None
+    left = [Failure(NO_CAUSE, "processes were ended")] if any(each.process.poll() is None for each in processes) else []
+    return min(failures() + left, default=None)
 
 
-def wait(hosts: Hosts, failure: Failure | None, stop: LauncherStop, connect: Callable[[], Any]) -> None:
-    """Until it is known how the processes of all hosts ended; after a failure, for as long as another host may take to say so.
+def wait(done: Callable[[], bool], hosts: Hosts, stop: LauncherStop, connect: Callable[[], Any]) -> None:
+    """Until this holds of the other hosts; after a failure, for as long as another one may take to say so.
 
     It may be long if the processes of this host are lost. Who asks it to stop asks the run; that which is not saved goes on without it.
     """
     deadline = None
     asked = stop.asked
-    while not hosts.complete and (deadline is None or time.monotonic() < deadline):
-        if deadline is None and (failure or hosts.failure):
+    while not done() and (deadline is None or time.monotonic() < deadline):
+        if deadline is None and hosts.failure:
             deadline = time.monotonic() + 5 * GRACE_SECONDS
         if stop.asked and not asked:
             asked = True

@@ -121,6 +121,11 @@ class Hosts:
         return len(self.outcomes) == self._call.nodes or self.lost
 
     @property
+    def others_complete(self) -> bool:
+        """Whether it is known how the processes of all other hosts ended."""
+        return len(self.outcomes.keys() - {self._call.node}) == self._call.nodes - 1 or self.lost
+
+    @property
     def lost(self) -> bool:
         """Whether the store is gone, and the launcher of node rank 0 with it."""
         now = time.monotonic()

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
-from hetsim.distributed.launch.announcement import LOST, Announced, on_leaders_clock
-from hetsim.distributed.launch.host_losses import end_key, lost_key
-from hetsim.distributed.launch.supervision import after_effect
-from hetsim.distributed.membership.keeper import BEGAN, SUSPECT, Keeper
+from hetsim.distributed.launch.announcement import LOST, announced, on_leaders_clock, run_store
+from hetsim.distributed.launch.host_exchange import Failure
+from hetsim.distributed.launch.host_losses import end_key, told_key
+from hetsim.distributed.membership.keeper import FAILED, SUSPECT, Keeper, SurvivingRun
 from hetsim.distributed.pacing.padding import clock
 
 POLL_SECONDS = 0.05
@@ -33,14 +35,15 @@ class HostKeeper:
         self._node_of = [node for node, count in enumerate(counts) for _ in range(count)]
         self._connect = connect
         self._stopped = Event()
-        self._run: Announced | None = None
+        self._run: SurvivingRun | None = None
         self._keeper: Keeper | None = None
-        self._began: float | None = None
         self._num_heard = [0] * len(counts)
-        self._to_end: dict[int, str] = {}
-        """The sentence for a run that is lost with it, by rank."""
-        self._num_named = 0
-        self._silent: SimpleQueue[tuple[Announced, int, float]] = SimpleQueue()
+        self._to_end: dict[int, list[tuple[int, int, str]]] = {node: [] for node in range(len(counts))}
+        """(rank, incarnation, why), by node rank."""
+        self._silent: SimpleQueue[tuple[SurvivingRun, int, float]] = SimpleQueue()
+        self.failures: list[Failure] = []
+        """With which a run is lost."""
+        self._num_looks = 0
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[HostKeeper]:
@@ -56,77 +59,75 @@ class HostKeeper:
     @property
     def silent_seconds(self) -> float | None:
         """After which a launcher that was not heard of is lost with its processes; None if no run under way can go on without them."""
-        run = self._run
-        return None if run is None or self._began is None else max(run.lost_after, MIN_SILENT_SECONDS)
+        run = self._under_way
+        return None if run is None else max(run.lost_after, MIN_SILENT_SECONDS)
 
     def lose_host(self, node: int, silent: float) -> bool:
         """Whether the run goes on without this host, which was not heard of for so many seconds: then its ranks are lost."""
-        run = self._run
-        if run is None or self._began is None or any(run.needs(rank) for rank in self._ranks_of(node)):
+        run = self._under_way
+        if run is None or any(run.needs(rank) for rank in self._ranks_of(node)):
             return False
         self._silent.put((run, node, clock() - silent))
         return True
+
+    def settle(self) -> None:
+        """Wait until everything is heard that stands in the store by now, if that answers."""
+        deadline, looks = clock() + JOIN_SECONDS, self._num_looks
+        while self._num_looks < looks + 2 and clock() < deadline:
+            time.sleep(POLL_SECONDS)
+
+    @property
+    def _under_way(self) -> SurvivingRun | None:
+        return None if self._keeper is None or self._keeper.began is None else self._keeper.run
 
     def _keep(self) -> None:
         with contextlib.suppress(RuntimeError):  # the launcher ends, and its store
             store = self._connect()
             while not self._stopped.wait(POLL_SECONDS):
-                self._follow_runs(store)
-                if self._run is not None and self._keeper is not None:
-                    self._look(store, self._run, self._keeper)
+                self._look(store)
+                self._num_looks += 1
 
-    def _follow_runs(self, store: Any) -> None:
-        run = Announced.read(store)
-        if run == self._run:
+    def _look(self, store: Any) -> None:
+        run = announced(store)
+        if run != self._run:
+            if self._keeper is not None:
+                self._keeper.end()
+            self._run, self._keeper = run, None
+            if run is not None:
+                self._keeper = Keeper(run_store(store, run.number), partial(self._told, store), dict.fromkeys(range(run.num_ranks), 0), run)
+        if run is None or self._keeper is None:
             return
-        if self._keeper is not None:
-            self._keeper.end()
-        self._run, self._began, self._keeper = run, None, None
-        if run is not None:
-            members = dict.fromkeys(range(run.num_ranks), 0)
-            self._keeper = Keeper(run.store(store), self._told, members, lost_after=run.lost_after)
-
-    def _look(self, store: Any, run: Announced, keeper: Keeper) -> None:
         for node in range(len(self._num_heard)):
-            while store.check([lost_key(node, self._num_heard[node])]):
-                number, rank, at = json.loads(store.get(lost_key(node, self._num_heard[node])))
+            while store.check([told_key(node, self._num_heard[node])]):
+                number, *about = json.loads(store.get(told_key(node, self._num_heard[node])))
                 self._num_heard[node] += 1
                 if number == run.number:
-                    keeper.hear("lost", rank, 0, at)
+                    self._keeper.hear(*about)
         with contextlib.suppress(Empty):
             while True:
-                its_run, node, since = self._silent.get_nowait()
-                ranks = self._ranks_of(node)
-                store.set(LOST, str(ranks[0]))
-                if its_run != run:  # whose processes do not begin without these
-                    self._to_end.setdefault(run.leader, f"nothing was heard of node rank {node} before the run: the run is lost")
-                    continue
-                at = on_leaders_clock(run.store(store), self._ranks_of(0), since)
-                for rank in ranks:
-                    keeper.hear("lost", rank, 0, at)
-        keeper.look(clock())
-        members = keeper.view.members
-        if self._began is not None and members and not keeper.view.over and min(members) >= run.num_workers:
-            seconds = on_leaders_clock(run.store(store), self._ranks_of(0), clock()) - self._began
-            self._to_end.setdefault(
-                run.leader, f"every node of the cluster is gone at {seconds:.3g} s and none comes back: the run is lost"
-            )
-        if len(self._to_end) > self._num_named:
-            self._num_named = len(self._to_end)
-            for node in {self._node_of[rank] for rank in self._to_end}:
-                named = [(rank, sentence) for rank, sentence in self._to_end.items() if self._node_of[rank] == node]
-                store.set(end_key(node), json.dumps(named))
+                self._lose(store, self._keeper, *self._silent.get_nowait())
+        self._keeper.look(clock())
+
+    def _lose(self, store: Any, keeper: Keeper, run: SurvivingRun, node: int, since: float) -> None:
+        """A launcher was not heard of since this moment."""
+        ranks = self._ranks_of(node)
+        store.set(LOST, str(ranks[0]))
+        if run != keeper.run:  # whose processes do not begin without these
+            self.failures.append(Failure(1, f"nothing was heard of node rank {node} before the run: the run is lost"))
+            return
+        at = on_leaders_clock(keeper.store, self._ranks_of(0), since)
+        for rank in ranks:
+            keeper.hear("lost", rank, 0, at, f"was lost with node rank {node}, which was not heard of")
 
     def _ranks_of(self, node: int) -> list[int]:
         return [rank for rank, its in enumerate(self._node_of) if its == node]
 
-    def _told(self, report: tuple[Any, ...]) -> None:
+    def _told(self, store: Any, report: tuple[Any, ...]) -> None:
         """By the keeper."""
-        assert self._run is not None
         what, *about = report
-        if what == BEGAN:
-            (self._began,) = about
+        if what == FAILED:
+            self.failures.append(Failure(*about))
         elif what == SUSPECT:
-            rank, _, last = about
-            why = f"gave no sign of life for {self._run.lost_after:g} s{after_effect(last)} and was ended"
-            self._to_end.setdefault(rank, f"{self._run.named(rank)} {why}: the run is lost")
+            node = self._node_of[about[0]]
+            self._to_end[node].append(tuple(about))
+            store.set(end_key(node), json.dumps(self._to_end[node]))

@@ -1,7 +1,6 @@
-"""One launcher's part in a run of hetsim-launch that survives lost workers. `supervision.py` is its twin on one host.
+"""The processes of one call of hetsim-launch: a thread with a client of its own of the launchers' store judges those that have ended.
 
-A thread with a client of its own of the launchers' store judges each process that has failed: either the run has failed with it, or it is
-lost, and the keeper at the first launcher (`host_keeper.py`) is told. It ends the processes that the keeper suspects.
+The keeper is a thread of the first launcher (`host_keeper.py`); what it says to a launcher, and what that tells it, stands in the store.
 """
 
 from __future__ import annotations
@@ -9,88 +8,129 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from hetsim.distributed.launch.announcement import LOST, Announced, on_leaders_clock
+from hetsim.distributed.launch.announcement import LOST, announced, on_leaders_clock, run_store
 from hetsim.distributed.launch.failure_report import CONSEQUENCE
 from hetsim.distributed.launch.host_exchange import Failure, gone_key
-from hetsim.distributed.launch.supervision import BEGIN_SECONDS
-from hetsim.distributed.membership.keeper import BEGAN, left_key
+from hetsim.distributed.launch.supervision import POLL_SECONDS, End, RankProcess, Supervision
+from hetsim.distributed.membership.keeper import BEGAN, FAILED, SUSPECT, SurvivingRun, began_key, left_key
 from hetsim.distributed.pacing.padding import clock
+from hetsim.errors import RunFailed
 from hetsim.runtime.checkpointing import STOPPED, StopRequest
 
-POLL_SECONDS = 0.05
-JUDGE_SECONDS = 3.0
-"""In which a failed process is judged; otherwise the store does not answer, and the run has failed with it."""
-
-
+MAX_ASKED = 30
+"""How often the launcher asks for failures, ten times a second, until it takes it that the store does not answer the thread."""
 ERROR = 1
 """The exit status of a process that has printed an error of its own: the run has failed with it, as another rank would have it, too."""
 
 
-@dataclass(frozen=True)
-class Started:
-    """One process that this launcher started."""
+def told_key(node: int, number: int) -> str:
+    """Where a launcher tells the keeper of one of its processes."""
+    return f"told/{node}/{number}"
 
-    rank: int
+
+def end_key(node: int) -> str:
+    """Where the keeper names the processes that a launcher has to end, and why."""
+    return f"end/{node}"
+
+
+@dataclass(kw_only=True, eq=False)
+class CommandRank(RankProcess):
+    """A process that runs the command, and the file where it writes why it failed."""
+
     process: subprocess.Popen[bytes]
-    reason: Path
-    """Where it writes why it failed."""
+    path: Path
+
+    def end(self) -> End | None:
+        status, reported = self.process.poll(), self.reported()
+        if reported is not None and (status is not None or reported.order != CONSEQUENCE):  # otherwise it is about to end
+            return End(reported.order, RunFailed(reported.sentence))
+        if status == ERROR:
+            return End(2, self.failure(End())[1])
+        return None if status is None else End(0) if status in (0, STOPPED) else End()
 
     def reported(self) -> Failure | None:
         """Why it failed, as it has written itself."""
         with contextlib.suppress(OSError, ValueError, KeyError):
-            message = json.loads(self.reason.read_text(encoding="utf-8"))["message"]
+            message = json.loads(self.path.read_text(encoding="utf-8"))["message"]
             return Failure(int(message["extraInfo"]["order"]), str(message["message"]))
         return None
 
-    def failure(self) -> Failure | None:
-        """Why it failed; None if it did not, or runs."""
-        status = self.process.poll()
-        if (reported := self.reported()) is not None:
-            return reported
-        if status in (None, 0, STOPPED):
+    def status(self) -> int | None:
+        return self.process.poll()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+
+class StoreToKeeper:
+    """What the launcher of this node rank, with these ranks, hears from the keeper and tells it. One thread uses it.
+
+    `connect` makes a client of the launchers' store.
+    """
+
+    def __init__(self, node: int, ranks: Sequence[int], connect: Callable[[], Any], stop: StopRequest) -> None:
+        self._node = node
+        self._ranks = ranks
+        self._connect = connect
+        self._stop = stop
+        self._num_told = self._num_ended = 0
+        self._gone = False
+
+    @cached_property
+    def _store(self) -> Any:
+        return self._connect()
+
+    @property
+    def began(self) -> float | None:
+        run = announced(self._store)
+        if run is None or not (store := run_store(self._store, run.number)).check([BEGAN]):
             return None
-        return Failure(1 if status < 0 else 2, f"the process of rank {self.rank} {ended_by_itself(status)}: the run is lost")
+        own = [began_key(rank) for rank in self._ranks if store.check([began_key(rank)])]
+        return float(store.get(own[0] if own else BEGAN))
 
+    def reports(self) -> Iterator[tuple[Any, ...]]:
+        if self._store.check([end_key(self._node)]):
+            named = json.loads(self._store.get(end_key(self._node)))
+            for rank, incarnation, why in named[self._num_ended :]:
+                yield SUSPECT, rank, incarnation, why
+            self._num_ended = len(named)
+        if not self._gone and self._store.check([gone_key(self._node)]):
+            self._gone, seconds = True, float(self._store.get(gone_key(self._node)))
+            yield FAILED, 1, f"node rank 0 had not heard of this host for {seconds:.0f} s: the run goes on without it"
 
-def ended_by_itself(status: int | None) -> str:
-    """What a sentence says of a process that ended without a word."""
-    return f"ended by itself (exit status {status})"
+    def tell(self, what: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
+        if (run := announced(self._store)) is not None:
+            at = on_leaders_clock(run_store(self._store, run.number), self._ranks, at) if what == "lost" else at
+            self._store.set(told_key(self._node, self._num_told), json.dumps([run.number, what, rank, incarnation, at, why]))
+            self._num_told += 1
 
+    def run_without(self, rank: int) -> SurvivingRun | None:
+        if self._stop.asked:
+            return None
+        self._store.set(LOST, str(rank))  # before it is asked whether the next run is being prepared, see `announce`
+        return announced(self._store)
 
-def lost_key(node: int, number: int) -> str:
-    """Where a launcher reports the loss of one of its processes."""
-    return f"lost/{node}/{number}"
-
-
-def end_key(node: int) -> str:
-    """Where the keeper names the processes that a launcher has to end, each with the sentence for a run that is lost with it."""
-    return f"end/{node}"
+    def has_left(self, rank: int) -> bool:
+        """Whether the run under way, if there is one, has ended for this rank."""
+        run = announced(self._store)
+        return run is None or bool(run_store(self._store, run.number).check([left_key(rank)]))
 
 
 class HostLosses:
-    """The processes of one launcher, as far as they fail. `connect` makes a client of the launchers' store."""
+    """The processes of one launcher, as far as they fail."""
 
-    def __init__(self, node: int, processes: Sequence[Started], connect: Callable[[], Any], stop: StopRequest) -> None:
-        self._node = node
-        self._processes = processes
-        self._connect = connect
-        self._stop = stop
+    def __init__(self, processes: Sequence[CommandRank], keeper: StoreToKeeper) -> None:
+        self._supervision = Supervision(processes, keeper)
+        self._num_asked = 0
+        """How often failures were asked for since the thread has looked."""
         self._stopped = Event()
-        self._judged: dict[int, Failure | None] = {}
-        """By rank: None of one that the run goes on without."""
-        self._seen: dict[int, float] = {}
-        """When each end was first seen."""
-        self._ended: dict[int, Failure] = {}
-        """The processes that were ended for the keeper."""
-        self._num_lost = 0
-        self._given_up: Failure | None = None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[HostLosses]:
@@ -101,85 +141,25 @@ class HostLosses:
         finally:
             self._stopped.set()
 
+    @property
+    def complete(self) -> bool:
+        """Whether all processes have ended, and it is known what that means."""
+        return self._supervision.complete or (self._is_alone and all(each.end() is not None for each in self._supervision.unjudged))
+
     def failures(self) -> list[Failure]:
-        """The failures with which the run has failed."""
-        found = [self._given_up] if self._given_up is not None else []
-        for each in self._processes:
-            if each.rank in self._judged:
-                failure = self._judged[each.rank]
-            else:
-                failure = each.failure()
-                if failure is not None and not self._has_waited(each):
-                    continue
-            found += [failure] if failure is not None else []
-        return found
+        """The failures with which the run has failed. To be asked for again and again while it goes on."""
+        self._num_asked += 1
+        ended = [(each, each.end()) for each in self._supervision.unjudged] if self._is_alone else []
+        unjudged = [each.failure(end) for each, end in ended if end is not None and not end.is_well]
+        return [Failure(order, str(error)) for order, error in self._supervision.failures + unjudged]
 
     @property
-    def undecided(self) -> bool:
-        """Whether a process has ended, and it is not known yet whether the run goes on."""
-        return any(
-            each.rank not in self._judged and each.process.poll() is not None and not self._has_waited(each) for each in self._processes
-        )
-
-    def _has_waited(self, each: Started, seconds: float = JUDGE_SECONDS) -> bool:
-        return time.monotonic() - self._seen.setdefault(each.rank, time.monotonic()) >= seconds
+    def _is_alone(self) -> bool:
+        """Whether the store does not answer the thread."""
+        return self._num_asked > MAX_ASKED
 
     def _watch(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone, and the first launcher with it, which `Hosts` notices
-            store = self._connect()
             while not self._stopped.wait(POLL_SECONDS):
-                self._obey(store)
-                for each in self._processes:
-                    if each.rank in self._judged:
-                        continue
-                    if (failure := each.failure() or self._left_early(store, each)) is not None:
-                        self._judge(store, each, failure)
-                    elif each.process.poll() is not None:
-                        self._judged[each.rank] = None
-
-    @staticmethod
-    def _left_early(store: Any, each: Started) -> Failure | None:
-        """Why a process has failed that ended without a failure: it left a run that had not ended for it."""
-        status = each.process.poll()
-        if status is None or (run := Announced.read(store)) is None or run.store(store).check([left_key(each.rank)]):
-            return None
-        return Failure(2, f"the process of rank {each.rank} {ended_by_itself(status)}: the run is lost")
-
-    def _obey(self, store: Any) -> None:
-        """End the processes that the keeper names."""
-        if store.check([end_key(self._node)]):
-            named = {int(rank): str(sentence) for rank, sentence in json.loads(store.get(end_key(self._node)))}
-            for each in self._processes:
-                if each.rank in named and each.rank not in self._ended and each.process.poll() is None:
-                    self._ended[each.rank] = Failure(1, named[each.rank])
-                    each.process.kill()
-        if self._given_up is None and store.check([gone_key(self._node)]):
-            seconds = float(store.get(gone_key(self._node)))
-            self._given_up = Failure(1, f"node rank 0 had not heard of this host for {seconds:.0f} s: the run goes on without it")
-
-    def _judge(self, store: Any, each: Started, failure: Failure) -> None:
-        reported = each.reported()
-        failure = self._ended.get(each.rank, failure)
-        loses = each.process.poll() != ERROR if reported is None else reported.order == CONSEQUENCE
-        if loses and reported is not None and each.process.poll() is None:
-            return  # it is about to end
-        if loses and not self._stop.asked:
-            store.set(LOST, str(each.rank))  # before it is asked whether the next run is being prepared, see `announce`
-            run = Announced.read(store)
-            begun = run is not None and run.store(store).check([BEGAN])
-            if run is not None and not begun and not self._has_waited(each, BEGIN_SECONDS):
-                return
-            if run is not None and begun:
-                if run.needs(each.rank) and reported is None and each.rank not in self._ended:
-                    failure = failure._replace(sentence=f"{run.named(each.rank)} {ended_by_itself(each.process.poll())}: the run is lost")
-                if not run.needs(each.rank):
-                    self._tell(store, run, each.rank)
-                    self._judged[each.rank] = None
-                    return
-        self._judged[each.rank] = failure
-
-    def _tell(self, store: Any, run: Announced, rank: int) -> None:
-        began = float(run.store(store).get(BEGAN))
-        at = max(began, on_leaders_clock(run.store(store), (each.rank for each in self._processes), clock()))
-        store.set(lost_key(self._node, self._num_lost), json.dumps([run.number, rank, at]))
-        self._num_lost += 1
+                self._supervision.look(clock())
+                self._num_asked = 0

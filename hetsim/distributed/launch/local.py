@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hetsim.checkpoints.resume import clock_of
 from hetsim.distributed.environment import RankStart
-from hetsim.distributed.launch.supervision import GRACE_SECONDS, Child, Supervision
-from hetsim.distributed.membership.faults import Schedule, is_elastic
+from hetsim.distributed.launch.supervision import BEGIN_SECONDS, GRACE_SECONDS, End, RankProcess, Supervision
+from hetsim.distributed.membership.faults import Schedule, is_elastic, surviving_run
+from hetsim.distributed.membership.keeper import BEGAN, FAILED, SurvivingRun
 from hetsim.distributed.pacing.cpu_quota import remove_leftovers
+from hetsim.distributed.pacing.padding import clock
 from hetsim.distributed.settings import Settings
-from hetsim.errors import RunFailed
+from hetsim.errors import RunFailed, RunStopped
 from hetsim.results.writing.folder import abandon
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment
@@ -35,6 +39,67 @@ UNKNOWN_STATUS = 255
 """The exit status that multiprocessing reports of a process, living or not, once the forkserver has ended. Its pipe tells which."""
 
 
+MAX_WAIT = 3600.0
+"""Seconds of one wait: it cannot last for ever."""
+
+
+@dataclass(kw_only=True, eq=False)
+class ForkedRank(RankProcess):
+    """A process that was forked, and the end of a pipe by which it reports its result or its error."""
+
+    process: Any
+    pipe: Connection
+
+    def end(self) -> End | None:
+        if not self.pipe.poll():
+            return None
+        try:
+            return End(*self.pipe.recv())
+        except (EOFError, OSError):
+            return End()
+
+    def status(self) -> int | None:
+        self.process.join(GRACE_SECONDS)
+        return self.process.exitcode  # type: ignore[no-any-return]
+
+    def signal(self, number: int) -> None:
+        if self.process.pid is not None:  # it is being started
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, which is heard by its pipe
+                os.kill(self.process.pid, number)
+
+
+class PipeToKeeper:
+    """The keeper is a process of its own; `run` is None for a run that ends with any of its processes."""
+
+    def __init__(self, pipe: Connection, run: SurvivingRun | None) -> None:
+        self.pipe = pipe
+        self.began: float | None = None
+        self.lives = True
+        self._run = run
+
+    def reports(self) -> Iterator[tuple[Any, ...]]:
+        try:
+            while self.lives and self.pipe.poll():
+                report = self.pipe.recv()
+                if report[0] == BEGAN:
+                    self.began = report[1]
+                else:
+                    yield report
+        except (EOFError, OSError):
+            self.lives = False
+            yield FAILED, 1, "the process that keeps the run's store ended by itself: the run is lost"
+
+    def tell(self, what: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
+        with contextlib.suppress(OSError):  # it is gone, which is heard by its pipe
+            self.pipe.send((what, rank, incarnation, at, why))
+
+    def run_without(self, rank: int) -> SurvivingRun | None:
+        return self._run
+
+    def has_left(self, rank: int) -> bool:
+        return True  # it has said so by its own pipe
+
+
 def launch(experiment: Experiment, folder: Path, config: str, settings: Settings, *, port: int | None) -> dict[str, Any]:
     """Run one process for each rank. Returns the summary; in any case all processes have ended afterwards."""
     saves = experiment.checkpoint.enabled
@@ -43,59 +108,94 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     context.set_forkserver_preload([*PRELOAD, *experiment.imports])
     schedule, elastic = Schedule(experiment, began=seconds_before(experiment)), is_elastic(experiment)
     members = tuple(rank for rank in range(experiment.num_ranks) if rank not in schedule.joins)
+    run = surviving_run(experiment, lost_after=settings.lost_after_seconds)
     ours, keepers = context.Pipe()
-    succession = elastic and not experiment.coordination.needs_server
-    about = (listening, keepers, dict.fromkeys(members, 0), settings.lost_after_seconds, saves, succession)
-    keeper = Child(-1, 0, context.Process(target=_keep, args=about, name="hetsim store", daemon=True), ours)
+    about = (listening, keepers, dict.fromkeys(members, 0), run)
+    keeper = context.Process(target=_keep, args=about, name="hetsim store", daemon=True)
+    senders: list[Connection] = []
 
-    def prepared(rank: int, incarnation: int, joins_at: float | None) -> tuple[Child, Connection]:
+    def prepared(rank: int, incarnation: int = 0, joins_at: float | None = None) -> ForkedRank:
         receiver, sender = context.Pipe(duplex=False)
-        where = RankStart(rank, incarnation, members, joins_at, address[1], elastic, succession)
+        senders.append(sender)
+        where = RankStart(rank, incarnation, members, joins_at, address[1], elastic, run.succession)
         arguments = (experiment, folder, config, settings, where, sender)
         process = context.Process(target=_child, args=arguments, name=f"hetsim rank {rank}", daemon=True)
-        return Child(rank, incarnation, process, receiver, joins_at=joins_at or 0.0), sender
+        return ForkedRank(rank=rank, incarnation=incarnation, process=process, pipe=receiver)
 
-    def start(*about: Any) -> Child:
-        child, sender = prepared(*about)
+    def start(*processes: Any) -> None:
         with _no_main():
-            started = _start([child.process])
-        sender.close()
+            started = _start(processes)
+        while senders:
+            senders.pop().close()
         if not started:
             raise RunFailed(NO_FORKSERVER)
-        return child
+
+    def start_again(rank: int, incarnation: int, joins_at: float) -> ForkedRank:
+        again = prepared(rank, incarnation, joins_at)
+        ranks.append(again)
+        start(again.process)
+        return again
+
+    def pass_on() -> None:
+        """The signal that asks the run to stop goes to the leader, or to all: whichever rank gets it tells the leader."""
+        for process in supervision.running:
+            if run.succession or process.rank == experiment.leader:
+                process.signal(signal.SIGUSR1)
 
     address = listening.getsockname()
-    first = [prepared(rank, 0, schedule.joins.get(rank)) for rank in range(experiment.num_ranks)]
-    children = [child for child, _ in first]
+    ranks = [prepared(rank, joins_at=schedule.joins.get(rank)) for rank in range(experiment.num_ranks)]
     with contextlib.chdir(Path(__file__).parent):  # it imports PyTorch, see hetsim.trust.libraries; its children go back
         _without_signals(forkserver.ensure_running)
-    supervision = Supervision(
-        experiment, children, keeper, start=start, elastic=elastic, schedule=schedule, lost_after=settings.lost_after_seconds
-    )
+    to_keeper = PipeToKeeper(ours, run if elastic else None)
+    for rank, joins_at in schedule.joins.items():
+        if joins_at < math.inf:
+            to_keeper.tell("started", rank, 0)
+    supervision = Supervision(ranks, to_keeper, start=start_again, schedule=schedule)
     stop = StopRequest()
     try:
-        with stop.by_signals(supervision.pass_on) if saves else contextlib.nullcontext():
-            with _no_main():
-                started = _start([keeper.process, *(child.process for child in children)])
+        with stop.by_signals(pass_on) if saves else contextlib.nullcontext():
+            senders.append(keepers)
+            start(keeper, *(each.process for each in ranks))
             listening.close()
-            for sender in (keepers, *(sender for _, sender in first)):
-                sender.close()
-            if not started:
-                raise RunFailed(NO_FORKSERVER)
             if stop.asked:  # while they were being started
-                supervision.pass_on()
-            return supervision.outcome()
+                pass_on()
+            return outcome(supervision, to_keeper)
     except BaseException:
-        _end([child.process for child in children], [child.pipe for child in children], kill=saves)
+        _end(ranks, kill=saves)
         abandon(folder)
         raise
     finally:
         listening.close()
-        _end([child.process for child in children], [child.pipe for child in children], kill=saves)
+        _end(ranks, kill=saves)
         ours.close()  # the keeper ends with it
-        _end([keeper.process], [], kill=saves)
+        _terminate([keeper], kill=saves)
         if settings.emulate == "quota":
             remove_leftovers()
+
+
+def outcome(supervision: Supervision, keeper: PipeToKeeper) -> dict[str, Any]:
+    """The summary. Raises the error of a process that is nearest to the cause: the one of the lowest number.
+
+    RunStopped if the run was asked to stop, and is saved.
+    """
+    deadline = math.inf
+    while not supervision.complete and clock() < deadline:
+        pipes = [each.pipe for each in supervision.running if isinstance(each, ForkedRank)]
+        wait([*pipes, *([keeper.pipe] if keeper.lives else [])], min(supervision.pause(clock()), deadline - clock(), MAX_WAIT))
+        supervision.look(clock())
+        if not supervision.undecided:
+            deadline = min(deadline, clock() + GRACE_SECONDS)
+    deadline = clock() + BEGIN_SECONDS  # the keeper may have to say what the last loss means
+    while supervision.undecided and keeper.lives and keeper.pipe.poll(max(0.0, deadline - clock())):
+        supervision.look(clock())
+    supervision.look(clock())
+    if supervision.failures:
+        raise min(supervision.failures, key=lambda failure: failure[0])[1]
+    if supervision.summary is None:
+        raise RunFailed("all processes of the run have ended, and none has reported its results: the run is lost")
+    if isinstance(supervision.summary, RunStopped):
+        raise supervision.summary
+    return supervision.summary  # type: ignore[no-any-return]
 
 
 def seconds_before(experiment: Experiment) -> float:
@@ -114,8 +214,17 @@ def _start(processes: Sequence[Any]) -> bool:
     return True
 
 
-def _end(processes: Sequence[Any], pipes: Sequence[Connection], *, kill: bool = False) -> None:
-    """Terminate the processes; kill those that do not end, that have lost their forkserver, or all, with `kill`: of a run that is saved."""
+def _end(ranks: Sequence[ForkedRank], *, kill: bool = False) -> None:
+    """End the ranks, also those that have lost their forkserver; kill all with `kill`: of a run that is saved."""
+    _terminate([each.process for each in ranks], kill=kill)
+    for each in ranks:
+        if each.process.exitcode == UNKNOWN_STATUS and not _closed(each.pipe, 0):
+            os.kill(each.process.pid, signal.SIGKILL)
+            _closed(each.pipe, GRACE_SECONDS)
+
+
+def _terminate(processes: Sequence[Any], *, kill: bool) -> None:
+    """Terminate the processes, and kill those that do not end, or all, with `kill`."""
     for process in processes:
         if process.is_alive():
             (process.kill if kill else process.terminate)()
@@ -125,10 +234,6 @@ def _end(processes: Sequence[Any], pipes: Sequence[Connection], *, kill: bool = 
         if process.is_alive():
             process.kill()
             process.join()
-    for process, pipe in zip(processes, pipes, strict=False):
-        if process.exitcode == UNKNOWN_STATUS and not _closed(pipe, 0):
-            os.kill(process.pid, signal.SIGKILL)
-            _closed(pipe, GRACE_SECONDS)
 
 
 def _closed(pipe: Connection, seconds: float) -> bool:

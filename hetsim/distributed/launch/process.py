@@ -18,11 +18,11 @@ from typing import Any
 import torch.distributed as dist
 
 from hetsim.distributed.environment import Launched, RankStart
-from hetsim.distributed.launch.announcement import Announced, announce, client, client_of_run, run_store
+from hetsim.distributed.launch.announcement import announce, client, client_of_run, run_store
 from hetsim.distributed.launch.failure_report import CONSEQUENCE, leave_reason
 from hetsim.distributed.launch.participation import take_part, take_part_elastically
 from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT, check_interfaces, launchers_store, told
-from hetsim.distributed.membership.faults import is_elastic
+from hetsim.distributed.membership.faults import is_elastic, surviving_run
 from hetsim.distributed.membership.keeper import failed_key
 from hetsim.distributed.pacing.cpu_quota import cap_of
 from hetsim.distributed.rank.cleanup import leave_with_parent
@@ -52,12 +52,9 @@ def _join(
     if here.goes_on:
         # device=auto is another one on a host with a GPU than on one without, and all ranks have to meet in the same way
         elastic = is_elastic(experiment, told(store, here, "device", experiment.device_of(here.rank)))
-        announced = Announced(
-            number=number, num_workers=experiment.num_workers, num_ranks=experiment.num_ranks, leader=experiment.leader,
-            lost_after=settings.lost_after_seconds, saves=experiment.checkpoint.enabled,
-        )  # fmt: skip
+        run = surviving_run(experiment, lost_after=settings.lost_after_seconds, number=number) if elastic else None
         launchers = client(here.address, here.port)
-        announce(launchers, announced if elastic else None, leads=here.rank == experiment.leader)
+        announce(launchers, run, leads=here.rank == experiment.leader)
     if not settings.one_host:
         check_interfaces(store, here, settings.interface)
     cap = cap_of(experiment, settings, here.rank)

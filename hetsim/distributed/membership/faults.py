@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from hetsim.cluster.outages import outages
 from hetsim.distributed.environment import launched
+from hetsim.distributed.membership.keeper import SurvivingRun
 from hetsim.runtime.experiment import Experiment
 
 Kind = Literal["kill", "stop", "continue"]
@@ -40,6 +41,15 @@ def ended_by_a_loss(experiment: Experiment, devices: Sequence[str] | None = None
     if not on_cpu and experiment.coordination.regroups:
         return "with GPUs only a server goes on without a worker, as NCCL cannot: take device=cpu"
     return None
+
+
+def surviving_run(experiment: Experiment, *, lost_after: float, number: int = 0) -> SurvivingRun:
+    """What the launchers and the keeper have to know of this run."""
+    return SurvivingRun(
+        number=number, num_workers=experiment.num_workers, num_ranks=experiment.num_ranks, leader=experiment.leader,
+        succession=is_elastic(experiment) and not experiment.coordination.needs_server, lost_after=lost_after,
+        saves=experiment.checkpoint.enabled,
+    )  # fmt: skip
 
 
 def check_faults(experiment: Experiment, *, lost_after: float) -> None:

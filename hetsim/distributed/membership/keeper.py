@@ -3,6 +3,7 @@
 It hears from the launcher which processes have ended, and from each rank a heartbeat by the store, which a stopped process does not give.
 It suspects a rank that it has not heard from for `lost_after` seconds, and the launcher kills whom it suspects: so a rank is either a
 member, or gone, and never comes back as a surprise. What it decides it writes to the store as views, one after another; nobody else does.
+It also knows when a run is lost with the last of its workers, or with the last that has the weights.
 """
 
 from __future__ import annotations
@@ -37,6 +38,36 @@ class Loss(NamedTuple):
     rank: int
     incarnation: int
     at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurvivingRun:
+    """A run that goes on when a worker is lost: what its launchers and its keeper have to know of it."""
+
+    number: int = 0
+    """Of this run among those of its processes."""
+    num_workers: int
+    num_ranks: int
+    leader: int
+    succession: bool = False
+    """Whether the senior member leads; otherwise a run whose leader is lost has ended."""
+    lost_after: float
+    """Seconds without a sign of life after which a rank counts as lost."""
+    saves: bool = False
+    """Whether it is saved, and can be asked to stop."""
+
+    def needs(self, rank: int) -> bool:
+        """Whether the run ends without this rank: a leader that has no successor, and each local server."""
+        return rank > self.num_workers or (rank == self.leader and not self.succession)
+
+    def role(self, rank: int) -> str:
+        """What a sentence says of a rank that the run needs."""
+        return RECORD if rank < self.num_workers else ", the server," if rank == self.num_workers else ", a local server,"
+
+
+def lost_with(rank: int, why: str, role: str = "") -> str:
+    """The sentence for a run that ends with the process of this rank."""
+    return f"the process of rank {rank}{role} {why}: the run is lost"
 
 
 @dataclass(frozen=True)
@@ -106,48 +137,55 @@ def again_key(generation: int) -> str:
     return f"again/{generation}"
 
 
-BEGAN, OVER, SUSPECT, GONE, NO_RECORD = "began", "over", "suspect", "gone", "no record"
+BEGAN, OVER, SUSPECT, FAILED = "began", "over", "suspect", "failed"
+RECORD = ", which keeps the record of the run,"
 
 
 class Keeper:
     """Decides on views. `store` is the ranks' store; `tell` reports to the launcher.
 
-    With `succession` the senior member leads; otherwise a run whose leader is lost has ended, and is not reported here.
+    It tells (BEGAN, moment), (SUSPECT, rank, incarnation, why) of a process to end, and (FAILED, order, sentence) of a run that is lost.
     """
 
-    def __init__(self, store: Any, tell: Any, members: Mapping[int, int], *, lost_after: float, succession: bool = False) -> None:
+    def __init__(self, store: Any, tell: Any, members: Mapping[int, int], run: SurvivingRun) -> None:
         self.store = store
         self.tell = tell
-        self.lost_after = lost_after
-        self.succession = succession
+        self.run = run
         self.view = View(0, dict(members))
-        self._began = False
+        self.began: float | None = None
+        """When the run began, by the clock of the host of its leader at that time."""
         self._looked = -math.inf
         self._awaited: set[tuple[int, int]] = set()
         self._beats: dict[tuple[int, int], tuple[bytes, float]] = {}
 
-    def hear(self, what: str, rank: int, incarnation: int, at: float) -> None:
-        """A report of the launcher: a process was started and will join, or has ended."""
+    def hear(self, what: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
+        """A report of a launcher: a process was started and will join, or has ended, at this moment and for this reason."""
         if what == "started":
             self._awaited.add((rank, incarnation))
             return
         self._awaited.discard((rank, incarnation))
-        if self.view.members.get(rank) == incarnation:
-            self._look_for_end()  # which the rank may have told before
-            members = {other: its for other, its in self.view.members.items() if other != rank}
-            if self.succession and not members:
-                self.tell((GONE, at))
-            elif self.succession and self.view.over and rank == self.view.senior:
-                self.tell((NO_RECORD, rank))
-            self._publish(members, lost=(Loss(rank, incarnation, at),))
+        self._look_for_end()  # which the rank may have told before
+        if self.view.members.get(rank) != incarnation:
+            self._check_lost(self.view.members, rank, at, why)
+            return
+        members = {other: its for other, its in self.view.members.items() if other != rank}
+        self._check_lost(members, rank, at, why)
+        self._publish(members, lost=(Loss(rank, incarnation, at),))
+
+    def _check_lost(self, members: Mapping[int, int], rank: int, at: float, why: str) -> None:
+        """Tell if the run is lost with this rank, and these members are left."""
+        run, seconds = self.run, 0.0 if self.began is None else at - self.began
+        if run.succession and self.view.over and rank == self.view.senior:
+            self.tell((FAILED, 1, lost_with(rank, why, RECORD)))
+        elif not self.view.over and not any(other < run.num_workers for other in (*members, *(each for each, _ in self._awaited))):
+            self.tell((FAILED, 2, f"every node of the cluster is gone at {seconds:.3g} s and none comes back: the run is lost"))
+        elif run.succession and not members:
+            self.tell((FAILED, 2, f"every node of the cluster is gone at {seconds:.3g} s, and the weights are: the run is lost"))
 
     def look(self, now: float) -> None:
         """Look into the store: for the beginning and the end of the run, for who joins, and for heartbeats."""
-        if not self._began:
-            if not self.store.check([BEGAN]):
-                return
-            self._began = True
-            self.tell((BEGAN, float(self.store.get(BEGAN))))
+        if not self._has_begun():
+            return
         if now - self._looked > GAP_SECONDS:  # nor did this process get to run: suspended, as the ranks were, it knows nothing of them
             self._beats = {member: (beat, now) for member, (beat, _) in self._beats.items()}
         self._looked = now
@@ -163,9 +201,14 @@ class Keeper:
         for member in self.view.members.items():
             self._listen(member, now)
 
+    def _has_begun(self) -> bool:
+        if self.began is None and self.store.check([BEGAN]):
+            self.began = float(self.store.get(BEGAN))
+            self.tell((BEGAN, self.began))
+        return self.began is not None
+
     def _look_for_end(self) -> None:
-        if self._began and not self.view.over and self.store.check([OVER]):
-            self.tell((OVER,))
+        if self._has_begun() and not self.view.over and self.store.check([OVER]):
             self._publish(self.view.members, over=True)
 
     def end(self) -> None:
@@ -178,8 +221,10 @@ class Keeper:
         last, since = self._beats.get(member, (None, now))
         if beat != last:
             self._beats[member] = beat, now
-        elif now - since > self.lost_after:
-            self.tell((SUSPECT, *member, beat.decode()))
+        elif now - since > self.run.lost_after:
+            _, _, step = beat.decode().partition(" ")
+            after = f" after its effect {step}" if step else ""
+            self.tell((SUSPECT, *member, f"gave no sign of life for {self.run.lost_after:g} s{after} and was ended"))
             self._beats[member] = beat, now  # once is enough for each time
 
     def _publish(self, members: Mapping[int, int], *, lost: tuple[Loss, ...] = (), over: bool = False) -> None:
@@ -188,7 +233,7 @@ class Keeper:
         self.store.compare_set(go_key(self.view.generation - 1), "", VOID)  # unless all its members are here, and connect
 
 
-def keep(listening: socket.socket, pipe: Connection, members: Mapping[int, int], lost_after: float, saves: bool, succession: bool) -> None:
+def keep(listening: socket.socket, pipe: Connection, members: Mapping[int, int], run: SurvivingRun) -> None:
     """In a process of its own: host the store on this socket, until the launcher closes the pipe or ends.
 
     Where the run is saved, a signal that asks it to stop may reach this process, too, which passes it on.
@@ -201,9 +246,9 @@ def keep(listening: socket.socket, pipe: Connection, members: Mapping[int, int],
     store = dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
     )
-    keeper = Keeper(store, pipe.send, members, lost_after=lost_after, succession=succession)
+    keeper = Keeper(store, pipe.send, members, run)
     passed_on = StopRequest().by_signals(partial(store.set, STOP, "1"), again=True)
-    with contextlib.suppress(EOFError, OSError), passed_on if saves else contextlib.nullcontext():
+    with contextlib.suppress(EOFError, OSError), passed_on if run.saves else contextlib.nullcontext():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # as in a rank's process
         while True:
             while pipe.poll(POLL_SECONDS):
