@@ -26,12 +26,6 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], signal.Signals, int]] =
     "the server is stopped": ((*PYTHON, "hetsim"), ("method=asgd",), signal.SIGSTOP, -1),
     "halos: a local server is killed": ((*PYTHON, "hetsim"), ("method=halos",), signal.SIGKILL, -1),
     "hetsim-launch: the server is killed": ((*PYTHON, "hetsim.cli.launch", "--processes", "5", "--"), ("method=asgd",), signal.SIGKILL, -1),
-    "hetsim-launch: rank 0 of an all-reduce is killed": (
-        (*PYTHON, "hetsim.cli.launch", "--processes", "4", "--"),
-        ("method=ssgd",),
-        signal.SIGKILL,
-        -4,
-    ),
     "torchrun: a worker is killed, server": ((*TORCHRUN, "5", "-m", "hetsim"), ("method=asgd",), signal.SIGKILL, -2),
     "torchrun: a worker is killed, all-reduce": ((*TORCHRUN, "4", "-m", "hetsim"), ("method=ssgd",), signal.SIGKILL, -2),
 }

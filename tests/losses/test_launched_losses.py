@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from faulty import Survived, check_samples, survived
+from pyarrow import parquet
 from running import family, free_port, wait_for
 from worlds import cluster, experiment, node
 
@@ -129,6 +130,10 @@ def hosts(tmp_path: Path) -> Iterator[Any]:
         pytest.param("asgd", (3, 1), "hold_gil 1 6", [1], marks=pytest.mark.long),
         pytest.param("od_sgd", (2, 2), "segfault 2 6", [2], marks=pytest.mark.long),
         pytest.param("local_sgd", (1, 2), "kill 1 6", [1], marks=pytest.mark.long),
+        ("ssgd", (1, 2), "kill 0 6", [0]),
+        pytest.param("ssgd", (2, 1), "stop 0 6", [0], marks=pytest.mark.long),
+        pytest.param("local_sgd", (3,), "kill 0 6", [0], marks=pytest.mark.long),
+        pytest.param("ssgd", (2, 2), "leave 0 6, kill 1 12", [0, 1], marks=pytest.mark.long),
         pytest.param("ssgd", (2, 1), "kill_launcher 2 6", [2], marks=pytest.mark.long),
         pytest.param("local_sgd", (1, 2), "kill_launcher 2 6", [1, 2], marks=pytest.mark.long),
         pytest.param("asgd", (1, 1, 2), "kill_launcher 1 6", [1], marks=pytest.mark.long),
@@ -136,7 +141,7 @@ def hosts(tmp_path: Path) -> Iterator[Any]:
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(map(str, value)),
 )
-def test_a_run_on_several_hosts_goes_on_without_a_worker(
+def test_a_run_goes_on_without_a_rank_also_without_its_leader(
     which: str, counts: tuple[int, ...], fault: str, lost: list[int], hosts: Any
 ) -> None:
     """Where it is killed, hangs, or its host goes down: all other calls end well, and no sample is lost or applied twice."""
@@ -148,19 +153,28 @@ def test_a_run_on_several_hosts_goes_on_without_a_worker(
     check_samples(run, started.described)
 
 
+@pytest.mark.parametrize("counts", [(1, 2), pytest.param((3,), marks=pytest.mark.long)])
+def test_a_saved_run_is_saved_by_its_next_leader(counts: tuple[int, ...], hosts: Any) -> None:
+    """On another host, which writes to the same folder; nothing unfinished is left there, and the trace is whole."""
+    started = hosts("ssgd", counts, "kill 0 11", typed=["checkpoint.every_updates=4", "trace=commits"])
+
+    run = started.survive()
+
+    assert run.lost == [0]
+    check_samples(run, started.described)
+    assert not list(started.folder.glob("run/**/.*"))
+    rows = parquet.read_table(started.folder / "run" / "trace.parquet").to_pylist()
+    assert [row["version"] for row in rows if row["kind"] == "commit"] == list(range(1, run.summary["num_updates"] + 1))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("which", "fault", "sentence"),
     [
-        ("ssgd", "stop 0 6", "the process of rank 0, which keeps the record of the run, gave no sign of life for 3 s after its effect "),
+        ("asgd", "kill_in_commit 3 6", "the process of rank 3, the server, ended by itself (exit status -9): the run is lost\n"),
         ("asgd", "kill 0 6, kill 1 6, kill 2 6", "every node of the cluster is gone at "),
-        (
-            "ssgd",
-            "kill 0 6",
-            "the process of rank 0, which keeps the record of the run, ended by itself (exit status -9): the run is lost\n",
-        ),
     ],
-    ids=["rank 0 hangs", "all workers are killed", "rank 0 is killed"],
+    ids=["the server is killed", "all workers are killed"],
 )
 def test_a_run_ends_everywhere_with_its_leader_or_its_last_worker(which: str, fault: str, sentence: str, hosts: Any) -> None:
     """One sentence, the same on all hosts, and nothing of the run."""

@@ -32,7 +32,7 @@ def supervised(*, told_after: float | None, ended_first: bool = False) -> tuple[
     ranks = [ForkedRank(rank=rank, process=process, pipe=ours) for rank, (ours, _) in ends.items()]
     ours, keepers = Pipe()
     its = small("server")
-    keeper = PipeToKeeper(ours, surviving_run(its, lost_after=30.0))
+    keeper = PipeToKeeper(ours, surviving_run(its, elastic=True, lost_after=30.0))
     followed = Supervision(ranks, keeper, start=lambda *_: pytest.fail("nothing is to be started"), schedule=Schedule(its))
     heard: list[Any] = []
     ended = threading.Event()

@@ -112,6 +112,13 @@ class Clocks:
             transport.receive(reading, rank)
         self.end = [*self.end[:rank], Reading(*reading.tolist()), *self.end[rank + 1 :]]
 
+    def led_by(self, leader: int) -> None:
+        """Another rank leads since the start: its clock is the one that counts."""
+        if leader != self._leader:
+            _, offset, error = self.start[leader]
+            self._leader, self._began = leader, self._began - offset
+            self.start = self.end = [Reading(each.at, each.offset - offset, each.error + error) for each in self.start]
+
     def _read(self, transport: Transport, clock: Clock) -> list[Reading]:
         """The reading of each rank's clock; one rank of a clock measures, one after another."""
         control, leader, rank = transport.control, self._leader, transport.rank

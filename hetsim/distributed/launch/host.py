@@ -48,7 +48,9 @@ def run_on_this_host(call: Call, stop: LauncherStop) -> None:
     connect = partial(client, call.address, port)
     keeper = HostKeeper(counts, connect) if call.node == 0 else None
     keeping = keeper.keeping() if keeper is not None else contextlib.nullcontext()
-    with TemporaryDirectory(prefix="hetsim-launch-") as folder, keeping, Hosts(store, call, keeper).talking() as hosts:
+    with TemporaryDirectory(prefix="hetsim-launch-") as folder, keeping, contextlib.ExitStack() as at_end:
+        at_end.callback(remove_of_killed, Path(folder))  # not before: who leads next may write to the same folder
+        hosts = at_end.enter_context(Hosts(store, call, keeper).talking())
         stopped = False
         failure: Failure | None = Failure(1, f"the run was ended on node rank {call.node}")
         try:
@@ -116,8 +118,6 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(write)
         end([each.process for each in processes])
-        for each in processes:
-            remove_of_killed(each.path)
         with contextlib.suppress(OSError):  # there are no cgroups here, so no process had one
             remove_leftovers()
 

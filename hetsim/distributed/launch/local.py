@@ -108,7 +108,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     context.set_forkserver_preload([*PRELOAD, *experiment.imports])
     schedule, elastic = Schedule(experiment, began=seconds_before(experiment)), is_elastic(experiment)
     members = tuple(rank for rank in range(experiment.num_ranks) if rank not in schedule.joins)
-    run = surviving_run(experiment, lost_after=settings.lost_after_seconds)
+    run = surviving_run(experiment, elastic=elastic, lost_after=settings.lost_after_seconds)
     ours, keepers = context.Pipe()
     about = (listening, keepers, dict.fromkeys(members, 0), run)
     keeper = context.Process(target=_keep, args=about, name="hetsim store", daemon=True)

@@ -25,15 +25,13 @@ from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT, check_inter
 from hetsim.distributed.membership.faults import is_elastic, surviving_run
 from hetsim.distributed.membership.keeper import failed_key
 from hetsim.distributed.pacing.cpu_quota import cap_of
-from hetsim.distributed.rank.cleanup import leave_with_parent
+from hetsim.distributed.rank.cleanup import leave_with_parent, remove_led
 from hetsim.distributed.settings import Settings
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.memory import out_of_memory
-from hetsim.results.writing.folder import abandon
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.files import keep_names
 
 _runs = itertools.count()
 
@@ -52,9 +50,9 @@ def _join(
     if here.goes_on:
         # device=auto is another one on a host with a GPU than on one without, and all ranks have to meet in the same way
         elastic = is_elastic(experiment, told(store, here, "device", experiment.device_of(here.rank)))
-        run = surviving_run(experiment, lost_after=settings.lost_after_seconds, number=number) if elastic else None
+        run = surviving_run(experiment, elastic=elastic, lost_after=settings.lost_after_seconds, number=number)
         launchers = client(here.address, here.port)
-        announce(launchers, run, leads=here.rank == experiment.leader)
+        announce(launchers, run if elastic else None, leads=here.rank == experiment.leader)
     if not settings.one_host:
         check_interfaces(store, here, settings.interface)
     cap = cap_of(experiment, settings, here.rank)
@@ -62,15 +60,14 @@ def _join(
     def report(error: RunFailed | PeerLost) -> None:
         if not leave_reason(str(error), order=CONSEQUENCE if isinstance(error, PeerLost) else 1):
             print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
-        if here.rank == experiment.leader:
-            keep_names()
-            abandon(folder)
+        remove_led()
         cap.remove()
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; the launcher ends the other processes
 
     try:
         if elastic:
-            started = RankStart(here.rank, 0, tuple(range(experiment.num_ranks)), None, here.port, True)
+            succession = not experiment.coordination.needs_server
+            started = RankStart(here.rank, 0, tuple(range(experiment.num_ranks)), None, here.port, True, succession)
             connect = partial(client_of_run, here, number)
             return take_part_elastically(
                 experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report

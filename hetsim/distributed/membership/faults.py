@@ -43,11 +43,11 @@ def ended_by_a_loss(experiment: Experiment, devices: Sequence[str] | None = None
     return None
 
 
-def surviving_run(experiment: Experiment, *, lost_after: float, number: int = 0) -> SurvivingRun:
+def surviving_run(experiment: Experiment, *, elastic: bool, lost_after: float, number: int = 0) -> SurvivingRun:
     """What the launchers and the keeper have to know of this run."""
     return SurvivingRun(
         number=number, num_workers=experiment.num_workers, num_ranks=experiment.num_ranks, leader=experiment.leader,
-        succession=is_elastic(experiment) and not experiment.coordination.needs_server, lost_after=lost_after,
+        succession=elastic and not experiment.coordination.needs_server, lost_after=lost_after,
         saves=experiment.checkpoint.enabled,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from threading import Condition, Event, Thread
 from typing import Any
@@ -162,8 +163,14 @@ class Membership:
             self._store.set(BEGAN, repr(moment))
 
     def began(self) -> float:
-        """When the run began; waits until it is told."""
-        return float(self._store.get(BEGAN))
+        """When the run began, by this host's clock as far as that was read then; waits until it is told."""
+        return self._began(self._store)[1]
+
+    def _began(self, store: Any) -> tuple[float, float]:
+        """When the run began, by the clock that the keeper's moments have, and by this host's."""
+        began = float(store.get(BEGAN))
+        own = began_key(self.rank)
+        return began, float(store.get(own)) if store.check([own]) else began
 
     def join(self) -> None:
         """Say that this process can take part, and wait until it does. RunOver if the run has ended."""
@@ -264,6 +271,9 @@ class Membership:
                     if view.members:
                         continue
                     break
+                if view.lost:
+                    began, own = self._began(store)
+                    view = replace(view, lost=tuple(loss._replace(at=loss.at - began + own) for loss in view.lost))
                 self.ledger.see(view, clock())
                 self._first = self._first or dict(view.members)
                 with self._changed:

@@ -67,11 +67,16 @@ def _lives(process: int) -> bool:
 def _leave_with_launcher(pipe: int) -> None:
     while os.read(pipe, 1):
         pass
+    remove_led()
+    remove_own()
+    os._exit(1)
+
+
+def remove_led() -> None:
+    """Remove what this process is `leading`, which holds the folder's lock."""
     keep_names()
     for folder in _led:
         abandon(folder)
-    remove_own()
-    os._exit(1)
 
 
 @contextlib.contextmanager
@@ -89,8 +94,7 @@ def leading(folder: Path) -> Iterator[None]:
             note.unlink(missing_ok=True)
 
 
-def remove_of_killed(reason: Path) -> None:
-    """In hetsim-launch: remove what a process that was killed was leading, which has this file for the reason of its end."""
-    note = reason.with_name(LED)
-    if note.exists():
+def remove_of_killed(notes: Path) -> None:
+    """In hetsim-launch, when the run has ended everywhere: remove what killed processes were leading, by their notes in this folder."""
+    for note in notes.glob(f"*/{LED}"):
         remove_unfinished(Path(note.read_text(encoding="utf-8")))

@@ -119,6 +119,7 @@ class ElasticRun(RankRun):
         self.saving.end(world.mailbox.states)
         self._meet_after_end(world)
         self.parts.leader = self.membership.leader
+        self.clocks.led_by(self.membership.leader)
 
     @abstractmethod
     def _world(self, group: Group | None) -> ProcessWorld:

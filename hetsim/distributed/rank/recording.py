@@ -6,13 +6,16 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hetsim.checkpoints.folder import newest
+from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.checkpoints.resume import continue_trace
 from hetsim.checkpoints.rows import SavedTrace
 from hetsim.checkpoints.saver import NoSaver, Saver
 from hetsim.distributed.communication.clock_alignment import Clocks
+from hetsim.distributed.environment import is_launched
 from hetsim.distributed.pacing.padding import clock
 from hetsim.distributed.rank.cleanup import leading
+from hetsim.errors import RunFailed
+from hetsim.results.reading.lock import folder_lock
 from hetsim.results.writing.folder import run_folder
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment
@@ -58,7 +61,11 @@ def taken_over(
 
     `saved` says whether the run has made one: until then those in its folder are of another.
     """
+    if is_launched():  # otherwise the launcher has it
+        files.enter_context(folder_lock(folder))
     files.enter_context(written_to(folder, config))
+    if saved and not has_checkpoints(folder):
+        raise RunFailed(f"the checkpoints in {folder} are not on this host, which leads from now on: share the folder among the hosts")
     saves = experiment.checkpoint.enabled
     saver: Saver | NoSaver = NoSaver()
     last = load(newest(folder)) if saved else None
