@@ -127,7 +127,7 @@ class Processes(Backend):
 
     def leads(self, experiment: Experiment) -> bool:
         here = launched()
-        return here is None or here.rank == experiment.leader
+        return here is None or (here.rank == experiment.leader and here.again is None)
 
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
         experiment = replace(experiment, watch=None)  # it is a matter of this process alone, and of virtual time

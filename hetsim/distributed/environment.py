@@ -7,6 +7,7 @@ submitit's are one process, which starts its own.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -17,8 +18,21 @@ WATCH = "HETSIM_LAUNCH_WATCH"
 """The variable by which hetsim-launch hands each process its own number and the end of a pipe that is closed when it lets go, or ends."""
 GOES_ON = "HETSIM_LAUNCH_GOES_ON"
 """The variable by which hetsim-launch tells each process that it goes on when one is lost, if the run does: 1, or 0."""
+AGAIN = "HETSIM_LAUNCH_AGAIN"
+"""The variable by which hetsim-launch hands a process its `StartedAgain`, as JSON."""
 PORTS = range(20000, 30000)
 """From which a SLURM step takes its port, by the numbers of job and step, where MASTER_PORT does not say it."""
+
+
+class StartedAgain(NamedTuple):
+    """A process that was started for a rank that is lost."""
+
+    incarnation: int
+    """How often this rank was started before."""
+    number: int
+    """Of the run that it joins, among those of its processes."""
+    joins_at: float
+    """In seconds of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +52,7 @@ class Launched:
     port: int
     goes_on: bool = False
     """Whether the launcher goes on when a process is lost, if the run does."""
+    again: StartedAgain | None = None
 
     @property
     def one_host(self) -> bool:
@@ -86,6 +101,7 @@ def launched(variables: Mapping[str, str] = os.environ) -> Launched | None:
         address=variables.get("MASTER_ADDR") or _slurms_first_host(variables, by),
         port=_slurms_port(variables) if by == "SLURM" and "MASTER_PORT" not in variables else _whole(variables, "MASTER_PORT", at_least=1),
         goes_on=WATCH in variables and variables.get(GOES_ON) == "1",
+        again=StartedAgain(*json.loads(variables[AGAIN])) if WATCH in variables and AGAIN in variables else None,
     )
     if found.rank >= found.size:
         raise ValueError(f"{rank}={found.rank} does not fit {size}={found.size}: ranks count from 0 to {found.size - 1}")

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from threads import run_in_threads
 from worlds import cluster, experiment, node
 
-from hetsim.distributed.communication.clock_alignment import Clocks, Line
+from hetsim.distributed.communication.clock_alignment import Clocks, Line, Reading
 from hetsim.distributed.communication.fake import FakeNetwork
 from hetsim.distributed.pacing.cpu_quota import Uncapped
 from hetsim.distributed.rank.results import close, collect_results, send_results
@@ -59,6 +59,18 @@ def in_all_ranks(part: Any, hosts: list[HostClock]) -> list[Any]:
     for thread in threads:
         thread.join(60)
     return results
+
+
+def test_readings_are_put_on_the_clock_of_who_leads_next() -> None:
+    """The beginning, too; where no clock drifts, nobody's seconds of the run change."""
+    clocks = Clocks([0.0, 1.0, 2.0], leader=0)
+    clocks.start = clocks.end = [Reading(10.0, 0.0, 0.0), Reading(110.0, -100.0, 0.125), Reading(5.0, 5.0, 0.25)]
+
+    clocks.led_by(1)
+
+    assert [reading.offset for reading in clocks.start] == [100.0, 0.0, 105.0]
+    assert [reading.error for reading in clocks.start] == [0.125, 0.25, 0.375]
+    assert [clocks.line(rank) for rank in range(3)] == [Line()] * 3
 
 
 @pytest.mark.realtime

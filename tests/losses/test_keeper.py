@@ -26,7 +26,6 @@ from hetsim.distributed.pacing.padding import Pace
 from hetsim.effects import PeerLost
 
 LOST_AFTER = 3.0
-TWO = {0: 0, 1: 0}
 RUN = SurvivingRun(num_workers=2, num_ranks=2, leader=0, lost_after=LOST_AFTER)
 
 
@@ -50,7 +49,7 @@ class Kept:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
         self.store = Store()
-        self.keeper = Keeper(self.store, self.told.append, TWO, RUN)
+        self.keeper = Keeper(self.store, self.told.append, RUN)
         self.store.set(BEGAN, "0.0")
         self.beat(0, 1)
         self.look(0.0)

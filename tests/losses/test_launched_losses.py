@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty import Survived, check_samples, survived
+from faulty import Survived, applied_until, check_samples, survived
 from pyarrow import parquet
 from running import family, free_port, wait_for
 from worlds import cluster, experiment, node
@@ -76,6 +76,11 @@ class Hosts:
                 )
             )
         self.begun = time.monotonic()
+
+    @property
+    def ended(self) -> bool:
+        """Whether a call has."""
+        return any(each.poll() is not None for each in self.calls)
 
     def end(self) -> tuple[list[int], list[str]]:
         """The exit statuses, and what was written on standard error, of all calls; no process of theirs is left."""
@@ -165,6 +170,35 @@ def test_a_saved_run_is_saved_by_its_next_leader(counts: tuple[int, ...], hosts:
     assert not list(started.folder.glob("run/**/.*"))
     rows = parquet.read_table(started.folder / "run" / "trace.parquet").to_pylist()
     assert [row["version"] for row in rows if row["kind"] == "commit"] == list(range(1, run.summary["num_updates"] + 1))
+
+
+@pytest.mark.parametrize(
+    ("which", "counts", "schedule", "processes"),
+    [
+        ("ssgd", (1, 2), "{nodes: [0], crash: 0.5, repair: 1.5}", {0: 2}),
+        pytest.param("asgd", (2, 2), "{nodes: [2], crash: 0.5, repair: 1.5}", {2: 2}, marks=pytest.mark.long),
+        pytest.param("asgd", (4,), "{nodes: [1], join: 1.0}, {nodes: [0], crash: 0.5, repair: 1.0}", {0: 2, 1: 1}, marks=pytest.mark.long),
+        pytest.param("local_sgd", (3,), "{nodes: [1], stop: 0.5, continue: 4.0}", {1: 2}, marks=pytest.mark.long),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "+".join(map(str, value)),
+)
+def test_faults_are_injected_into_launched_processes(
+    which: str, counts: tuple[int, ...], schedule: str, processes: dict[int, int], hosts: Any
+) -> None:
+    """On one host and on several: each launcher hurts the processes that it started, and starts the next one of a rank that comes back."""
+    faults = f"+cluster.faults={{schedule: [{schedule}], lost_after_seconds: 3}}"
+    started = hosts(which, counts, epochs=4_000_000, typed=[faults, "checkpoint.every_seconds=1000"])
+
+    def took_part(rank: int) -> int:
+        return sum(path.stat().st_size > 0 for path in started.folder.glob(f"computed-{rank}-*"))
+
+    wait_for(lambda: all(took_part(rank) == number for rank, number in processes.items()) or started.ended, 2 * SECONDS)
+    started.calls[0].send_signal(signal.SIGTERM)
+    statuses, told = started.end()
+
+    assert statuses == [STOPPED] * len(counts), told
+    positions = [position for batch in applied_until(started.folder, 10**9) for position in range(batch.start, batch.stop)]
+    assert len(positions) == len(set(positions))
 
 
 @pytest.mark.long

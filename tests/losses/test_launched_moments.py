@@ -130,7 +130,9 @@ def killed(kept: Kept) -> Supervision:
     """The launcher of node rank 1, whose only process was killed."""
     process = SimpleNamespace(poll=lambda: -signal.SIGKILL)
     each = CommandRank(rank=2, process=cast(Any, process), path=Path("nothing was written"))
-    return Supervision([each], StoreToKeeper(1, [2], lambda: kept.store, StopRequest()))
+    return Supervision(
+        [each], StoreToKeeper(1, [2], lambda: kept.store, StopRequest()), start=lambda *_: pytest.fail("nothing is to be started")
+    )
 
 
 def test_a_process_that_ends_just_as_its_run_begins_is_lost_as_any_other() -> None:

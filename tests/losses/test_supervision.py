@@ -32,8 +32,9 @@ def supervised(*, told_after: float | None, ended_first: bool = False) -> tuple[
     ranks = [ForkedRank(rank=rank, process=process, pipe=ours) for rank, (ours, _) in ends.items()]
     ours, keepers = Pipe()
     its = small("server")
-    keeper = PipeToKeeper(ours, surviving_run(its, elastic=True, lost_after=30.0))
-    followed = Supervision(ranks, keeper, start=lambda *_: pytest.fail("nothing is to be started"), schedule=Schedule(its))
+    schedule = Schedule(its)
+    keeper = PipeToKeeper(ours, surviving_run(its, schedule, elastic=True, lost_after=30.0), schedule)
+    followed = Supervision(ranks, keeper, start=lambda *_: pytest.fail("nothing is to be started"))
     heard: list[Any] = []
     ended = threading.Event()
 

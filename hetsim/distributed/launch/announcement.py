@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import torch.distributed as dist
@@ -24,7 +25,12 @@ ANNOUNCED, LOST = "announced", "a rank is lost"
 def announced(store: Any) -> SurvivingRun | None:
     """The run under way; None if its end is that of any process."""
     text = store.get(ANNOUNCED) if store.check([ANNOUNCED]) else b""
-    return SurvivingRun(**json.loads(text)) if text else None
+    return _decoded(text) if text else None
+
+
+@cache
+def _decoded(text: bytes) -> SurvivingRun:
+    return SurvivingRun(**json.loads(text))
 
 
 def announce(store: Any, run: SurvivingRun | None, *, leads: bool) -> None:

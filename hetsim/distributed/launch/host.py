@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hetsim.distributed.environment import GOES_ON, WATCH
+from hetsim.distributed.environment import AGAIN, GOES_ON, WATCH
 from hetsim.distributed.launch.announcement import ask_to_stop, client
 from hetsim.distributed.launch.call import POLL_SECONDS, Call, agree, open_store
 from hetsim.distributed.launch.host_exchange import Failure, Hosts
@@ -54,10 +55,10 @@ def run_on_this_host(call: Call, stop: LauncherStop) -> None:
         stopped = False
         failure: Failure | None = Failure(1, f"the run was ended on node rank {call.node}")
         try:
-            with started(call, first, sum(counts), port, Path(folder)) as processes:
+            with started(call, first, sum(counts), port, Path(folder)) as (processes, start):
                 stop.running = True
                 to_keeper = StoreToKeeper(call.node, [each.rank for each in processes], connect, stop)
-                with HostLosses(processes, to_keeper).watching() as losses:
+                with HostLosses(list(processes), to_keeper, partial(start, to_keeper)).watching() as losses:
                     ended = outcome(processes, hosts, stop, losses, keeper)
                 stopped = any(each.process.poll() == STOPPED for each in processes)
             if keeper is not None and ended is None:  # what the last losses mean, on any host, is said here
@@ -84,14 +85,19 @@ def leave(store: Any, call: Call) -> None:
 
 
 @contextlib.contextmanager
-def started(call: Call, first: int, size: int, port: int, folder: Path) -> Iterator[list[CommandRank]]:
-    """This host's processes, of which none lives after the block: each reads a pipe that is closed when this process lets go, or ends."""
+def started(call: Call, first: int, size: int, port: int, folder: Path) -> Iterator[tuple[list[CommandRank], Callable[..., CommandRank]]]:
+    """This host's processes, and what starts one more: none lives after the block.
+
+    Each reads a pipe that is closed when this process lets go, or ends.
+    """
     read, write = os.pipe()
     processes: list[CommandRank] = []
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # they do not get Ctrl-C: this process ends them
-    try:
-        for number in range(call.processes):
-            reason = folder / str(number) / "error.json"
+
+    def start(keeper: StoreToKeeper | None, rank: int, incarnation: int = 0, joins_at: float = 0.0) -> CommandRank:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it does not get Ctrl-C: this process ends it
+        try:
+            number = rank - first
+            reason = folder / f"{number}-{incarnation}" / "error.json"
             reason.parent.mkdir()
             variables = {
                 "RANK": first + number,
@@ -105,18 +111,25 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
                 WATCH: f"{os.getpid()}:{read}",
                 GOES_ON: int(call.words[:1] != (CALIBRATE,)),
             }
+            if keeper is not None:
+                variables[AGAIN] = json.dumps([incarnation, keeper.number, joins_at])
             environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
             calibrates = call.words[:1] == (CALIBRATE,)
             module = ["hetsim.cli.calibrate", *call.words[1:]] if calibrates else ["hetsim", *call.words]
             command = [sys.executable, "-m", *module]
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[read])
-            processes.append(CommandRank(rank=first + number, process=process, path=reason))
-        os.close(read)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield processes
+            processes.append(CommandRank(rank=rank, incarnation=incarnation, process=process, path=reason))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return processes[-1]
+
+    try:
+        for number in range(call.processes):
+            start(None, first + number)
+        yield processes, start
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(write)
+        os.close(read)
         end([each.process for each in processes])
         with contextlib.suppress(OSError):  # there are no cgroups here, so no process had one
             remove_leftovers()

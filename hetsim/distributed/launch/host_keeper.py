@@ -94,7 +94,7 @@ class HostKeeper:
                 self._keeper.end()
             self._run, self._keeper = run, None
             if run is not None:
-                self._keeper = Keeper(run_store(store, run.number), partial(self._told, store), dict.fromkeys(range(run.num_ranks), 0), run)
+                self._keeper = Keeper(run_store(store, run.number), partial(self._told, store), run)
         if run is None or self._keeper is None:
             return
         for node in range(len(self._num_heard)):
@@ -116,8 +116,8 @@ class HostKeeper:
             self.failures.append(Failure(1, f"nothing was heard of node rank {node} before the run: the run is lost"))
             return
         at = on_leaders_clock(keeper.store, self._ranks_of(0), since)
-        for rank in ranks:
-            keeper.hear("lost", rank, 0, at, f"was lost with node rank {node}, which was not heard of")
+        for rank, incarnation in [each for each in keeper.view.members.items() if each[0] in ranks]:
+            keeper.hear("lost", rank, incarnation, at, f"was lost with node rank {node}, which was not heard of")
 
     def _ranks_of(self, node: int) -> list[int]:
         return [rank for rank, its in enumerate(self._node_of) if its == node]

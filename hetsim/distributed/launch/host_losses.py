@@ -19,6 +19,7 @@ from hetsim.distributed.launch.announcement import LOST, announced, on_leaders_c
 from hetsim.distributed.launch.failure_report import CONSEQUENCE
 from hetsim.distributed.launch.host_exchange import Failure, gone_key
 from hetsim.distributed.launch.supervision import POLL_SECONDS, End, RankProcess, Supervision
+from hetsim.distributed.membership.faults import Fault, Upcoming
 from hetsim.distributed.membership.keeper import BEGAN, FAILED, SUSPECT, SurvivingRun, began_key, left_key
 from hetsim.distributed.pacing.padding import clock
 from hetsim.errors import RunFailed
@@ -82,6 +83,7 @@ class StoreToKeeper:
         self._stop = stop
         self._num_told = self._num_ended = 0
         self._gone = False
+        self._faults: tuple[SurvivingRun | None, Upcoming] = None, Upcoming()
 
     @cached_property
     def _store(self) -> Any:
@@ -94,6 +96,17 @@ class StoreToKeeper:
             return None
         own = [began_key(rank) for rank in self._ranks if store.check([began_key(rank)])]
         return float(store.get(own[0] if own else BEGAN))
+
+    @property
+    def number(self) -> int:
+        """Of the run under way."""
+        return -1 if self._faults[0] is None else self._faults[0].number
+
+    @property
+    def faults(self) -> Upcoming:
+        if (run := announced(self._store)) != self._faults[0]:
+            self._faults = run, Upcoming(() if run is None else (Fault(*each) for each in run.faults))
+        return self._faults[1]
 
     def reports(self) -> Iterator[tuple[Any, ...]]:
         if self._store.check([end_key(self._node)]):
@@ -126,8 +139,8 @@ class StoreToKeeper:
 class HostLosses:
     """The processes of one launcher, as far as they fail."""
 
-    def __init__(self, processes: Sequence[CommandRank], keeper: StoreToKeeper) -> None:
-        self._supervision = Supervision(processes, keeper)
+    def __init__(self, processes: Sequence[CommandRank], keeper: StoreToKeeper, start: Callable[[int, int, float], CommandRank]) -> None:
+        self._supervision = Supervision(processes, keeper, start=start)
         self._num_asked = 0
         """How often failures were asked for since the thread has looked."""
         self._stopped = Event()

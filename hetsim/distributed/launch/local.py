@@ -71,8 +71,9 @@ class ForkedRank(RankProcess):
 class PipeToKeeper:
     """The keeper is a process of its own; `run` is None for a run that ends with any of its processes."""
 
-    def __init__(self, pipe: Connection, run: SurvivingRun | None) -> None:
+    def __init__(self, pipe: Connection, run: SurvivingRun | None, faults: Schedule) -> None:
         self.pipe = pipe
+        self.faults = faults
         self.began: float | None = None
         self.lives = True
         self._run = run
@@ -107,17 +108,15 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOAD, *experiment.imports])
     schedule, elastic = Schedule(experiment, began=seconds_before(experiment)), is_elastic(experiment)
-    members = tuple(rank for rank in range(experiment.num_ranks) if rank not in schedule.joins)
-    run = surviving_run(experiment, elastic=elastic, lost_after=settings.lost_after_seconds)
+    run = surviving_run(experiment, schedule, elastic=elastic, lost_after=settings.lost_after_seconds)
     ours, keepers = context.Pipe()
-    about = (listening, keepers, dict.fromkeys(members, 0), run)
-    keeper = context.Process(target=_keep, args=about, name="hetsim store", daemon=True)
+    keeper = context.Process(target=_keep, args=(listening, keepers, run), name="hetsim store", daemon=True)
     senders: list[Connection] = []
 
     def prepared(rank: int, incarnation: int = 0, joins_at: float | None = None) -> ForkedRank:
         receiver, sender = context.Pipe(duplex=False)
         senders.append(sender)
-        where = RankStart(rank, incarnation, members, joins_at, address[1], elastic, run.succession)
+        where = RankStart(rank, incarnation, run.members, joins_at, address[1], elastic, run.succession)
         arguments = (experiment, folder, config, settings, where, sender)
         process = context.Process(target=_child, args=arguments, name=f"hetsim rank {rank}", daemon=True)
         return ForkedRank(rank=rank, incarnation=incarnation, process=process, pipe=receiver)
@@ -146,11 +145,8 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     ranks = [prepared(rank, joins_at=schedule.joins.get(rank)) for rank in range(experiment.num_ranks)]
     with contextlib.chdir(Path(__file__).parent):  # it imports PyTorch, see hetsim.trust.libraries; its children go back
         _without_signals(forkserver.ensure_running)
-    to_keeper = PipeToKeeper(ours, run if elastic else None)
-    for rank, joins_at in schedule.joins.items():
-        if joins_at < math.inf:
-            to_keeper.tell("started", rank, 0)
-    supervision = Supervision(ranks, to_keeper, start=start_again, schedule=schedule)
+    to_keeper = PipeToKeeper(ours, run if elastic else None, schedule)
+    supervision = Supervision(ranks, to_keeper, start=start_again)
     stop = StopRequest()
     try:
         with stop.by_signals(pass_on) if saves else contextlib.nullcontext():

@@ -128,6 +128,12 @@ def take_part_elastically(
     with membership, contextlib.closing(task), contextlib.ExitStack() as files:
         if leads:
             files.enter_context(written_to(folder, config))
+        if not settings.one_host:
+            store = connect()
+            store.set(f"clock/{rank}", repr(clock_id()))
+            if started.incarnation:
+                ids = [float(store.get(f"clock/{other}")) for other in range(experiment.num_ranks)]
+                clocks = Clocks(ids, leader=leader)
         if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
             checkpoint = resumed(experiment, task, optimizers)
             wait_for_all(connect(), experiment.num_ranks)

@@ -20,9 +20,10 @@ import torch.distributed as dist
 from hetsim.distributed.environment import Launched, RankStart
 from hetsim.distributed.launch.announcement import announce, client, client_of_run, run_store
 from hetsim.distributed.launch.failure_report import CONSEQUENCE, leave_reason
+from hetsim.distributed.launch.local import seconds_before
 from hetsim.distributed.launch.participation import take_part, take_part_elastically
 from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT, check_interfaces, launchers_store, told
-from hetsim.distributed.membership.faults import is_elastic, surviving_run
+from hetsim.distributed.membership.faults import Schedule, is_elastic, surviving_run
 from hetsim.distributed.membership.keeper import failed_key
 from hetsim.distributed.pacing.cpu_quota import cap_of
 from hetsim.distributed.rank.cleanup import leave_with_parent, remove_led
@@ -46,13 +47,17 @@ def _join(
     experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched, stop: StopRequest
 ) -> dict[str, Any] | None:
     number, elastic, launchers = next(_runs), False, None
+    if here.again is not None and number < here.again.number:
+        return None  # it is over
     store = dist.PrefixStore(f"hetsim run {number}", launchers_store(here))  # type: ignore[attr-defined]
     if here.goes_on:
         # device=auto is another one on a host with a GPU than on one without, and all ranks have to meet in the same way
         elastic = is_elastic(experiment, told(store, here, "device", experiment.device_of(here.rank)))
-        run = surviving_run(experiment, elastic=elastic, lost_after=settings.lost_after_seconds, number=number)
+        schedule = Schedule(experiment, began=seconds_before(experiment))
+        run = surviving_run(experiment, schedule, elastic=elastic, lost_after=settings.lost_after_seconds, number=number, announced=True)
         launchers = client(here.address, here.port)
-        announce(launchers, run if elastic else None, leads=here.rank == experiment.leader)
+        if here.again is None or number > here.again.number:
+            announce(launchers, run if elastic else None, leads=here.rank == experiment.leader)
     if not settings.one_host:
         check_interfaces(store, here, settings.interface)
     cap = cap_of(experiment, settings, here.rank)
@@ -66,8 +71,10 @@ def _join(
 
     try:
         if elastic:
-            succession = not experiment.coordination.needs_server
-            started = RankStart(here.rank, 0, tuple(range(experiment.num_ranks)), None, here.port, True, succession)
+            incarnation, joins_at = (
+                (0, schedule.joins.get(here.rank)) if here.again is None else (here.again.incarnation, here.again.joins_at)
+            )
+            started = RankStart(here.rank, incarnation, run.members, joins_at, here.port, True, run.succession)
             connect = partial(client_of_run, here, number)
             return take_part_elastically(
                 experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report

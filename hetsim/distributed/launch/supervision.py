@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from hetsim.distributed.launch.failure_report import CAUSE, CONSEQUENCE
-from hetsim.distributed.membership.faults import Schedule
+from hetsim.distributed.membership.faults import Upcoming
 from hetsim.distributed.membership.keeper import FAILED, SUSPECT, SurvivingRun, lost_with
 from hetsim.errors import RunFailed
 
@@ -92,6 +92,10 @@ class ToKeeper(Protocol):
     def began(self) -> float | None:
         """When the run began, by this host's clock; None until that is heard."""
 
+    @property
+    def faults(self) -> Upcoming:
+        """Those of the run."""
+
     def reports(self) -> Iterator[tuple[Any, ...]]:
         """What the keeper has reported since the last call: (SUSPECT, rank, incarnation, why), (FAILED, order, sentence)."""
 
@@ -106,11 +110,11 @@ class ToKeeper(Protocol):
 
 
 class Supervision:
-    """The processes of a launcher. `start(rank, incarnation, joins_at)` starts one more; without it nobody comes back."""
+    """The processes of a launcher. `start(rank, incarnation, joins_at)` starts one more."""
 
     def __init__(
         self, processes: Sequence[RankProcess], keeper: ToKeeper, *,
-        start: Callable[[int, int, float], RankProcess] | None = None, schedule: Schedule | None = None,
+        start: Callable[[int, int, float], RankProcess],
     ) -> None:  # fmt: skip
         self.running = list(processes)
         self.failures: list[tuple[int, Exception]] = []
@@ -119,7 +123,6 @@ class Supervision:
         """What the leader has reported at the end of the run."""
         self._keeper = keeper
         self._start = start
-        self._schedule = schedule
         self._ended: list[tuple[RankProcess, End, float]] = []
         """Those of which it is not known yet whether the run goes on without them, and since when they have ended."""
 
@@ -158,9 +161,9 @@ class Supervision:
         """The seconds until it has to look again, if nothing is heard before."""
         if self._ended:
             return POLL_SECONDS
-        if self._schedule is None or self._keeper.began is None or not self.undecided:
+        if self._keeper.began is None or not self.undecided:
             return math.inf
-        return max(0.0, self._keeper.began + self._schedule.next_seconds - now)
+        return max(0.0, self._keeper.began + self._keeper.faults.next_seconds - now)
 
     def _judge(self, process: RankProcess, end: End, ended_at: float, now: float) -> bool:
         """Whether it is known what this end means. A process may end before it is heard that the run has begun."""
@@ -189,7 +192,7 @@ class Supervision:
         """The run goes on without this process. A new one of its rank is known to come before the loss is."""
         if end.order is not None:
             process.why = f"lost its connections ({end.answer})"
-        if self._start is not None and process.back_at < math.inf and not self.failures:
+        if process.back_at < math.inf and not self.failures:
             again = self._start(process.rank, process.incarnation + 1, process.back_at)
             self.running.append(again)
             self._keeper.tell("started", again.rank, again.incarnation)
@@ -203,9 +206,9 @@ class Supervision:
                 process.signal(signal.SIGKILL)
 
     def _inject(self, now: float) -> None:
-        if self._schedule is None or self._keeper.began is None:
+        if self._keeper.faults.next_seconds == math.inf or self._keeper.began is None:
             return
-        for fault in self._schedule.due(now - self._keeper.began):
+        for fault in self._keeper.faults.due(now - self._keeper.began):
             for process in self.running:
                 if process.rank == fault.rank:
                     process.signal(SIGNALS[fault.kind])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from hetsim.cluster.outages import outages
@@ -13,6 +13,10 @@ from hetsim.distributed.membership.keeper import SurvivingRun
 from hetsim.runtime.experiment import Experiment
 
 Kind = Literal["kill", "stop", "continue"]
+
+
+MAX_ANNOUNCED = 1000
+"""Faults that hetsim-launch injects into a run: its launchers read no config, so they are told them."""
 
 
 class Fault(NamedTuple):
@@ -43,12 +47,15 @@ def ended_by_a_loss(experiment: Experiment, devices: Sequence[str] | None = None
     return None
 
 
-def surviving_run(experiment: Experiment, *, elastic: bool, lost_after: float, number: int = 0) -> SurvivingRun:
-    """What the launchers and the keeper have to know of this run."""
+def surviving_run(
+    experiment: Experiment, schedule: Schedule, *, elastic: bool, lost_after: float, number: int = 0, announced: bool = False
+) -> SurvivingRun:
+    """What the launchers and the keeper have to know of this run; also its faults, if it is `announced`."""
     return SurvivingRun(
         number=number, num_workers=experiment.num_workers, num_ranks=experiment.num_ranks, leader=experiment.leader,
         succession=elastic and not experiment.coordination.needs_server, lost_after=lost_after,
-        saves=experiment.checkpoint.enabled,
+        saves=experiment.checkpoint.enabled, joins=tuple(schedule.joins.items()),
+        faults=schedule.first(MAX_ANNOUNCED) if announced else (),
     )  # fmt: skip
 
 
@@ -56,10 +63,10 @@ def check_faults(experiment: Experiment, *, lost_after: float) -> None:
     """ValueError with one sentence if these faults cannot be injected into real processes."""
     here, faults = launched(), experiment.cluster.faults
     stops = faults.pauses or any(outages.hangs for outages in faults.nodes.values())
-    if here is not None:
+    if here is not None and not here.goes_on:
         raise ValueError(
-            f"cluster.faults are injected where hetsim backend=dist starts all processes, on one host, and {here.by} started these: "
-            "start it without, take backend=sim, or cluster.faults=null"
+            f"cluster.faults are injected where hetsim backend=dist or hetsim-launch starts all processes, and {here.by} started these: "
+            "start it with one of them, take backend=sim, or cluster.faults=null"
         )
     if (why := ended_by_a_loss(experiment)) is not None:
         raise ValueError(f"cluster.faults are injected into runs that survive them, and {why}, backend=sim or cluster.faults=null")
@@ -70,7 +77,29 @@ def check_faults(experiment: Experiment, *, lost_after: float) -> None:
         )
 
 
-class Schedule:
+class Upcoming:
+    """Faults in the order of their times."""
+
+    def __init__(self, faults: Iterable[Fault] = ()) -> None:
+        self._upcoming = sorted(faults)
+
+    @property
+    def next_seconds(self) -> float:
+        """When the next fault is due, in seconds of the run; infinite if none is."""
+        return self._upcoming[0].seconds if self._upcoming else math.inf
+
+    def due(self, seconds: float) -> Sequence[Fault]:
+        """Take out the faults that are due by now."""
+        found = []
+        while self._upcoming and self.next_seconds <= seconds:
+            found.append(self._next())
+        return found
+
+    def _next(self) -> Fault:
+        return heapq.heappop(self._upcoming)
+
+
+class Schedule(Upcoming):
     """The faults of a run, in the order of their times; of one that goes on from this second of its clock, those that it has not had."""
 
     def __init__(self, experiment: Experiment, *, began: float = 0.0) -> None:
@@ -78,7 +107,7 @@ class Schedule:
         """The ranks that are absent when the run begins or goes on, and when they join; infinite: never."""
         self.absent: dict[int, float] = {}
         """The same ranks, and since when they are absent."""
-        self._upcoming: list[Fault] = []
+        super().__init__()
         self._hangs = {rank: its.hangs for rank, its in experiment.cluster.faults.nodes.items()}
         for rank, pauses in experiment.cluster.faults.pauses.items():
             for start, until in pauses:
@@ -101,19 +130,15 @@ class Schedule:
     def _from(began: float, its: Iterator[tuple[float, float]]) -> Iterator[tuple[float, float]]:
         return ((start, until) for start, until in its if until > began)
 
-    @property
-    def next_seconds(self) -> float:
-        """When the next fault is due, in seconds of the run; infinite if none is."""
-        return self._upcoming[0].seconds if self._upcoming else math.inf
+    def first(self, count: int) -> list[Fault]:
+        """Take out so many faults, or all if there are fewer."""
+        return [self._next() for _ in range(count) if self._upcoming]
 
-    def due(self, seconds: float) -> Sequence[Fault]:
-        """Take out the faults that are due by now."""
-        found = []
-        while self.next_seconds <= seconds:
-            found.append(heapq.heappop(self._upcoming))
-            if found[-1].rank in self._outages and found[-1].kind != "continue":
-                self._draw(found[-1].rank)
-        return found
+    def _next(self) -> Fault:
+        fault = super()._next()
+        if fault.rank in self._outages and fault.kind != "continue":
+            self._draw(fault.rank)
+        return fault
 
     def _draw(self, rank: int) -> None:
         for start, until in self._outages[rank]:

@@ -14,7 +14,7 @@ import math
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -55,6 +55,16 @@ class SurvivingRun:
     """Seconds without a sign of life after which a rank counts as lost."""
     saves: bool = False
     """Whether it is saved, and can be asked to stop."""
+    joins: Sequence[tuple[int, float]] = ()
+    """The ranks that are absent when the run begins, and when they join, in seconds of the run; infinite: never."""
+    faults: Sequence[tuple[Any, ...]] = ()
+    """What the launchers of several hosts do to processes, see `hetsim.distributed.membership.faults.Fault`."""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that take part when it begins."""
+        absent = {rank for rank, _ in self.joins}
+        return tuple(rank for rank in range(self.num_ranks) if rank not in absent)
 
     def needs(self, rank: int) -> bool:
         """Whether the run ends without this rank: a leader that has no successor, and each local server."""
@@ -147,15 +157,15 @@ class Keeper:
     It tells (BEGAN, moment), (SUSPECT, rank, incarnation, why) of a process to end, and (FAILED, order, sentence) of a run that is lost.
     """
 
-    def __init__(self, store: Any, tell: Any, members: Mapping[int, int], run: SurvivingRun) -> None:
+    def __init__(self, store: Any, tell: Any, run: SurvivingRun) -> None:
         self.store = store
         self.tell = tell
         self.run = run
-        self.view = View(0, dict(members))
+        self.view = View(0, dict.fromkeys(run.members, 0))
         self.began: float | None = None
         """When the run began, by the clock of the host of its leader at that time."""
         self._looked = -math.inf
-        self._awaited: set[tuple[int, int]] = set()
+        self._awaited = {(rank, 0) for rank, seconds in run.joins if seconds < math.inf}
         self._beats: dict[tuple[int, int], tuple[bytes, float]] = {}
 
     def hear(self, what: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
@@ -233,7 +243,7 @@ class Keeper:
         self.store.compare_set(go_key(self.view.generation - 1), "", VOID)  # unless all its members are here, and connect
 
 
-def keep(listening: socket.socket, pipe: Connection, members: Mapping[int, int], run: SurvivingRun) -> None:
+def keep(listening: socket.socket, pipe: Connection, run: SurvivingRun) -> None:
     """In a process of its own: host the store on this socket, until the launcher closes the pipe or ends.
 
     Where the run is saved, a signal that asks it to stop may reach this process, too, which passes it on.
@@ -246,7 +256,7 @@ def keep(listening: socket.socket, pipe: Connection, members: Mapping[int, int],
     store = dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
     )
-    keeper = Keeper(store, pipe.send, members, run)
+    keeper = Keeper(store, pipe.send, run)
     passed_on = StopRequest().by_signals(partial(store.set, STOP, "1"), again=True)
     with contextlib.suppress(EOFError, OSError), passed_on if run.saves else contextlib.nullcontext():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # as in a rank's process

@@ -23,6 +23,8 @@ class Ledger:
         """With when this process knew it."""
         self._returns: list[tuple[int, float]] = []
         self._regroups: list[tuple[float, float]] = []
+        self.shift = 0.0
+        """This host's clock minus that of the host that led first."""
 
     def lost_connection(self, rank: int, now: float) -> None:
         """The connection to this rank broke."""
@@ -50,21 +52,20 @@ class Ledger:
             self._regroups.append((last_entry, end))
 
     def saved(self) -> dict[str, Any]:
-        """What the leader has seen, for a rank that joins and may lead once."""
+        """What the leader has seen, for a rank that joins and may lead once, by the clock of the host that led first."""
         with self._lock:
-            return {
-                "generation": self._generation, "members": dict(self._members), "losses": list(self._losses),
-                "returns": list(self._returns), "regroups": list(self._regroups),
-            }  # fmt: skip
+            seen = {"losses": self._losses, "returns": self._returns, "regroups": self._regroups}
+            return {"generation": self._generation, "members": dict(self._members), **_shifted(seen, -self.shift)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Have seen what the leader has seen, when it did; what this process has seen since then stays."""
         with self._lock:
-            losses, returns = saved["losses"], saved["returns"]
+            seen = _shifted(saved, self.shift)
+            losses, returns = seen["losses"], seen["returns"]
             ahead = self._generation > saved["generation"]
             self._losses[: len(losses) if ahead else None] = losses
             self._returns[: len(returns) if ahead else None] = returns
-            self._regroups = list(saved["regroups"])
+            self._regroups = seen["regroups"]
             if not ahead:
                 self._generation, self._members = saved["generation"], dict(saved["members"])
 
@@ -106,6 +107,15 @@ class Ledger:
             + [{"rank": rank, "seconds": at - began, "detection_seconds": None} for rank, at in untold.items()],
             "joined": [{"rank": rank, "seconds": at - began} for rank, at in self._returns],
         }
+
+
+def _shifted(seen: Mapping[str, Any], seconds: float) -> dict[str, list[Any]]:
+    """What was seen, by a clock that is so many seconds ahead."""
+    return {
+        "losses": [(loss._replace(at=loss.at + seconds), known + seconds) for loss, known in seen["losses"]],
+        "returns": [(rank, at + seconds) for rank, at in seen["returns"]],
+        "regroups": [(start + seconds, end + seconds) for start, end in seen["regroups"]],
+    }
 
 
 def _mean(numbers: Sequence[float]) -> float | None:

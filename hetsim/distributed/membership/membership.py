@@ -170,7 +170,8 @@ class Membership:
         """When the run began, by the clock that the keeper's moments have, and by this host's."""
         began = float(store.get(BEGAN))
         own = began_key(self.rank)
-        return began, float(store.get(own)) if store.check([own]) else began
+        self.ledger.shift = float(store.get(own)) - began if store.check([own]) else 0.0
+        return began, began + self.ledger.shift
 
     def join(self) -> None:
         """Say that this process can take part, and wait until it does. RunOver if the run has ended."""

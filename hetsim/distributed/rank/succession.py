@@ -144,7 +144,7 @@ class Succession:
             return TOLD, [told._replace(applied=tuple(told.applied)) for told in lacking]
         return COPIED, {
             **self.record.progress(), "num_gradients": self.record.num_gradients(), "ledger": self.ledger.saved(), "absent": self.absent,
-            "activity": [its.as_numbers() for its in self._activity_before], "begun": run.begun,
+            "activity": [its.as_numbers() for its in self._activity_before], "begun": run.begun - self.ledger.shift,
         }  # fmt: skip
 
     def catch_up(self, state: State, record: tuple[str, Any]) -> None:
@@ -159,7 +159,7 @@ class Succession:
         self.rows.part.drain()
         self.rows.begin(state)
         self._recent.clear()
-        self.run.begun = what["begun"]
+        self.run.begun = what["begun"] + self.ledger.shift
         self.absent.clear()
         self.absent.update(what["absent"])
         self.ledger.restore(what["ledger"])
