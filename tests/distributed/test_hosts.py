@@ -26,7 +26,8 @@ from hetsim.distributed.launch import call as calls
 from hetsim.distributed.launch import host as launch_host
 from hetsim.distributed.launch import host_exchange as hosts
 from hetsim.distributed.launch.call import Call, agree, open_store
-from hetsim.distributed.launch.host_exchange import Failure, Hosts
+from hetsim.distributed.launch.failure_report import Failure
+from hetsim.distributed.launch.host_exchange import Hosts
 
 TWO = "cluster.nodes=[{count: 2, seconds_per_sample: 1e-5, overhead_seconds: 0}]"
 SERVER = ("backend=dist", "method=asgd", "workload=quadratic", TWO, "pictures=false", "trace=full")

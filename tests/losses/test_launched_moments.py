@@ -19,7 +19,7 @@ from test_launched_losses import SECONDS, Hosts, hosts  # noqa: F401
 from threads import Board
 
 from hetsim.distributed.launch.announcement import LOST, announce, run_store
-from hetsim.distributed.launch.host_exchange import Failure
+from hetsim.distributed.launch.failure_report import Failure
 from hetsim.distributed.launch.host_keeper import HostKeeper
 from hetsim.distributed.launch.host_losses import CommandRank, StoreToKeeper, end_key, told_key
 from hetsim.distributed.launch.participation import wait_for_all

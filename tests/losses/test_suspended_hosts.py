@@ -15,7 +15,8 @@ from threads import Board
 
 from hetsim.distributed.launch import host_exchange as hosts_module
 from hetsim.distributed.launch.call import Call
-from hetsim.distributed.launch.host_exchange import SILENT_SECONDS, Failure
+from hetsim.distributed.launch.failure_report import Failure
+from hetsim.distributed.launch.host_exchange import SILENT_SECONDS
 from hetsim.distributed.launch.host_exchange import Hosts as Talk
 
 

@@ -8,12 +8,20 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from hetsim.distributed.environment import WATCH, is_launched
 from hetsim.runtime.files import write_text
 
 CAUSE, CONSEQUENCE = 0, 3
 """Orders of reasons: the lower, the nearer to the cause of the run's end. What is neither is between them."""
+
+
+class Failure(NamedTuple):
+    """Why processes failed. The lower the order, the nearer to the cause."""
+
+    order: int
+    sentence: str
 
 
 def leave_reason(sentence: str, *, order: int = 1) -> bool:

@@ -18,7 +18,8 @@ from typing import Any
 from hetsim.distributed.environment import AGAIN, GOES_ON, WATCH
 from hetsim.distributed.launch.announcement import ask_to_stop, client
 from hetsim.distributed.launch.call import POLL_SECONDS, Call, agree, open_store
-from hetsim.distributed.launch.host_exchange import Failure, Hosts
+from hetsim.distributed.launch.failure_report import Failure
+from hetsim.distributed.launch.host_exchange import Hosts
 from hetsim.distributed.launch.host_keeper import HostKeeper
 from hetsim.distributed.launch.host_losses import CommandRank, HostLosses, StoreToKeeper
 from hetsim.distributed.launch.supervision import GRACE_SECONDS

@@ -12,12 +12,14 @@ import math
 import time
 from collections.abc import Iterator
 from threading import Event, Thread
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch.distributed as dist
 
 from hetsim.distributed.launch.call import POLL_SECONDS, Call
-from hetsim.distributed.launch.failure_report import CAUSE
+from hetsim.distributed.launch.failure_report import CAUSE, Failure
+from hetsim.distributed.launch.host_keeper import HostKeeper
+from hetsim.distributed.launch.host_losses import gone_key
 
 BEAT_SECONDS = 0.5
 SILENT_SECONDS, SILENT_AFTER_FAILURE_SECONDS = 30.0, 5.0
@@ -30,36 +32,13 @@ STOPPED = "stopped"
 """How a launcher's processes ended that have saved the run because they were asked to."""
 
 
-class Failure(NamedTuple):
-    """Why processes failed. The lower the order, the nearer to the cause."""
-
-    order: int
-    sentence: str
-
-
-class Spares(Protocol):
-    """Who knows whether the run under way goes on without a host (`hetsim.distributed.launch.host_keeper`)."""
-
-    @property
-    def silent_seconds(self) -> float | None:
-        """After which it does so; None if it does not."""
-
-    def lose_host(self, node: int, silent: float) -> bool:
-        """Go on without this one, which was not heard of for so many seconds; False if that cannot be."""
-
-
-def gone_key(node: int) -> str:
-    """Where a launcher reads that it was not heard of, for how long, and that the run goes on without its processes."""
-    return f"gone/{node}"
-
-
 class Hosts:
     """The other hosts while the processes run. Only its thread uses its store, which may block where a host is gone.
 
     On node rank 0, `spares` decides whether the run goes on without a host that is not heard of.
     """
 
-    def __init__(self, store: Any, call: Call, spares: Spares | None = None) -> None:
+    def __init__(self, store: Any, call: Call, spares: HostKeeper | None = None) -> None:
         self._store = store
         self._call = call
         self._spares = spares

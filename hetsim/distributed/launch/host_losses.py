@@ -16,8 +16,7 @@ from threading import Event, Thread
 from typing import Any
 
 from hetsim.distributed.launch.announcement import LOST, announced, on_leaders_clock, run_store
-from hetsim.distributed.launch.failure_report import CONSEQUENCE
-from hetsim.distributed.launch.host_exchange import Failure, gone_key
+from hetsim.distributed.launch.failure_report import CONSEQUENCE, Failure
 from hetsim.distributed.launch.supervision import POLL_SECONDS, End, RankProcess, Supervision
 from hetsim.distributed.membership.faults import Fault, Upcoming
 from hetsim.distributed.membership.keeper import BEGAN, FAILED, SUSPECT, SurvivingRun, began_key, left_key
@@ -39,6 +38,11 @@ def told_key(node: int, number: int) -> str:
 def end_key(node: int) -> str:
     """Where the keeper names the processes that a launcher has to end, and why."""
     return f"end/{node}"
+
+
+def gone_key(node: int) -> str:
+    """Where a launcher reads that it was not heard of, for how long, and that the run goes on without its processes."""
+    return f"gone/{node}"
 
 
 @dataclass(kw_only=True, eq=False)

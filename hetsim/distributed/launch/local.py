@@ -268,15 +268,12 @@ def _without_signals(start: Callable[[], None]) -> None:
 
 def listen(port: int | None) -> socket.socket:
     """A listening socket on the loopback address, for the store that the processes share."""
-    listening = socket.socket()
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(("127.0.0.1", port or 0))
-        listening.listen(1024)
+        return socket.create_server(("127.0.0.1", port or 0), backlog=1024)
     except OSError as error:
-        listening.close()
-        raise ValueError(f"backend.port={port} is not available ({error.strerror}): choose another, or null for any free one") from None
-    return listening
+        raise ValueError(
+            f"backend.port={port} is not available ({os.strerror(error.errno or 0)}): choose another, or null for any free one"
+        ) from None
 
 
 def _keep(*about: Any) -> None:

@@ -99,7 +99,8 @@ def child(experiment: Experiment, folder: Path, config: str, settings: Settings,
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C, too, and ends this process
     with stop_of(experiment) as stop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # which this process was started with
-        _child(experiment, folder, config, settings, started, sender, stop)
+        with contextlib.suppress(BrokenPipeError):  # the parent has been killed
+            _child(experiment, folder, config, settings, started, sender, stop)
 
 
 def _child(
