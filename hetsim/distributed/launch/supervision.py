@@ -183,7 +183,7 @@ class Supervision:
                     return True
                 if now - ended_at < BEGIN_SECONDS:
                     return False
-            elif run is not None and began is not None:
+            elif run is not None:
                 role = run.role(process.rank)
         self.failures.append(process.failure(end, role))
         return True
