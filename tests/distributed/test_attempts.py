@@ -123,6 +123,7 @@ def test_a_range_is_divided_into_micro_batches() -> None:
     assert list(divided(Batch(5, 7, 2), 3)) == [Batch(5, 3, 2), Batch(8, 3, 2), Batch(11, 1, 2)]
 
 
+@pytest.mark.realtime
 def test_a_mailbox_says_when_its_first_message_is_due() -> None:
     """Without waiting what is due by now, with waiting what is due before the moment, however late it comes; it stays in the inbox."""
     pace = Pace("pad")
@@ -154,6 +155,7 @@ def test_real_ranks_apply_each_position_once(name: str, micro_batch: int | None)
     assert (last.num_samples, last.num_samples_discarded, int(last.next_sample)) == (300, 0, 300)
 
 
+@pytest.mark.realtime
 def test_padded_ranks_stop_when_simulated_ones_do() -> None:
     """Workers of 400, 400.4 and 100 ms, R = 1: one makes all versions of a second, the others are stopped each time, in both worlds.
 

@@ -175,6 +175,7 @@ def test_real_ranks_compute_what_the_simulation_computes(within: float | None, m
     torch.testing.assert_close(ends[3].history.last.weights, simulated.weights, rtol=0, atol=1e-12)
 
 
+@pytest.mark.realtime
 def test_padded_ranks_give_up_what_simulated_ones_do():
     """Trials of 60, 20 and 5 ms within 30 ms, real and padded: the first worker never ends, the others always do."""
     workers = cluster(node(0.06), node(0.02), node(0.005))

@@ -90,6 +90,7 @@ def test_a_lost_rank_is_reported_to_who_waits_for_a_while():
     assert made.coordination.seen == [(1, 1.25), (0, 1.75)]
 
 
+@pytest.mark.realtime
 @pytest.mark.slow
 def test_in_real_time_too():
     """Padded, in units of a tenth of a second; None at the moment at which the time is over, not later."""
