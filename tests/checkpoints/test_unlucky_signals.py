@@ -11,7 +11,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from running import wait_for
 from worlds import cluster, experiment, node
 
 from hetsim.checkpoints.folder import newest
@@ -28,7 +27,7 @@ TWO = cluster(node(1e-4, count=2))
 
 @dataclass(frozen=True, kw_only=True)
 class Slow(Quadratic):
-    """A quadratic that is evaluated in so many seconds, loaded in so many once the signal is sent, and tells of both in a folder."""
+    """A quadratic that is loaded in so many seconds, and evaluated in so many, and tells of both in a folder."""
 
     folder: Path
     load_seconds: float
@@ -36,9 +35,7 @@ class Slow(Quadratic):
 
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:
         self.tell("loading")
-        if self.load_seconds:
-            wait_for((self.folder / "sent").exists)
-            time.sleep(self.load_seconds)
+        time.sleep(self.load_seconds)
         task = super().load(seed=seed, dtype=dtype, device=device)
         evaluate = task.evaluate
 
@@ -68,7 +65,6 @@ def run(method: str, until: str, folder: Path, *, load: float = 0.0, evaluate: f
         while not list(folder.glob(until)) and time.monotonic() < deadline:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
-        (folder / "sent").touch()
 
     backend = Processes(emulate="none")
     backend.check(saved)

@@ -219,7 +219,7 @@ def test_a_store_that_does_not_answer_is_lost(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(hosts, "SILENT_SECONDS", 0.5)
     store = Counting()
     answers = Event()
-    monkeypatch.setattr(store, "check", lambda _: answers.wait(120))
+    monkeypatch.setattr(store, "check", lambda _: not answers.wait(120))
     second = Hosts(store, call(node=1))
 
     with second.talking():
