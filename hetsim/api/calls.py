@@ -66,8 +66,8 @@ _lock = RLock()
 def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = None, folder: str | Path | None = None) -> Run:
     """Run `hetsim` with these words, such as "method=dbs_sgd" and "backend=dist", and return what it left.
 
-    `trust` names your own modules, whose classes a `_target_` may name; `config_dir` is a folder with further choices. The run's files go
-    to `folder`, by default to a new one below runs/.
+    `trust` names your own modules exactly, whose classes a `_target_` may name; `config_dir` is a folder with further choices. The run's
+    files go to `folder`, by default to a new one below runs/.
     """
     from hetsim.config.compose import composed
     from hetsim.config.errors import USERS, sentence

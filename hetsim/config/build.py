@@ -20,7 +20,7 @@ from hetsim.runtime.backend import Backend
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.checkpointing import Checkpointing
 from hetsim.runtime.experiment import Experiment
-from hetsim.trust.names import argument_names, check_name, check_source, check_trusted, required_arguments, resolve
+from hetsim.trust.names import argument_names, check_name, check_trusted, required_arguments, resolve
 from hetsim.workloads.partition import Partition
 from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
 
@@ -73,13 +73,13 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
 
 
 def _check_targets(entries: Mapping[str, Any], trust: list[str]) -> None:
-    """ValueError with one sentence for a `_target_` that is misplaced or names no class of the expected kind; no code has run."""
-    kinds = {**AXES, "coordination": Coordination, "workload": Workload, "backend": Backend, "partition": Partition}
+    """ValueError with one sentence for a `_target_` that is misplaced or names what it may not; no code has run."""
+    objects = {*AXES, "coordination", "workload", "backend", "partition"}
     for name, entry in entries.items():
-        if name in kinds and entry is not None:
+        if name in objects and entry is not None:
             if "_target_" not in entry:
                 raise ValueError(f"{name}._target_ is missing: choose one of hetsim's configs with {name}=…, or name a class")
-            check_source(entry["_target_"], key=f"{name}._target_", group=name, kind=kinds[name], trust=trust)
+            check_name(entry["_target_"], key=f"{name}._target_", group=name, trust=trust)
             _refuse_targets(name, {key: value for key, value in entry.items() if key != "_target_"})
         elif name not in TORCH_KEYS:
             _refuse_targets(name, entry)

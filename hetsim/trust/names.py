@@ -1,28 +1,27 @@
 """Whose code a config may name: classes that ship with hetsim, torch.optim's, and classes and workloads of modules that the user trusts.
 
 A `_target_` is looked up by the key at which it stands, and must be a public class of the kind that this key expects. A workload of the
-user's own is a public function that `hetsim.workload` decorates.
+user's own is a public function that `hetsim.workload` decorates. `trust` names exact modules: no other module of the user's is imported.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable
-from types import FunctionType
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 from hetsim import checks
-from hetsim.trust import source as trusted_source
 from hetsim.trust.registry import SHIPPED, current_name
 
 TORCH = "torch.optim"
 TORCH_GROUPS = ("optimizer", "learning_rate_schedule")
 """The groups whose classes are torch.optim's instead of hetsim's."""
-DECORATORS = ("hetsim.workload", "hetsim.workloads.own.workload", "hetsim.workloads.own.training.workload")
-"""The names of what decorates a function that a config may name as a workload."""
-OFFER = f"write @{DECORATORS[0]} above a function that returns a hetsim.Training"
+OFFER = "write @hetsim.workload above a function that returns a hetsim.Training"
 MARK = "__hetsim_workload__"
 """The attribute of a function that is decorated so."""
 
@@ -39,87 +38,100 @@ def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ())
         raise ValueError(
             f"{key}={path} is none of the classes that hetsim has for {group}: take {' or '.join(shipped)}{_near(path, shipped)}"
         )
-    root = next((root for root in trust if _within(path, root)), TORCH if group in TORCH_GROUPS and _within(path, TORCH) else None)
-    if root is None or top == "hetsim":
-        raise ValueError(f"{key}={path} is not allowed: it must name a class of {_owner(group)}{_advice(top, trust)}")
-    if path == root or any(part.startswith("_") for part in path.removeprefix(root + ".").split(".")):
+    module, _, name = path.rpartition(".")
+    of_torch = group in TORCH_GROUPS and _within(module, TORCH)
+    if not of_torch and (module not in trust or top == "hetsim"):
+        raise ValueError(f"{key}={path} is not allowed: it must name a class of {_owner(group)}{_advice(module or path, trust)}")
+    if any(part.startswith("_") for part in (path.removeprefix(TORCH).split(".") if of_torch else [name])):
+        root = TORCH if of_torch else module
         raise ValueError(
             f"{key}={path} is not allowed: it must name a public class of {root}, such as {root}.{_examples(group)[0].split('.')[-1]}"
         )
     return path
 
 
-def check_source(path: object, *, key: str, group: str, kind: type, trust: Iterable[str] = ()) -> tuple[str, str]:
-    """The module that defines the class of this name, and its name there. ValueError if it may not be named here, or cannot be a `kind`.
-
-    Of a trusted module, the source is read; none of its code has run.
-    """
-    name = current_name(check_name(path, key=key, group=group, trust=trust))
-    module, _, last = name.rpartition(".")
-    if name in SHIPPED.get(group, ()) or (group in TORCH_GROUPS and _within(name, TORCH)):
-        return module, last
-    try:
-        return trusted_source.definition(module, last, kind, trust=trust)
-    except trusted_source.Unsuitable as error:
-        raise ValueError(f"{key}={path} is refused, as {error}: name a subclass of {kind.__module__}.{kind.__qualname__}") from None
-    except ValueError as error:
-        raise ValueError(f"{key}={path} is refused, as {error}") from None
-
-
 def resolve(path: str, *, key: str, group: str, kind: type, trust: Iterable[str] = ()) -> type:
     """The class of this name, a subclass of `kind`. ValueError with one sentence if there is none, or it may not be named here."""
-    module, name = check_source(path, key=key, group=group, kind=kind, trust=trust)
-    if current_name(path) in SHIPPED.get(group, ()):
+    module, _, name = current_name(check_name(path, key=key, group=group, trust=trust)).rpartition(".")
+    if f"{module}.{name}" in SHIPPED.get(group, ()):
         shipped: type = getattr(importlib.import_module(module), name)
         return shipped
-    if group in TORCH_GROUPS and _within(module, TORCH):
-        found = vars(sys.modules[module]).get(name) if module in sys.modules else None
-        if found is None:
-            raise ValueError(f"{key}={path} does not exist: name a class such as {' or '.join(_examples(group))}")
-        roots: Iterable[str] = (TORCH,)
-    else:
-        try:
-            found = vars(trusted_source.imported(module)).get(name)
-        except ValueError as error:
-            raise ValueError(f"{key}={path}: {error}") from None
-        roots = trust
-    if not (isinstance(found, type) and issubclass(found, kind) and any(_within(found.__module__, root) for root in roots)):
+    of_torch = group in TORCH_GROUPS and _within(module, TORCH)
+    found = vars(sys.modules[module]).get(name) if of_torch and module in sys.modules else None
+    if of_torch and found is None:
+        raise ValueError(f"{key}={path} does not exist: name a class such as {' or '.join(_examples(group))}")
+    found = found if of_torch else _attribute(module, name, f"{key}={path}")
+    if not (isinstance(found, type) and issubclass(found, kind)) or (of_torch and not _within(found.__module__, TORCH)):
         raise ValueError(f"{key}={path} is no {kind.__name__}: name a subclass of {kind.__module__}.{kind.__qualname__}")
     return found
 
 
 def check_function(path: object, *, key: str, trust: Iterable[str] = ()) -> tuple[str, str]:
-    """The module that defines the workload of this name, as in `mymodel:build`, and its name there. ValueError if it may not be named.
-
-    Of a trusted module, the source is read; none of its code has run.
-    """
+    """The module of a workload, as in `mymodel:build`, and its name there. ValueError if it may not be named; nothing is imported."""
     module, colon, name = path.partition(":") if isinstance(path, str) else ("", "", "")
     if not colon or not all(part.isidentifier() for part in (*module.split("."), name)):
         raise ValueError(f"{key}={path} is no name of a function in a module: give one such as mymodel:build")
-    top = module.split(".")[0]
-    root = next((root for root in trust if _within(module, root)), None)
-    if root is None or top == "hetsim":
-        raise ValueError(f"{key}={path} is not allowed: it must name a function of a module that you trust{_advice(top, trust)}")
-    if any(part.startswith("_") for part in (*module.removeprefix(root).split("."), name)):
-        raise ValueError(f"{key}={path} is not allowed: it must name a public function of {root}, such as {root}:build")
-    try:
-        return trusted_source.decorated(module, name, DECORATORS, MARK, trust=trust)
-    except trusted_source.Unsuitable as error:
-        raise ValueError(f"{key}={path} is refused, as {error}: {OFFER}") from None
-    except ValueError as error:
-        raise ValueError(f"{key}={path} is refused, as {error}") from None
+    if module not in trust or module.split(".")[0] == "hetsim":
+        advice = (
+            f": a module's name has no .py at its end, as in {module[:-3]}:{name}" if module.endswith(".py") else _advice(module, trust)
+        )
+        raise ValueError(f"{key}={path} is not allowed: it must name a function of a module that you trust{advice}")
+    if name.startswith("_"):
+        raise ValueError(f"{key}={path} is not allowed: it must name a public function of {module}, such as {module}:build")
+    return module, name
 
 
 def resolve_function(path: str, *, key: str, trust: Iterable[str] = ()) -> FunctionType:
     """The workload of this name; its module is imported. ValueError with one sentence if there is none, or it may not be named here."""
-    module, name = check_function(path, key=key, trust=trust)
-    try:
-        found = vars(trusted_source.imported(module)).get(name)
-    except ValueError as error:
-        raise ValueError(f"{key}={path}: {error}") from None
-    if not (isinstance(found, FunctionType) and hasattr(found, MARK) and any(_within(found.__module__, root) for root in trust)):
+    found = _attribute(*check_function(path, key=key, trust=trust), f"{key}={path}")
+    if not (isinstance(found, FunctionType) and hasattr(found, MARK)):
         raise ValueError(f"{key}={path} is no workload: {OFFER}")
     return found
+
+
+def _attribute(module: str, name: str, where: str) -> Any:
+    """What a trusted module, which is imported, has under this name. ValueError with one sentence if there is none."""
+    found = vars(_imported(module, where)).get(name)
+    if found is None:
+        raise ValueError(f"{where} is not there: {module} has no {name!r}, so correct the name")
+    return found
+
+
+def _imported(module: str, where: str) -> ModuleType:
+    """The module, imported with the packages above it: their code runs. ValueError with one sentence if that fails."""
+    try:
+        for end in [at for at, letter in enumerate(f"{module}.") if letter == "."]:
+            _check_found(module[:end])
+            importlib.import_module(module[:end])
+    except _NotFound as error:
+        raise ValueError(f"{where} is refused, as {error}") from None
+    except (Exception, SystemExit) as error:
+        line = error.__traceback__
+        while line is not None and line.tb_next is not None:
+            line = line.tb_next
+        at = f", line {line.tb_lineno}" if line is not None and line.tb_frame.f_globals.get("__name__") == module else ""
+        raise ValueError(f"{where}: {module} cannot be imported ({type(error).__name__}: {error}{at}): correct it") from error
+    return sys.modules[module]
+
+
+class _NotFound(Exception):
+    """Why Python would not import the module that the user means."""
+
+
+def _check_found(module: str) -> None:
+    """_NotFound if there is no such module, or a folder takes its place; the packages above it are imported."""
+    if module in sys.modules:
+        return
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # what is above it is no package
+        spec = None
+    if spec is None:
+        remedy = "add its folder to PYTHONPATH, or install it" if "." not in module else "correct the name"
+        raise _NotFound(f"Python finds no module {module!r}: {remedy}")
+    for folder in spec.submodule_search_locations or ():
+        if (file := Path(folder).with_suffix(".py")).is_file():
+            raise _NotFound(f"Python takes the folder {folder} for {module}, and {file} is there, too: rename one of them")
 
 
 def check_trusted(trust: object) -> list[str]:
@@ -127,7 +139,7 @@ def check_trusted(trust: object) -> list[str]:
     if trust is None:
         return []
     if not isinstance(trust, list) or not all(isinstance(root, str) and all(map(str.isidentifier, root.split("."))) for root in trust):
-        raise ValueError(f"trust must be a list of module names, such as trust=[mypackage], not {trust!r}")
+        raise ValueError(f"trust must be a list of module names, such as trust=[mymethods], not {trust!r}")
     return trust
 
 
@@ -161,6 +173,7 @@ def _near(path: str, shipped: Iterable[str]) -> str:
     return f"; did you mean {same[0]!r}?" if same else checks.suggestion(path, list(shipped))
 
 
-def _advice(top: str, trust: Iterable[str]) -> str:
-    known = top in sys.stdlib_module_names or top in ("hetsim", "torch") or any(root.split(".")[0] == top for root in trust)
-    return "" if known else f"; if {top} is a module of your own, add 'trust=[{top}]' to the command line"
+def _advice(module: str, trust: Iterable[str]) -> str:
+    top = module.split(".")[0]
+    known = top in sys.stdlib_module_names or top in ("hetsim", "torch") or module in trust
+    return "" if known else f"; if {module} is a module of your own, add 'trust=[{module}]' to the command line"

@@ -112,7 +112,8 @@ def set_target(draft: Draft) -> None:
     draft.words.append(f"{where}={name}" if where.endswith("_target_") else f"{where}={{_target_: {name}}}")
     draft.files["code_ran.py"] = "open('code-ran', 'w')\nclass Rule: pass\n"
     if rng.random() < 0.2:
-        draft.words.append(f"trust={rng.choice(('[code_ran]', '[os]', '[builtins]', '[nothing]', 'os', '[1]', '[hetsim]', hostile(rng)))}")
+        trusted = ("[code_ran.sub]", "[os]", "[builtins]", "[nothing]", "os", "[1]", "[hetsim]", hostile(rng))
+        draft.words.append(f"trust={rng.choice(trusted)}")
 
 
 def sweep_wrongly(draft: Draft) -> None:

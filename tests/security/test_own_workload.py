@@ -19,19 +19,22 @@ NAMES = {
     # trust, what the config names: what the sentence holds
     ("", "os:system"): "workload.module=os:system is not allowed: it must name a function of a module that you trust",
     ("", "theirs:build"): "must name a function of a module that you trust; if theirs is a module of your own, add 'trust=[theirs]'",
-    ("os", "os:system"): "workload.module=os:system is refused, as os.system has no @hetsim.workload above it",
+    ("os", "os:system"): "workload.module=os:system is no workload: write @hetsim.workload above a function",
     ("os", "os:_exit"): "workload.module=os:_exit is not allowed: it must name a public function of os",
     ("theirs", "os:system"): "workload.module=os:system is not allowed",
     ("theirs", "theirs:os.system"): "workload.module=theirs:os.system is no name of a function in a module",
-    ("theirs", "theirs.os:system"): "Python finds no module 'theirs': add its folder to PYTHONPATH, or install it\n",
+    ("theirs", "theirs.os:system"): "if theirs.os is a module of your own, add 'trust=[theirs.os]'",
     ("theirs", "theirs"): "workload.module=theirs is no name of a function in a module: give one such as mymodel:build",
     ("theirs", "theirs:"): "is no name of a function in a module",
-    ("theirs", "theirs:plain"): "as theirs.plain has no @hetsim.workload above it",
-    ("theirs", "theirs:system"): "as system is defined in os, which is not trusted",
-    ("theirs", "theirs:Some"): "theirs.Some is not defined by a def statement at the top of the module",
-    ("theirs", "theirs:bound"): "theirs.bound is not defined by a def statement",
-    ("theirs", "theirs:hidden"): "theirs.hidden is not defined by a def statement",
-    ("theirs", "theirs:other"): "theirs.other has no @hetsim.workload above it",
+    ("theirs", "theirs:plain"): "workload.module=theirs:plain is no workload",
+    ("theirs", "theirs:system"): "workload.module=theirs:system is no workload",
+    ("theirs", "theirs:Some"): "workload.module=theirs:Some is no workload",
+    ("theirs", "theirs:bound"): "workload.module=theirs:bound is no workload",
+    ("theirs", "theirs:gone"): "workload.module=theirs:gone is not there: theirs has no 'gone', so correct the name",
+    ("theirs", "theirs.below:build"): "if theirs.below is a module of your own, add 'trust=[theirs.below]'",
+    ("theirs.below", "theirs:build"): "if theirs is a module of your own, add 'trust=[theirs]'",
+    ("theirs.below", "theirs.below:build"): "Python finds no module 'theirs.below': correct the name",
+    ("theirs", "theirs:other"): "workload.module=theirs:other is no workload",
     ("theirs", "theirs:_private"): "must name a public function of theirs",
     ("theirs", "hetsim.api.calls:run"): "workload.module=hetsim.api.calls:run is not allowed",
     ("hetsim", "hetsim.api.calls:run"): "workload.module=hetsim.api.calls:run is not allowed",
@@ -46,9 +49,6 @@ def other(function): return function
 def other(): pass
 class Some: pass
 bound = functools.partial(system)
-if True:
-    @hetsim.workload
-    def hidden(): pass
 @hetsim.workload
 def _private(): pass
 """
@@ -69,7 +69,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_a_config_names_only_what_is_offered(
     attack: tuple[str, str], mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is refused in one sentence, and nothing has run."""
+    """It is refused in one sentence. No function has run, and no code of a module that is not trusted."""
     trust, name = attack
     folder = tmp_path / "conf" / "experiment"
     folder.mkdir(parents=True)
@@ -84,40 +84,29 @@ def test_a_config_names_only_what_is_offered(
     told = capsys.readouterr().err
     assert NAMES[attack] in told
     assert told.count("\n") == 1
-    assert list(tmp_path.glob("mark-*")) == []
+    ran = {path.name for path in tmp_path.glob("mark-*")}
+    assert ran <= ({"mark-imported"} if trust.startswith("theirs") and " is not allowed" not in told else set())
 
 
-def test_a_module_that_only_uses_a_workload_does_not_run(
+def test_a_name_may_be_imported_into_a_listed_module(
     mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The name is followed to where it is defined, through imports, and that module runs."""
+    """Another module of the same package is not imported for it."""
     package = tmp_path / "ours"
     package.mkdir()
     (package / "__init__.py").write_text("from .models import *\n")
     (package / "models.py").write_text(OFFERED.replace("MARK", repr(mark)))
     (package / "script.py").write_text(f"from ours.models import build as renamed\nopen({mark!r} + 'script', 'w')\n")
-    typed = ("workload=own", "workload.module=ours.script:renamed", "trust=[ours]", f"hydra.run.dir={tmp_path / 'run'}")
-
-    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
-
-    assert "workload.module=ours.script:renamed returns None: return a hetsim.Training" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.glob("mark-*")] == ["mark-ran"]
-
-
-def test_an_imported_module_is_asked_itself(
-    mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By what the decorator has left on the function, and where that is defined."""
-    (tmp_path / "ours.py").write_text(f"{OFFERED.replace('MARK', repr(mark))}from theirs import _private as taken\ndef plain(): pass\n")
-    __import__("ours")
-    for path in tmp_path.glob("mark-*"):
-        path.unlink()
-    for name, sentence in (("plain", "ours.plain has no @hetsim.workload above it"), ("taken", "defined in theirs, which is not trusted")):
-        typed = ("workload=own", f"workload.module=ours:{name}", "trust=[ours]", f"hydra.run.dir={tmp_path / 'run'}")
+    told = {
+        "ours.script:renamed": "if ours.script is a module of your own, add 'trust=[ours.script]'",
+        "ours:build": "workload.module=ours:build returns None: return a hetsim.Training",
+    }
+    for name, sentence in told.items():
+        typed = ("workload=own", f"workload.module={name}", "trust=[ours]", f"hydra.run.dir={tmp_path / 'run'}")
         assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
         assert sentence in capsys.readouterr().err
 
-    assert list(tmp_path.glob("mark-*")) == []
+    assert [path.name for path in tmp_path.glob("mark-*")] == ["mark-ran"]
 
 
 def test_trust_is_no_key_of_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

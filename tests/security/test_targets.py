@@ -236,7 +236,7 @@ TYPED = {
     "--shell-completion": "--shell-completion is not allowed, as Hydra's script for it evaluates the names of files",
     "-sc install=bash": "--shell-completion is not allowed",
     "--exp run.pickle": "--exp is not allowed, as it reads a pickle",
-    "trust=[os] discount._target_=os.system": "discount._target_=os.system is refused, as os.system is no Discount",
+    "trust=[os] discount._target_=os.system": "discount._target_=os.system is no Discount",
     "trust=[os] discount._target_=os._exit": "discount._target_=os._exit is not allowed: it must name a public class of os",
     "trust=['os;'] discount._target_=os.system": "trust must be a list of module names",
 }
@@ -647,72 +647,95 @@ IMPORTS = "from hetsim.policies.weighting import Discount\n"
 MODULES = {
     # the text of a module that is trusted: the name of a class, why it is refused
     "class Rule: pass": ("Rule", "mine_too.Rule is no Discount"),
-    "def Rule(): pass": ("Rule", "mine_too.Rule is not defined by a class statement"),
-    "Rule = print": ("Rule", "mine_too.Rule is not defined by a class statement"),
-    "x = 1": ("Rule", "mine_too defines no class 'Rule'"),
-    "from os import system as Rule": ("Rule", "system is defined in os, which is not trusted"),
-    "from hetsim.policies.weighting import NoDiscount": ("NoDiscount", "NoDiscount is defined in hetsim.policies.weighting, which is not"),
-    "from hetsim.policies.weighting import *": ("NoDiscount", "mine_too defines no class 'NoDiscount'"),
+    "def Rule(): pass": ("Rule", "mine_too.Rule is no Discount"),
+    "Rule = print": ("Rule", "mine_too.Rule is no Discount"),
+    "x = 1": ("Rule", "mine_too has no 'Rule'"),
+    "from os import system as Rule": ("Rule", "mine_too.Rule is no Discount"),
+    "import os": ("os.system", "if mine_too.os is a module of your own, add 'trust=[mine_too.os]'"),
+    "from hetsim.policies.weighting import Discount": ("Discount", "mine_too.Discount lacks factor"),
     "from hetsim.policies.allocation import Even\nclass Rule(Even): pass": ("Rule", "mine_too.Rule is no Discount"),
     "from threading import *\nclass Rule(Thread): pass": ("Rule", "mine_too.Rule is no Discount"),
-    "class Rule(Rule): pass": ("Rule", "mine_too.Rule is no Discount"),
-    "class Rule(": ("Rule", "mine_too is no valid Python"),
-    f"{IMPORTS}if __name__ == '__main__':\n    class Rule(Discount): pass": ("Rule", "mine_too defines no class 'Rule'"),
-    f"{IMPORTS}try:\n    1 / 0\n    class Rule(Discount): pass\nexcept ZeroDivisionError: pass": ("Rule", "mine_too defines no class"),
-    f"{IMPORTS}class Rule(Discount): pass\ndel Rule": ("Rule", "mine_too defines no class 'Rule'"),
+    "class Rule(Rule): pass": ("Rule", "mine_too cannot be imported (NameError: name 'Rule' is not defined, line 2)"),
+    "class Rule(": ("Rule", "mine_too cannot be imported (SyntaxError: "),
+    f"{IMPORTS}if __name__ == '__main__':\n    class Rule(Discount): pass": ("Rule", "mine_too has no 'Rule'"),
+    f"{IMPORTS}class Rule(Discount): pass\ndel Rule": ("Rule", "mine_too has no 'Rule'"),
     "class _Rule: pass": ("_Rule", "it must name a public class of mine_too"),
 }
 
 
 @pytest.mark.parametrize("text", MODULES)
-def test_a_trusted_module_does_not_run_for_a_class_of_the_wrong_kind(
+def test_a_trusted_module_gives_public_classes_of_the_right_kind(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its source is read first."""
-    mark = tmp_path / "mark"
-    (tmp_path / "mine_too.py").write_text(f"open({str(mark)!r}, 'w').close()\n{text}\n")
+    """Anything else of it is refused in one sentence, and not called."""
+    (tmp_path / "mine_too.py").write_text(f"x = 1\n{text}\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine_too", raising=False)
     name, reason = MODULES[text]
 
     typed = ("trust=[mine_too]", "method=asgd", f"discount._target_=mine_too.{name}", f"hydra.run.dir={tmp_path / 'run'}")
     assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
 
-    assert reason in capsys.readouterr().err
-    assert not mark.exists()
+    told = capsys.readouterr().err
+    assert reason in told
+    assert told.count("\n") == 1
 
 
-def test_a_trusted_package_may_be_split_over_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class is found through relative, renamed and star imports, and through base classes of its own."""
-    package = tmp_path / "my_package"
-    package.mkdir()
-    (package / "base.py").write_text(
-        "import hetsim.policies.weighting as w\nclass Base(w.Discount):\n    def factor(self, staleness): return 1.0\n"
-    )
-    (package / "rules.py").write_text("from .base import Base as Above\nclass Rule(Above): pass\n")
-    (package / "__init__.py").write_text("from .rules import *\n")
+LISTED = {
+    # what is trusted, and named: the modules that run, or the sentence
+    ("my_package.rules", "my_package.rules.Rule"): {"my_package", "my_package.base", "my_package.rules"},
+    ("my_package", "my_package.Rule"): {"my_package", "my_package.base", "my_package.rules"},
+    ("my_package.script", "my_package.script.Renamed"): {"my_package", "my_package.base", "my_package.rules", "my_package.script"},
+    ("my_space.below.rules", "my_space.below.rules.Rule"): {"my_space.below.rules"},
+    ("my_package", "my_package.rules.Rule"): "if my_package.rules is a module of your own, add 'trust=[my_package.rules]'",
+    ("my_package", "my_package.script.Renamed"): "if my_package.script is a module of your own, add 'trust=[my_package.script]'",
+    ("my_package.rules", "my_package.Rule"): "if my_package is a module of your own, add 'trust=[my_package]'",
+    ("my_package.rules", "my_package.rules_too.Rule"): "if my_package.rules_too is a module of your own, add",
+    ("my_space", "my_space.below.rules.Rule"): "if my_space.below.rules is a module of your own, add 'trust=[my_space.below.rules]'",
+    ("", "my_package.Rule"): "if my_package is a module of your own, add 'trust=[my_package]'",
+}
+
+
+@pytest.mark.parametrize("listed", LISTED)
+def test_only_a_listed_module_is_imported(
+    listed: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the packages above it and what it imports itself. What is a name in it may be defined elsewhere."""
+    below = f"{IMPORTS}class Rule(Discount):\n    def factor(self, staleness): return 1.0\n"
+    texts = {
+        "my_package/__init__": "from .rules import *\n", "my_package/base": below.replace("Rule", "Base"),
+        "my_package/rules": "from .base import Base as Above\nclass Rule(Above): pass\n", "my_package/rules_too": below,
+        "my_package/script": "from .rules import Rule as Renamed\n", "my_space/below/rules": below,
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path)!r} + '/ran-' + __name__, 'w').close()\n{text}")
     monkeypatch.syspath_prepend(tmp_path)
-    quick = ("workload=quadratic", "budget.updates=2", "pictures=false", f"hydra.run.dir={tmp_path / 'run'}")
+    for module in [module for module in sys.modules if module.startswith(("my_package", "my_space"))]:
+        del sys.modules[module]
+    trust, name = listed
+    quick = ("method=asgd", "workload=quadratic", "budget.updates=2", "pictures=false", f"hydra.run.dir={tmp_path / 'run'}")
+    expected = LISTED[listed]
 
-    (package / "script.py").write_text(
-        "from .rules import Rule as Renamed\nraise AssertionError('a script that uses a class need not run')\n"
-    )
+    status = exit_status(monkeypatch, "hetsim", main, f"trust=[{trust}]", f"discount._target_={name}", *quick)
 
-    for name in ("my_package.Rule", "my_package.rules.Rule", "my_package.script.Renamed"):
-        for module in [module for module in sys.modules if module.startswith("my_package")]:
-            del sys.modules[module]
-        assert exit_status(monkeypatch, "hetsim", main, "trust=[my_package]", "method=asgd", f"discount._target_={name}", *quick) == 0
+    told = capsys.readouterr().err
+    assert status == (1 if isinstance(expected, str) else 0), told
+    assert not isinstance(expected, str) or expected in told
+    assert {path.name.removeprefix("ran-") for path in tmp_path.glob("ran-*")} == ({*()} if isinstance(expected, str) else expected)
 
 
-def test_a_package_without_a_file_of_its_own_may_be_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At any depth."""
-    (tmp_path / "my_space" / "below").mkdir(parents=True)
-    (tmp_path / "my_space" / "below" / "rules.py").write_text(
-        f"{IMPORTS}class Rule(Discount):\n    def factor(self, staleness): return 1.0\n"
-    )
+def test_all_names_are_checked_before_any_module_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine_three.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w').close()\n")
     monkeypatch.syspath_prepend(tmp_path)
-    typed = ("trust=[my_space]", "method=asgd", "discount._target_=my_space.below.rules.Rule", "workload=quadratic", "budget.updates=2")
+    typed = ("trust=[mine_three]", "allocation._target_=mine_three.Rule", "discount._target_=mine_three.sub.Rule")
 
-    assert exit_status(monkeypatch, "hetsim", main, *typed, "pictures=false", f"hydra.run.dir={tmp_path / 'run'}") == 0
+    assert exit_status(monkeypatch, "hetsim", main, *typed, f"hydra.run.dir={tmp_path / 'run'}") == 1
+
+    assert "discount._target_=mine_three.sub.Rule is not allowed" in capsys.readouterr().err
+    assert not (tmp_path / "mark").exists()
 
 
 def test_a_trusted_module_that_fails_is_one_sentence(

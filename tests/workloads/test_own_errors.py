@@ -87,15 +87,15 @@ OTHERS = {
     (
         "build(hidden=4)",
         "built()",
-    ): r"^workload\.module=NAME:build is refused, as NAME defines no function 'build': write @hetsim\.workload",
+    ): r"^workload\.module=NAME:build is not there: NAME has no 'build', so correct the name$",
     (
         "@hetsim.workload",
         "",
-    ): r"^workload\.module=NAME:build is refused, as NAME\.build has no @hetsim\.workload above it: write @hetsim\.work",
+    ): r"^workload\.module=NAME:build is no workload: write @hetsim\.workload above a function",
     (
         "def loss",
         "def loss(",
-    ): r"^workload\.module=NAME:build is refused, as NAME is no valid Python \(.* \(NAME.py, line 11\)\): correct it$",
+    ): r"^workload\.module=NAME:build : NAME cannot be imported \(SyntaxError: .* \(NAME.py, line 11\)\): correct it$",
     (
         "def loss",
         "1 / 0\ndef loss",
