@@ -95,7 +95,7 @@ OTHERS = {
     (
         "def loss",
         "def loss(",
-    ): r"^workload\.module=NAME:build : NAME cannot be imported \(SyntaxError: .* \(NAME.py, line 11\)\): correct it$",
+    ): r"^workload\.module=NAME:build: NAME cannot be imported \(SyntaxError: .* \(NAME.py, line 11\)\): correct it$",
     (
         "def loss",
         "1 / 0\ndef loss",
