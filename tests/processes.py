@@ -53,7 +53,7 @@ def run_in_processes(experiment: Experiment, *, pad: bool = True, checkpoint: Ch
 
 
 def run_all_in_processes(
-    experiments: Sequence[Experiment], *, pad: bool = True, checkpoint: Checkpoint | None = None, timeout: float = 60
+    experiments: Sequence[Experiment], *, pad: bool = True, checkpoint: Checkpoint | None = None, timeout: float = 180
 ) -> list[list[Part]]:
     """The parts of several runs, one after another in the same processes; a rank that a run does not have waits for the next."""
     num_ranks = max(experiment.num_ranks for experiment in experiments)

@@ -49,7 +49,7 @@ def family(parent: int) -> dict[int, str]:
     return found
 
 
-def wait_for(condition: object, seconds: float = 60.0) -> None:
+def wait_for(condition: object, seconds: float = 120.0) -> None:
     """Until it holds."""
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]

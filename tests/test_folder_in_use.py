@@ -45,7 +45,7 @@ def test_the_second_run_in_a_folder_is_refused_until_the_first_is_gone(
     refused = command(monkeypatch, *QUICK, f"hydra.run.dir={tmp_path}")
     told, there = capsys.readouterr().err, {path.name for path in tmp_path.iterdir()}
     first.kill()
-    first.communicate(timeout=60)
+    first.communicate(timeout=180)
     wait_for(lambda: not family(first.pid))
     accepted = command(monkeypatch, *QUICK, f"hydra.run.dir={tmp_path}")
 

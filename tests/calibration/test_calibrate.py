@@ -53,7 +53,7 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
 def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Two processes of hetsim-launch on this host."""
     command = [sys.executable, "-m", "hetsim.cli.launch", "--processes", "2", "--", "hetsim-calibrate", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def stopped(folder: Path, number: signal.Signals, module: tuple[str, ...], *word
     """The command, which is sent a signal once it has written a checkpoint."""
     command = [sys.executable, "-m", *module, *LONG, f"hydra.run.dir={folder}", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not list(folder.glob("checkpoints/*.safetensors")):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
@@ -86,7 +86,7 @@ def tasks(*words: str) -> list[subprocess.Popen[str]]:
 def ended(processes: list[subprocess.Popen[str]]) -> list[int]:
     """Their exit statuses."""
     for process in processes:
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
     return [process.returncode for process in processes]
 
 

@@ -61,7 +61,7 @@ def run(method: str, until: str, folder: Path, *, load: float = 0.0, evaluate: f
     saved = replace(described, workload=workload, checkpoint=Checkpointing(every_updates=20))
 
     def ask() -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not list(folder.glob(until)) and time.monotonic() < deadline:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -67,7 +67,7 @@ def _rank(rank: int, size: int, port: int | None, pipe: Connection, function: Ca
             pipe.send((function(rank, size, *arguments), ""))
             return
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=300))
         pipe.send((function(rank, *arguments), ""))
         dist.barrier()
         dist.destroy_process_group()

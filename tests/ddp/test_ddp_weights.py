@@ -78,6 +78,7 @@ def test_means_are_not_truncated(found):
     assert [seen[name].dtype for name in ("truth", "whole", "half")] == [torch.get_default_dtype()] * 2 + [torch.bfloat16]
 
 
+@pytest.mark.realtime
 def test_a_module_that_the_script_calls_itself_is_timed_as_computing(found):
     """Steps with 20 ms of sleep before DDP is called and 50 ms after the backward pass: every rank takes 20 ms or more."""
     seen = result(found, "called_directly")

@@ -228,7 +228,7 @@ def test_a_run_on_gpus_ends_when_a_rank_is_killed(tmp_path: Path) -> None:
     running = started(command, tmp_path)
 
     os.kill(running[-1], signal.SIGKILL)
-    _, told = command.communicate(timeout=60)
+    _, told = command.communicate(timeout=180)
 
     wait_for(lambda: not family(command.pid))
     assert command.returncode == 1

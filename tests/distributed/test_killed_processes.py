@@ -60,7 +60,7 @@ def test_a_command_that_is_killed_leaves_the_earlier_run_as_it_was(begun: str, t
         time.sleep(0.001)
 
     command.kill()
-    _, told = command.communicate(timeout=60)
+    _, told = command.communicate(timeout=180)
     wait_for(lambda: not family(command.pid))
 
     assert set(before) == set(WRITTEN)
@@ -76,7 +76,7 @@ def test_a_forkserver_that_is_killed_while_the_ranks_start_is_one_sentence(tmp_p
     time.sleep(0.2)
 
     os.kill(forkserver_of(command.pid)[0], signal.SIGKILL)
-    _, told = command.communicate(timeout=60)
+    _, told = command.communicate(timeout=180)
     wait_for(lambda: not family(command.pid))
 
     assert command.returncode == 1

@@ -175,7 +175,9 @@ def test_what_cannot_keep_the_described_pace_is_counted_and_told(tmp_path: Path)
     summary = Processes().run(made, tmp_path, "")
 
     assert summary is not None
-    assert summary["emulation"]["gradient"] == {"count": 10, "late": 10, "late_seconds": pytest.approx(0.5, abs=0.5)}
+    late_seconds = summary["emulation"]["gradient"].pop("late_seconds")
+    assert summary["emulation"]["gradient"] == {"count": 10, "late": 10}
+    assert 0 < late_seconds <= 2 * summary["seconds"]
     assert "10 of 10 gradients" in summary["warnings"][0]
     assert "took longer than the cluster describes" in summary["warnings"][0]
 
@@ -348,7 +350,7 @@ def test_ctrl_c_while_the_processes_start_is_quiet(tmp_path: Path) -> None:
     time.sleep(0.3)
 
     os.killpg(command.pid, signal.SIGINT)
-    _, told = command.communicate(timeout=60)
+    _, told = command.communicate(timeout=120)
 
     wait_for(lambda: not family(command.pid))
     assert (command.returncode, told) == (130, "hetsim: interrupted\n")
@@ -368,7 +370,7 @@ def test_no_process_is_left_behind(end: str, tmp_path: Path) -> None:
     else:
         for rank in running[-4 if end == "lose all ranks" else -1 :]:
             os.kill(rank, signal.SIGKILL)
-    _, told = command.communicate(timeout=60)
+    _, told = command.communicate(timeout=120)
 
     wait_for(lambda: not family(command.pid))
     assert len(running) >= 6

@@ -372,7 +372,7 @@ def test_no_group_is_left_behind(end: str, tmp_path: Path) -> None:
     else:
         command.send_signal({"terminate": signal.SIGTERM, "kill": signal.SIGKILL}[end])
     try:
-        command.communicate(timeout=60)
+        command.communicate(timeout=180)
     except BaseException:
         command.kill()
         raise

@@ -89,7 +89,7 @@ def test_a_laptop_with_a_gpu_and_one_without_train_together(with_gpu: dict[str, 
         for k, environment in enumerate((dict(os.environ), with_gpu))
     ]
     try:
-        outputs = [launcher.communicate(timeout=90)[0] for launcher in launchers]
+        outputs = [launcher.communicate(timeout=180)[0] for launcher in launchers]
     finally:
         for launcher in launchers:
             for process in [*family(launcher.pid), launcher.pid] if launcher.poll() is None else []:
@@ -108,7 +108,7 @@ def test_ranks_that_share_a_gpu_are_reported_whether_or_not_the_run_goes_on_afte
     nodes = "cluster.nodes=[{count: 2, seconds_per_sample: 1e-5, overhead_seconds: 0}]"
     words = [f"method={method}", "backend=dist", "backend.emulate=none", "device=cuda", "workload=quadratic", nodes, "budget.epochs=1"]
 
-    subprocess.run([sys.executable, "-m", "hetsim", *words, f"hydra.run.dir={tmp_path}/run"], env=with_gpu, check=True, timeout=90)
+    subprocess.run([sys.executable, "-m", "hetsim", *words, f"hydra.run.dir={tmp_path}/run"], env=with_gpu, check=True, timeout=180)
 
     ranks = {"asgd": "0, 1 and 2", "ssgd": "0 and 1"}[method]
     assert summary(tmp_path / "run")["warnings"] == [f"ranks {ranks} share a GPU: the steps of one take longer while another computes"]
