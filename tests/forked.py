@@ -173,7 +173,9 @@ sys.path.append({str(Path(__file__).parent)!r})
 import forked
 forked.serve({listening.fileno()}, {read}, {address!r}, base)"""
         with real_starts(), listening:
-            _kept.append(subprocess.Popen([sys.executable, "-c", code], pass_fds=[listening.fileno(), read], stdin=subprocess.DEVNULL))
+            quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # which torch reads once, and hetsim-launch sets
+            files = [listening.fileno(), read]
+            _kept.append(subprocess.Popen([sys.executable, "-c", code], pass_fds=files, stdin=subprocess.DEVNULL, env=quiet))
         os.close(read)  # the other end is closed when this process ends
         _kept.append(write)
         _server = Server(address, os.getpid(), os.getsid(0), os.getpgrp(), _read_at_start(dict(os.environ)))

@@ -153,7 +153,7 @@ def test_the_curve_by_seconds_is_by_the_clock_of_the_run_in_processes_too(coordi
     commits = [row.end for row in rows_of(run.trace) if row.kind == "commit"]
     due = [now for before, now in pairwise([0.0, *commits]) if now // 1e-3 > before // 1e-3]
     assert len(commits) == 9
-    assert [point.seconds for point in run.curve.points] == list(dict.fromkeys([0.0, *due, commits[-1]]))
+    assert [point.seconds for point in run.record.curve.points] == list(dict.fromkeys([0.0, *due, commits[-1]]))
 
 
 @pytest.mark.parametrize("coordination", ["all_reduce", "server_with_a_barrier"])

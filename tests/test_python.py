@@ -131,7 +131,7 @@ BAD = {
     ("batch_size=1",): "batch_size=1 is less than one sample for each of 4 workers: raise it",
     ("seed=1,2",): "seed",
     ("seed",): "seed cannot be read as key=value",
-    ("trust=[os]", "discount._target_=os.system"): "discount._target_=os.system is refused",
+    ("trust=[os]", "discount._target_=os.system"): "discount._target_=os.system is no Discount",
 }
 
 

@@ -23,6 +23,7 @@ from hetsim.runtime.profiling import Profile
 from hetsim.workloads.device import CPU
 from hetsim.workloads.models.registry import OWN
 
+pytestmark = pytest.mark.real_start
 FAKE = """
 import importlib.abc, importlib.machinery, sys
 

@@ -253,8 +253,8 @@ class Faulty(Quadratic):
                     fault = pending.pop(0)
                     print(f"{fault.what.__name__} {rank}", file=happened)
                     fault.what()
-                wait_for_others(effect.version)
                 print(json.dumps([rank, effect.batch.start, effect.batch.samples]), file=computed)
+                wait_for_others(effect.version)
                 return answer(world, state, effect, turn)
 
             return hurt_gradient

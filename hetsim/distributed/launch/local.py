@@ -17,9 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hetsim.checkpoints.resume import clock_of
 from hetsim.distributed.environment import RankStart
-from hetsim.distributed.launch.supervision import BEGIN_SECONDS, GRACE_SECONDS, End, RankProcess, Supervision
+from hetsim.distributed.launch.supervision import BEGIN_SECONDS, GRACE_SECONDS, End, RankProcess, Supervision, seconds_before
 from hetsim.distributed.membership.faults import Schedule, is_elastic, surviving_run
 from hetsim.distributed.membership.keeper import BEGAN, FAILED, SurvivingRun
 from hetsim.distributed.pacing.cpu_quota import remove_leftovers
@@ -192,12 +191,6 @@ def outcome(supervision: Supervision, keeper: PipeToKeeper) -> dict[str, Any]:
     if isinstance(supervision.summary, RunStopped):
         raise supervision.summary
     return supervision.summary  # type: ignore[no-any-return]
-
-
-def seconds_before(experiment: Experiment) -> float:
-    """What the clock of a run with faults says when it begins: that of the checkpoint that it goes on from, or 0."""
-    faults = experiment.cluster.faults
-    return clock_of(experiment.resume) if experiment.resume is not None and (faults.nodes or faults.pauses) else 0.0
 
 
 def _start(processes: Sequence[Any]) -> bool:

@@ -20,9 +20,9 @@ import torch.distributed as dist
 from hetsim.distributed.environment import Launched, RankStart
 from hetsim.distributed.launch.announcement import announce, client, client_of_run, run_store
 from hetsim.distributed.launch.failure_report import CONSEQUENCE, leave_reason
-from hetsim.distributed.launch.local import seconds_before
 from hetsim.distributed.launch.participation import take_part, take_part_elastically
 from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT, check_interfaces, launchers_store, told
+from hetsim.distributed.launch.supervision import seconds_before
 from hetsim.distributed.membership.faults import Schedule, is_elastic, surviving_run
 from hetsim.distributed.membership.keeper import failed_key
 from hetsim.distributed.pacing.cpu_quota import cap_of

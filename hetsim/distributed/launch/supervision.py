@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from hetsim.checkpoints.resume import clock_of
 from hetsim.distributed.launch.failure_report import CAUSE, CONSEQUENCE
 from hetsim.distributed.membership.faults import Upcoming
 from hetsim.distributed.membership.keeper import FAILED, SUSPECT, SurvivingRun, lost_with
 from hetsim.errors import RunFailed
+from hetsim.runtime.experiment import Experiment
 
 GRACE_SECONDS = 3.0
 """Seconds that other processes have to report their errors after the first one, and that a process has to end."""
@@ -213,3 +215,9 @@ class Supervision:
                 if process.rank == fault.rank:
                     process.signal(SIGNALS[fault.kind])
                     process.hurt_at, process.back_at = None if fault.kind == "continue" else now, fault.until
+
+
+def seconds_before(experiment: Experiment) -> float:
+    """What the clock of a run with faults says when it begins: that of the checkpoint that it goes on from, or 0."""
+    faults = experiment.cluster.faults
+    return clock_of(experiment.resume) if experiment.resume is not None and (faults.nodes or faults.pauses) else 0.0
