@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from running import wait_for
 from worlds import tiles
 
 from hetsim.checkpoints import saver
@@ -35,8 +36,8 @@ from hetsim.workloads.device import Device
 from hetsim.workloads.quadratic import Quadratic
 from hetsim.workloads.task import Task
 
-LIMIT_SECONDS = 120
-"""After which a run counts as one that hangs."""
+LIMIT_SECONDS = 300
+"""After which a run counts as one that hangs. The first one waits for what its processes import: on a busy machine 100 s were seen."""
 PATIENCE = 0.5
 """Seconds that a gradient waits at most for what is to happen to the run before it ends: a fault, or a process that joins."""
 
@@ -139,6 +140,10 @@ class Fault:
     what: Callable[[], None]
     rank: int
     at_update: int
+    after_return_of: int | None = None
+    """It waits then for another process of this rank, and `at_update` versions more from when that one computes."""
+    after_loss_of: int | None = None
+    """It waits then until this rank's process has ended."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +152,9 @@ class Faults:
 
     of: tuple[Fault, ...] = ()
 
-    def kill(self, *, rank: int, at_update: int) -> Faults:
+    def kill(self, *, rank: int, at_update: int, after_return_of: int | None = None) -> Faults:
         """The rank's process ends by SIGKILL."""
-        return self._and(kill, rank, at_update)
+        return Faults((*self.of, Fault(kill, rank, at_update, after_return_of)))
 
     def kill_in_save(self, *, rank: int, at_update: int) -> Faults:
         """The same, while it writes a checkpoint."""
@@ -199,9 +204,9 @@ class Faults:
         """It loses all of its connections."""
         return self._and(drop_links, rank, at_update)
 
-    def terminate(self, *, rank: int, at_update: int) -> Faults:
+    def terminate(self, *, rank: int, at_update: int, after_loss_of: int | None = None) -> Faults:
         """It gets SIGTERM, and passes it on to the leader of the run."""
-        return self._and(terminate, rank, at_update)
+        return Faults((*self.of, Fault(terminate, rank, at_update, after_loss_of=after_loss_of)))
 
     def _and(self, what: Callable[[], None], rank: int, at_update: int) -> Faults:
         return Faults((*self.of, Fault(what, rank, at_update)))
@@ -232,7 +237,9 @@ class Faulty(Quadratic):
         """Let the world of this process, which is one of a run, hurt itself and tell."""
         pending = [fault for fault in self.faults.of if fault.rank == rank and fault.what not in ELSEWHERE]
         others = {
-            f"{fault.what.__name__} {fault.rank}": fault for fault in self.faults.of if fault.rank != rank and fault.what not in ELSEWHERE
+            f"{fault.what.__name__} {fault.rank}": fault
+            for fault in self.faults.of
+            if fault.rank != rank and fault.what not in ELSEWHERE and fault.after_return_of is None and fault.after_loss_of is None
         }
         elsewhere = {fault.what: fault for fault in self.faults.of if fault.rank == rank and fault.what in ELSEWHERE}
         commit, write, discarded = History.commit, saver.write, History.record_discarded
@@ -249,7 +256,7 @@ class Faulty(Quadratic):
 
         def hurt(answer: Callable[..., Any]) -> Callable[..., Any]:
             def hurt_gradient(world: ProcessWorld, state: Any, effect: Any, turn: Any) -> Any:
-                if pending and effect.version >= pending[0].at_update:
+                if pending and effect.version >= pending[0].at_update and self._has_returned(pending, effect.version):
                     fault = pending.pop(0)
                     print(f"{fault.what.__name__} {rank}", file=happened)
                     fault.what()
@@ -296,6 +303,25 @@ class Faulty(Quadratic):
         ProcessWorld.gradient_sum = hurt(ProcessWorld.gradient_sum)  # type: ignore[method-assign]
         ProcessWorld.attempt = hurt(ProcessWorld.attempt)  # type: ignore[method-assign]
         History.commit = told_commit  # type: ignore[method-assign]
+
+    def _has_returned(self, pending: list[Fault], version: int) -> bool:
+        """Whether the next fault has nobody to wait for. When that rank computes again, the fault is put off by its number of versions."""
+        if (lost := pending[0].after_loss_of) is not None:
+            wait_for(lambda: not any(_lives(int(path.name.rsplit("-", 1)[1])) for path in self.folder.glob(f"computed-{lost}-*")))
+        other = pending[0].after_return_of
+        if other is None:
+            return True
+        wait_for(lambda: len(list(self.folder.glob(f"computed-{other}-*"))) > 1, LIMIT_SECONDS)  # its new process has been started
+        if sum(path.stat().st_size > 0 for path in self.folder.glob(f"computed-{other}-*")) > 1:
+            pending[0] = replace(pending[0], at_update=version + pending[0].at_update, after_return_of=None)
+        return False
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hetsim.runtime.experiment import Experiment
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
-SECONDS = 60
+SECONDS = 120
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ssgd": ("method=ssgd", {}),
     "asgd": ("method=asgd", {}),

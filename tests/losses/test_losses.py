@@ -71,8 +71,8 @@ def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> No
     run = survive(described, Faults().kill(rank=1, at_update=6), tmp_path, emulate=emulated(which), lost_after=60)
 
     assert run.lost == [1]
-    assert run.seconds < 60
-    assert run.summary["emulation"]["losses"]["detection_seconds"] < 30
+    assert run.summary["seconds"] < 50
+    assert run.summary["emulation"]["losses"]["detection_seconds"] < 10
     check_samples(run, described)
 
 
@@ -95,11 +95,11 @@ def test_a_run_goes_on_when_a_worker_hangs_or_breaks(which: str, fault: str, tmp
     faults = getattr(Faults(), fault)(rank=1, at_update=6)
 
     run = survive(
-        described, faults, tmp_path, emulate=emulated(which), lost_after=60.0 if fault == "segfault" else 3.0
-    )  # a process may get no processor for a second
+        described, faults, tmp_path, emulate=emulated(which), lost_after=60.0 if fault == "segfault" else 5.0
+    )  # a process may get no processor for some seconds
 
     assert run.lost == [1]
-    assert run.seconds < 60
+    assert fault != "segfault" or run.summary["seconds"] < 50
     check_samples(run, described)
 
 
@@ -111,7 +111,7 @@ def test_a_run_goes_on_when_one_worker_after_another_is_killed(tmp_path: Path) -
     run = survive(described, faults, tmp_path, lost_after=60)
 
     assert run.lost == [fault.rank for fault in faults.of]
-    assert run.seconds < 60
+    assert run.summary["seconds"] < 50
     check_samples(run, described)
 
 
@@ -219,10 +219,10 @@ def test_a_run_without_a_server_goes_on_when_its_leader_is_lost(which: str, faul
     described = small(which, trace="full", evaluate_every_epochs=1)
     faults = getattr(Faults(), fault)(rank=0, at_update=6)
 
-    run = survive(described, faults, tmp_path, lost_after=3.0 if fault == "stop" else 60.0)
+    run = survive(described, faults, tmp_path, lost_after=5.0 if fault == "stop" else 60.0)
 
     assert run.lost == ([] if fault == "drop_links" else [0])
-    assert run.seconds < 60
+    assert fault == "stop" or run.summary["seconds"] < 50
     check_samples(run, described)
     check_record(run, tmp_path / "run")
 
@@ -271,7 +271,7 @@ def test_the_command_ends_with_one_sentence_when_a_local_server_is_killed(tmp_pa
     running = started(command, tmp_path / "run")
 
     os.kill(running[-1], signal.SIGKILL)
-    _, told = command.communicate(timeout=60)
+    _, told = command.communicate(timeout=120)
 
     wait_for(lambda: not family(command.pid))
     assert command.returncode == 1
@@ -291,7 +291,7 @@ def test_the_command_outlives_a_worker_and_not_its_server(tmp_path: Path) -> Non
     time.sleep(0.5)
     assert command.poll() is None
     os.kill(server, signal.SIGSTOP)
-    _, told = command.communicate(timeout=60)
+    _, told = command.communicate(timeout=120)
 
     wait_for(lambda: not family(command.pid))
     assert command.returncode == 1

@@ -42,7 +42,7 @@ def supervised(*, told_after: float | None, ended_first: bool = False) -> tuple[
         if told_after is not None:
             time.sleep(told_after)
             keepers.send((BEGAN, 5.0))
-        heard.append(keepers.recv() if keepers.poll(1.0) else None)
+        heard.append(keepers.recv() if keepers.poll(1.0 if ended_first else 60.0) else None)
         for rank in (3,) if ended_first else (0, 2, 3):
             ends[rank][1].send((0, {"num_updates": 1} if rank == its.leader else None))
         if not ended.wait(3.0):
@@ -71,7 +71,7 @@ def test_the_run_goes_on_without_a_worker_that_ends_before_the_beginning_is_hear
     assert summary == {"num_updates": 1}
     assert (what, rank, incarnation) == ("lost", 1, 0)
     assert at == SOON if told_after is None else begun <= at < SOON
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
 
 
 def test_a_worker_that_is_lost_when_all_others_have_ended_ends_no_run() -> None:
