@@ -167,7 +167,7 @@ def _serving() -> Server:
         read, write = os.pipe()
         code = f"""
 import os, sys
-typed = os.environ.get("PYTHONPATH", "").split(":")
+typed = [*filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
 base = [place for place in sys.path if place and place not in map(os.path.abspath, typed)]
 sys.path.append({str(Path(__file__).parent)!r})
 import forked
