@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import pickle
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from hetsim.trust.shipped import configs
 WORKLOADS = ("hetsim.workloads.classification", "hetsim.workloads.quadratic_task", "hetsim.workloads.own.task")
 launch.PRELOAD += ["pytest", "hydra", "torch._dynamo", "hetsim.sim", *WORKLOADS]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job, whose commands would ignore Ctrl-C, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 forked.install()
 gc.collect()  # a dataclass with slots leaves a class of the same name behind, which is a subclass until it is collected
 gc.set_threshold(50_000)  # all of torch and thousands of tests are there to be looked at, and a config alone allocates as many objects
