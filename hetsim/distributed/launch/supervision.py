@@ -1,8 +1,7 @@
 """Judges how the processes of one launcher end, for a launcher that forks all ranks and for each call of hetsim-launch.
 
-A process that is killed, or ends without a word, or has lost its connections, is lost, and the run goes on without it if it can; an error
-of any other kind fails the run. What the launchers differ in is how a process is started and its end is seen (`RankProcess`), and where
-the keeper is (`ToKeeper`).
+A process is lost if it is killed, ends without a word, or has lost its connections. The run continues without it if it can. Any other
+error fails the run. Launchers differ in how they start a process and see its end (`RankProcess`), and in where the keeper is (`ToKeeper`).
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ class Supervision:
 
     @property
     def undecided(self) -> bool:
-        """Whether the run goes on, as far as is known."""
+        """Whether neither a summary nor a failure has ended the run yet."""
         return self.summary is None and not self.failures
 
     def look(self, now: float) -> None:
