@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import forked
+import numpy as np
 import pytest
 import running
 from hypothesis import settings
@@ -37,18 +38,36 @@ settings.register_profile("long", max_examples=2000, derandomize=False, database
 settings.load_profile("hetsim")
 
 FIRST = (
-    *("distributed/test_processes.py", "test_docs.py", "owned/test_owned_data.py", "security/test_targets.py", "losses/test_losses.py"),
-    *("test_every_method.py", "distributed/test_hosts.py", "losses/test_saved_losses.py", "security/test_folders.py", "fuzz/test_fuzz.py"),
-    *("advise/test_advise.py", "calibration/test_calibrate.py", "checkpoints/test_signals.py", "distributed/test_killed_processes.py"),
+    *("test_readme.py", "security/test_targets.py", "test_every_method.py", "distributed/test_processes.py", "owned/test_owned_data.py"),
+    *("losses/test_saved_losses.py", "test_python.py", "advise/test_advise.py", "workloads/test_loader_workers.py", "test_command.py"),
+    *("test_studies.py", "workloads/test_models.py", "test_sweeps.py", "losses/test_succession.py", "distributed/test_killed_processes.py"),
+    *("security/test_folders.py", "losses/test_losses.py", "distributed/test_hosts.py", "losses/test_launched_losses.py"),
 )
 """The files that take longest: none of them is to begin when the other test processes are about to end."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In the order of `FIRST`, and then of their names."""
     folder = Path(__file__).parent
     places = {folder / name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+    _sample(items)
+
+
+def _sample(items: list[pytest.Item]) -> None:
+    """Mark all but `n` cases of each test with the marker `sampled(n)` as long: the first, the last, and cases evenly between them."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for of_one_test in cases.values():
+        marker = of_one_test[0].get_closest_marker("sampled")
+        assert marker is not None
+        kept = {round(place) for place in np.linspace(0, len(of_one_test) - 1, marker.args[0])}
+        for place, item in enumerate(of_one_test):
+            if place not in kept:
+                item.add_marker("long")
 
 
 _load = OmegaConf.load

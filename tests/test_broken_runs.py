@@ -443,6 +443,7 @@ def test_numbers_that_cannot_be_divided_have_no_error(sweep: Path, monkeypatch: 
 
 @both
 @pytest.mark.parametrize("name", ["a $ sign", "$x_{", r"\$\frac{$", "$$"])
+@pytest.mark.sampled(3)
 def test_a_name_with_dollars_is_no_formula(command: str, name: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In titles and in labels."""
     (sweep / "run" / "summary.json").write_text(json.dumps({**SUMMARY, "cluster": name, "method": name}))
@@ -530,7 +531,7 @@ from hetsim.results.reading.intervals import read_trace
 trace = Path(sys.argv[1])
 packed = trace.read_bytes()
 begin = len(packed) - 8 - int.from_bytes(packed[-8:-4], "little")
-for place in range(begin, len(packed) - 8):
+for place in range(begin, len(packed) - 8, int(sys.argv[2])):
     for value in (0, 6, 0x7F, 0x80):
         trace.write_bytes(packed[:place] + bytes([value]) + packed[place + 1 :])
         try:
@@ -541,8 +542,10 @@ for place in range(begin, len(packed) - 8):
 
 
 @pytest.mark.slow
-def test_no_byte_of_a_traces_footer_ends_the_process(sweep: Path) -> None:
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 7])
+def test_no_byte_of_a_traces_footer_ends_the_process(step: int, sweep: Path) -> None:
     """Some of Arrow's getters do not translate the errors of broken metadata, such as statistics of sizes that do not fit."""
-    done = subprocess.run((sys.executable, "-c", ANY_BYTE, sweep / "run" / "trace.parquet"), capture_output=True, text=True, check=False)
+    command = (sys.executable, "-c", ANY_BYTE, sweep / "run" / "trace.parquet", str(step))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr[-2000:]

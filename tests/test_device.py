@@ -95,6 +95,7 @@ def test_a_task_computes_on_its_device_alone(kind: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", SHIPPED)
+@pytest.mark.sampled(10)
 def test_every_method_runs_on_a_device_alone(method: str, monkeypatch: pytest.MonkeyPatch):
     """In virtual time: the weights are those of the CPU, and no operation mixes tensors of both."""
     made = experiment(f"method={method}", "workload=quadratic", budget={"updates": 30})

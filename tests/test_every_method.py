@@ -60,6 +60,7 @@ def test_the_table_has_every_method() -> None:
 
 @pytest.mark.slow
 @EVERY_METHOD
+@pytest.mark.sampled(20)
 def test_it_converges_to_the_quadratics_known_optimum(name: str) -> None:
     """Where all samples agree on the optimum, every method finds it."""
     workload = {"num_parameters": 8, "num_samples": 100, "condition": 4, "noise": 0.0}
@@ -81,6 +82,7 @@ def trained(name: str, seed: int) -> tuple[float, bool]:
 
 @pytest.mark.slow
 @EVERY_METHOD
+@pytest.mark.sampled(13)
 def test_it_trains_digits_with_its_shipped_defaults(name: str) -> None:
     """At least 0.93 test accuracy after 30 epochs on mixed4; where a seed misses it, two others do not."""
     assert all(trained(name, seed)[0] >= 0.93 for seed in ((0,) if trained(name, 0)[0] >= 0.93 else (1, 2)))
@@ -88,6 +90,7 @@ def test_it_trains_digits_with_its_shipped_defaults(name: str) -> None:
 
 @pytest.mark.slow
 @EVERY_METHOD
+@pytest.mark.sampled(13)
 def test_its_own_phase_is_entered(name: str) -> None:
     """The defaults are sized for small workloads: what the method is about happens in such a run."""
     assert trained(name, 0)[1]
@@ -95,6 +98,7 @@ def test_its_own_phase_is_entered(name: str) -> None:
 
 @pytest.mark.slow
 @EVERY_METHOD
+@pytest.mark.sampled(13)
 def test_the_same_seed_gives_the_same_trace_and_parameters(name: str) -> None:
     """Row by row and bit by bit; another seed gives others."""
     one, again, other = (simulate(short(name, "workload=quadratic", seed=seed, budget={"epochs": 5}), trace="full") for seed in (7, 7, 8))
@@ -108,6 +112,7 @@ def test_the_same_seed_gives_the_same_trace_and_parameters(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [{"epochs": 3.37}, {"epochs": 0.02}, {"updates": 9}, {"seconds": 0.05}], ids=str)
 @EVERY_METHOD
+@pytest.mark.sampled(60)
 def test_no_process_is_left_waiting(name: str, budget: dict[str, Any]) -> None:
     """Whatever ends the run, every program ends, and every message that was sent is delivered."""
     run = simulate(short(name, "workload=phantom", budget=budget))
@@ -143,6 +148,7 @@ def test_each_position_is_handed_out_once_and_drops_are_counted(name: str, epoch
 
 @pytest.mark.slow
 @EVERY_METHOD
+@pytest.mark.sampled(13)
 def test_it_starts_again_from_any_committed_state(name: str) -> None:
     """The rest applies or drops what the part before had not, once, and its versions go on."""
     made = short(name, "workload=quadratic", budget={"epochs": 6.3})
@@ -208,6 +214,7 @@ def normed(shape: tuple[int, int, int], num_classes: int) -> nn.Module:
 
 @pytest.mark.slow
 @EVERY_METHOD
+@pytest.mark.sampled(20)
 def test_batch_norms_statistics_are_left_alone_by_every_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is done to gradients: a version's statistics are the weighted mean of those that its contributions brought."""
     monkeypatch.setitem(OWN, "normed", normed)
@@ -280,11 +287,12 @@ QUICK = cluster(
 
 
 @pytest.mark.slow
-def test_every_method_runs_in_real_processes() -> None:
+@pytest.mark.parametrize("names", [list(METHODS)[::3], pytest.param(list(METHODS), marks=pytest.mark.long)], ids=["a third", "all"])
+def test_every_method_runs_in_real_processes(names: list[str]) -> None:
     """All in one set of processes: each position once, versions in order, the simulator's parameters where time decides nothing."""
     made = {
         name: short(name, "workload=digits", workload={}, cluster=QUICK, batch_size=48, dtype="float64", budget={"epochs": 0.4})
-        for name in METHODS
+        for name in names
     }
 
     told = dict(zip(made, run_all_in_processes(list(made.values()), timeout=180), strict=True))

@@ -55,6 +55,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", FILES)
+@pytest.mark.sampled(3)
 def test_a_file_that_finds_no_space_is_named_and_an_earlier_run_stays(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], full: Callable[[Path], None]
 ) -> None:

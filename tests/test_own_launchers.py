@@ -48,6 +48,7 @@ NAMED = "hydra.sweep.subdir=${method}/${hydra:job.num}-${seed}-${hydra.job.overr
     ],
     ids=["choices", "names", "Hydra's own files", "batches"],
 )
+@pytest.mark.sampled(2)
 def test_a_sweep_leaves_what_hydras_own_would_leave(
     typed: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_folder_of_ones_own_is_skipped_only_for_the_run_that_it_holds(
     assert not (tmp_path / "0" / "error.txt").exists()
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order in which they stand."""

@@ -109,6 +109,7 @@ def test_a_run_that_is_asked_to_stop_at_its_last_version_has_ended(name: str, tm
 
 
 @pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.sampled(10)
 def test_another_run_loses_and_repeats_no_sample(name: str, tmp_path: Path) -> None:
     """What was under way is computed again; versions, samples and the clock go on."""
     half, whole = made(name, HALF), made(name, {"epochs": 20})
@@ -206,6 +207,7 @@ def test_a_slow_spell_does_not_replay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ssgd", "asgd", "dbs_sgd", "pipe_sgd", "od_sgd", "ringleader", "diloco"])
 @pytest.mark.parametrize("num_workers", [2, 5])
+@pytest.mark.sampled(5)
 def test_more_or_fewer_workers_hand_out_each_position_once(name: str, num_workers: int, tmp_path: Path) -> None:
     """The sequence of samples is global: on another number of nodes the rest of it is handed out, and no position twice."""
     half = made(name, HALF)

@@ -129,6 +129,7 @@ SYNCHRONOUS = {
 
 
 @pytest.mark.parametrize("words", SYNCHRONOUS.values(), ids=SYNCHRONOUS)
+@pytest.mark.sampled(1)
 def test_a_real_run_goes_on_bit_equal(words: tuple[str, ...], tmp_path: Path) -> None:
     """Real ranks, stopped by a budget and gone on with: the weights and losses of the simulated run that never stopped."""
     words = (*words, "workload=quadratic", "workload.num_parameters=20", TWO)
@@ -146,6 +147,7 @@ def test_a_real_run_goes_on_bit_equal(words: tuple[str, ...], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("method", ["ssgd", "asgd", "diloco"])
+@pytest.mark.sampled(1)
 def test_a_real_run_goes_on_with_another_number_of_workers(method: str, tmp_path: Path) -> None:
     """The samples of its epochs are counted once, as applied or discarded."""
     words = ("workload=quadratic", "workload.num_parameters=20", "workload.num_samples=512", f"method={method}", TWO)

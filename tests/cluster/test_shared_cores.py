@@ -131,12 +131,13 @@ def test_with_a_tick_a_millisecond_is_kept() -> None:
         assert ends((0.0, 0.041, {"budget": Budget(0.4, 0.1, -1.0, tick=1e-5)}), host=Host(cores=1)) == pytest.approx([0.041])
 
 
-def test_any_work_ends_when_small_steps_say_so() -> None:
+@pytest.mark.parametrize("repeats", [5, pytest.param(25, marks=pytest.mark.long)])
+def test_any_work_ends_when_small_steps_say_so(repeats: int) -> None:
     """Against a simulation in steps of 20 µs, in which a budget's last step may put the end off by a period."""
     chance = random.Random(1)
     errors = []
     step = 2e-5
-    for _ in range(25):
+    for _ in range(repeats):
         host = Host(cores=chance.randint(1, 3))
         host = Host(cores=host.cores, busy_speeds=(1.0, 0.8, 0.7)[: host.cores])
         budgets = [Budget(chance.choice([0.2, 0.5]), 0.05, chance.random() * -0.05) for _ in range(2)]

@@ -49,6 +49,7 @@ def forkserver_of(parent: int) -> list[int]:
 
 
 @pytest.mark.parametrize("begun", ["config.yaml", "timeline.png", "curve.png"])
+@pytest.mark.sampled(1)
 def test_a_command_that_is_killed_leaves_the_earlier_run_as_it_was(begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While its ranks run, or while its leader draws: none of the run's files has its name before all of them are complete."""
     job.failures.clear()

@@ -43,6 +43,7 @@ QUICK = cluster(
 
 
 @pytest.mark.parametrize("allocation", ["allocation=even", "allocation=dbs"])
+@pytest.mark.sampled(1)
 def test_synchronous_parameters_are_the_simulators(allocation: str) -> None:
     """SSGD weighted per sample in float64: every committed version agrees to 1e-12, so the serial law holds here too."""
     made = experiment(
@@ -73,6 +74,7 @@ def test_single_precision_agrees_over_the_first_commits() -> None:
     ids=" ".join,
 )
 @pytest.mark.parametrize("pad", [True, False], ids=["pad", "none"])
+@pytest.mark.sampled(3)
 def test_each_position_is_handed_out_once(method: tuple[str, ...], pad: bool) -> None:
     """Whoever computes, in whatever order: an epoch budget is the sample sequence, once."""
     made = experiment(*method, cluster=QUICK, batch_size=48, budget={"epochs": 1})

@@ -62,6 +62,7 @@ def sums(rank: int, num_ranks: int, listening: Any, port: int, sender: Any) -> N
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
+@pytest.mark.sampled(1)
 def test_all_ranks_have_the_same_bits(num_ranks: int) -> None:
     """Weights that differ would drift apart unseen. In rank order the bits are known; the library's differ from them by rounding.
 

@@ -102,6 +102,7 @@ def test_a_laptop_with_a_gpu_and_one_without_train_together(with_gpu: dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["asgd", "ssgd"])
+@pytest.mark.sampled(1)
 def test_ranks_that_share_a_gpu_are_reported_whether_or_not_the_run_goes_on_after_a_loss(
     method: str, with_gpu: dict[str, str], tmp_path: Path
 ) -> None:

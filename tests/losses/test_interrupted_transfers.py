@@ -76,6 +76,7 @@ def _run(rank: int, what: str, port: int, how: str, pipe: Any) -> None:
         *(pytest.param(what, "lost", marks=pytest.mark.long) for what in ("send", "receive")),
     ],
 )  # fmt: skip
+@pytest.mark.sampled(2)
 def test_it_ends_when_the_group_is_interrupted_or_the_rank_is_lost(what: str, how: str) -> None:
     """It raises PeerLost soon after, if not before; and the process can end."""
     with socket.create_server(("127.0.0.1", 0)) as listening:

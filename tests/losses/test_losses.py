@@ -64,6 +64,7 @@ def emulated(which: str) -> str:
 
 
 @pytest.mark.parametrize("which", ONE_OF_EACH)
+@pytest.mark.sampled(2)
 def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> None:
     """Under every coordination, and well within the time after which a silent rank would be suspected."""
     described = small(which)
@@ -89,6 +90,7 @@ NOTICED = {("all_reduce", "segfault"), ("server", "hold_gil"), *((which, "stop")
         for fault in ("stop", "hold_gil", "segfault")
     ],
 )
+@pytest.mark.sampled(2)
 def test_a_run_goes_on_when_a_worker_hangs_or_breaks(which: str, fault: str, tmp_path: Path) -> None:
     """A process that says nothing any more is ended after `lost_after_seconds`, and is lost then."""
     described = small(which)
@@ -124,6 +126,7 @@ def test_a_run_goes_on_when_one_worker_after_another_is_killed(tmp_path: Path) -
         pytest.param("local_servers", [1], marks=pytest.mark.long),
     ],
 )
+@pytest.mark.sampled(1)
 def test_a_broken_connection_costs_a_new_group_or_a_worker(which: str, lost: list[int], tmp_path: Path) -> None:
     """Nobody is lost where all form a group; at a server that goes on, the worker ends, as it talks to the server alone."""
     described = small(which)
@@ -140,6 +143,7 @@ def test_a_broken_connection_costs_a_new_group_or_a_worker(which: str, lost: lis
 @pytest.mark.parametrize(
     "which", [which if which in ("server", "local_servers") else pytest.param(which, marks=pytest.mark.long) for which in METHODS]
 )
+@pytest.mark.sampled(1)
 def test_faults_of_the_cluster_happen_to_real_processes(which: str, tmp_path: Path) -> None:
     """One node joins late; another crashes, and a new process of its rank comes back."""
     schedule = [{"nodes": [2], "join": TIMES["join"]}, {"nodes": [1], "crash": TIMES["crash"], "repair": TIMES["repair"]}]
@@ -179,6 +183,7 @@ def test_a_process_that_is_stopped_goes_on_or_is_replaced(which: str, lost_after
 
 
 @pytest.mark.parametrize("lost", [1, 0], ids=["worker", "leader"])
+@pytest.mark.sampled(1)
 def test_every_step_of_a_synchronous_run_is_along_the_gradients_of_the_ranges_that_it_names(lost: int, tmp_path: Path) -> None:
     """Written out in plain torch: W ← W − η mean g_i, from the ranges of each commit alone, through a loss and a return."""
     on = {**THREE, "faults": {"schedule": [{"nodes": [lost], "crash": 0.1, "repair": 1.2}]}}
@@ -214,6 +219,7 @@ WITHOUT_SERVER = ("all_reduce", "delayed_all_reduce", "local_steps", "streaming_
         ),
     ],
 )
+@pytest.mark.sampled(1)
 def test_a_run_without_a_server_goes_on_when_its_leader_is_lost(which: str, fault: str, tmp_path: Path) -> None:
     """Another rank goes on with the record: every version is in the trace once, and what rank 0 had recorded is in the summary."""
     described = small(which, trace="full", evaluate_every_epochs=1)

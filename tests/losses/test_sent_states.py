@@ -20,6 +20,7 @@ THREE = cluster(*(node(seconds) for seconds in (1e-4, 5e-5, 7e-5)))
 
 
 @pytest.mark.parametrize("method", SHIPPED)
+@pytest.mark.sampled(20)
 def test_the_state_of_every_method_arrives_as_it_was(method: str) -> None:
     """With the weights to the last bit, and the states of all policies."""
     size = {"num_parameters": 4, "num_samples": 96}

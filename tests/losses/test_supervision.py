@@ -42,7 +42,10 @@ def supervised(*, told_after: float | None, ended_first: bool = False) -> tuple[
         if told_after is not None:
             time.sleep(told_after)
             keepers.send((BEGAN, 5.0))
-        heard.append(keepers.recv() if keepers.poll(1.0 if ended_first else 60.0) else None)
+        until = time.monotonic() + (1.0 if ended_first else 60.0)
+        while not (hears := keepers.poll(0.02)) and not ended.is_set() and time.monotonic() < until:
+            pass
+        heard.append(keepers.recv() if hears else None)
         for rank in (3,) if ended_first else (0, 2, 3):
             ends[rank][1].send((0, {"num_updates": 1} if rank == its.leader else None))
         if not ended.wait(3.0):

@@ -135,6 +135,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.sampled(8)
 def test_what_cannot_be_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str):
     """No traceback, no folder, exit status 1."""
     typed, told = REFUSED[name]

@@ -106,6 +106,7 @@ def test_chance_by_position_takes_the_pool_too():
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in (*DROPS, *HANDS_OUT_AHEAD)])
+@pytest.mark.sampled(10)
 def test_who_ends_its_epoch_before_others_have_begun_waits_for_them(name: str):
     """Behind links of half a second a worker asks for its first range when another has long ended its first epoch."""
     late = cluster(node(1e-4), node(1e-4, latency_seconds=0.5), node(1e-4, latency_seconds=0.7), network=NO_NETWORK)
@@ -118,6 +119,7 @@ def test_who_ends_its_epoch_before_others_have_begun_waits_for_them(name: str):
 @pytest.mark.parametrize("budget", [{"epochs": 3.37}, {"epochs": 0.02}, {"updates": 9}, {"seconds": 0.05}], ids=str)
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @EVERY_METHOD
+@pytest.mark.sampled(78)
 def test_each_position_of_each_pool_is_handed_out_once_and_to_its_owner(name: str, epochs: str, budget: dict[str, Any]):
     """Up to the pool's cursor, whatever ends the run; what is in flight is what is held, or held back."""
     if epochs == "aligned" and name in HANDS_OUT_AHEAD:
@@ -150,6 +152,7 @@ def held_back(state: Any) -> list[Batch]:
 
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @EVERY_METHOD
+@pytest.mark.sampled(26)
 def test_a_lost_range_waits_for_the_owner_of_its_pool(name: str, epochs: str):
     """A worker crashes and comes back, another joins late: every position of each pool up to its cursor is applied once."""
     if epochs == "aligned" and name in HANDS_OUT_AHEAD:
@@ -211,6 +214,7 @@ def test_nobody_begins_an_epoch_before_all_have_ended_the_one_before(name: str, 
 
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @EVERY_METHOD
+@pytest.mark.sampled(26)
 def test_a_run_that_is_resumed_loses_and_repeats_no_position(name: str, epochs: str):
     """From every third version: the parts before and after the stop cover each pool once."""
     if name in DROPS or (epochs == "aligned" and name in HANDS_OUT_AHEAD):
@@ -248,6 +252,7 @@ ONE_NODE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @EVERY_METHOD
+@pytest.mark.sampled(26)
 def test_a_single_pool_is_the_run_without_pools_bit_for_bit(name: str, epochs: str):
     """One worker that owns everything: the same rows, and the same weights. Aligned epochs cut ranges where they end."""
     if epochs == "aligned" and name in HANDS_OUT_AHEAD:
@@ -322,6 +327,7 @@ def settled(name: str, *choices: str, updates: int = 12_000, **keys: Any) -> tup
     ("name", "rests_at", "shares"),
     [pytest.param(name, *its, marks=[pytest.mark.long] * (name in ("malenia", "ssgd"))) for name, its in BIAS.items()],
 )
+@pytest.mark.sampled(2)
 def test_where_a_method_comes_to_rest_goes_by_the_weight_of_each_worker(name: str, rests_at: float, shares: Any):
     """World Q, workers of 4, 4, 2 and 1 s with optima 1, 2, 3, 4: at Σ p_i a_i, where p_i is worker i's share of the applied weight."""
     waits = {"updates": 4000, "learning_rate": 4e-3} if name in ("malenia", "ssgd", "ssp") else {}
@@ -401,6 +407,7 @@ QUICK = cluster(*(node(seconds, 1e-4) for seconds in (4e-6, 1e-6, 2e-6)), networ
         *("rescaled_asgd", "rennala", "malenia", "ringleader", "halos", "decoupled_diloco"),
     ],
 )
+@pytest.mark.sampled(10)
 def test_real_ranks_hand_out_each_position_once(name: str, epochs: str):
     """Whatever the order of arrival."""
     if epochs == "aligned" and name in HANDS_OUT_AHEAD:

@@ -135,7 +135,7 @@ def build():
 """
 
 
-@pytest.mark.parametrize("backend", ["sim", "dist"])
+@pytest.mark.parametrize("backend", [pytest.param("sim", marks=pytest.mark.long), "dist"])
 def test_loader_workers_import_what_their_rank_imports(
     backend: str, elsewhere: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_config_names_objects_only_where_one_belongs(attack: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("attack", [*((attack, ()) for attack in FILES), *((attack, ("-m",)) for attack in list(FILES)[::8])])
+@pytest.mark.sampled(14)
 def test_a_file_runs_no_code(
     attack: tuple[str, tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -381,6 +382,7 @@ ROUNDABOUT = {
 
 
 @pytest.mark.parametrize("way", ROUNDABOUT)
+@pytest.mark.sampled(6)
 def test_a_file_says_no_more_to_hydra_by_a_roundabout_way(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,6 +107,7 @@ STORED = {
 
 @pytest.mark.parametrize(("shape", "dtype"), STORED.values(), ids=STORED)
 @pytest.mark.parametrize("name", ["some.npz", "some.npz.xz"])
+@pytest.mark.sampled(5)
 def test_an_archive_takes_no_more_memory_than_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, shape: tuple[int, ...], dtype: type[np.generic]
 ) -> None:

@@ -220,6 +220,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.sampled(1)
 def test_workers_end_with_a_rank_that_is_killed(busy: bool, tmp_path: Path, module: Callable[[str], str]) -> None:
     """While they wait, and in the middle of a sample."""
     name = module(STUCK)
@@ -253,6 +254,7 @@ FAILING = DRAWING.replace("x = torch", "assert index < 20, f'no sample {index}'\
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sim", "dist"])
+@pytest.mark.sampled(1)
 def test_what_a_sample_raises_is_the_sentence_that_it_was(
     backend: str, tmp_path: Path, module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -360,6 +362,7 @@ def test_a_small_part_of_a_large_tensor_is_small() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["ssgd", "asgd"])
+@pytest.mark.sampled(1)
 def test_real_ranks_with_workers_train_as_without(method: str, module: Callable[[str], str], tmp_path: Path) -> None:
     """The same losses where time decides nothing, and no process is left."""
     before = children()

@@ -117,6 +117,7 @@ def told(
 
 
 @pytest.mark.parametrize("change", SENTENCES, ids=lambda change: f"{change[0]} → {change[1]}")
+@pytest.mark.sampled(14)
 def test_a_mistake_is_one_sentence(
     change: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
