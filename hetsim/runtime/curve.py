@@ -29,7 +29,7 @@ class LearningCurve(Recorder):
 
     These are the first versions at or after each multiple; math.inf: at none.
     Weights are immutable, so a version can be evaluated at any time: at its commit in virtual time (`at_once`), and at the end
-    of the run in real time.
+    of the run in real time. `begins_with_loss` evaluates the first version before the run in real time, too.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class LearningCurve(Recorder):
         at_once: bool,
         watch: Callable[[Point], None] | None = None,
         keeps_best: bool = False,
+        begins_with_loss: bool = False,
     ) -> None:
         self.task = task
         self.at_once = at_once
@@ -54,11 +55,18 @@ class LearningCurve(Recorder):
         self.best: tuple[float, Vector] | None = None
         """With `keeps_best`: how good the best version is, and its weights."""
         self._keeps_best = keeps_best
+        self._begins_with_loss = begins_with_loss
         self._unevaluated: list[tuple[float, int, int, Vector]] = []
 
     def begin(self, start: State) -> None:
         if not self.points and not self._unevaluated:  # otherwise the run goes on
             self._add(0.0, start)
+            if self._begins_with_loss:
+                self._evaluate()
+
+    def initial_loss(self) -> float | None:
+        """Return the training loss of the initial weights, or None if it is not evaluated yet."""
+        return self.points[0].evaluation.train_loss if self.points else None
 
     def _keep_if_best(self, weights: Vector) -> None:
         """By the accuracy on the test set; without one, by the loss on the training set. Of equal versions the first one counts."""

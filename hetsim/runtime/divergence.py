@@ -1,9 +1,9 @@
-"""Whether the training of a run has diverged, judged at each commit by the losses that were reported with the gradients."""
+"""Whether the training of a run diverges, judged at each commit by the losses that are reported with the gradients."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hetsim.coordination.contributions import SynchronousContributions, mean_loss
@@ -11,19 +11,21 @@ from hetsim.effects import Contribution
 
 
 class Divergence:
-    """A run has diverged once its training loss is not finite, or was above its first value for a whole epoch.
+    """A run diverges once its training loss is not finite, or stays above its initial value for a whole epoch.
 
     The loss of a version is the mean over the contributions that it is made of, as the leader has them: a server has the losses of
-    all workers, and without a server a rank has those of its own batches. The first value is that of the first global batch.
+    all workers, and without a server a rank has those of its own batches. The initial value is the training loss of the initial
+    weights where it is evaluated, otherwise the loss of the first global batch.
     """
 
-    def __init__(self, samples_per_epoch: int, *, num_samples: int = 0) -> None:
-        """For a run that begins after so many samples; above 0 if it resumes."""
+    def __init__(self, samples_per_epoch: int, *, num_samples: int = 0, initial_loss: Callable[[], float | None] = lambda: None) -> None:
+        """For a run that begins after `num_samples` samples; above 0 if it resumes. `initial_loss` returns None where it is unknown."""
         self._num_samples = num_samples
         self.reason: str | None = None
         """Why, and at which version; None: it has not diverged."""
         self.version: int | None = None
         self._samples_per_epoch = samples_per_epoch
+        self._initial_loss = initial_loss
         self._first: float | None = None
         self._num_samples_not_above = num_samples
 
@@ -34,13 +36,15 @@ class Divergence:
         self._num_samples = num_samples
         loss = mean_loss(applied)
         if self._first is None:
+            self._first = self._initial_loss()
+        if self._first is None or not math.isfinite(self._first):
             self._first = applied.rounds[0].loss if isinstance(applied, SynchronousContributions) else loss
         if not math.isfinite(loss):
             self._found(version, f"its loss was not finite at version {version}")
         elif loss <= self._first:
             self._num_samples_not_above = num_samples
         elif num_samples - self._num_samples_not_above >= self._samples_per_epoch:
-            self._found(version, f"its loss was above the first one, {self._first:.4g}, for a whole epoch until version {version}")
+            self._found(version, f"its loss was above the initial loss, {self._first:.4g}, for a whole epoch until version {version}")
         return self.reason is not None
 
     def saved(self) -> tuple[Any, ...]:

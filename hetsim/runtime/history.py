@@ -21,14 +21,22 @@ class History:
     `divergence` says whether the run has diverged so far; one that only counts time never does.
     """
 
-    def __init__(self, start: State, stop: StopRule, recorders: Sequence[Recorder], *, keeps: bool = False) -> None:
+    def __init__(
+        self,
+        start: State,
+        stop: StopRule,
+        recorders: Sequence[Recorder],
+        *,
+        keeps: bool = False,
+        initial_loss: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self.start = self.last = start
         self.recorders = tuple(recorders)
         self._commits = [recorder.commit for recorder in recorders]
         self._stop = stop
         self._keeps = keeps
         self.samples_per_epoch = stop.samples_per_epoch
-        self.divergence = Divergence(stop.samples_per_epoch, num_samples=start.num_samples)
+        self.divergence = Divergence(stop.samples_per_epoch, num_samples=start.num_samples, initial_loss=initial_loss)
         self._observe = None if isinstance(start.weights, Phantom) else self.divergence.observe  # a phantom has no loss
         for recorder in recorders:
             recorder.begin(start)

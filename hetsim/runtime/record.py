@@ -56,6 +56,7 @@ class RunRecord:
             at_once=at_once,
             watch=experiment.watch,
             keeps_best=experiment.save_weights == "best",
+            begins_with_loss=leads and experiment.stop_when_diverged,
         )
         self.profile_seconds = prepared.profile.total_seconds
         if resumed.progress:
@@ -64,7 +65,7 @@ class RunRecord:
             self.curve.restore(resumed.progress["curve"], evaluate=leads)
         bars = progress_bars(experiment, prepared.plan.num_positions) if leads else []
         observers = [metrics, self.curve, *recorders, *bars]  # metrics first, as they refuse a run without numbers
-        self.history = History(prepared.start, prepared.stop, observers, keeps=keeps)
+        self.history = History(prepared.start, prepared.stop, observers, keeps=keeps, initial_loss=self.curve.initial_loss)
         if resumed.progress:
             self._restore_history(resumed.progress)
         saved = {state.rank: state.num_gradients for state in resumed.ranks}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.plan import Plan
 from hetsim.effects import Batch, Contribution
 from hetsim.results.writing.describe import describe, one_line
+from hetsim.results.writing.remarks import diverged
 from hetsim.runtime.divergence import Divergence
 from hetsim.runtime.experiment import Experiment
 from hetsim.sim import Simulator
+from hetsim.workloads.task import Evaluation
 
 EPOCH = 40
 
@@ -166,11 +169,54 @@ def test_it_is_said_in_the_summary_in_the_printed_line_and_as_a_warning(stop: bo
 
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["diverged"] is True
-    (warning,) = [each for each in summary["warnings"] if each.startswith("the training diverged: its loss was above the first one, ")]
-    assert (", where the run was stopped; " in warning) == stop
+    (warning,) = [each for each in summary["warnings"] if each.startswith("the training diverged: its loss ")]
+    assert ("above the initial loss, " in warning and ", where the run was stopped; " in warning) == stop
+    assert ("was not finite at version" in warning) != stop
     assert warning.endswith("try a lower learning_rate")
     assert describe(summary).splitlines()[-1].endswith("diverged")
     assert one_line(summary).endswith(", diverged")
+
+
+def judged(*evaluated: float, reported: list[float] | None = None, stop: bool = False) -> bool:
+    """The verdict on a run whose versions 0, 1, … have these evaluated losses, by default reported with the gradients as well."""
+    made = simulate(diverging("all-reduce", rates={"learning_rate": 0.05, "momentum": 0.0})).simulation.record.outcome()
+    judge = Divergence(EPOCH)
+    for version, loss in enumerate(evaluated if reported is None else reported):
+        judge.observe(version + 1, 10 * (version + 1), [Contribution(0, Batch(0, 10), version, 1.0, loss)])
+    points = [replace(made.points[0], version=version, evaluation=Evaluation(loss, None)) for version, loss in enumerate(evaluated)]
+    return diverged(replace(made, points=points, divergence=judge, experiment=replace(made.experiment, stop_when_diverged=stop)))
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "reported", "verdict"),
+    [
+        ((2.30, 1.0, 0.28), [0.2, 2.0, 2.0, 2.0, 2.0, 2.0], False),  # the first batch happened to be low
+        ((2.30, 3.0, 0.28), None, False),
+        ((2.30, 0.5, 4.44), [2.3, 0.5, 4.4], True),  # less than an epoch above its initial value
+        ((2.30, math.nan, 0.28), None, True),
+        ((2.30, math.inf), None, True),
+        ((2.30,), None, False),
+        ((2.30, 0.28), [2.3, math.nan, 0.3], False),  # a gradient that was left out
+    ],
+)
+def test_the_verdict_on_a_run_is_that_of_its_evaluated_losses(evaluated: tuple[float, ...], reported: list[float] | None, verdict: bool):
+    """Not finite, or at the end above the initial one: the same in both worlds, as both evaluate versions."""
+    assert judged(*evaluated, reported=reported) == verdict
+
+
+def test_without_evaluated_losses_the_reported_ones_decide_and_so_they_do_for_a_run_that_they_stopped():
+    """A workload of one's own need not have a loss of the whole training set."""
+    assert judged(reported=[2.0, 3.0, 3.0, 3.0, 3.0])
+    assert not judged(reported=[2.0, 3.0])
+    assert judged(2.0, 1.9, reported=[2.0, 3.0, 3.0, 3.0, 3.0], stop=True)
+
+
+def test_a_run_is_stopped_by_the_loss_of_the_initial_weights_and_not_by_that_of_its_first_batch():
+    """The first batch may happen to have a low loss."""
+    judge = Divergence(EPOCH, initial_loss=lambda: 2.5)
+
+    assert not any(judge.observe(n, 10 * n, [Contribution(0, Batch(0, 10), 0, 1.0, loss)]) for n, loss in enumerate([0.5, *[2.4] * 9], 1))
+    assert any(judge.observe(n, 10 * n, [Contribution(0, Batch(0, 10), 0, 1.0, 2.6)]) for n in range(11, 21))
 
 
 def test_a_run_of_before_has_no_verdict(tmp_path: Path):

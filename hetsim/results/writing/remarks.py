@@ -29,14 +29,22 @@ def remarks(outcome: Outcome) -> list[str]:
 
 
 def diverged(outcome: Outcome) -> bool:
-    """Whether the training diverged: by the losses that were reported with the gradients, or by the final one."""
+    """Return whether the training diverged: the training loss was not finite, or ended above its initial value.
+
+    The evaluated losses decide, which are those of `curve.csv`. Without them, the losses that were reported with the gradients do.
+    """
     return _reason(outcome) is not None
 
 
 def _reason(outcome: Outcome) -> str | None:
-    final = outcome.points[-1].evaluation.train_loss
-    not_finite = final is not None and not math.isfinite(final)
-    return outcome.divergence.reason or ("its final loss is not finite" if not_finite else None)
+    losses = {point.version: point.evaluation.train_loss for point in outcome.points if point.evaluation.train_loss is not None}
+    if not losses or (outcome.divergence.reason is not None and outcome.experiment.stop_when_diverged):
+        return outcome.divergence.reason
+    for version, loss in losses.items():
+        if not math.isfinite(loss):
+            return f"its loss was not finite at version {version}"
+    values = list(losses.values())
+    return f"its loss rose from {values[0]:.4g} to {values[-1]:.4g}" if values[-1] > values[0] else None
 
 
 def _divergence(outcome: Outcome) -> str | None:
