@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from hetsim.calibration.doubts import doubts
 from hetsim.calibration.fit import LEAST_SECONDS, Cold, Line, Steps, alone_of, busy_speeds, means, shown
 from hetsim.calibration.measured import Measured, Process, Reading
 from hetsim.calibration.noise import Noise
@@ -32,6 +33,8 @@ class Calibrated:
     """Of the server's updates, if there is one."""
     laws: dict[str, Noise] = field(default_factory=dict)
     """By the files that the config names for them."""
+    doubts: Sequence[str] = ()
+    """Why its times are not trustworthy, a clause for each node and reason."""
 
     @property
     def error(self) -> float:
@@ -61,6 +64,8 @@ def calibrated(
     steps = [Steps.fitted(readings, fitted[rank]) for rank, readings in enumerate(alone)]
     colds = [Cold.fitted([reading for measured in found for reading in measured.of(rank, "cold")]) for rank in range(num_workers)]
     processes = found[-1].processes
+    capped = [capped_by_hetsim or process.cpu_quota > 0 for process in processes[:num_workers]]
+    doubtful = doubts(steps, alone, capped)
     hosts = _hosts(processes, uncapped or found[0], steps, given, capped_by_hetsim=capped_by_hetsim and uncapped is None)
     speeds = [hosts[process.machine].get("busy_speeds", [1.0]) for process in processes]
     steps = [its.scaled(_in_training(found, rank, its, colds[rank], speeds[rank])) for rank, its in enumerate(steps)]
@@ -90,7 +95,8 @@ def calibrated(
         "server": server,
         "hosts": {names[machine]: host for machine, host in hosts.items()},
     }
-    return Calibrated(config, steps, service, {file: law for file, law in laws.items() if file is not None and law.takes_measured})
+    written = {file: law for file, law in laws.items() if file is not None and law.takes_measured}
+    return Calibrated(config, steps, service, written, doubtful)
 
 
 def ends_of(num_workers: int) -> list[str]:

@@ -63,6 +63,7 @@ def _calibrated(parts: Sequence[Part]) -> dict[str, Any]:
     samples = [max(its["samples"][0] for its in held), min(its["samples"][1] for its in held)]
     if samples[0] > samples[1]:
         raise ValueError("the clusters were calibrated with batch sizes that have none in common: calibrate them with the same batch_size")
+    doubts = [f"{part.name}, {doubt}" for part, its in zip(parts, held, strict=True) for doubt in its.get("doubts") or ()]
     num_nodes = [part.copies * sum(row["count"] for row in part.config["nodes"]) for part in parts]
     return {
         **held[0],
@@ -70,6 +71,7 @@ def _calibrated(parts: Sequence[Part]) -> dict[str, Any]:
         **{key: " and ".join(dict.fromkeys(its[key] for its in held)) for key in ("machine", "torch")},
         "samples": samples,
         "error": shown(fmean((its["error"] for its in held), weights=num_nodes)),
+        **({"doubts": doubts} if doubts else {}),
         "composed": [part.name if part.copies == 1 else f"{part.copies} × {part.name}" for part in parts],
     }
 

@@ -64,11 +64,18 @@ class Noise:
     @property
     def slow_spells(self) -> list[float]:
         """Of each slow spell, how many times as long as the median its times are on average."""
-        if not self.factors:
-            return []
-        slow = np.array(self.factors) / np.median(self.factors)
+        return [fmean(spell) for spell in self._spells()]
+
+    @property
+    def share_in_slow_spells(self) -> float:
+        """The share of the gradients that are in slow spells, from 0 to 1."""
+        return sum(map(len, self._spells())) / len(self.factors) if self.factors else 0.0
+
+    def _spells(self) -> list[list[float]]:
+        """The factors of each slow spell, over the median."""
+        slow = np.array(self.factors) / np.median(self.factors) if self.factors else np.array([])
         runs = (list(run) for is_slow, run in groupby(slow.tolist(), key=lambda factor: factor > SLOW) if is_slow)
-        return [fmean(run) for run in runs if len(run) >= LEAST_SPELL]
+        return [run for run in runs if len(run) >= LEAST_SPELL]
 
     def as_row(self, file: str | None) -> dict[str, Any]:
         """The key `noise` of a factor with mean 1; `file` is where measured ones are written, None if they cannot be."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+SHOWN = 3
+"""Doubts that a warning lists."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
@@ -25,6 +28,16 @@ class Calibration:
     """The mean relative error of gradients' times at batch sizes that they were not fitted to."""
     composed: tuple[str, ...] = ()
     """The calibrated clusters that its nodes are from; empty: it was measured as a whole."""
+    doubts: tuple[str, ...] = ()
+    """Why its times are not trustworthy, a clause for each node and reason."""
+
+    @property
+    def doubtful(self) -> str | None:
+        """A sentence for every prediction that uses these times; None if they are trustworthy."""
+        if not self.doubts:
+            return None
+        more = f" (and {len(self.doubts) - SHOWN} more)" if len(self.doubts) > SHOWN else ""
+        return f"the calibration is not trustworthy: {'; '.join(self.doubts[:SHOWN])}{more}: calibrate again while no other program runs"
 
     def elsewhere(self, *, workload: str | None, num_parameters: int, dtype: str, shares: Sequence[int]) -> str | None:
         """A sentence if a run is of something else than what was measured; `workload` is None where it only stands for another one."""

@@ -55,6 +55,7 @@ def validity(experiment: Experiment, result: Calibrated, num_parameters: int) ->
         "threads": experiment.threads,
         "device": experiment.device,
         "error": shown(result.error),
+        **({"doubts": list(result.doubts)} if result.doubts else {}),
     }
 
 
@@ -71,6 +72,7 @@ def remarks(experiment: Experiment, result: Calibrated) -> str:
         + ", ".join(f"{100 * steps.error:.1f} %" for steps in result.steps)
         + ".",
         "Times are CPU-seconds, on a core of a machine whose other cores are idle.",
+        *([f"Not trustworthy: {'; '.join(result.doubts)}."] if result.doubts else []),
     ]
     return "".join(f"# {checks.one_line(line)}\n" for line in lines)
 
@@ -94,4 +96,7 @@ def told(file: Path, result: Calibrated) -> str:
     if "sharing_noise" in network:
         rows.append(f"    which share links unequally, by weights whose logarithm varies by {network['sharing_noise']['s']:.2g}")
     rows.append(f"{os.path.relpath(file.with_suffix('.png'))}: the fits and what is left of them")
-    return "\n".join([*rows, f"{os.path.relpath(file)}: gradients at sizes that were held out, {100 * result.error:.1f} % mean error"])
+    rows.append(f"{os.path.relpath(file)}: gradients at sizes that were held out, {100 * result.error:.1f} % mean error")
+    if result.doubts:
+        rows.append(f"not trustworthy: {'; '.join(result.doubts)}. Calibrate again while no other program runs")
+    return "\n".join(rows)

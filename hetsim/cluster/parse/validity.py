@@ -13,6 +13,7 @@ TEXTS = ("date", "machine", "workload", "dtype", "torch")
 MAX_LETTERS = 1000
 """Of a text, as warnings and summaries show it."""
 MAX_COMPOSED = 100
+MAX_DOUBTS = 1000
 MAX_ERROR = 1e6
 
 
@@ -20,7 +21,7 @@ def _calibrated(config: Any) -> Calibration | None:
     if config is None:
         return None
     entry = checks.mapping(
-        KEY, config, required=(*TEXTS, "num_parameters", "samples", "threads", "device", "error"), optional=("composed",)
+        KEY, config, required=(*TEXTS, "num_parameters", "samples", "threads", "device", "error"), optional=("composed", "doubts")
     )
     samples = _list(f"{KEY}.samples", entry["samples"], "two sizes, such as [4, 64]")
     sizes = [checks.whole(f"{KEY}.samples[{place}]", size) for place, size in enumerate(samples[:3])]
@@ -34,6 +35,9 @@ def _calibrated(config: Any) -> Calibration | None:
     composed = [] if entry.get("composed") is None else _list(f"{KEY}.composed", entry["composed"], "names of clusters")
     if len(composed) > MAX_COMPOSED:
         raise ValueError(f"{KEY}.composed must be at most {MAX_COMPOSED} names, not {len(composed)}")
+    doubts = [] if entry.get("doubts") is None else _list(f"{KEY}.doubts", entry["doubts"], "reasons")
+    if len(doubts) > MAX_DOUBTS:
+        raise ValueError(f"{KEY}.doubts must be at most {MAX_DOUBTS} reasons, not {len(doubts)}")
     return Calibration(
         **{name: _text(name, entry[name]) for name in TEXTS},
         num_parameters=checks.whole(f"{KEY}.num_parameters", entry["num_parameters"]),
@@ -42,6 +46,7 @@ def _calibrated(config: Any) -> Calibration | None:
         device=checks.device(f"{KEY}.device", entry["device"]),
         error=error,
         composed=tuple(_text(f"composed[{place}]", name) for place, name in enumerate(composed)),
+        doubts=tuple(_text(f"doubts[{place}]", reason) for place, reason in enumerate(doubts)),
     )
 
 

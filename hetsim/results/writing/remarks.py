@@ -21,6 +21,7 @@ def remarks(outcome: Outcome) -> list[str]:
         _budget(outcome),
         _tables(outcome),
         _weighting(outcome),
+        _doubts(outcome),
         _calibration(outcome),
         _unused(outcome),
         _closed(outcome),
@@ -85,6 +86,12 @@ def _weighting(outcome: Outcome) -> str | None:
         f"weighting=per_worker counts the mean of {max(shares)} samples as much as that of {min(shares)}, so a version is not made from "
         "the gradient of its batch: weighting=per_sample does that"
     )
+
+
+def _doubts(outcome: Outcome) -> str | None:
+    """Why the times of a calibrated cluster are not trustworthy."""
+    calibrated = outcome.experiment.cluster.calibrated
+    return None if calibrated is None else calibrated.doubtful
 
 
 def _calibration(outcome: Outcome) -> str | None:
