@@ -247,6 +247,13 @@ def test_a_file_is_short():
     assert {name: lines for name, text in FILES.items() if (lines := text.count("\n")) > MOST_LINES} == {}
 
 
+def test_no_percentage_has_an_exponent() -> None:
+    """130 %, and not 1.3e+02 %."""
+    found = [path for path in PACKAGE.rglob("*.py") if re.search(r"\.\dg\} ?%", path.read_text(encoding="utf-8"))]
+
+    assert found == []
+
+
 def test_few_modules_are_in_no_room():
     """What a program may ask, and with what arithmetic; everything else has a room."""
     assert len([name for name in FILES if name.count("/") == 1]) <= MOST_LOOSE_MODULES

@@ -358,7 +358,7 @@ def test_a_sweep_goes_on_after_a_failed_run(tmp_path: Path, monkeypatch: pytest.
     assert status == 1
     told = capsys.readouterr().err
     assert told.count("hetsim: error: batch_size=1 is less than") == 2
-    assert re.search(r"^hetsim: 2 of 4 runs failed:\n  ssgd-mixed4-s0-\w+: batch_size=1 is less.*\n  asgd-", told, flags=re.MULTILINE)
+    assert re.search(r"^hetsim: 2 of 4 runs failed:\n  ssgd-mixed4-s0-sim-\w+: batch_size=1 is less.*\n  asgd-", told, flags=re.MULTILINE)
     summaries = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*/summary.json"))]
     assert [summary["method"] for summary in summaries] == ["asgd", "ssgd"]
 

@@ -19,7 +19,7 @@ from hetsim.results.comparison.findings import compare
 from hetsim.results.comparison.numbers import compared, relative_error
 from hetsim.results.comparison.sides import sides
 from hetsim.results.comparison.staleness import staleness, wasserstein
-from hetsim.results.comparison.text import render
+from hetsim.results.comparison.text import in_points, render
 from hetsim.results.comparison.time_use import TimeUse, Total, time_use
 from hetsim.results.comparison.traced import Rows, read_rows
 from hetsim.results.comparison.where import intervals, seconds_per_update, sentence
@@ -70,6 +70,17 @@ def shares(folder: Path) -> dict[str, float]:
     found = time_use(folder, read_summary(folder))
     assert found is not None
     return dict(zip(COMPONENTS, found.shares, strict=True))
+
+
+# Numbers
+
+
+def test_the_error_of_a_share_is_in_percentage_points() -> None:
+    """0.9 instead of 0.6 is 30 points, and not 50 %."""
+    row = {"first": 0.9, "second": 0.6, "spread": 0.1}
+
+    assert in_points(row) == ("+30.00 pp", "6.00 pp")
+    assert in_points({"first": None, "second": 0.6, "spread": None}) == ("–", "–")
 
 
 # Components

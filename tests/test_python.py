@@ -191,13 +191,13 @@ def test_a_sweep_is_the_commands_sweep(here: Path, monkeypatch: pytest.MonkeyPat
 def test_a_sweep_in_processes_lists_what_failed() -> None:
     """Once, at its end; it is an error if nothing succeeded."""
     with pytest.warns(
-        UserWarning, match=r"^1 of 2 runs failed: ssgd-mixed4-s0-\w+: batch_size=3 is less than one sample for each of 4"
+        UserWarning, match=r"^1 of 2 runs failed: ssgd-mixed4-s0-sim-\w+: batch_size=3 is less than one sample for each of 4"
     ) as told:
         (row,) = hetsim.sweep({**TINY, "method": "ssgd", "batch_size": [3, 64]}, folder="sweep", processes=2)
 
     assert len(told) == 1
     assert row.num_runs == 1
-    with pytest.raises(RunFailed, match=r"all 2 runs failed, the first as ssgd-mixed4-s0-.*: batch_size=1 is less than one sample"):
+    with pytest.raises(RunFailed, match=r"all 2 runs failed, the first as ssgd-mixed4-s0-sim-.*: batch_size=1 is less than one sample"):
         hetsim.sweep({**TINY, "method": "ssgd", "batch_size": [1, 2]}, folder="sweep")
     with pytest.raises(RunFailed, match=r"^batch_size=1 is less than one sample"):
         hetsim.sweep({**TINY, "method": "ssgd", "batch_size": 1}, folder="sweep")

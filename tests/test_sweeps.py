@@ -70,11 +70,11 @@ def test_a_joblib_sweep_reports_failures_of_other_processes_and_goes_on_where_it
     assert told.err.endswith(f"hetsim: 1 of 2 runs failed:\n  {error.parent.name}: {sentence}\n")
     assert "Traceback" not in told.err
     assert error.read_text() == f"{sentence}\n"
-    assert set(first) == {"ssgd-mixed4-s0"}
+    assert set(first) == {"ssgd-mixed4-s0-sim"}
     assert again.err == ""
     assert again.out.endswith(f"2 runs (1 were there already) in {os.path.relpath(tmp_path)}\n")
-    assert set(finished(tmp_path)) == {"ssgd-mixed4-s0", "ssgd-mixed4-s1"}
-    assert finished(tmp_path)["ssgd-mixed4-s0"] == first["ssgd-mixed4-s0"]
+    assert set(finished(tmp_path)) == {"ssgd-mixed4-s0-sim", "ssgd-mixed4-s1-sim"}
+    assert finished(tmp_path)["ssgd-mixed4-s0-sim"] == first["ssgd-mixed4-s0-sim"]
 
 
 def test_a_submitit_sweep_reports_what_its_jobs_did(
@@ -86,9 +86,9 @@ def test_a_submitit_sweep_reports_what_its_jobs_did(
     told = capfd.readouterr()
     assert status == 1
     assert told.out == f"1 of 2 runs in {os.path.relpath(tmp_path)}\n"
-    assert told.err.startswith("hetsim: 1 of 2 runs failed:\n  dbs_sgd-mixed4-s0-")
+    assert told.err.startswith("hetsim: 1 of 2 runs failed:\n  dbs_sgd-mixed4-s0-sim-")
     assert told.err.count("batch_size=3 is less than one sample") == 1
-    assert set(finished(tmp_path)) == {"dbs_sgd-mixed4-s0"}
+    assert set(finished(tmp_path)) == {"dbs_sgd-mixed4-s0-sim"}
 
 
 def test_one_job_after_the_other_in_one_process(
@@ -273,11 +273,22 @@ def test_the_identity_of_a_run_changes_exactly_with_its_config(one: Any, other: 
 @given(st.text(), st.text(), LEAVES)
 def test_the_name_of_a_run_is_a_legal_file_name(method: str, cluster: str, seed: Any) -> None:
     """Whatever method and cluster are called."""
-    name = folder_name({"method": method, "cluster": {"name": cluster}, "seed": seed}, "0123456789ab")
+    entries = {"method": method, "cluster": {"name": cluster}, "seed": seed, "backend": {"_target_": f"hetsim.{cluster}.X"}}
+    name = folder_name(Path("runs"), entries, "0123456789ab")
 
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-")
-    assert len(name) <= 120
+    assert len(name) <= 130
     assert name[0] not in "-."
+
+
+@pytest.mark.parametrize(("target", "backend"), [("hetsim.distributed.Processes", "dist"), ("hetsim.sim.Simulator", "sim")])
+def test_the_folder_of_a_run_names_its_backend_and_one_of_an_earlier_version_is_known(target: str, backend: str, tmp_path: Path) -> None:
+    """So both worlds can share a sweep, and an old sweep goes on."""
+    entries = {"method": "ssgd", "cluster": {"name": "mixed4"}, "seed": 0, "backend": {"_target_": target}}
+
+    assert folder_name(tmp_path, entries, "0123456789ab") == f"ssgd-mixed4-s0-{backend}-0123456789ab"
+    (tmp_path / "ssgd-mixed4-s0-0123456789ab").mkdir()
+    assert folder_name(tmp_path, entries, "0123456789ab") == "ssgd-mixed4-s0-0123456789ab"
 
 
 def test_the_identity_of_a_deep_config_takes_no_time() -> None:

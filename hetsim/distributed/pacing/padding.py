@@ -121,5 +121,5 @@ def late_warnings(kinds: dict[str, Lateness], seconds: float) -> list[str]:
     if not late:
         return []
     total = sum(lateness.late_seconds for lateness in kinds.values())
-    share = f" ({100 * total / seconds:.2g} % of the run)" if seconds else ""
-    return [f"{', '.join(late)} took longer than the cluster describes, by {1000 * total:.3g} ms in all{share}"]
+    share = f" ({100 * total / seconds:.1f} % of the run)" if seconds else ""
+    return [f"{', '.join(late)} took longer than the cluster describes, by {1000 * total:.1f} ms in all{share}"]

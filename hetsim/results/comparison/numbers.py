@@ -29,9 +29,8 @@ def numbers(sides: Sides) -> list[dict[str, Any]]:
         scale = "linear" if metric is None else metric.scale
         if scale == "logarithmic" and any(value is not None and value <= 0 for value in (*one, *other)):
             scale = "from zero"
-        rows.append(
-            {"name": name, "key": key.split(".")[-1], **compared(one, other, scale=scale, error=relative_error, called="relative_error")}
-        )
+        numbers_of_both = compared(one, other, scale=scale, error=relative_error, called="relative_error")
+        rows.append({"name": name, "key": key.split(".")[-1], "share": scale == "share", **numbers_of_both})
     return rows
 
 

@@ -51,11 +51,18 @@ def _numbers(found: Findings) -> str:
     title = "relative error" if names[1] == "measured" else "first vs. second"
     lines = []
     for row in found.numbers:
-        error, spread = (_percent(row[key], sign) for key, sign in (("relative_error", "+"), ("spread", "")))
+        error, spread = in_points(row) if row["share"] else (_percent(row["relative_error"], "+"), _percent(row["spread"]))
         sides = [formatted(row[name]) for name in ("first", "second")]
         line = [row["name"], *(map(str, _estimates(row)) if repeats else sides), error + _mark(row), spread]
         lines.append(line if repeats else line[:-1])
     return _table(("", *names, title, *SPREAD[:repeats]), lines, least=(16, 14, 14, 18, 10))
+
+
+def in_points(row: dict[str, Any]) -> tuple[str, str]:
+    """The error and the spread of a share, in percentage points."""
+    first, second, spread = row["first"], row["second"], row["spread"]
+    known = first is not None and second is not None
+    return f"{100 * (first - second):+.2f} pp" if known else "–", "–" if spread is None else f"{100 * spread * abs(second):.2f} pp"
 
 
 def _components(found: Findings) -> str:

@@ -40,11 +40,17 @@ def _ordered(entry: Any, depth: int = 0) -> Any:
     return [_ordered(part, depth + 1) for part in entry] if isinstance(entry, list | tuple) else entry
 
 
-def folder_name(entries: Mapping[str, Any], identity: str) -> str:
-    """The name of a run's folder: method, cluster, seed and identity, as a legal file name of at most 120 letters."""
-    cluster = entries.get("cluster")
+def folder_name(sweep: Path, entries: Mapping[str, Any], identity: str) -> str:
+    """Return the name of a run's folder within a sweep's: method, cluster, seed, backend and identity.
+
+    It is a legal file name of at most 130 letters. A folder of an earlier version, without the backend in its name, keeps it.
+    """
+    cluster, backend = entries.get("cluster"), entries.get("backend")
     place = cluster.get("name") if isinstance(cluster, Mapping) else cluster
-    return f"{legal(entries.get('method'))}-{legal(place)}-s{legal(entries.get('seed'), max_letters=20)}-{identity}"
+    target = first_name(str(backend.get("_target_"))).split(".") if isinstance(backend, Mapping) else []
+    name = f"{legal(entries.get('method'))}-{legal(place)}-s{legal(entries.get('seed'), max_letters=20)}"
+    earlier = f"{name}-{identity}"
+    return earlier if (sweep / earlier).is_dir() else f"{name}-{legal(''.join(target[1:2]), max_letters=8)}-{identity}"
 
 
 def legal(part: Any, *, max_letters: int = 40) -> str:
