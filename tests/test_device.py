@@ -16,7 +16,7 @@ from worlds import cluster, experiment, node, simulate
 import hetsim
 from hetsim.config.build import build_experiment
 from hetsim.config.compose import composed
-from hetsim.config.devices import resolved
+from hetsim.config.resolved import resolved
 from hetsim.distributed import devices as placement
 from hetsim.distributed.devices import device_of
 from hetsim.distributed.rank.run import RankRun

@@ -124,7 +124,7 @@ def test_cluster_mds_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             main()
         assert not ended.value.code, typed
 
-    assert len(commands) == 8
+    assert len(commands) == 9
 
 
 def test_cluster_mds_pictures_are_those_that_are_drawn() -> None:

@@ -11,8 +11,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hetsim import checks
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.config.devices import resolved
+from hetsim.cluster.quantities import in_si
 from hetsim.config.errors import sentence
+from hetsim.config.resolved import resolved
 from hetsim.config.resumed import resumed_file
 from hetsim.config.schema import AXES, GROUPS, OPTIMIZERS, OPTIONAL, PLAIN, RATES, REQUIRED, TORCH_KEYS
 from hetsim.coordination.base import Coordination
@@ -44,7 +45,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         checks.mapping(name, entries.get(name), optional=None)
     if entries.get("partition") is not None:
         checks.mapping("partition", entries["partition"], optional=None)
-    entries = resolved(entries)
+    entries = resolved(in_si(entries))
     trust = check_trusted(entries.get("trust"))
     _check_targets(entries, trust)
     _check_rates(entries)

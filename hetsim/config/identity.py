@@ -12,8 +12,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hetsim.config.devices import resolved
 from hetsim.config.guard.resolvers import restrict
+from hetsim.config.resolved import resolved
 from hetsim.results.reading.identity import folder_name, identity_of
 
 Entries = dict[str, Any]

@@ -14,8 +14,8 @@ from omegaconf import DictConfig
 from hetsim.checkpoints.file import read
 from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.config.build import build_experiment, refuse_unread_rates
-from hetsim.config.devices import resolved
 from hetsim.config.identity import entries_of, identity
+from hetsim.config.resolved import resolved
 from hetsim.config.yaml_text import as_yaml
 from hetsim.distributed.environment import is_launched
 from hetsim.results.reading.identity import config_header, identity_in

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hetsim import checks
+from hetsim.cluster.improbable import improbable
 from hetsim.cluster.model import Cluster
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
@@ -110,6 +111,11 @@ class Experiment:
     def num_workers(self) -> int:
         """N."""
         return self.cluster.num_workers
+
+    @property
+    def remark(self) -> str | None:
+        """A value of the cluster that is probably a mistake; None if there is none."""
+        return improbable(self.cluster)
 
     @cached_property
     def regions(self) -> Regions | None:

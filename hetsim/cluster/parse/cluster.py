@@ -15,12 +15,13 @@ from hetsim.cluster.parse.network import _between, _network, _racks, _server
 from hetsim.cluster.parse.nodes import _nodes, _with
 from hetsim.cluster.parse.validity import _calibrated
 from hetsim.cluster.parse.values import LINKS, _list, _number
+from hetsim.cluster.quantities import in_si
 
 
 def parse_cluster(config: Any) -> Cluster:
     """The cluster that a config describes; ValueError if it describes none."""
     required, optional = ("name", "nodes", "network", "server"), ("faults", "seed", "hosts", "calibrated", "leave_out")
-    entries = checks.mapping("cluster", config, required=required, optional=optional)
+    entries = checks.mapping("cluster", in_si(config, "cluster"), required=required, optional=optional)
     checks.name("cluster.name", entries["name"])
     rows = _list("cluster.nodes", entries["nodes"], "nodes")
     seed = checks.whole("cluster.seed", 0 if entries.get("seed") is None else entries["seed"], least=0)

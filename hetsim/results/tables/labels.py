@@ -35,7 +35,11 @@ def _typed_columns(configs: Sequence[Mapping[str, Any]], typed: Sequence[Mapping
     for key in ["method", *(key for key in keys if key != "method")]:
         parts = [_part(config, key) for config in configs]
         if len({repr(part) for part in parts}) > 1 or (parts[0] is None and len({overrides.get(key) for overrides in typed}) > 1):
-            columns[key] = _brief(parts) or [_as_typed(key, overrides.get(key), part) for overrides, part in zip(typed, parts, strict=True)]
+            columns[key] = (
+                _with_units([overrides.get(key) for overrides in typed], parts)
+                or _brief(parts)
+                or [_as_typed(key, overrides.get(key), part) for overrides, part in zip(typed, parts, strict=True)]
+            )
     return columns
 
 
@@ -77,6 +81,13 @@ def _as_typed(key: str, override: str | None, part: Any) -> str:
         default = choice(key, part) if isinstance(part, Mapping) else part
         return _value(default) if override is None else override
     return (override or "") if part is None else _value(part)
+
+
+def _with_units(overrides: Sequence[str | None], parts: Sequence[Any]) -> list[str]:
+    """Quantities as they were typed, such as 10 Gbit/s, if one of them has a unit; empty otherwise. The config has them in SI units."""
+    texts = ["" if override is None else override.strip("'\"") for override in overrides]
+    units = [isinstance(part, int | float) and text[:1].isdigit() and text[-1:].isalpha() for text, part in zip(texts, parts, strict=True)]
+    return [text or _value(part) for text, part in zip(texts, parts, strict=True)] if any(units) else []
 
 
 def _brief(parts: Sequence[Any]) -> list[str]:

@@ -19,6 +19,7 @@ def remarks(outcome: Outcome) -> list[str]:
         experiment.coordination.remark(outcome.last),
         experiment.coordination.allocation.remark(outcome.num_epochs),
         _budget(outcome),
+        experiment.remark,
         _tables(outcome),
         _weighting(outcome),
         _doubts(outcome),

@@ -1,20 +1,28 @@
-"""What `device: auto` stands for, where a config is read: so the written config and the identity of a run say where it computed."""
+"""Texts that stand for something else, where a config is read: so the written config and the identity of a run do not depend on them.
+
+They are quantities with units, and `device: auto`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from hetsim.cluster.quantities import in_si
 from hetsim.trust.registry import current_name
 from hetsim.workloads import device
 from hetsim.workloads.device import AUTO
 
 
 def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with the device that `auto` is, of the run, its nodes and its server.
+    """The config in SI units, with the device that `auto` is, of the run, its nodes and its server.
 
     Of a real run that is a CUDA device if this machine has one, of a simulated one the CPU.
+    What is no quantity stays as it is: the run reports it.
     """
+    with contextlib.suppress(ValueError):
+        entries = in_si(entries)
     backend, cluster = entries.get("backend"), entries.get("cluster")
     target = backend.get("_target_") if isinstance(backend, Mapping) else None
     real = isinstance(target, str) and current_name(target) == "hetsim.distributed.Processes"

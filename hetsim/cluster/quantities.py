@@ -1,0 +1,132 @@
+"""Quantities with units, such as `10 Gbit/s`, `200 ms` and `25.6 M`. The name of a key says which kind it holds.
+
+`in_si` replaces them once, where a config is read: no other code knows a unit, and a run has one identity however it was typed. Plain
+numbers are in SI units.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from hetsim import checks
+
+TEXT = re.compile(r"([-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]{1,2})?)\s*([a-zµμ][a-zµμ/]*)", re.IGNORECASE)
+MAX_LETTERS = 50
+
+TIMES = {
+    **dict(zip(("s", "min", "h", "d"), map(Fraction, (1, 60, 3600, 86400)), strict=True)),
+    **{f"{prefix}s": Fraction(1, 1000**power) for power, prefixes in enumerate(("m", "uµμ", "n"), start=1) for prefix in prefixes},
+}
+DECIMAL = {"": 1, **{prefix: 1000**power for power, prefix in enumerate("kMGTP", start=1)}}
+BINARY = {f"{prefix}i": 1024**power for power, prefix in enumerate("KMGTP", start=1)}
+SIZES = {
+    f"{prefix}{unit}": factor * part
+    for unit, part in (("B", Fraction(1)), ("bit", Fraction(1, 8)))
+    for prefix, factor in {**DECIMAL, **BINARY}.items()
+}
+"""Bytes. A bare `b` is no unit: some mean bits by it, some bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """One kind of quantity: what a sentence calls it, and its units in SI units."""
+
+    expected: str
+    units: Mapping[str, Fraction]
+    whole: bool = False
+
+    def read(self, key: str, text: str) -> float | int:
+        """The number in SI units; ValueError with one sentence for another text."""
+        found = TEXT.fullmatch(text.strip()) if len(text) <= MAX_LETTERS else None
+        factor = None if found is None else self.units.get(found[2])
+        if found is None or factor is None:
+            raise ValueError(f"{key} must be {self.expected}, not {checks.shown(text)}")
+        value = Fraction(found[1]) * factor
+        if not self.whole:
+            return float(value)
+        if value.denominator > 1:
+            raise ValueError(f"{key} must be a whole number, and {text} is {float(value):.12g}")
+        return int(value)
+
+
+SECONDS = Kind("seconds, such as 200 ms or 5 min", TIMES)
+BYTES = Kind("bytes, such as 25 MB or 64 GiB", SIZES, whole=True)
+RATE = Kind(
+    "bytes per second, such as 1.25 GB/s or 10 Gbit/s",
+    {
+        **{f"{size}/s": factor for size, factor in SIZES.items()},
+        **{f"{prefix}bps": Fraction(factor, 8) for prefix, factor in DECIMAL.items()},
+    },
+)
+SECONDS_PER_BYTE = Kind(
+    "seconds per byte, such as 0.1 ns/B", {f"{time}/{size}": one / other for time, one in TIMES.items() for size, other in SIZES.items()}
+)
+COUNT = Kind(
+    "a number, such as 60000, 25.6 M or 7 B",
+    {name: Fraction(1000**power) for power, names in enumerate(("kK", "M", "BG", "T"), start=1) for name in names},
+    whole=True,
+)
+
+KINDS: dict[re.Pattern[str], Kind] = {
+    re.compile(rf"(?:.*[._])?(?:{names})"): kind
+    for names, kind in (
+        ("bytes_per_second", RATE),
+        ("seconds_per_byte", SECONDS_PER_BYTE),
+        (r"seconds|seconds_[a-z_]+|schedule\[\d+\]\.(?:join|crash|repair|leave|stop|continue)", SECONDS),
+        ("bytes", BYTES),
+        (r"num_[a-z_]+|batch_size|max_samples|micro_batch|updates|every_updates|count", COUNT),
+    )
+}
+"""The kind that a key holds, by the end of its dotted name."""
+COLUMNS = {"table": (COUNT, SECONDS), "all_reduce_table": (BYTES, SECONDS)}
+"""Those of the two columns of measured tables."""
+OPAQUE = (
+    *("optimizer", "local_optimizer", "regional_optimizer", "learning_rate_schedule", "local_learning_rate_schedule"),
+    *("options", "model_options"),
+)
+"""Keys of torch's and of the user's own values, which hetsim does not read."""
+
+
+def in_si(config: Any, key: str = "") -> Any:
+    """A config with its quantities in SI units; ValueError with one sentence for a text that is no quantity of the key's kind."""
+    if isinstance(config, Mapping):
+        return {
+            name: value if name in OPAQUE else _of(f"{key}.{name}" if key else str(name), name, value) for name, value in config.items()
+        }
+    if isinstance(config, list | tuple):
+        return [in_si(value, f"{key}[{place}]") for place, value in enumerate(config)]
+    return config
+
+
+@lru_cache(maxsize=10_000)
+def kind_of(key: str) -> Kind | None:
+    """The kind of quantity that a dotted key holds; None if it holds none."""
+    return next((kind for names, kind in KINDS.items() if names.fullmatch(key)), None)
+
+
+def _of(key: str, name: Any, value: Any) -> Any:
+    if isinstance(value, str):
+        return _read(kind_of(key), key, value)
+    if isinstance(value, Mapping) and "distribution" in value:
+        kind = kind_of(key)
+        return {part: _read(kind if part in ("loc", "scale") else None, f"{key}.{part}", own) for part, own in value.items()}
+    if name in COLUMNS and isinstance(value, list | tuple):
+        return [_row(f"{key}[{place}]", row, COLUMNS[name]) for place, row in enumerate(value)]
+    return in_si(value, key)
+
+
+def _row(key: str, row: Any, kinds: tuple[Kind, Kind]) -> Any:
+    if not isinstance(row, list | tuple) or len(row) != len(kinds):
+        return row
+    return [_read(kind, f"{key}[{place}]", value) for place, (kind, value) in enumerate(zip(kinds, row, strict=True))]
+
+
+def _read(kind: Kind | None, key: str, value: Any) -> Any:
+    """A text as a number, if the key holds quantities. Neither a reference to another key nor a missing value is one."""
+    is_quantity = kind is not None and isinstance(value, str) and "${" not in value and value != "???"
+    return kind.read(key, value) if kind is not None and is_quantity else value
