@@ -75,7 +75,7 @@ COUNT = Kind(
 KINDS: dict[re.Pattern[str], Kind] = {
     re.compile(rf"(?:.*[._])?(?:{names})"): kind
     for names, kind in (
-        ("bytes_per_second", RATE),
+        (r"bytes_per_second|machines\[\d+\]\.inside|(?:machines\[\d+\]|server)\.network(?:\.up|\.down)?", RATE),
         ("seconds_per_byte", SECONDS_PER_BYTE),
         (r"seconds|seconds_[a-z_]+|schedule\[\d+\]\.(?:join|crash|repair|leave|stop|continue)", SECONDS),
         ("bytes", BYTES),

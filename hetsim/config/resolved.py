@@ -28,13 +28,14 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
     real = isinstance(target, str) and current_name(target) == "hetsim.distributed.Processes"
 
     def chosen(part: Any) -> Any:
-        if not isinstance(part, Mapping) or part.get("device") != AUTO:
+        if isinstance(part, list):
+            return [*map(chosen, part)]
+        if not isinstance(part, Mapping):
             return part
-        return {**part, "device": "cuda" if real and device.num_cuda_devices() else "cpu"}
+        its = {**part, "gpus": chosen(part["gpus"])} if "gpus" in part else {**part}
+        return its | {"device": "cuda" if real and device.num_cuda_devices() else "cpu"} if part.get("device") == AUTO else its
 
     found: dict[str, Any] = chosen({"device": AUTO, **entries})
     if isinstance(cluster, Mapping):
-        nodes = cluster.get("nodes")
-        parts = {"nodes": [*map(chosen, nodes)] if isinstance(nodes, list) else nodes, "server": chosen(cluster.get("server"))}
-        found["cluster"] = {**cluster, **{name: part for name, part in parts.items() if name in cluster}}
+        found["cluster"] = {key: chosen(part) if key in ("nodes", "machines", "server") else part for key, part in cluster.items()}
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, Node
 from hetsim.cluster.parse.faults import _faults, with_pauses
 from hetsim.cluster.parse.hosts import _hosts
+from hetsim.cluster.parse.machines import described
 from hetsim.cluster.parse.network import _between, _network, _racks, _server
 from hetsim.cluster.parse.nodes import _nodes, _with
 from hetsim.cluster.parse.validity import _calibrated
@@ -20,15 +21,24 @@ from hetsim.cluster.quantities import in_si
 
 def parse_cluster(config: Any) -> Cluster:
     """The cluster that a config describes; ValueError if it describes none."""
-    required, optional = ("name", "nodes", "network", "server"), ("faults", "seed", "hosts", "calibrated", "leave_out")
+    described_by = ("nodes", "network", "server")
+    optional: Sequence[str] = ("faults", "seed", "hosts", "calibrated", "leave_out", "machines", "reference")
+    required: Sequence[str] = ("name", *described_by)
+    if of_machines := isinstance(config, Mapping) and config.get("machines") is not None:
+        required, optional = ("name",), (*described_by, *optional)
     entries = checks.mapping("cluster", in_si(config, "cluster"), required=required, optional=optional)
     checks.name("cluster.name", entries["name"])
-    rows = _list("cluster.nodes", entries["nodes"], "nodes")
+    if of_machines:
+        rows, entries["network"], entries["server"] = described(entries)
+    elif entries.get("reference") is not None:
+        raise ValueError("cluster.reference is what the speed of machines refers to: give cluster.machines, or leave it out")
+    else:
+        rows = [(f"cluster.nodes[{index}]", row) for index, row in enumerate(_list("cluster.nodes", entries["nodes"], "nodes"))]
     seed = checks.whole("cluster.seed", 0 if entries.get("seed") is None else entries["seed"], least=0)
     network = _network(entries["network"])
     nodes: list[Node] = []
-    for index, row in enumerate(rows):
-        nodes += _nodes(f"cluster.nodes[{index}]", row, seed, index)
+    for index, (key, row) in enumerate(rows):
+        nodes += _nodes(key, row, seed, index)
     if not nodes:
         raise ValueError("cluster.nodes is empty: describe at least one node")
     shared = entries["network"]
@@ -82,8 +92,8 @@ def _check_together(cluster: Cluster) -> None:
     if cluster.faults.nodes and (cluster.shares_cores or cluster.network.all_reduce_table):
         what = "cluster.hosts" if cluster.shares_cores else "cluster.network.all_reduce_table"
         raise ValueError(f"cluster.faults does not go with {what}, whose times are those of all nodes: leave one of them out")
-    for rank, node in enumerate(cluster.nodes):
-        if cluster.shares_cores and (node.slow_spells or node.slowdown):
+    for rank, node in enumerate(cluster.nodes if cluster.shares_cores else ()):
+        if node.slow_spells or node.slowdown:
             raise ValueError(
                 f"node {rank} has slow_spells or a slowdown in a cluster with hosts or CPU work, where other processes slow it down: "
                 "leave one of them out"
