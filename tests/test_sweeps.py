@@ -24,9 +24,9 @@ from hetsim.checkpoints import saver
 from hetsim.cli.main import main
 from hetsim.cli.search import main as search_main
 from hetsim.cli.table import main as table_main
-from hetsim.config.resolved import resolved
 from hetsim.config.errors import sentence
 from hetsim.config.guard import compositions
+from hetsim.config.resolved import resolved
 from hetsim.results.reading.identity import folder_name, identity_of, typed_overrides
 from hetsim.results.reading.keys import ADDED, TOP, with_added, without_added
 from hetsim.runtime.checkpointing import STOPPED, Due

@@ -135,8 +135,8 @@ def _updates(measured: Measured, rank: int) -> list[float]:
 
 def _kept(end: Node | Server) -> dict[str, Any]:
     """What is described of a node or a server, and not measured."""
-    keys = ("max_samples", "rack", "device", *LINKS)
-    return {key: value for key in keys if (value := getattr(end, key, None)) is not None}
+    keys = ("max_samples", "rack", "device", *LINKS, "half_duplex")
+    return {key: value for key in keys if (value := getattr(end, key, None)) not in (None, False)}
 
 
 def _quota(end: Node | Server, process: Process, *, by_hetsim: bool) -> dict[str, Any]:
@@ -223,7 +223,9 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None, *,
         if around is None:
             network["latency_seconds"] = shown(next(iter(wall_of.values())) / (2 * (given.num_workers - 1)))
     racks = {
-        name: {key: value for key in (*LINKS, "latency_seconds", "within") if (value := getattr(rack, key)) is not None}
+        name: {
+            key: value for key in (*LINKS, "half_duplex", "latency_seconds", "within") if (value := getattr(rack, key)) not in (None, False)
+        }
         for name, rack in given.network.racks.items()
     }
     return network | ({"racks": racks} if racks else {}) | {"cpu": cpu}

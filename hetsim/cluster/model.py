@@ -60,6 +60,8 @@ class Node:
     latency_seconds: float = 0.0
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
+    half_duplex: bool = False
+    """Whether its uplink carries what it sends and what it receives together, as a radio does."""
     rack: str | None = None
     device: str | None = None
     """Where its process computes in a real run: cpu, cuda or cuda:K; None: where the config's `device` says."""
@@ -95,6 +97,7 @@ class Rack:
 
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
+    half_duplex: bool = False
     latency_seconds: float = 0.0
     within: str | None = None
     """The rack that contains this one."""
@@ -104,8 +107,8 @@ class Rack:
 class Between:
     """The way between two racks, in either direction: in the place of the network's numbers, for messages from one to the other."""
 
-    bytes_per_second: float
-    """The most that one message gets."""
+    bytes_per_second: float | None = None
+    """The most that one message gets. None: as the network's."""
     latency_seconds: float | None = None
     """None: as the network's."""
 
@@ -150,6 +153,7 @@ class Server:
     latency_seconds: float = 0.0
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
+    half_duplex: bool = False
     rack: str | None = None
     device: str | None = None
     cpu_quota: float | None = None
@@ -279,11 +283,12 @@ class Cluster:
         while up[-1] == down[-1]:  # the message does not leave a rack that contains both
             up, down = up[:-1], down[:-1]
         shards = self.server.shards if max(sender, receiver) >= self.num_workers else 1
-        ends = [*(("up", end) for end in up), *(("down", end) for end in reversed(down))]
+        ends = [*(("up", end) for end in up), *(("up" if self._is_half_duplex(end) else "down", end) for end in reversed(down))]
         latency, rate = self.network.latency_seconds, self.network.bytes_per_second
         way = self.network.between.get(frozenset((up[-1], down[-1])))
         if way is not None:
-            latency, rate = latency if way.latency_seconds is None else way.latency_seconds, way.bytes_per_second
+            latency = latency if way.latency_seconds is None else way.latency_seconds
+            rate = rate if way.bytes_per_second is None else way.bytes_per_second
         return Path(
             latency_seconds=latency + sum(self._latency(end) for _, end in ends),
             bytes_per_second=rate * shards,
@@ -314,6 +319,11 @@ class Cluster:
             owners.append(f"rack {rack}")
             rack = self.network.racks[rack].within
         return owners
+
+    def _is_half_duplex(self, end: int | str) -> bool:
+        if isinstance(end, int):
+            return self.nodes[end].half_duplex
+        return self.server.half_duplex if end.startswith("server") else self.network.racks[end.removeprefix("rack ")].half_duplex
 
     def _latency(self, end: int | str) -> float:
         if isinstance(end, int):

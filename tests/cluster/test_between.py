@@ -41,6 +41,13 @@ def test_a_way_between_two_racks_takes_the_place_of_the_networks_numbers():
     assert cluster.message_seconds(0, 2, 32) == 3.0
 
 
+def test_a_way_may_have_a_latency_alone():
+    """Its rate is then the network's."""
+    path = parse_cluster(between({"racks": ["a", "b"], "latency_seconds": 1.0})).path(0, 2)
+
+    assert (path.latency_seconds, path.bytes_per_second) == (1.0, 64.0)
+
+
 def test_messages_and_rings_take_the_time_of_their_way():
     """32 bytes to a server in rack b: 0.75 s from there, 3 s from a; a ring is as slow as its slowest link."""
     rows = [node(1.0, rack="a"), node(1.0, rack="b")]
@@ -74,7 +81,7 @@ def test_real_ranks_hold_a_message_as_long():
         ([{"racks": ["a", "inner"], "bytes_per_second": 1.0}], "between[0].racks are within different racks, a and inner: give the way"),
         ([WAYS[0], {"racks": ["b", "a"], "bytes_per_second": 1.0}], "between has the way between b and a twice: leave one of them out"),
         ([{"racks": ["a", "b"], "bytes_per_second": 0}], "between[0].bytes_per_second must be"),
-        ([{"racks": ["a", "b"]}], "between[0].bytes_per_second is missing"),
+        ([{"racks": ["a", "b"]}], "between[0] says nothing of the way: give bytes_per_second, latency_seconds or both"),
         ([{"racks": ["a", "b"], "bytes_per_second": 1.0, "latency": 1}], "between[0].latency is unknown: known are racks"),
         ([{"racks": ["a", "b"], "bytes_per_second": 1.0, "latency_seconds": -1}], "between[0].latency_seconds must be"),
         ({"a": 1}, "between must be a list of ways such as {racks: [a, b], bytes_per_second: 1e8}"),

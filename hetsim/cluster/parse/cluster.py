@@ -8,7 +8,7 @@ from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.fewer import without
-from hetsim.cluster.model import Cluster, Node
+from hetsim.cluster.model import Cluster, Node, Rack, Server
 from hetsim.cluster.parse.faults import _faults, with_pauses
 from hetsim.cluster.parse.hosts import _hosts
 from hetsim.cluster.parse.machines import described
@@ -89,6 +89,12 @@ def _check_together(cluster: Cluster) -> None:
             "cluster.network.sharing_noise would do nothing, as no link is described that messages share: "
             f"give {LINKS[0]} and {LINKS[1]}, or leave it out"
         )
+    ends: list[tuple[str, Node | Rack | Server]] = [*((f"node {rank}", node) for rank, node in enumerate(cluster.nodes))]
+    ends += [("the server", cluster.server), *((f"cluster.network.racks.{name}", rack) for name, rack in cluster.network.racks.items())]
+    for who, end in ends:
+        up, down = (getattr(end, name) for name in LINKS)
+        if end.half_duplex and (up is None or down not in (None, up)):
+            raise ValueError(f"{who} is half_duplex, so its uplink carries both directions: give it {LINKS[0]}, and no other {LINKS[1]}")
     if cluster.faults.nodes and (cluster.shares_cores or cluster.network.all_reduce_table):
         what = "cluster.hosts" if cluster.shares_cores else "cluster.network.all_reduce_table"
         raise ValueError(f"cluster.faults does not go with {what}, whose times are those of all nodes: leave one of them out")

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from hetsim import checks
 from hetsim.cluster.parse.nodes import MAX_NODES_PER_ROW
-from hetsim.cluster.parse.values import LINKS, _list, _number, _rate, _table
+from hetsim.cluster.parse.values import LINKS, _flag, _list, _number, _rate, _table
 
 LATENCY_INSIDE, LATENCY_OUTWARDS = 10e-6, 20e-6
 """Seconds of a message, and what each machine adds that it leaves or enters: 50 µs between two machines."""
-OF_MACHINE = ("gpus", "inside", "rack", "latency_seconds")
+OF_MACHINE = ("gpus", "inside", "rack", "latency_seconds", "half_duplex")
 SECONDS = ("seconds_per_sample", "overhead_seconds", "seconds_per_update")
 """What takes a node of twice the speed half as long; its table, too."""
 
@@ -48,6 +48,7 @@ class Machine(NamedTuple):
     num_copies: int
     card: Card
     latency_seconds: float
+    half_duplex: bool
     inside: float
     rack: str | None
 
@@ -66,7 +67,7 @@ def described(entries: Mapping[str, Any]) -> Described:
     racks = checks.mapping("cluster.network.racks", network.get("racks") or {}, optional=None)
     rows: list[tuple[str, Any]] = []
     for machine in machines:
-        outwards = {**machine.card.links, "latency_seconds": machine.latency_seconds}
+        outwards = {**machine.card.links, "latency_seconds": machine.latency_seconds, "half_duplex": machine.half_duplex}
         if machine.num_nodes == 1:
             rows.append((machine.key, {**machine.node, "count": machine.num_copies, **outwards, "rack": machine.rack}))
             continue
@@ -98,6 +99,7 @@ def _machine(key: str, config: Any, reference: Mapping[str, Any], default_card: 
         num_copies=count,
         card=card,
         latency_seconds=_number(key, entry, "latency_seconds", LATENCY_OUTWARDS),
+        half_duplex=_flag(key, entry, "half_duplex"),
         inside=_rate(f"{key}.inside", entry["inside"]) if num_nodes > 1 else 0.0,
         rack=entry.get("rack"),
     )

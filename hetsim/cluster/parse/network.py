@@ -10,7 +10,10 @@ from hetsim import checks
 from hetsim.cluster.collectives import ALGORITHMS
 from hetsim.cluster.model import Between, Network, Node, Rack, Server
 from hetsim.cluster.parse.hosts import CPU, _communication, _cpu
-from hetsim.cluster.parse.values import LINKS, _distribution, _list, _number, _rate, _table
+from hetsim.cluster.parse.values import LINKS, _distribution, _flag, _list, _number, _rate, _table
+
+OF_RACK = ("oversubscription", "half_duplex", "latency_seconds", "within")
+"""The keys of a rack besides its links."""
 
 
 def _network(config: Any) -> Network:
@@ -32,7 +35,7 @@ def _network(config: Any) -> Network:
 
 def _server(config: Any) -> Server:
     key = "cluster.server"
-    optional = ("seconds_per_byte", "noise", "shards", "latency_seconds", *LINKS, "rack", "device", *CPU)
+    optional = ("seconds_per_byte", "noise", "shards", "latency_seconds", *LINKS, "half_duplex", "rack", "device", *CPU)
     entry = checks.mapping(key, config, required=("seconds_per_update",), optional=optional)
     return Server(
         seconds_per_update=checks.seconds(f"{key}.seconds_per_update", entry["seconds_per_update"], zero=True),
@@ -42,6 +45,7 @@ def _server(config: Any) -> Server:
         latency_seconds=_number(key, entry, "latency_seconds"),
         uplink_bytes_per_second=_number(key, entry, LINKS[0], None),
         downlink_bytes_per_second=_number(key, entry, LINKS[1], None),
+        half_duplex=_flag(key, entry, "half_duplex"),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device("cluster.server.device", entry["device"]),
         **_cpu(key, entry),
@@ -54,10 +58,7 @@ def _racks(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Rack
     config = {} if config is None else config
     if not isinstance(config, Mapping):
         raise ValueError(f"{key} must be a mapping from names to racks, such as {{a: {{uplink_bytes_per_second: 1e9}}}}, not {config!r}")
-    entries = {
-        str(name): checks.mapping(f"{key}.{name}", entry or {}, optional=(*LINKS, "oversubscription", "latency_seconds", "within"))
-        for name, entry in config.items()
-    }
+    entries = {str(name): checks.mapping(f"{key}.{name}", entry or {}, optional=(*LINKS, *OF_RACK)) for name, entry in config.items()}
     inside = {name: None if entry.get("within") is None else str(entry["within"]) for name, entry in entries.items()}
     used = [*((f"node {rank}", node.rack) for rank, node in enumerate(nodes)), ("the server", server.rack)]
     used += [(f"{key}.{name}", within) for name, within in inside.items()]
@@ -83,7 +84,7 @@ def _between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str
     key, ways = "cluster.network.between", {}
     for place, value in enumerate(_list(key, [] if config is None else config, "ways such as {racks: [a, b], bytes_per_second: 1e8}")):
         row = f"{key}[{place}]"
-        entry = checks.mapping(row, value, required=("racks", "bytes_per_second"), optional=("latency_seconds",))
+        entry = checks.mapping(row, value, required=("racks",), optional=("bytes_per_second", "latency_seconds"))
         names = [str(name) for name in _list(f"{row}.racks", entry["racks"], "two racks")]
         if len(names) != 2 or names[0] == names[1]:
             raise ValueError(f"{row}.racks must be two racks, such as [a, b], not {entry['racks']!r}")
@@ -97,10 +98,10 @@ def _between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str
         pair: frozenset[int | str] = frozenset(f"rack {name}" for name in names)
         if pair in ways:
             raise ValueError(f"{key} has the way between {' and '.join(names)} twice: leave one of them out")
-        ways[pair] = Between(
-            bytes_per_second=_rate(f"{row}.bytes_per_second", entry["bytes_per_second"]),
-            latency_seconds=_number(row, entry, "latency_seconds", None),
-        )
+        rate = None if entry.get("bytes_per_second") is None else _rate(f"{row}.bytes_per_second", entry["bytes_per_second"])
+        ways[pair] = Between(bytes_per_second=rate, latency_seconds=_number(row, entry, "latency_seconds", None))
+        if ways[pair] == Between():
+            raise ValueError(f"{row} says nothing of the way: give bytes_per_second, latency_seconds or both")
     return ways
 
 
@@ -131,4 +132,5 @@ def _rack(key: str, entry: Mapping[str, Any], members: Sequence[Node]) -> Rack:
     if carries[LINKS[1]] is None:
         carries[LINKS[1]] = carries[LINKS[0]]
     within = None if entry.get("within") is None else str(entry["within"])
-    return Rack(**carries, latency_seconds=_number(key, entry, "latency_seconds"), within=within)
+    half_duplex, latency = _flag(key, entry, "half_duplex"), _number(key, entry, "latency_seconds")
+    return Rack(**carries, half_duplex=half_duplex, latency_seconds=latency, within=within)

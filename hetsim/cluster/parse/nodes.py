@@ -13,7 +13,7 @@ from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.factors import regular_file
 from hetsim.cluster.model import Node, SlowSpells
 from hetsim.cluster.parse.hosts import COLD, CPU, _cold, _cpu
-from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _number, _table
+from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _number, _table
 
 DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
 """What a row of nodes may give as a distribution instead of a number: drawn for each of its nodes."""
@@ -32,7 +32,7 @@ ROW = 10  # number of the random stream of drawn nodes; those of a run are in ou
 
 def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     """The nodes of one row: `count` equal ones, except for the numbers that are drawn for each."""
-    more = (*DRAWN[2:], "noise", "slow_spells", "slowdown", *CPU, *COLD, "max_samples", "rack", "device", "cost_per_hour")
+    more = (*DRAWN[2:], "half_duplex", "noise", "slow_spells", "slowdown", *CPU, *COLD, "max_samples", "rack", "device", "cost_per_hour")
     if isinstance(config, Mapping) and config.get("table") is not None:
         for name in DRAWN[:2]:
             if config.get(name) is not None:
@@ -63,6 +63,7 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
         **_cpu(key, entry),
         **_cold(key, entry),
         max_samples=None if entry.get("max_samples") is None else checks.whole(f"{key}.max_samples", entry["max_samples"]),
+        half_duplex=_flag(key, entry, "half_duplex"),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device(f"{key}.device", entry["device"]),
         cost_per_hour=_cost(f"{key}.cost_per_hour", entry.get("cost_per_hour")),

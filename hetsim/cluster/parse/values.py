@@ -38,6 +38,11 @@ def _rate(key: str, value: Any) -> float:
     return float(value)
 
 
+def _flag(key: str, entry: Mapping[str, Any], name: str) -> bool:
+    """Whether this is true; false where it is missing or null."""
+    return False if entry.get(name) is None else checks.flag(f"{key}.{name}", entry[name])
+
+
 def _distribution(key: str, entry: Mapping[str, Any], name: str) -> Distribution | None:
     return None if entry.get(name) is None else parse_distribution(f"{key}.{name}", entry[name])
 
