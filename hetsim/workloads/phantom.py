@@ -12,6 +12,8 @@ from hetsim.workloads.device import Device
 from hetsim.workloads.partition import Indices
 from hetsim.workloads.task import BYTES, Evaluation, Optimizer, OptimizerRecipe, Task, Workload
 
+MAX_BYTES_PER_PARAMETER = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class PhantomWorkload(Workload):
@@ -19,14 +21,19 @@ class PhantomWorkload(Workload):
 
     num_parameters: int
     num_samples: int
+    bytes_per_parameter: int | None = None
+    """Of weights and gradients where they are sent and applied; None: those of the config's dtype."""
     name: str = "phantom"
 
     def __post_init__(self) -> None:
         checks.whole("workload.num_parameters", self.num_parameters)
         checks.whole("workload.num_samples", self.num_samples)
+        if self.bytes_per_parameter is not None:
+            checks.whole("workload.bytes_per_parameter", self.bytes_per_parameter, most=MAX_BYTES_PER_PARAMETER)
 
     def load(self, *, seed: int, dtype: str, device: Device) -> PhantomTask:
-        return PhantomTask(Phantom(self.num_parameters * BYTES[dtype], BYTES[dtype]), self.num_samples)
+        size = self.bytes_per_parameter or BYTES[dtype]
+        return PhantomTask(Phantom(self.num_parameters * size, size), self.num_samples)
 
 
 class Identity(Optimizer):

@@ -307,7 +307,7 @@ def test_headers_keep_numbers_and_ranges() -> None:
     assert header == {"version": 7, "seconds": 0.1 + 0.2, "batch": Batch(3, 4)}
     assert payload.shape == (5,)
     assert payload.dtype == torch.float64
-    assert decoded(encoded({}, Phantom(12))) == ({}, Phantom(12))
+    assert decoded(encoded({}, Phantom(12, 2))) == ({}, Phantom(12, 2))
     assert decoded(encoded({}, None)) == ({}, None)
 
 

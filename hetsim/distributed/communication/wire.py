@@ -49,7 +49,7 @@ def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
     if isinstance(payload, torch.Tensor):
         fields["payload"] = [str(payload.dtype).removeprefix("torch."), payload.numel()]
     elif isinstance(payload, Phantom):
-        fields["payload"] = ["phantom", payload.nbytes]
+        fields["payload"] = ["phantom", payload.nbytes, payload.itemsize]
     text = json.dumps(fields).encode()
     assert len(text) <= HEADER_BYTES, f"a header of {len(text)} bytes is too long: {header}"
     return torch.frombuffer(bytearray(text.ljust(HEADER_BYTES)), dtype=torch.uint8)
@@ -58,8 +58,8 @@ def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
 def decoded(packed: torch.Tensor, empty: Callable[..., torch.Tensor] = torch.empty) -> tuple[dict[str, Any], Any]:
     """The header, and a tensor that `empty` makes, or a phantom, for the payload that follows it."""
     fields = json.loads(packed.numpy().tobytes())
-    kind, size = fields.pop("payload", [None, 0])
+    kind, *size = fields.pop("payload", [None])
     header = {name: Batch(*value) if isinstance(value, list) else value for name, value in fields.items()}
     if kind is None:
         return header, None
-    return header, Phantom(size) if kind == "phantom" else empty(size, dtype=getattr(torch, kind))
+    return header, Phantom(*size) if kind == "phantom" else empty(*size, dtype=getattr(torch, kind))

@@ -40,6 +40,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "hetsim.policies.allocation.ProportionalController": {"repetitions": 0},
     "hetsim.policies.allocation.SpeedProportional": {"repetitions": 0},
     "hetsim.workloads.own.Own": {"loader_workers": 0},
+    "hetsim.workloads.phantom.PhantomWorkload": {"bytes_per_parameter": None},
 }
 """Keys that configs of hetsim 0.1 lack, each with the value that does what it did: those of the config, and those of a class by its name.
 
