@@ -11,6 +11,7 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.model import Faults, Node, Outages
+from hetsim.cluster.parse.availability import absences
 from hetsim.cluster.parse.values import _distribution, _list, _number
 
 SCHEDULED, DRAWN = ("join", "crash", "repair", "leave", "stop", "continue"), ("seconds_to_crash", "seconds_to_repair")
@@ -20,7 +21,7 @@ def _faults(config: Any, num_nodes: int) -> Faults:
     key = "cluster.faults"
     if config is None:
         return Faults()
-    entry = checks.mapping(key, config, optional=("detection_seconds", "regroup_seconds", "schedule", "lost_after_seconds"))
+    entry = checks.mapping(key, config, optional=("detection_seconds", "regroup_seconds", "schedule", "lost_after_seconds", "file"))
     given = entry.get("lost_after_seconds")
     lost_after = Faults.lost_after_seconds if given is None else checks.seconds(f"{key}.lost_after_seconds", given)
     stops: dict[int, list[tuple[float, float]]] = {}
@@ -37,8 +38,10 @@ def _faults(config: Any, num_nodes: int) -> Faults:
                 drawn[rank] = parse_distribution(f"{where}.seconds_to_crash", fault["seconds_to_crash"]), to_repair
             absent.setdefault(rank, []).extend(_absences(where, fault))
             stops.setdefault(rank, []).extend(_stops(where, fault))
+    for rank, gaps in ({} if entry.get("file") is None else absences(f"{key}.file", entry["file"], num_nodes)).items():
+        absent.setdefault(rank, []).extend(gaps)
     for rank, times in absent.items():
-        times.extend(stops[rank])
+        times.extend(stops.setdefault(rank, []))
         times.sort()
         for (_, until), (start, _) in pairwise(times):
             if start <= until:

@@ -1,0 +1,104 @@
+"""Files that say when nodes are there: how many of them every so many seconds, or from when to when each of them.
+
+They are read as numbers and as nothing else. No sentence quotes what is in one, as the config may be a stranger's and the file the user's.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from hetsim import checks
+from hetsim.cluster.factors import regular_file
+
+MAX_BYTES = 16_000_000
+COLUMNS = ["node", "start", "stop"]
+EXAMPLE = '{"metadata": {"gap_seconds": 300}, "data": [4, 4, 3]}'
+
+Interval = tuple[float, float]
+"""From when until when, in seconds."""
+
+
+def absences(key: str, value: Any, num_nodes: int) -> dict[int, list[Interval]]:
+    """When each node is absent, by a file. ValueError with one sentence if it cannot be read so."""
+    if not isinstance(value, str):
+        raise ValueError(f"{key} must be the name of a file, .json or .csv, not {checks.shown(value)}")
+    try:
+        with regular_file(value).open("rb") as file:
+            read = file.read(MAX_BYTES + 1)
+        if len(read) > MAX_BYTES:
+            raise ValueError(f"it has over {MAX_BYTES} bytes")
+        text = read.decode("utf-8-sig")
+        present = _counts(text, num_nodes) if value.endswith(".json") else _pairs(text, num_nodes)
+    except (OSError, ValueError, csv.Error, RecursionError) as error:
+        known = isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+        reason = error.strerror if isinstance(error, OSError) else error if known else "it cannot be parsed"
+        raise ValueError(
+            f"{key}={value} cannot be read ({reason}): give a .json file such as {EXAMPLE}, or a .csv file with the columns node,start,stop"
+        ) from None
+    return {rank: gaps for rank, intervals in present.items() if (gaps := [*_between(intervals)])}
+
+
+def _counts(text: str, num_nodes: int) -> dict[int, list[Interval]]:
+    """When each node is there if so many are: those of the lowest ranks. The last number holds to the end."""
+    found = json.loads(text)
+    metadata = found.get("metadata") if isinstance(found, Mapping) else None
+    gap: Any = metadata.get("gap_seconds") if isinstance(metadata, Mapping) else None
+    counts: Any = found.get("data") if isinstance(found, Mapping) else None
+    if not isinstance(counts, list) or not counts or not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError("its data is no list of numbers of nodes")
+    if type(gap) not in (int, float) or not checks.MIN_SECONDS <= gap <= checks.MAX_SECONDS / len(counts):
+        raise ValueError("its metadata.gap_seconds is no number of seconds")
+    if max(counts) > num_nodes:
+        raise ValueError(f"it counts more nodes than the {num_nodes} of this cluster")
+    return {rank: [*_present(rank, counts, gap)] for rank in range(num_nodes)}
+
+
+def _present(rank: int, counts: Sequence[int], gap: float) -> Iterator[Interval]:
+    place = 0
+    for there, group in groupby(count > rank for count in counts):
+        begin, place = place, place + len([*group])
+        if there:
+            yield begin * gap, math.inf if place == len(counts) else place * gap
+
+
+def _pairs(text: str, num_nodes: int) -> dict[int, list[Interval]]:
+    """When each named node is there. The earliest start is second 0; a row without a stop lasts to the end."""
+    head, *rows = [*csv.reader(text.splitlines())] or [[]]
+    if [name.strip() for name in head] != COLUMNS:
+        raise ValueError(f"its first line is not {','.join(COLUMNS)}")
+    pairs: list[tuple[int, float, float]] = []
+    for line, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        try:
+            node, start, stop = int(row[0]), float(row[1]), float(row[2]) if row[2].strip() else math.inf
+        except (ValueError, IndexError):
+            raise ValueError(f"its line {line} is not a node and two moments in seconds") from None
+        if not 0 <= node < num_nodes:
+            raise ValueError(f"the node of its line {line} is none of the {num_nodes} of this cluster, counted from 0")
+        if not (abs(start) <= checks.MAX_SECONDS and start <= stop):
+            raise ValueError(f"its line {line} stops before it starts")
+        pairs.append((node, start, stop))
+    if not pairs:
+        raise ValueError("it has no rows")
+    first = min(start for _, start, _ in pairs)
+    by_node: dict[int, list[Interval]] = {}
+    for node, start, stop in sorted(pairs):
+        by_node.setdefault(node, []).append((start - first, stop - first))
+    return by_node
+
+
+def _between(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """The times outside of these, which are in order and may touch or overlap; those without a length are none."""
+    until = 0.0
+    for start, stop in intervals:
+        if stop > start > until:
+            yield until, start
+        until = max(until, stop) if stop > start else until
+    if until < math.inf:
+        yield until, math.inf
