@@ -154,6 +154,7 @@ CHANGING: dict[str, dict[str, Any]] = {
     "disturbed": {
         "slow_spells": SlowSpells(factor=3.0, seconds_between=Distribution("expon", {"scale": 0.1}), seconds_lasting=Distribution("expon"))
     },
+    "in passes": {"micro_batch": 3},
     "throttled": {"slowdown": ((0.0, 1.0), (0.1, 2.5), (0.3, 1.0))},
 }
 

@@ -45,7 +45,7 @@ class StepTimes:
         This is found out by asking a node of the same description, without noise, for a few sizes at a few moments.
         """
         node = self.node
-        if node.table or self.slowdown is not None:
+        if node.table or node.micro_batch is not None or self.slowdown is not None:
             return None
         steady = type(self)(replace(node, noise=None), seed=0, rank=0)
         line = node.overhead_seconds, node.seconds_per_sample
@@ -58,11 +58,16 @@ class StepTimes:
 
     def seconds(self, samples: int, start: float = 0.0) -> float:
         """Of the next gradient, over so many samples, started at second `start` of the run."""
-        node = self.node
-        seconds = interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
+        num_passes, rest = divmod(samples, self.node.micro_batch or samples or 1)
+        seconds = num_passes * self._pass(self.node.micro_batch or samples) + (self._pass(rest) if rest or not samples else 0.0)
         if self._factors is not None:
             seconds *= next(self._factors)
         return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
+
+    def _pass(self, samples: int) -> float:
+        """Of so many samples that are computed at a time, before noise."""
+        node = self.node
+        return interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
 
     def update_seconds(self, start: float) -> float:
         """Of an optimizer step on the node, started at second `start` of the run."""

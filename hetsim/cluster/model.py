@@ -56,7 +56,9 @@ class Node:
     cooling_seconds: float = math.inf
     """How long that takes: after a pause of p seconds it is cold_seconds · (1 − exp(−p / cooling_seconds))."""
     max_samples: int | None = None
-    """How many samples fit into its memory at once; None: no bound."""
+    """How many samples it takes at most; None: no bound."""
+    micro_batch: int | None = None
+    """How many samples are computed at a time: more take several passes, whose gradients are added up. None: all at once."""
     latency_seconds: float = 0.0
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None

@@ -102,6 +102,11 @@ class Experiment:
         self.coordination.allocation.initial_within(self.num_workers, self.batch_size, self.cluster.max_samples)
         self.coordination.admission.initial(self.num_workers)
         self.coordination.check(self.num_workers)
+        if self._micro_batches and self.coordination.overlapped_bytes is not None:
+            raise ValueError(
+                f"{type(self.coordination).__name__} reduces gradients while they are computed, and not those that are computed in passes: "
+                "leave micro_batch out of cluster.nodes, or take coordination=all_reduce"
+            )
         self._check_regions()
         self._check_optimizers()
         checks.name("workload.name", self.workload.name)
@@ -159,6 +164,15 @@ class Experiment:
         max_samples = self.cluster.max_samples or (self.batch_size,) * self.num_workers
         owned = self.data == "owned"
         return tuple(Batch(0, min(self.batch_size, bound), rank if owned else 0) for rank, bound in enumerate(max_samples))
+
+    @property
+    def first_samples(self) -> int:
+        """How many samples are computed to warm up: an even share, or as many as any worker computes at a time."""
+        return min([-(-self.batch_size // self.num_workers), *self._micro_batches])
+
+    @property
+    def _micro_batches(self) -> list[int]:
+        return [node.micro_batch for node in self.cluster.nodes if node.micro_batch is not None]
 
     def device_of(self, rank: int) -> str:
         """The device of a rank, as the cluster or the config names it."""

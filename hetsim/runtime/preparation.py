@@ -10,12 +10,14 @@ from hetsim.cluster.compute_times import ServiceTimes, StepTimes
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.pools import Cursors
 from hetsim.coordination.state import State
+from hetsim.effects import Batch
 from hetsim.runtime.buckets import buckets_of
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.stop import StopRule
-from hetsim.workloads.task import Bucket, Optimizer, Task
+from hetsim.vector import Vector
+from hetsim.workloads.task import Bucket, Optimizer, Task, in_passes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,10 @@ class Preparation:
         local = self.optimizers.local
         local_memory = None if local is None else local.initial()
         rank.restart(version=state.version, epoch=self.epoch(state), optimizer=optimizer, local_optimizer=local_memory)
+
+    def gradient(self, rank: int, at: Vector, batch: Batch) -> tuple[Vector, float]:
+        """A worker's mean gradient and mean loss, computed in passes if its node has a `micro_batch`."""
+        return in_passes(self.task, at, batch, self.experiment.cluster.nodes[rank].micro_batch)
 
     def step_times(self, rank: int, *, num_gradients: int) -> StepTimes:
         """The times of a worker's gradients, after so many that an earlier run has had."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
@@ -26,14 +27,14 @@ class EarlyGradient(NamedTuple):
 
 
 class GradientBatcher:
-    """Computes a few gradients when the first of them is due.
+    """Computes a few gradients of `task` when the first of them is due, by `gradient` of a rank's weights and batch.
 
     A gradient depends only on its weights and its batch, so it may be computed at any time between its start and its end. The
     simulation and torch evict each other's code and data from the processor's caches, so alternating between them is slow.
     """
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, task: Task, gradient: Callable[[int, Vector, fx.Batch], tuple[Vector, float]]) -> None:
+        self._gradient = gradient
         self._max_gradients = max(1, min(MAX_BATCHED_GRADIENTS, CACHE_BYTES // max(1, task.initial().nbytes)))
         self._serial = count()
         self._due: list[tuple[float, int, RankProcess, fx.Gradient]] = []
@@ -64,5 +65,5 @@ class GradientBatcher:
         while due and remaining:
             _, number, process, effect = heappop(due)
             if not process.lost:
-                self._computed[number] = EarlyGradient(process, *self.task.gradient(effect.at, effect.batch))
+                self._computed[number] = EarlyGradient(process, *self._gradient(process.rank, effect.at, effect.batch))
                 remaining -= 1

@@ -86,7 +86,7 @@ class EventWorld:
         self._record_service = interval_recorder(recorders, UPDATE) or ignore  # metrics are of workers
         self._under_way = {kind: self.membership.recorders(kind) for kind in (GRADIENT, UPDATE)}
         self._computes_until = [0.0] * num_workers
-        self._batcher = None if isinstance(self.prepared.start.weights, Phantom) else GradientBatcher(task)
+        self._batcher = None if isinstance(self.prepared.start.weights, Phantom) else GradientBatcher(task, self.prepared.gradient)
         self._nonfinite = NonfiniteGradients(experiment.nonfinite, self.metrics.activity)
         self._end_gradient = self._computed  # bound once: binding a method for every gradient is costly
         self._decisions: dict[int, StopDecision] = {}
@@ -185,13 +185,13 @@ class EventWorld:
         process, effect, seconds, callback, due = ended
         if process.status != LOST:
             batcher = self._batcher
-            gradient, loss = self.task.gradient(effect.at, effect.batch) if batcher is None else batcher.gradient(due)
+            gradient, loss = batcher.gradient(due) if batcher is not None else self.prepared.gradient(process.rank, effect.at, effect.batch)
             gradient = self._nonfinite.checked(gradient, rank=process.rank, version=effect.version, batch=effect.batch)
             callback(fx.Computed(gradient, loss, effect.batch.samples, seconds))
 
     def computed_at(self, rank: int, effect: fx.Gradient | fx.Attempt) -> tuple[Vector, float]:
         """A rank's gradient and loss; zeros in its place if it is not finite."""
-        gradient, loss = self.task.gradient(effect.at, effect.batch)
+        gradient, loss = self.prepared.gradient(rank, effect.at, effect.batch)
         return self._nonfinite.checked(gradient, rank=rank, version=effect.version, batch=effect.batch), loss
 
     def _record_under_way(self, row: Row, callback: Callback) -> Callback:

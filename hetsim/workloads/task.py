@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -202,3 +202,27 @@ class Workload(ABC):
     def peak_bytes(self, dtype: str) -> int:
         """The memory that `load` takes at least, as far as the description tells."""
         return 0
+
+
+def in_passes(task: Task, at: Vector, batch: Batch, most: int | None) -> tuple[Vector, float]:
+    """Mean gradient and mean loss, of at most so many samples computed at a time: gradient accumulation. None: of all at once."""
+    if most is None or batch.samples <= most:
+        return task.gradient(at, batch)
+    total: Vector = None
+    mean_loss = 0.0
+    for part in divided(batch, most):
+        share = part.samples / batch.samples
+        gradient, loss = task.gradient(at, part)
+        term = gradient * share
+        total = term if total is None else total + term
+        mean_loss += loss * share
+    return total, mean_loss
+
+
+def divided(batch: Batch, most: int | None) -> Iterator[Batch]:
+    """A range in pieces of at most so many samples; None: itself."""
+    if most is None or batch.samples <= most:
+        yield batch
+        return
+    for start in range(batch.start, batch.stop, most):
+        yield Batch(start, min(most, batch.stop - start), batch.pool)

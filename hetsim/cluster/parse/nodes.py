@@ -18,6 +18,7 @@ from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _
 DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
 """What a row of nodes may give as a distribution instead of a number: drawn for each of its nodes."""
 
+OTHERS = ("half_duplex", "noise", "slow_spells", "slowdown", "max_samples", "micro_batch", "rack", "device", "cost_per_hour")
 
 MAX_NODES_PER_ROW = 1_000_000
 MAX_FACTOR = 1e9
@@ -32,7 +33,7 @@ ROW = 10  # number of the random stream of drawn nodes; those of a run are in ou
 
 def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     """The nodes of one row: `count` equal ones, except for the numbers that are drawn for each."""
-    more = (*DRAWN[2:], "half_duplex", "noise", "slow_spells", "slowdown", *CPU, *COLD, "max_samples", "rack", "device", "cost_per_hour")
+    more = (*DRAWN[2:], *CPU, *COLD, *OTHERS)
     if isinstance(config, Mapping) and config.get("table") is not None:
         for name in DRAWN[:2]:
             if config.get(name) is not None:
@@ -62,7 +63,8 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
         slowdown=_slowdown(f"{key}.slowdown", entry.get("slowdown")),
         **_cpu(key, entry),
         **_cold(key, entry),
-        max_samples=None if entry.get("max_samples") is None else checks.whole(f"{key}.max_samples", entry["max_samples"]),
+        max_samples=_count(key, entry, "max_samples"),
+        micro_batch=_count(key, entry, "micro_batch"),
         half_duplex=_flag(key, entry, "half_duplex"),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device(f"{key}.device", entry["device"]),
@@ -70,6 +72,10 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     )
     for place in range(count):
         yield _with(node, {name: values[place] for name, values in drawn.items()})
+
+
+def _count(key: str, entry: Mapping[str, Any], name: str) -> int | None:
+    return None if entry.get(name) is None else checks.whole(f"{key}.{name}", entry[name])
 
 
 def _cost(key: str, value: Any) -> float:

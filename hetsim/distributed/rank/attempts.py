@@ -7,21 +7,18 @@ computed to its end, then thrown away.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from hetsim import effects as fx
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.pacing.padding import Pace
-from hetsim.effects import Batch
 from hetsim.vector import Vector
-from hetsim.workloads.task import Task
+from hetsim.workloads.task import Task, divided, in_passes
 
 Attempted = tuple[fx.Computed | None, float]
 """What was computed, or None, and the moment at which it was or was given up, in seconds of the host's clock."""
 
 
 class Attempts:
-    """Computes gradients of `task`, and gives them up; `micro_batch` is the most samples that are computed at a time without padding."""
+    """Computes gradients of `task`, and gives them up; `micro_batch` is the most samples that are computed at a time."""
 
     def __init__(self, task: Task, mailbox: Mailbox, pace: Pace, micro_batch: int | None) -> None:
         self.task = task
@@ -38,7 +35,8 @@ class Attempts:
     def _padded(self, effect: fx.Attempt, at: float, described: float) -> Attempted:
         in_time = described <= effect.within
         moment = at + min(described, effect.within)
-        gradient, loss = self._gradient(effect.at, effect.batch) if in_time else (None, 0.0)
+        gradient, loss = in_passes(self.task, effect.at, effect.batch, self.micro_batch) if in_time else (None, 0.0)
+        self.task.device.synchronise()
         ready = self.pace.clock()
         if (came := self.mailbox.due_before(moment, wait=True)) is not None:
             return None, max(at, came)
@@ -52,8 +50,9 @@ class Attempts:
         samples = effect.batch.samples
         total: Vector = None
         mean_loss = 0.0
-        for piece in divided(effect.batch, self.micro_batch or samples):
-            gradient, loss = self._gradient(effect.at, piece)
+        for piece in divided(effect.batch, self.micro_batch):
+            gradient, loss = self.task.gradient(effect.at, piece)
+            self.task.device.synchronise()
             share = piece.samples / samples
             total = gradient if share == 1 else gradient * share if total is None else total + gradient * share
             mean_loss += loss * share
@@ -62,14 +61,3 @@ class Attempts:
                 return None, now
         end = self.pace.due("gradient", at, described)
         return fx.Computed(total, mean_loss, samples, end - at), end
-
-    def _gradient(self, weights: Vector, batch: Batch) -> tuple[Vector, float]:
-        computed = self.task.gradient(weights, batch)
-        self.task.device.synchronise()
-        return computed
-
-
-def divided(batch: Batch, most: int) -> Iterator[Batch]:
-    """A range in pieces of at most so many samples."""
-    for start in range(batch.start, batch.stop, most):
-        yield Batch(start, min(most, batch.stop - start), batch.pool)

@@ -77,7 +77,7 @@ class ElasticRun(RankRun):
     def _begin(self) -> Group | None:
         """Prepare with all others, and wait for the beginning, or until this rank joins. Returns its group, if it is in the first one."""
         experiment, everyone, membership = self.experiment, self._everyone, self.membership
-        loss = warm_up(self.prepared, samples=-(-experiment.batch_size // experiment.num_workers))
+        loss = warm_up(self.prepared, samples=experiment.first_samples)
         group: Group | None = None
         if everyone is None:
             self.began = membership.began()

@@ -39,7 +39,7 @@ from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.record import RunRecord
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
-from hetsim.workloads.task import Task
+from hetsim.workloads.task import Task, in_passes
 
 SAME_LOSS = 1e-3
 """The relative difference of two losses of the same samples, which machines of several kinds may compute differently in the last bits."""
@@ -120,7 +120,7 @@ class RankRun:
         """Run this rank's program with those of the other ranks. `report(error)` is called on the leader if no rank can go on."""
         experiment, rank, transport = self.experiment, self.rank, self.transport
         coordination, num_workers = experiment.coordination, experiment.num_workers
-        loss = warm_up(self.prepared, samples=-(-experiment.batch_size // num_workers))
+        loss = warm_up(self.prepared, samples=experiment.first_samples)
         check_same_task(transport.control.gather_numbers(loss, float(self.prepared.start.version)), experiment.workload.name)
         started = self.clocks.begin(transport, self.pace.clock)
         began = started - self.prepared.checkpoint.began  # when the run's clock was at 0
@@ -216,15 +216,16 @@ def measured_profile(experiment: Experiment, task: Task, transport: Transport, p
     weights = task.initial()
     times = None
     if rank < experiment.num_workers:
-        times = StepTimes(experiment.cluster.nodes[rank], seed=experiment.seed, rank=rank, stream=PROFILING)
-        task.gradient(weights, batch)  # initialises libraries
+        node = experiment.cluster.nodes[rank]
+        times = StepTimes(node, seed=experiment.seed, rank=rank, stream=PROFILING)
+        in_passes(task, weights, batch, node.micro_batch)  # initialises libraries
         task.device.synchronise()
     transport.control.barrier()
     began = at = pace.clock()
     moments = [began]
     if times is not None:
         for _ in range(repetitions):
-            task.gradient(weights, batch)
+            in_passes(task, weights, batch, node.micro_batch)
             task.device.synchronise()
             at = pace.due("profile", at, times.seconds(batch.samples, at - began))
             moments.append(at)

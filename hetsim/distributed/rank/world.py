@@ -117,7 +117,7 @@ class ProcessWorld:
         if turn.thread == MAIN:
             state.version = effect.version
         described = self.gradient_seconds(samples, at - self.began)
-        gradient, loss = self.task.gradient(effect.at, effect.batch)
+        gradient, loss = self.prepared.gradient(self.rank, effect.at, effect.batch)
         gradient = self.nonfinite.checked(gradient, rank=self.rank, version=effect.version, batch=effect.batch)
         self.task.device.synchronise()
         end = self.pace.due("gradient", at, described)
@@ -128,7 +128,8 @@ class ProcessWorld:
         """As `gradient`, or None once it is given up; an interval without samples, then."""
         at, state.version = turn.at, effect.version
         described = self.gradient_seconds(effect.batch.samples, at - self.began)
-        computed, end = Attempts(self.task, self.mailbox, self.pace, self.parts.micro_batch).attempt(effect, at, described)
+        at_a_time = [most for most in (self.parts.micro_batch, self.experiment.cluster.nodes[self.rank].micro_batch) if most is not None]
+        computed, end = Attempts(self.task, self.mailbox, self.pace, min(at_a_time, default=None)).attempt(effect, at, described)
         if computed is not None:
             checked = self.nonfinite.checked(computed.gradient, rank=self.rank, version=effect.version, batch=effect.batch)
             computed = replace(computed, gradient=checked)
