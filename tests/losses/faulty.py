@@ -373,12 +373,12 @@ def survive(
     hurt = replace(experiment, workload=Faulty(**made, faults=faults, folder=folder, num_processes=num_processes))
     backend = Processes(emulate=emulate, heartbeat_seconds=beat, lost_after_seconds=lost_after)  # type: ignore[arg-type]
     backend.check(hurt)
-    begun = time.monotonic()
+    begun, others = time.monotonic(), active_children()  # an earlier test may have left joblib's
     with within(LIMIT_SECONDS):
         summary = backend.run(hurt, folder / "run", "")
     assert summary is not None
     seconds = time.monotonic() - begun
-    assert not active_children()
+    assert set(active_children()) <= set(others)
     return survived(summary, folder, seconds)
 
 
