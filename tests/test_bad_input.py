@@ -35,7 +35,7 @@ BAD: dict[tuple[str, ...], str] = {
         "cluster.faults.detection_seconds must be between 1e-15 and 1e+12 seconds, not 1e+300"
     ),
     ("method=pipe_sgd", "cluster=shared", *PHANTOM, "+cluster.faults={detection_seconds: 1e12, schedule: [{nodes: [0], crash: 0.02}]}"): (
-        "a pause before a step has over 100000 slow spells: make slow_spells' seconds_between and seconds_lasting longer"
+        "a pause before a step has over 100000 changes of speed: make slow_spells' seconds_between and seconds_lasting"
     ),
     ("method=local_sgd", *PHANTOM, "coordination.period=1000000000"): "coordination.period must be at most 100000, not 1000000000",
     ("method=ssd_sgd", *PHANTOM, "coordination.pull_every=1000000000"): "coordination.pull_every must be at most 100000, not 1000000000",
@@ -44,7 +44,7 @@ BAD: dict[tuple[str, ...], str] = {
         "allocation=static",
         "allocation.repetitions=1000000000",
     ): "allocation.repetitions must be at most 1000, not 1000000000",
-    (*PHANTOM, NODES.replace("SECONDS", "1e-3, " + SPELLS)): "has over 100000 slow spells: make slow_spells' seconds_between and",
+    (*PHANTOM, NODES.replace("SECONDS", "1e-3, " + SPELLS)): "has over 100000 changes of speed: make slow_spells' seconds_between",
     (*PHANTOM, NODES.replace("SECONDS", "1e307")): "seconds_per_sample must be between 1e-15 and 1e+12 seconds, not 1e+307",
     (
         *PHANTOM,

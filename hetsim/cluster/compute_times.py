@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 
 from hetsim.cluster.distributions import GRADIENTS, JITTER, MIN_FACTOR, SERVICE, SHARING, SPELLS, Distribution
 from hetsim.cluster.model import Cluster, Node, SlowSpells
@@ -16,7 +16,10 @@ MAX_SPEED_CHANGES = 100_000
 """A step, or a pause before one, during which a node's speed changes more often is refused: to add up its time would take too long."""
 
 
-TOO_MANY = f"over {MAX_SPEED_CHANGES} slow spells: make slow_spells' seconds_between and seconds_lasting longer, or the other times shorter"
+TOO_MANY = (
+    f"over {MAX_SPEED_CHANGES} changes of speed: make slow_spells' seconds_between and seconds_lasting, or slowdown_period_seconds, "
+    "longer, or the other times shorter"
+)
 SHARING_WEIGHTS = (1e-3, 1e3)
 """The least and the largest one: sums and quotients of them are exact to many digits."""
 PROBED = ((1, 0.0), (7, 0.5), (1000, 30.0), (10**6, 1e5))
@@ -149,7 +152,7 @@ class Slowdown:
     """A piecewise constant factor on the seconds of work, from second 0 on: slow spells, a recorded trace, or both multiplied."""
 
     def __init__(self, node: Node, *, seed: int, rank: int) -> None:
-        recorded = iter(node.slowdown or ((0.0, 1.0),))
+        recorded = _recorded(node.slowdown or ((0.0, 1.0),), node.slowdown_period_seconds)
         spells = iter([(0.0, 1.0)]) if node.slow_spells is None else _spells(node.slow_spells, seed, rank)
         self._coming = _product(recorded, spells)
         self._starts: list[float] = []
@@ -183,6 +186,15 @@ class Slowdown:
         self._starts.append(piece[0])
         self._factors.append(piece[1])
         return True
+
+
+def _recorded(factors: Sequence[tuple[float, float]], period: float | None) -> Iterator[tuple[float, float]]:
+    """(second, factor) from which each factor holds: again and again with a period."""
+    for turn in count():
+        for second, factor in factors:
+            yield turn * (period or 0.0) + second, factor
+        if period is None:
+            return
 
 
 def _spells(spells: SlowSpells, seed: int, rank: int) -> Iterator[tuple[float, float]]:

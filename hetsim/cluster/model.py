@@ -43,6 +43,8 @@ class Node:
     noise: Distribution | None = None
     slow_spells: SlowSpells | None = None
     slowdown: tuple[tuple[float, float], ...] = ()
+    slowdown_period_seconds: float | None = None
+    """After which the slowdown begins again; None: its last factor holds to the end."""
     cpu_quota: float | None = None
     """The share of one core that it gets, above 0 and at most 1; None: it is not capped."""
     cpu_quota_period_seconds: float | None = None

@@ -9,6 +9,7 @@ from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 import pytest
@@ -238,7 +239,7 @@ def test_slow_spells_too_short_to_be_added_up_are_one_sentence():
     """A second that changes a node's speed a billion times would never end."""
     its = built(node(1.0, slow_spells={"factor": 2, "seconds_between": 1e-9, "seconds_lasting": 1e-9})).nodes[0]
 
-    with pytest.raises(RunFailed, match="one step has over 100000 slow spells: make slow_spells' seconds_between"):
+    with pytest.raises(RunFailed, match="one step has over 100000 changes of speed: make slow_spells' seconds_between"):
         StepTimes(its, seed=0, rank=0).seconds(1)
 
 
@@ -248,3 +249,31 @@ def test_a_recorded_slowdown_may_have_spaces_and_empty_lines(tmp_path: Path):
     path.write_text("\ufeffseconds, factor\r\n0, 1\r\n\r\n2, 3\r\n", encoding="utf-8")
 
     assert built(node(1.0, slowdown=str(path))).nodes[0].slowdown == ((0.0, 1.0), (2.0, 3.0))
+
+
+def test_a_recorded_slowdown_may_begin_again(tmp_path: Path):
+    """Every four seconds: two at factor 1, two at factor 2. In each turn three seconds of work are done."""
+    its = times(node(1.0, slowdown=recorded(tmp_path, (0, 1), (2, 2)), slowdown_period_seconds=4))
+
+    assert [its.seconds(1, start) for start in (0.0, 2.0, 5.0, 402.0)] == [1.0, 2.0, 1.0, 2.0]
+    assert its.seconds(300, 0.0) == 400.0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"slowdown": None, "slowdown_period_seconds": 4}, "cluster.nodes[0].slowdown_period_seconds does nothing without a slowdown"),
+        ({"slowdown_period_seconds": 2}, "cluster.nodes[0].slowdown_period_seconds must be later than the last row of the slowdown, not 2"),
+        ({"slowdown_period_seconds": 4, "stop": 1}, "cluster.faults.schedule stops a node with a slowdown_period_seconds"),
+    ],
+)
+def test_a_period_that_makes_no_sense_is_one_sentence(more: dict[str, Any], said: str, tmp_path: Path):
+    """Nothing repeats, or it would begin again before its end."""
+    row = {"slowdown": recorded(tmp_path, (0, 1), (2, 2)), **more}
+    stop = row.pop("stop", None)
+    faults = {} if stop is None else {"faults": {"schedule": [{"nodes": [0], "stop": stop, "continue": 2}]}}
+
+    with pytest.raises(ValueError, match=r".") as caught:
+        built(node(1.0, **row), **faults)
+
+    assert str(caught.value).startswith(said)

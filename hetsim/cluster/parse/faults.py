@@ -67,6 +67,8 @@ def _faults(config: Any, num_nodes: int) -> Faults:
 
 def with_pauses(node: Node, pauses: Sequence[tuple[float, float]]) -> Node:
     """The node, which computes nothing while it is stopped."""
+    if node.slowdown_period_seconds is not None:
+        raise ValueError("cluster.faults.schedule stops a node with a slowdown_period_seconds: leave one of them out")
     recorded = node.slowdown or ((0.0, 1.0),)
     changes = {start for start, _ in recorded} | {moment for pause in pauses for moment in pause}
 

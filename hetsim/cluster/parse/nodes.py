@@ -18,7 +18,10 @@ from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _
 DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
 """What a row of nodes may give as a distribution instead of a number: drawn for each of its nodes."""
 
-OTHERS = ("half_duplex", "noise", "slow_spells", "slowdown", "max_samples", "micro_batch", "rack", "device", "cost_per_hour")
+OTHERS = (
+    *("noise", "slow_spells", "slowdown", "slowdown_period_seconds"),
+    *("max_samples", "micro_batch", "half_duplex", "rack", "device", "cost_per_hour"),
+)
 
 MAX_NODES_PER_ROW = 1_000_000
 MAX_FACTOR = 1e9
@@ -55,12 +58,14 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
             for value in (min(drawn[name]), max(drawn[name])):
                 _number(f"a draw of {key}", {name: value}, name)
     given = {name: _number(key, entry, name, None if name in LINKS else 0.0) for name in DRAWN if name not in drawn}
+    slowdown = _slowdown(f"{key}.slowdown", entry.get("slowdown"))
     node = Node(
         **given,
         table=table,
         noise=_distribution(key, entry, "noise"),
         slow_spells=_spells(f"{key}.slow_spells", entry.get("slow_spells")),
-        slowdown=_slowdown(f"{key}.slowdown", entry.get("slowdown")),
+        slowdown=slowdown,
+        slowdown_period_seconds=_period(key, entry, slowdown),
         **_cpu(key, entry),
         **_cold(key, entry),
         max_samples=_count(key, entry, "max_samples"),
@@ -108,6 +113,18 @@ def _factor(key: str, value: Any) -> float:
     if not 1 / MAX_FACTOR <= checks.number(key, value) <= MAX_FACTOR:
         raise ValueError(f"{key} must be between {1 / MAX_FACTOR:g} and {MAX_FACTOR:g}, not {value!r}")
     return float(value)
+
+
+def _period(key: str, entry: Mapping[str, Any], slowdown: tuple[tuple[float, float], ...]) -> float | None:
+    """After which a recorded slowdown begins again."""
+    period: float | None = _number(key, entry, "slowdown_period_seconds", None)
+    if period is None:
+        return None
+    if not slowdown:
+        raise ValueError(f"{key}.slowdown_period_seconds does nothing without a slowdown: add it, or leave the period out")
+    if period <= slowdown[-1][0]:
+        raise ValueError(f"{key}.slowdown_period_seconds must be later than the last row of the slowdown, not {period:g}")
+    return period
 
 
 def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
