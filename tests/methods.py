@@ -118,6 +118,7 @@ STOPPING = ("rennala_stops", "ringmaster_stops")
 
 METHODS: dict[str, Row] = {
     "ssgd": Row(synchronous),
+    "ddp": Row(lambda run: synchronous(run) and run.simulation.experiment.coordination.overlapped_bytes == 25 * 2**20),
     "backup": Row(lambda run: staleness(run) == {0} and sizes(run) == {3} and run.states[-1].num_samples_discarded > 0),
     "mindflayer": Row(lambda run: synchronous(run) and steps(run) == {2}),
     "asgd": Row(asynchronous),
@@ -300,11 +301,9 @@ IDENTITIES: dict[str, Identity] = {
             "other": {"coordination": {"period": 2}},
         },
     ),
-    "ssgd that overlaps one bucket is ssgd": Identity(
-        ("method=ssgd", "coordination=overlapped_all_reduce"), ("method=ssgd",), times=True, parameters=True
-    ),
-    "ssgd that overlaps buckets learns what ssgd learns": Identity(
-        ("method=ssgd", "coordination=overlapped_all_reduce"),
+    "ddp of one bucket is ssgd": Identity(("method=ddp",), ("method=ssgd",), times=True, parameters=True),
+    "ddp of several buckets learns what ssgd learns": Identity(
+        ("method=ddp",),
         ("method=ssgd",),
         times=False,
         parameters=True,

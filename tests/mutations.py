@@ -54,6 +54,14 @@ MUTATIONS = (
         "tests/test_serial_law.py",
     ),
     Mutation(
+        "ddp",
+        "the first bucket is as large as the others",
+        "hetsim/runtime/buckets.py",
+        "(min(FIRST_BYTES, bucket_bytes), bucket_bytes)",
+        "(bucket_bytes, bucket_bytes)",
+        "tests/coordination/test_overlapped_all_reduce.py",
+    ),
+    Mutation(
         "asgd",
         "staleness counted from the version before",
         SERVER,

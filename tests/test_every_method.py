@@ -49,7 +49,7 @@ def short(name: str, *choices: str, **keys: Any) -> Any:
     return experiment(f"method={name}", *choices, **{**SMALL, **SHORT.get(name, {}), **keys})
 
 
-SERIAL = ("ssgd", "od_sgd", "pipe_sgd", "ssd_sgd", "cd_sgd", "local_sgd", "diloco", "streaming_diloco")
+SERIAL = ("ssgd", "ddp", "od_sgd", "pipe_sgd", "ssd_sgd", "cd_sgd", "local_sgd", "diloco", "streaming_diloco")
 """Methods whose parameters do not depend on what takes how long."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hetsim.advice.candidates import Candidate
 from hetsim.advice.processes import Processes
-from hetsim.advice.question import Question
+from hetsim.advice.question import BASELINE, Question
 from hetsim.advice.simulated import Goal, Outcome
 from hetsim.advice.timing import SEEDS, Timed, Timing, ranked
 from hetsim.advice.training import Training
@@ -64,7 +64,7 @@ def advice(question: Question, processes: Processes, tell: Callable[[str], objec
     """Simulate candidates and rank them. ValueError with one sentence if equal batches cannot be simulated."""
     phantom = question.experiment.workload
     real = phantom.has_model
-    words = [*question.words, "method=ssgd", "allocation=even", "backend=sim"]
+    words = [*question.words, f"method={BASELINE}", "allocation=even", "backend=sim"]
     timing = Timing(question, processes, processes.sizes(words))
     tell("timing all methods, splits and smaller sets of nodes")
     even = timing.baseline()

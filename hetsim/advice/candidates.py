@@ -12,6 +12,10 @@ ALLOCATIONS = ("dbs", "lb_bsp", "optperf", "static")
 """The rules that are tried in the place of equal batches. Each has a method of its own, too; others re-allocate by the epoch."""
 
 
+ALIKE = ("all_reduce", "overlapped_all_reduce", "parameter_server")
+"""Coordinations that train as DDP does, if they wait for all."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A method, an allocation in the place of its own, and the nodes that are left out."""
@@ -31,8 +35,10 @@ class Candidate:
 
     @property
     def synchronous(self) -> bool:
-        """Whether it trains as one machine does that takes the same batches: every version waits for all."""
-        return self.method.choices["admission"] == "barrier" and self.method.choices["coordination"] in ("all_reduce", "parameter_server")
+        """Whether it trains as DDP does: each version is the mean gradient of one global batch, whoever computes which part of it."""
+        choices = self.method.choices
+        counts_alike = "allocation" not in choices or choices.get("weighting") == "per_sample"
+        return choices["admission"] == "barrier" and choices["coordination"] in ALIKE and counts_alike
 
     def words(self, *, rates: bool = True) -> list[str]:
         """What one types for it, behind the words that hold for all."""

@@ -17,8 +17,8 @@ DECIDED = ("budget.updates", "budget.seconds", "evaluate_every_epochs", "evaluat
 """Keys that the advice sets itself."""
 WORKLOAD = ("workload", "autocast", "partition", "data_root", "download")
 """Keys of what is trained, which a run for timing only does without."""
-BASELINE = "ssgd"
-"""Equal batches: what DistributedDataParallel does."""
+BASELINE = "ddp"
+"""Plain DistributedDataParallel: equal batches on all nodes. Gains are over it."""
 RATES = ("learning_rate", "local_learning_rate")
 
 

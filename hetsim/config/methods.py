@@ -34,7 +34,7 @@ class Method:
             return "local steps"
         if "delay" in coordination:
             return "a step of delay"
-        waits = coordination == "all_reduce" or self.choices["admission"] in ("barrier", "backup")
+        waits = coordination in ("all_reduce", "overlapped_all_reduce") or self.choices["admission"] in ("barrier", "backup")
         return "synchronous" if waits else "asynchronous, on a server"
 
     @property

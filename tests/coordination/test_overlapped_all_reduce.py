@@ -101,6 +101,19 @@ def test_a_step_is_the_last_gradient_and_what_of_the_reductions_comes_after_it()
     assert first == [(rank, pytest.approx(entered[k][rank]), pytest.approx(entered[k][1] + ring), 16) for k in range(3) for rank in (0, 1)]
 
 
+def test_a_phantom_of_a_resnet_overlaps_under_ddp() -> None:
+    """Of 25.6 million numbers: 1 MiB first, then 25 MiB each, completed evenly after the forward third; a slow wire decides."""
+    on = cluster(node(1.0, count=2), network={"latency_seconds": 0.0, "bytes_per_second": 1e6})
+    sizes = {"num_parameters": 25_600_000, "num_samples": 60_000}
+    its = experiment("method=ddp", "workload=phantom", workload=sizes, cluster=on, batch_size=6, budget={"updates": 1})
+    made = simulate(its, trace="full")
+
+    first, *others = made.simulation.prepared.buckets(25 * 2**20)
+    assert [first.stop - first.start, *{bucket.stop - bucket.start for bucket in others[:-1]}] == [2**18, 25 * 2**18]
+    assert first.ready == pytest.approx(1 / 3 + 2 / 3 * 2**18 / 25_600_000)
+    assert made.seconds[0] == pytest.approx(3.0 * first.ready + 25_600_000 * 4 / 1e6)
+
+
 def test_a_slow_link_has_the_reductions_one_after_another() -> None:
     """On two equal nodes of 3 s whose ring takes 4 s for a third: 1.67 + 3 · 4, where SSGD takes 3 + 12."""
     workers = cluster(node(1.0, count=2), network={"latency_seconds": 0.0, "bytes_per_second": 4.0})
