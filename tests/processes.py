@@ -122,9 +122,8 @@ def _part(experiment: Experiment, rank: int, pad: bool, checkpoint: Checkpoint |
         )  # fmt: skip
         run.run(store)
     profiled = experiment.coordination.allocation.repetitions and rank < experiment.num_workers and checkpoint is None
-    num_discarded = (
-        1 + (experiment.coordination.overlapped_bytes is not None) + (experiment.coordination.allocation.repetitions + 1 if profiled else 0)
-    )
+    counts_layers = experiment.coordination.overlapped_bytes is not None
+    num_discarded = 1 + counts_layers + (experiment.coordination.allocation.repetitions + 1 if profiled else 0)
     return Part(committed.states, owned, computed[num_discarded:], rows_of(trace), pace)
 
 

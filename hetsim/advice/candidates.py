@@ -10,8 +10,6 @@ from hetsim.config.methods import Method
 
 ALLOCATIONS = ("dbs", "lb_bsp", "optperf", "static")
 """The rules that are tried in the place of equal batches. Each has a method of its own, too; others re-allocate by the epoch."""
-
-
 ALIKE = ("all_reduce", "overlapped_all_reduce", "parameter_server")
 """Coordinations that train as DDP does, if they wait for all."""
 
