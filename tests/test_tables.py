@@ -246,6 +246,28 @@ def test_a_gain_is_over_the_baseline_of_the_same_cluster(tmp_path: Path) -> None
         asked(tmp_path, baseline="ssgd")
 
 
+def test_rows_on_fewer_nodes_are_in_one_table_with_one_baseline(tmp_path: Path) -> None:
+    """That on all nodes, where the baseline does not say which; else the one that it names, however a list is written."""
+    for name, factor, cluster in (
+        ("all", 1.0, {"name": "one", "leave_out": None}),
+        ("none", 1.5, {"name": "one", "leave_out": [0]}),
+        ("two", 3.0, {"name": "one", "leave_out": [0, 1]}),
+    ):
+        typed = (f"++cluster.leave_out={json.dumps(cluster['leave_out'], separators=(',', ':'))}",)
+        for method in ("ssgd", "asgd"):
+            keys = {"samples_per_second": factor * (2 if method == "asgd" else 1)}
+            made(tmp_path / f"{name}-{method}", 0, typed=(f"method={method}", *typed), summary=keys, method=method, cluster=cluster)
+
+    def gains(baseline: str) -> dict[str, float | None]:
+        (group,) = asked(tmp_path, baseline=baseline).groups
+        return {" ".join(row.keys.values()): row.gain and row.gain.mean for row in group.rows}
+
+    on_all = gains("method=ssgd")
+    assert on_all == pytest.approx({"asgd [0,1]": 6, "ssgd [0,1]": 3, "asgd [0]": 3, "asgd null": 2, "ssgd [0]": 1.5, "ssgd null": 1})
+    assert gains("method=ssgd,cluster.leave_out=[]") == on_all
+    assert gains("method=ssgd,cluster.leave_out=[0, 1]") == pytest.approx({key: gain / 3 for key, gain in on_all.items() if gain})
+
+
 def test_a_baseline_that_may_be_one_of_two_rows_is_refused(tmp_path: Path) -> None:
     """The sentence names both."""
     for method, size in (("a", 1), ("b", 1), ("c", 2)):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hetsim.results.tables.estimates import Estimate, paired_ratio
 from hetsim.results.tables.metrics import Metric
-from hetsim.results.tables.rows import Group, Row
+from hetsim.results.tables.rows import LEFT_OUT, Group, Row
 from hetsim.trust.shipped import choice
 
 
 def with_gains(groups: Sequence[Group], baseline: str, metric: Metric, remarks: list[str]) -> list[Group]:
     """The groups with a gain in each row. ValueError with one sentence if no row is the baseline, or several are and nothing pairs them."""
     wanted = _parsed(baseline)
-    found = [[row for row in group.rows if _is(row, wanted)] for group in groups]
+    found = [_on_all_nodes([row for row in group.rows if _is(row, wanted)], wanted) for group in groups]
     if not any(found):
         labels = [row.label for group in groups for row in group.rows]
         raise ValueError(f"--baseline {baseline}: no row is it; the rows are {'; '.join(labels[:6])}{' …' if labels[6:] else ''}")
@@ -35,15 +36,31 @@ def with_gains(groups: Sequence[Group], baseline: str, metric: Metric, remarks: 
 
 
 def _parsed(baseline: str) -> dict[str, str]:
-    """Of `key=value,key=value`."""
-    pairs = [part.partition("=") for part in baseline.split(",")]
+    """Of `key=value,key=value`; a list such as [0,1] is one value."""
+    pairs = [part.partition("=") for part in re.split(r",(?![^\[]*\])", baseline)]
     if not all(key.strip() and equals for key, equals, _ in pairs):
         raise ValueError(f"--baseline {baseline}: name a row by its keys, such as method=ssgd or method=ssgd,batch_size=256")
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
+def _on_all_nodes(rows: list[Row], wanted: Mapping[str, str]) -> list[Row]:
+    """Those of the rows that leave no node out, if there are any and the baseline does not say which nodes: so all have one baseline."""
+    whole = [] if LEFT_OUT in wanted else [row for row in rows if not _left_out(_value(row.runs[0].config, LEFT_OUT))]
+    return whole or rows
+
+
 def _is(row: Row, wanted: Mapping[str, str]) -> bool:
-    return all(row.keys[key] == value if key in row.keys else _value(row.runs[0].config, key) == value for key, value in wanted.items())
+    config = row.runs[0].config
+    return all(_same(key, row.keys[key] if key in row.keys else _value(config, key), value) for key, value in wanted.items())
+
+
+def _same(key: str, its: str, value: str) -> bool:
+    return its == value if key != LEFT_OUT else _left_out(its) == _left_out(value)
+
+
+def _left_out(value: str) -> tuple[str, ...]:
+    """The nodes of a list as it is typed; none of a key that is empty, null or missing."""
+    return tuple(sorted(re.findall(r"\d+", value)))
 
 
 def _value(config: Mapping[str, Any], key: str) -> str:

@@ -11,6 +11,9 @@ from hetsim.results.tables.estimates import Estimate, Number, estimate
 from hetsim.results.tables.labels import label
 from hetsim.results.tables.metrics import Metric, Target
 
+LEFT_OUT = "cluster.leave_out"
+"""The key of the nodes that take no part: rows on fewer nodes are ranked with those on all."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -103,8 +106,8 @@ def scale(metric: Metric, rows: Sequence[Row], target: Target) -> str:
 
 
 def is_of_a_group(key: str) -> bool:
-    """Whether a key tells groups apart: a ranking is of rows that run on the same cluster and learn the same data."""
-    return key.split(".")[0] == "cluster" or key == "workload"
+    """Whether a key tells groups apart: a ranking is of rows that run on (some nodes of) the same cluster and learn the same data."""
+    return (key.split(".")[0] == "cluster" and key != LEFT_OUT) or key == "workload"
 
 
 def heading(rows: Sequence[Row]) -> str:

@@ -13,7 +13,7 @@ from hetsim.results.tables.best import best_of
 from hetsim.results.tables.labels import distinguishing_keys
 from hetsim.results.tables.metrics import Metric, Target, metrics_of
 from hetsim.results.tables.question import Question, chosen, reasons, targets_of
-from hetsim.results.tables.rows import Group, Row, heading, scale
+from hetsim.results.tables.rows import LEFT_OUT, Group, Row, heading, scale
 from hetsim.trust.shipped import choice
 
 
@@ -98,7 +98,10 @@ def _grouped(rows: Sequence[Row]) -> list[list[Row]]:
     """The rows of each cluster and data."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        world = {"cluster": row.runs[0].config.get("cluster"), "workload": row.data}
+        cluster = row.runs[0].config.get("cluster")
+        if isinstance(cluster, Mapping):
+            cluster = {key: value for key, value in cluster.items() if f"cluster.{key}" != LEFT_OUT}
+        world = {"cluster": cluster, "workload": row.data}
         groups.setdefault(identity_of(world), []).append(row)
     return list(groups.values())
 
