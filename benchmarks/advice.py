@@ -1,27 +1,27 @@
-"""How good the advice of hetsim-advise is: against an exhaustive search over the same candidates, on clusters of many kinds.
+"""How good the advice of hetsim-advise is, against searches that try everything.
 
-    python benchmarks/advice.py timing          # every method × every allocation × every number of slow nodes left out
-    python benchmarks/advice.py training        # every method as published and with its fastest split, at five rates, for the whole time
+    python benchmarks/advice.py exhaustive first    # by time, on 150 random clusters: every method, split and set of nodes
+    python benchmarks/advice.py exhaustive second   # on 150 more, which are looked at last
+    python benchmarks/advice.py training            # every method as published and with its fastest split, at five rates
 
-Each line is a cluster: what was advised, the best of all, and the ratio of their seconds; with training on ten seeds that neither has
-seen, by the pairs in which both reach the goal, and the probability of so many pairs in which the advised one is slower, or misses the
-goal, if neither were (a signed-rank test). The last three clusters were not used while the command was built.
+`exhaustive.py` has the random clusters and the search; it shares no code with that of the advice. With training, each line is a
+cluster: what was advised, the best of all, and the ratio of their seconds on ten seeds that neither has seen, by the pairs in which
+both reach the goal, and the probability of so many pairs in which the advised one is slower, or misses the goal, if neither were (a
+signed-rank test). The last three clusters were not used while the command was built.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 
+import exhaustive
 from scipy.stats import wilcoxon
 
 from hetsim.advice.advice import advice, worth_training
-from hetsim.advice.candidates import Candidate
 from hetsim.advice.processes import Processes
-from hetsim.advice.question import Question, asked
-from hetsim.advice.timing import SEEDS, Timing, ranked
+from hetsim.advice.question import asked
+from hetsim.advice.timing import Timing
 from hetsim.advice.training import FACTORS, Training
 from hetsim.results.tables.estimates import paired_ratio
 
@@ -44,7 +44,6 @@ CLUSTERS: dict[str, tuple[str, ...]] = {
     ),
     "two_gpus": ("cluster=two_gpus",),
 }
-ALLOCATIONS = ("dbs", "dbs_per_epoch", "lb_bsp", "omnilearn", "optperf", "static")
 KEPT = 40
 """Of all candidates at all rates, those that are trained for the whole time on more seeds than one."""
 FIRST_UNSEEN = 5000
@@ -53,34 +52,11 @@ MISSED = 1e3
 """In the place of the log ratio of a pair of which one misses the goal."""
 
 
-def everything(question: Question, slowest: list[int]) -> Iterator[Candidate]:
-    """The whole grid."""
-    for method in question.methods:
-        own = Candidate(method)
-        splits = [own] if "allocation" in method.choices else [own, *(replace(own, allocation=name) for name in ALLOCATIONS)]
-        for split in splits:
-            for count in range(len(slowest)):
-                yield replace(split, leave_out=tuple(sorted(slowest[:count])))
-
-
-def by_time(name: str, words: tuple[str, ...], processes: Processes) -> str:
-    question = asked([*words, "timing"], None)
-    found = advice(question, processes, lambda _: None)
-    timing = Timing(question, processes, processes.sizes([*question.words, "method=ssgd", "allocation=even", "backend=sim"]))
-    first = ranked(timing.times(list(everything(question, timing.slowest()))))
-    best = ranked(timing.times([each.candidate for each in first[:20]], seeds=SEEDS))[0]
-    advised = next(each for each in timing.times([found.rows[0].candidate], seeds=SEEDS))
-    return (
-        f"{name:14} {advised.candidate.label:45} {best.candidate.label:45} {advised.mean / best.mean:6.3f}   "
-        f"{found.num_runs} runs instead of {len(first)}, gain × {found.rows[0].gain.mean:.3g}"
-    )
-
-
 def by_training(name: str, words: tuple[str, ...], processes: Processes) -> str:
     question = asked(list(words), None)
     found = advice(question, processes, lambda _: None)
     assert found.goal is not None
-    timing = Timing(question, processes, processes.sizes([*question.words, "method=ssgd", "allocation=even", "backend=sim"]))
+    timing = Timing(question, processes, processes.sizes([*question.words, "method=ddp", "allocation=even", "backend=sim"]))
     training = Training(question, processes, lambda _: None, goal=found.goal)
     training.baseline()
     every = [each.at(factor) for each in worth_training(timing.search()) for factor in FACTORS]
@@ -109,13 +85,15 @@ def slower(pairs: list[tuple[float | None, float | None]]) -> float:
 
 
 def main() -> None:
-    kind, *names = sys.argv[1:] or ["timing"]
-    judge = {"timing": by_time, "training": by_training}[kind]
+    kind, *names = sys.argv[1:] or ["exhaustive"]
+    if kind == "exhaustive":
+        exhaustive.judge(names or ["first"])
+        return
     with Processes(2, None) as processes:
         for name, words in CLUSTERS.items():
             if not names or name in names:
                 processes.num_runs = 0
-                print(judge(name, words, processes), flush=True)
+                print(by_training(name, words, processes), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from hetsim import checks
+from hetsim.advice.answers import Answers
 from hetsim.advice.candidates import Candidate
+from hetsim.advice.decision import parts, what_to_do, why
 from hetsim.advice.processes import Processes
+from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.question import BASELINE, Question
 from hetsim.advice.simulated import Goal, Outcome
 from hetsim.advice.timing import SEEDS, Timed, Timing, ranked
@@ -19,13 +24,15 @@ from hetsim.results.writing.describe import formatted
 
 REPORTED = 10
 """Methods of an advice by time alone, each with its fastest split and nodes; those that take the same time count once."""
+FINALISTS = 3
+"""Candidates that are timed on more seeds for each place of the decision."""
 WORTH = 0.97
 """Another split or fewer nodes are trained beside a method as it was published if they take at most this share of its time."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A candidate with its expected seconds, how many times as long equal batches take, and what it costs."""
+    """A candidate with its expected seconds, how many times as long plain DDP takes, and what it costs."""
 
     candidate: Candidate
     seconds: Estimate
@@ -41,45 +48,82 @@ class Row:
 
 @dataclass(frozen=True)
 class Advice:
-    """The rows, the best first, and equal batches; `goal` is None where time alone was asked for."""
+    """The rows, the best first, and plain DDP; `goal` is None where time alone was asked for."""
 
     cluster: str
+    num_nodes: int
     workload: str
     epochs: float
     goal: Goal | None
+    sentence: str
+    """What to do, what it gains and why."""
     rows: tuple[Row, ...]
     baseline: Row
+    alike: Row | None
+    """The best that trains as DDP does; None if no such method is a candidate."""
+    alike_on_all: Row | None
+    """The same among those that leave no node out."""
     error: float | None
     """The calibration's hold-out error, by which intervals of seconds are wider; None: the cluster was not calibrated."""
     num_runs: int
     refused: dict[str, str]
+    remarks: tuple[str, ...] = ()
+    """What was not looked at, and what else is to be known."""
+    stopped: str | None = None
+    """Why it was ended early, with the best so far."""
 
     @property
-    def synchronous(self) -> Row | None:
-        """The best that trains as equal batches do."""
-        return next((row for row in self.rows if row.candidate.synchronous), None)
+    def best(self) -> Row:
+        """The first row, or plain DDP without one."""
+        return self.rows[0] if self.rows else self.baseline
+
+    @property
+    def recommended(self) -> Row:
+        """The best; by time alone, which does not say what a sample teaches, the best that trains as DDP does."""
+        return self.best if self.goal is not None or self.alike is None else self.alike
 
 
 def advice(question: Question, processes: Processes, tell: Callable[[str], object]) -> Advice:
-    """Simulate candidates and rank them. ValueError with one sentence if equal batches cannot be simulated."""
-    phantom = question.experiment.workload
-    real = phantom.has_model
+    """Simulate candidates and rank them. ValueError with one sentence if plain DDP cannot be simulated.
+
+    If the processes' `progress` is asked to stop, the advice is what was found until then.
+    """
+    real = question.experiment.workload.has_model
     words = [*question.words, f"method={BASELINE}", "allocation=even", "backend=sim"]
     timing = Timing(question, processes, processes.sizes(words))
     tell("timing all methods, splits and smaller sets of nodes")
     even = timing.baseline()
     timed = timing.search()
-    if question.timing or not real:
+    if question.timing or not real or processes.progress.reason is not None:
         return _by_time(question, timing, even, timed, tell)
     training = Training(question, processes, tell, goal=question.goal)
-    tell("training equal batches at several rates")
-    best_even = training.baseline()
-    chosen = training.search(worth_training(timed))
-    return _by_goal(question, training, best_even, chosen, timing.refused)
+    tell("training plain DDP at several rates")
+    try:
+        best_even = training.baseline()
+    except StoppedEarly:
+        return _by_time(question, timing, even, timed, tell)
+    try:
+        chosen = training.search(worth_training(timed))
+    except StoppedEarly:
+        chosen = training.so_far()
+    return _by_goal(question, training, best_even, chosen, even, timed, timing)
+
+
+def advised(question: Question, processes: int, folder: Path | None, minutes: float | None, tell: Callable[[str], object]) -> Advice:
+    """The advice, by so many processes: it resumes from the folder, and ends early after so many minutes or at SIGTERM."""
+    if minutes is not None:
+        checks.number("minutes", minutes)
+    answers = None if folder is None else Answers(folder, repr(question.experiment))
+    progress = Progress()
+    with progress.limited(minutes), Processes(processes, question.config_dir, progress=progress, answers=answers) as pool:
+        return advice(question, pool, tell)
 
 
 def worth_training(timed: Sequence[Timed]) -> list[Candidate]:
-    """Every method as it was published, and beside it its fastest other split and nodes, if that is faster."""
+    """Every method as published, beside it its fastest split and nodes if that is faster, and the fastest that train as DDP does.
+
+    So training tries the sets of nodes that are fastest by time.
+    """
     fastest: dict[str, Timed] = {}
     published: dict[str, Timed] = {}
     for each in timed:
@@ -88,30 +132,50 @@ def worth_training(timed: Sequence[Timed]) -> list[Candidate]:
         if each.candidate.label == name:
             published[name] = each
     found = [each.candidate for each in published.values()]
-    return found + [
+    found += [
         each.candidate
         for name, each in fastest.items()
         if each.candidate.label != name and (name not in published or each.mean < WORTH * published[name].mean)
     ]
+    return list(dict.fromkeys([*found, *_alike_ones([each.candidate for each in timed])]))
+
+
+def _alike_ones(ranked_ones: Sequence[Candidate]) -> list[Candidate]:
+    """Of candidates, the best first: the best that trains as DDP does, on any nodes and on all."""
+    alike = [each for each in ranked_ones if each.synchronous]
+    return [*alike[:1], *[each for each in alike if not each.leave_out][:1]]
 
 
 def _by_time(question: Question, timing: Timing, even: Timed, timed: Sequence[Timed], tell: Callable[[str], object]) -> Advice:
-    tell("timing the best again, on more seeds")
-    alike = _alike(timed)
-    leading = [same[0] for same in alike[:REPORTED]]
-    synchronous = [each.candidate for each in timed if each.candidate.synchronous][:1]
-    others = {same[0]: tuple(each.label for each in same[1:]) for same in alike}
-    again = ranked(timing.times(dict.fromkeys([*leading, *synchronous]), seeds=SEEDS))
+    groups = _same_time(timed)
+    alike = [each.candidate for each in timed if each.candidate.synchronous]
+    on_all = [candidate for candidate in alike if not candidate.leave_out]
+    leading = [same[0] for same in groups[:REPORTED]]
+    finalists = dict.fromkeys([*(each.candidate for each in timed[:FINALISTS]), *leading, *alike[:FINALISTS], *on_all[:FINALISTS]])
+    again: list[Timed] = []
+    if timing.processes.progress.reason is None:
+        tell("timing the best again, on more seeds")
+        again = ranked(timing.times(finalists, seeds=SEEDS))
+    if timing.processes.progress.reason is not None:
+        again = ranked([each for each in timed if each.candidate in finalists])
+    others = {same[0]: tuple(each.label for each in same[1:]) for same in groups}
 
     def row(each: Timed) -> Row:
-        by_seed = [dict(enumerate([seconds] for seconds in one.seconds)) for one in (even, each)]
+        by_seed = [dict(enumerate([seconds] for seconds in one.seconds[: len(each.seconds)])) for one in (even, each)]
         found = _row(question, each.candidate, each.seconds, paired_ratio(*by_seed), each.outcome, even.outcome, rates=False)
         return replace(found, alike=others.get(each.candidate, ()))
 
-    return _advice(question, None, [row(each) for each in again], row(even), timing.processes.num_runs, timing.refused)
+    methods: dict[str, Timed] = {}
+    for each in again:
+        methods.setdefault(each.candidate.method.name, each)
+    best = [next((each for each in again if each.candidate in some), None) for some in (set(alike), set(on_all))]
+    shown = {again[0].candidate, *leading, *(each.candidate for each in best if each is not None)} if again else set()
+    rows = [row(each) for each in methods.values() if each.candidate in shown]
+    chosen = [None if each is None else row(each) for each in best]
+    return _advice(question, timing, None, rows, row(even), chosen, timing.processes.num_runs, timing.refused, even, timed)
 
 
-def _alike(timed: Sequence[Timed]) -> list[list[Candidate]]:
+def _same_time(timed: Sequence[Timed]) -> list[list[Candidate]]:
     """The fastest candidate of each method, the fastest first, those together that take the same time to the last bit."""
     fastest = {each.candidate.method.name: each for each in reversed(timed)}
     groups: dict[tuple[float, ...], list[Candidate]] = {}
@@ -121,11 +185,19 @@ def _alike(timed: Sequence[Timed]) -> list[list[Candidate]]:
     return list(groups.values())
 
 
-def _by_goal(question: Question, training: Training, even: Candidate, chosen: Sequence[Candidate], refused: dict[str, str]) -> Advice:
-    training.tell(f"training the best {len(chosen)} on fresh seeds")
+def _by_goal(
+    question: Question, training: Training, even: Candidate, chosen: Sequence[Candidate], timed_even: Timed, timed: Sequence[Timed],
+    timing: Timing,
+) -> Advice:  # fmt: skip
     goal = training.goal
     assert goal is not None
-    trained = {each.candidate: each for each in training.fresh(list(dict.fromkeys([even, *chosen])))}
+    alike = [each.at(even.factor) for each in _alike_ones([each.candidate for each in timed])]
+    again = list(dict.fromkeys([even, *chosen, *(each for each in alike if each.label not in {one.label for one in chosen})]))
+    training.tell(f"training the best {len(again) - 1} on fresh seeds")
+    try:
+        trained = {each.candidate: each for each in training.fresh(again)}
+    except StoppedEarly:
+        trained = {each: training.found[each] for each in again if each in training.found}
     even = min((each for each in trained.values() if each.candidate.label == even.label), key=lambda each: each.key(goal)).candidate
     times = {candidate: dict(zip(each.seeds, ([time] for time in each.times(goal)), strict=True)) for candidate, each in trained.items()}
 
@@ -135,18 +207,60 @@ def _by_goal(question: Question, training: Training, even: Candidate, chosen: Se
         rates = not (question.typed("learning_rate") or question.typed("local_learning_rate"))
         return _row(question, candidate, seconds, gain, trained[candidate].outcomes[0], trained[even].outcomes[0], rates=rates)
 
-    rows = sorted((row(each) for each in chosen if each.label != even.label), key=_missed_and_seconds)
-    return _advice(question, goal, rows, row(even), training.processes.num_runs, refused | training.refused)
+    rows = sorted((row(each) for each in trained if each.label != even.label), key=_missed_and_seconds)
+    same = [each for each in sorted([*rows, row(even)], key=_missed_and_seconds) if each.candidate.synchronous]
+    if BASELINE not in {method.name for method in question.methods}:
+        same = [each for each in same if each.candidate.label != even.label]
+    chosen_rows = [next(iter(same), None), next((each for each in same if not each.candidate.leave_out), None)]
+    refused = timing.refused | training.refused
+    return _advice(question, timing, goal, rows, row(even), chosen_rows, training.processes.num_runs, refused, timed_even, timed)
 
 
 def _missed_and_seconds(row: Row) -> tuple[int, float]:
     return row.seconds.num_runs - row.seconds.num_known, row.seconds.mean or 0.0
 
 
-def _advice(question: Question, goal: Goal | None, rows: Sequence[Row], even: Row, num_runs: int, refused: dict[str, str]) -> Advice:
+def _advice(
+    question: Question, timing: Timing, goal: Goal | None, rows: Sequence[Row], even: Row, alike: Sequence[Row | None], num_runs: int,
+    refused: dict[str, str], timed_even: Timed, timed: Sequence[Timed],
+) -> Advice:  # fmt: skip
     made = question.experiment
     error = made.cluster.calibrated.error if made.cluster.calibrated else None
-    return Advice(made.cluster.name, made.workload.name, question.epochs, goal, tuple(rows), even, error, num_runs, refused)
+    best, stopped = (rows[0] if rows else even), timing.processes.progress.reason
+    remarks = list(timing.left)
+    if goal is not None and timed and timed[0].candidate.label != best.candidate.label:
+        remarks.append(
+            f"by time alone {timed[0].candidate.label} is the fastest, × {timed_even.mean / timed[0].mean:.3g}: its samples teach less, or "
+            "it was trained and is later at the goal"
+        )
+    recommended = best if goal is not None else alike[0] or best
+    sentence = _sentence(question, recommended, timed_even, timed, goal)
+    if recommended.gain.mean is not None and best.gain.mean is not None and best.gain.mean > 1.005 * recommended.gain.mean:
+        sentence += f" {best.candidate.label} is faster still, {best.gain.mean:.3g} times, but trains differently."
+    return Advice(
+        made.cluster.name, made.num_workers, made.workload.name, question.epochs, goal, sentence, tuple(rows), even, alike[0], alike[1],
+        error, num_runs, refused, tuple(remarks), stopped,
+    )  # fmt: skip
+
+
+def _sentence(question: Question, best: Row, even: Timed, timed: Sequence[Timed], goal: Goal | None) -> str:
+    """What to do, what it gains over plain DDP, and why."""
+    made, candidate = question.experiment, best.candidate
+    order = what_to_do(candidate, made.num_workers)
+    times = f"{best.gain.mean:.3g} times" if best.gain.mean is not None else ""
+    gain = f"{times} plain DDP" if goal is None else f"{goal} {times} as soon as plain DDP"
+    on_all = f" on all {made.num_workers} nodes" if made.num_workers > 1 else ""
+    if best.gain.mean is None or best.gain.mean < 1.005:
+        return f"{order[0].upper()}{order[1:]}: nothing here is clearly faster than plain DDP{on_all}."
+    its = next((each for each in timed if each.candidate.label == candidate.label), None)
+    before = parts(_step(question, even), even.outcome.numbers["per_worker"])
+    after = parts(_step(question, its), its.outcome.numbers["per_worker"]) if its is not None and candidate.synchronous else None
+    return f"{order[0].upper()}{order[1:]}: {gain}{on_all}, {why(candidate, made.cluster, before, after)}."
+
+
+def _step(question: Question, timed: Timed) -> float:
+    """Seconds for as many samples as a global batch has."""
+    return question.experiment.batch_size / float(timed.outcome.numbers["samples_per_second"])
 
 
 def _row(
@@ -169,7 +283,7 @@ def reason(its: Outcome, even: Outcome) -> str:
     """Where time goes, in a few words."""
     idle, staleness = its.numbers["idle_share"], its.numbers["staleness_mean"]
     rate = its.numbers["updates_per_second"] / even.numbers["updates_per_second"] if even.numbers["updates_per_second"] else 0.0
-    said = f"idle {_percent(idle)} (equal batches {_percent(even.numbers['idle_share'])}), × {rate:.3g} updates"
+    said = f"idle {_percent(idle)} (plain DDP {_percent(even.numbers['idle_share'])}), × {rate:.3g} updates"
     return said + (f", staleness {formatted(staleness)}" if staleness else "")
 
 
@@ -190,7 +304,7 @@ def as_data(found: Advice) -> dict[str, Any]:
             "allocation": candidate.allocation,
             "leave_out": list(candidate.leave_out),
             "rate_factor": candidate.factor,
-            "synchronous": candidate.synchronous,
+            "trains_as_ddp": candidate.synchronous,
             "seconds": interval(each.seconds),
             "reached": each.seconds.num_known,
             "runs": each.seconds.num_runs,
@@ -207,9 +321,15 @@ def as_data(found: Advice) -> dict[str, Any]:
         "workload": found.workload,
         "epochs": found.epochs,
         "goal": goal,
+        "advice": found.sentence,
+        "stopped": found.stopped,
         "calibration_error": found.error,
         "rows": [row(each) for each in found.rows],
         "baseline": row(found.baseline),
+        "command": found.recommended.command,
+        "trains_as_ddp": None if found.alike is None else row(found.alike),
+        "trains_as_ddp_on_all_nodes": None if found.alike_on_all is None else row(found.alike_on_all),
+        "remarks": list(found.remarks),
         "simulated_runs": found.num_runs,
         "refused": found.refused,
     }

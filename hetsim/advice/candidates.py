@@ -38,13 +38,18 @@ class Candidate:
         counts_alike = "allocation" not in choices or choices.get("weighting") == "per_sample"
         return choices["admission"] == "barrier" and choices["coordination"] in ALIKE and counts_alike
 
+    @property
+    def weighs_samples(self) -> bool:
+        """Whether its split comes with `weighting=per_sample`: the mean over samples, whoever has them."""
+        return self.allocation is not None and self.synchronous and "weighting" not in self.method.choices
+
     def words(self, *, rates: bool = True) -> list[str]:
         """What one types for it, behind the words that hold for all."""
         typed = [f"method={self.method.name}"]
         if self.allocation is not None:
             typed.append(f"allocation={self.allocation}")
-            if self.synchronous and "weighting" not in self.method.choices:
-                typed.append("weighting=per_sample")  # the mean over samples, whoever has them
+            if self.weighs_samples:
+                typed.append("weighting=per_sample")
         if self.leave_out:
             typed.append(f"++cluster.leave_out=[{','.join(map(str, self.leave_out))}]")
         if rates:
@@ -81,12 +86,3 @@ def with_allocations(question: Question, of: Sequence[Candidate]) -> Iterator[Ca
         for candidate in of:
             if "allocation" not in candidate.method.choices:
                 yield from (replace(candidate, allocation=allocation) for allocation in ALLOCATIONS)
-
-
-def with_fewer(question: Question, of: Sequence[Candidate], slowest: Sequence[int]) -> Iterator[Candidate]:
-    """Each without its slowest nodes, given the slowest first: without one, two, … of up to eight nodes, else without 1, 2, 4 …"""
-    num = len(slowest)
-    counts = range(1, num) if num <= 8 else [2**power for power in range(num.bit_length()) if 2**power < num]
-    if not question.typed("cluster.leave_out"):
-        for candidate in of:
-            yield from (replace(candidate, leave_out=tuple(sorted(slowest[:count]))) for count in counts)

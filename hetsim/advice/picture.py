@@ -1,4 +1,4 @@
-"""The picture of an advice: expected seconds with their intervals, the best at the top, equal batches as a line."""
+"""The picture of an advice: expected seconds with their intervals, the best at the top, plain DDP as a line."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def picture(found: Advice) -> Any:
     if found.baseline.seconds.mean is not None:
         axes.axvline(found.baseline.seconds.mean, color=STEP, linewidth=1.2, linestyle="--", zorder=0)
     labels = [row.candidate.label for row in found.rows]
-    axes.set_yticks(range(len(rows)), [*labels, f"equal batches ({found.baseline.candidate.method.name})"], parse_math=False)
+    axes.set_yticks(range(len(rows)), [*labels, f"plain DDP ({found.baseline.candidate.method.name})"], parse_math=False)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     what = f"{formatted(found.epochs)} epochs" if found.goal is None else str(found.goal)
     error = "" if found.error is None else f", wider by the calibration's error of {100 * found.error:.1f} %"
-    axes.set_xlabel(f"seconds to {what}: mean and 95 % interval over seeds{error}; ×: gain over equal batches", fontsize=9, color=INK)
+    axes.set_xlabel(f"seconds to {what}: mean and 95 % interval over seeds{error}; ×: gain over plain DDP", fontsize=9, color=INK)
     axes.set_title(f"{found.workload} on {found.cluster}", fontsize=10, color=INK, loc="left", parse_math=False)
     axes.grid(color=WAIT)
     axes.set_axisbelow(True)

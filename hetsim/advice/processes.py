@@ -1,4 +1,4 @@
-"""The processes that simulate for an advice. A run is a line of JSON to one of them, and what became of it a line back."""
+"""The processes that simulate for an advice. A question is a line of JSON to one of them, and its answer a line back."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
+from hetsim.advice.answers import Answers
+from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.simulated import Outcome, simulated, sizes
+from hetsim.advice.subsets import LeaveOut
+from hetsim.advice.variants import Variant, least_seconds, timed
 from hetsim.config.errors import sentence
 from hetsim.errors import RunFailed
 from hetsim.sweeps.json_process import JsonProcess
 
 Refused = str
 """The sentence of a run that there cannot be."""
+TOGETHER = 6
+"""Variants of a method that one process times one after the other, as it composes the method only once."""
 
 
 def counted(asked: int | None) -> int:
@@ -37,14 +44,17 @@ def counted(asked: int | None) -> int:
 class Processes:
     """Several processes, each of which runs one simulation at a time."""
 
-    def __init__(self, count: int, config_dir: str | None) -> None:
+    def __init__(self, count: int, config_dir: str | None, *, progress: Progress | None = None, answers: Answers | None = None) -> None:
         self.config_dir = config_dir
         self.num_runs = 0
+        self.progress = progress or Progress(shown=False)
+        self.progress.on_stop(self._kill)
+        self._answers = answers
         self._all = [JsonProcess("hetsim.advice.processes", of="the simulations") for _ in range(count)]
         self._idle: SimpleQueue[JsonProcess] = SimpleQueue()
         for process in self._all:
             self._idle.put(process)
-        self._threads = ThreadPoolExecutor(count)
+        self._threads = ThreadPoolExecutor(max(1, count))
 
     def __enter__(self) -> Self:
         return self
@@ -54,11 +64,32 @@ class Processes:
             process.close()
         self._threads.shutdown(cancel_futures=True)
 
-    def run_all(self, runs: Iterable[Sequence[str]]) -> list[Outcome | Refused]:
+    def _kill(self) -> None:
+        for process in self._all:
+            process.kill()
+
+    def run_all(self, runs: Iterable[Sequence[str]], units: float = 1.0) -> list[Outcome | Refused]:
         """Simulate these runs, each given by its words; what became of each, in their order."""
-        found = list(self._threads.map(self._run, runs))
-        self.num_runs += len(found)
-        return found
+        return [_outcome(answer) for answer in self._map([{"run": list(words)} for words in runs], units)]
+
+    def time_all(self, words: Sequence[str], runs: Sequence[tuple[str, Variant]]) -> list[tuple[Outcome, str] | Refused]:
+        """Time these (method, variant): the outcome of each, and what its time depends on (`variants.timing_of`)."""
+        questions, places = [], []
+        for method, its in _by_method(runs):
+            for first in range(0, len(its), TOGETHER):
+                places += its[first : first + TOGETHER]
+                variants = [asdict(runs[place][1]) for place in its[first : first + TOGETHER]]
+                questions.append({"words": list(words), "method": method, "timed": variants})
+        answers: dict[int, tuple[Outcome, str] | Refused] = {}
+        for place, answer in zip(places, (one for bundle in self._map(questions) for one in _each(bundle)), strict=True):
+            found = _outcome(answer)
+            answers[place] = found if isinstance(found, str) else (found, answer["timing"])
+        return [answers[place] for place in range(len(runs))]
+
+    def least_seconds(self, words: Sequence[str], runs: Sequence[tuple[str, Variant]], subsets: Sequence[LeaveOut]) -> list[list[float]]:
+        """Of each (method, variant) on each set of nodes, the least seconds that a sample takes (`bounds`)."""
+        questions = [{"words": list(words), "method": method, "bounds": asdict(its), "subsets": subsets} for method, its in runs]
+        return [answer["bounds"] if "bounds" in answer else [0.0] * len(subsets) for answer in self._map(questions)]
 
     def sizes(self, words: Sequence[str]) -> tuple[int, int]:
         """As `simulated.sizes`. ValueError with one sentence if there is no such workload."""
@@ -67,32 +98,87 @@ class Processes:
             raise ValueError(answer["refused"])
         return answer["sizes"][0], answer["sizes"][1]
 
-    def _run(self, words: Sequence[str]) -> Outcome | Refused:
-        answer = self._asked({"run": list(words)})
-        if "refused" in answer:
-            return Refused(answer["refused"])
-        curve = tuple((seconds, loss, accuracy) for seconds, loss, accuracy in answer["curve"])
-        return Outcome(answer["numbers"], curve, tuple(answer["applied"]))
+    def _map(self, questions: Sequence[dict[str, Any]], units: float = 1.0) -> list[dict[str, Any]]:
+        """The answers, in the order of the questions; each run is so many units of work."""
+        found = []
+        for question, answer in zip(questions, self._threads.map(self._asked, questions), strict=True):
+            num = len(question.get("timed", ())) or int("run" in question)
+            self.num_runs += num
+            self.progress.did(num * units)
+            found.append(answer if "timed" not in question or "timed" in answer else {"timed": [answer] * len(question["timed"])})
+        return found
 
     def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The answer, as it was kept or by a process; a refusal if there is none, as when the advice is ended early."""
+        if self._answers is not None and (known := self._answers.get(question)) is not None:
+            return known
+        try:
+            self.progress.check()
+            answer = self._answer(question)
+        except StoppedEarly:
+            return {"refused": f"stopped {self.progress.reason}"}
+        except RunFailed as error:
+            return {"refused": str(error)}
+        if self._answers is not None:
+            self._answers.keep(question, answer)
+        return answer
+
+    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """By the next process that is idle. RunFailed if it is killed."""
         process = self._idle.get()
         try:
+            self.progress.check()
             process.fresh()
             process.write({**question, "config_dir": self.config_dir})
             return process.read()
-        except RunFailed as error:
-            return {"refused": str(error)}
         finally:
             self._idle.put(process)
 
 
+def _by_method(runs: Sequence[tuple[str, Variant]]) -> Iterable[tuple[str, list[int]]]:
+    """The places of each method's runs."""
+    places: dict[str, list[int]] = {}
+    for place, (method, _) in enumerate(runs):
+        places.setdefault(method, []).append(place)
+    return places.items()
+
+
+def _each(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = answer["timed"]
+    return found
+
+
+def _outcome(answer: dict[str, Any]) -> Outcome | Refused:
+    if "refused" in answer:
+        return Refused(answer["refused"])
+    curve = tuple((seconds, loss, accuracy) for seconds, loss, accuracy in answer["curve"])
+    return Outcome(answer["numbers"], curve, tuple(answer["applied"]))
+
+
 def answered(question: dict[str, Any]) -> dict[str, Any]:
     """What a line of the input is answered by."""
-    asked: Callable[[], dict[str, Any]]
+    config_dir = question["config_dir"]
     if "sizes" in question:
-        asked = lambda: {"sizes": sizes(question["sizes"], question["config_dir"])}  # noqa: E731
-    else:
-        asked = lambda: asdict(simulated(question["run"], question["config_dir"]))  # noqa: E731
+        return _or_refused(lambda: {"sizes": sizes(question["sizes"], config_dir)})
+    if "run" in question:
+        return _or_refused(lambda: asdict(simulated(question["run"], config_dir)))
+    words, method = question["words"], question["method"]
+    if "bounds" in question:
+        its, subsets = _variant(question["bounds"]), [tuple(subset) for subset in question["subsets"]]
+        return _or_refused(lambda: {"bounds": least_seconds(words, method, its, subsets, config_dir)})
+
+    def one(its: Variant) -> dict[str, Any]:
+        outcome, timing = timed(words, method, its, config_dir)
+        return {**asdict(outcome), "timing": timing}
+
+    return {"timed": [_or_refused(partial(one, _variant(each))) for each in question["timed"]]}
+
+
+def _variant(entries: dict[str, Any]) -> Variant:
+    return Variant(**{**entries, "leave_out": tuple(entries["leave_out"])})
+
+
+def _or_refused(asked: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return asked()
     except (ValueError, RunFailed) as error:

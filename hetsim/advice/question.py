@@ -30,16 +30,16 @@ class Question:
     methods: tuple[Method, ...]
     timing: bool = False
     goal: Goal | None = None
-    """None: what equal batches reach in the budget of epochs."""
+    """None: what plain DDP reaches in the budget of epochs."""
     config_dir: str | None = None
 
     @cached_property
     def experiment(self) -> Experiment:
-        """Equal batches on all nodes, as the words have it. ValueError with one sentence if they make no experiment."""
+        """Plain DDP, as the words have it. ValueError with one sentence if it makes no experiment."""
         return experiment([*self.words, f"method={BASELINE}", "allocation=even", "backend=sim"], self.config_dir)
 
     def check(self) -> None:
-        """ValueError with one sentence if equal batches make no experiment, or the goal is of nothing that they learn."""
+        """ValueError with one sentence if plain DDP makes no experiment, or the goal is of nothing that it learns."""
         if self.goal is not None and not self.experiment.workload.has_model:
             raise ValueError(f"workload={self.experiment.workload.name} trains nothing, so it reaches no {self.goal}: ask for timing")
         assert self.epochs

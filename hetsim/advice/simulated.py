@@ -75,7 +75,11 @@ class Outcome:
 
 def simulated(words: Sequence[str], config_dir: str | None) -> Outcome:
     """Simulate what these words describe. ValueError with one sentence if they describe no run, RunFailed if it began and failed."""
-    made = experiment(words, config_dir)
+    return run(experiment(words, config_dir))
+
+
+def run(made: Experiment) -> Outcome:
+    """The same of an experiment that is made."""
     points: list[Point] = []
     try:
         summary = Simulation(replace(made, watch=points.append)).run()

@@ -10,10 +10,34 @@ from hetsim.results.writing.describe import formatted
 
 
 def text(found: Advice) -> str:
-    """For the terminal."""
+    """For the terminal: what to do, the decision, all methods, and what the numbers do not say."""
     what = f"{formatted(found.epochs)} epochs" if found.goal is None else str(found.goal)
     head = f"{found.cluster}, {found.workload}: seconds to {what}, by {found.num_runs} simulated runs"
-    return "\n".join([checks.printable(head), "", *_table(found), "", *_remarks(found)])
+    stopped = [f"stopped {found.stopped}: this is the best so far"] if found.stopped else []
+    parts = ([found.sentence, *stopped], _decision(found), [checks.printable(head)], _table(found), _remarks(found))
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def _decision(found: Advice) -> Iterator[str]:
+    """The choices that people have, each as a line."""
+    per_epoch = found.goal is None
+    costs = any(row.cost is not None for row in (*found.rows, found.baseline))
+    rows = [("today: plain DDP on all nodes", found.baseline)]
+    if found.alike_on_all is not None:
+        rows.append(("trains as DDP does, on all nodes", found.alike_on_all))
+    if found.alike is not None and found.alike.candidate.leave_out:
+        rows.append(("trains as DDP does, on fewer nodes", found.alike))
+    if not found.best.candidate.synchronous:
+        rows.append(("the fastest of all; it trains differently", found.best))
+    heads = ["", "method", "seconds", "gain over plain DDP", *(["cost per epoch" if per_epoch else "cost"] if costs else [])]
+    cells = []
+    for name, row in rows:
+        share = found.epochs if per_epoch else 1.0
+        cost = ["–" if row.cost is None else f"{row.cost / share:.3g}"] if costs else []
+        cells.append([name, *_cells(row, costs=False)[:3], *cost])
+    yield from _aligned(heads, cells)
+    if found.goal is None and not found.best.candidate.synchronous:
+        yield "The last one is fastest by time alone: it takes other steps than DDP, so the loss may fall more slowly. Ask without timing."
 
 
 def _table(found: Advice) -> Iterator[str]:
@@ -21,7 +45,11 @@ def _table(found: Advice) -> Iterator[str]:
     heads = ["", "method", "seconds", "gain", *(["cost"] if costs else []), "why"]
     rows = [[str(rank), *_cells(row, costs)] for rank, row in enumerate(found.rows, start=1)]
     rows.append(["–", *_cells(found.baseline, costs)])
-    rows[-1][1] = f"equal batches ({found.baseline.candidate.method.name})"
+    rows[-1][1] = f"plain DDP ({found.baseline.candidate.method.name})"
+    yield from _aligned(heads, rows)
+
+
+def _aligned(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
     widths = [max(len(cells[column]) for cells in (heads, *rows)) for column in range(len(heads))]
     for cells in (heads, *rows):
         yield "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
@@ -36,23 +64,17 @@ def _cells(row: Row, costs: bool) -> list[str]:
 
 
 def _remarks(found: Advice) -> Iterator[str]:
-    best = found.rows[0] if found.rows else found.baseline
-    if best.seconds.mean is None:
-        yield f"nothing reached {found.goal} in all its runs, in twice the time of {formatted(found.epochs)} epochs of equal batches: " + (
+    if found.best.seconds.mean is None:
+        yield f"nothing reached {found.goal} in all its runs, in twice the time of {formatted(found.epochs)} epochs of plain DDP: " + (
             "ask for less, or for more epochs by budget.epochs"
         )
         return
     for rank, row in enumerate(found.rows, start=1):
         if row.alike:
             yield f"as long as {rank} take: {', '.join(row.alike)}"
-    if any(row.candidate.leave_out for row in found.rows):
-        yield "leave slow nodes out: the best does" if best.candidate.leave_out else "the best keeps all nodes"
-    else:
-        yield "no node is better left out"
-    if found.goal is None:
-        yield "time alone does not say how fast the loss falls: ask without the word timing"
-        if (same := found.synchronous) is not None and same is not best:
-            yield f"the fastest that trains as equal batches do: {same.candidate.label}, × {same.gain}"
+    yield from found.remarks
     if found.error is not None:
         yield f"the calibration's hold-out error, {100 * found.error:.1f} %, is in the intervals of seconds, not in those of gains"
-    yield f"run it: {checks.printable(best.command)}"
+    if found.best.candidate != found.recommended.candidate:
+        yield f"run the fastest: {checks.printable(found.best.command)}"
+    yield f"run it: {checks.printable(found.recommended.command)}"

@@ -1,15 +1,25 @@
-"""How long each candidate takes for the same samples, without training: first as published, then the best with other splits and nodes."""
+"""How long each candidate takes for the same samples, without training: every method and split, and every set of nodes that may be faster.
+
+A set of nodes is not simulated if its bound (`bounds`) is above a time that was found: so each search ends at the fastest of its pool.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
-from hetsim.advice.candidates import Candidate, as_published, baseline, with_allocations, with_fewer
+from hetsim.advice.candidates import Candidate, as_published, baseline, with_allocations
 from hetsim.advice.processes import Processes
+from hetsim.advice.progress import StoppedEarly
 from hetsim.advice.question import Question
 from hetsim.advice.simulated import Outcome
+from hetsim.advice.subsets import Subsets, classes, neighbours, subsets
+from hetsim.advice.variants import Variant
+from hetsim.config.methods import FAMILIES
+from hetsim.workloads.task import BYTES
 
 STEPS = 20_000
 """Gradients of a simulated run: so many in all, of 20 to 300 global batches."""
@@ -19,8 +29,16 @@ POINTS = 50
 """Evaluations, which tell how far a run has come."""
 BEFORE_THE_END = 0.9
 """The share of a run from which its rate is taken."""
-KEPT = 12
-"""Candidates that are tried with fewer nodes."""
+SLACK = 0.002
+"""A set of nodes is simulated if by its bound it may save more than this share of the best time of its pool."""
+AT_ONCE = 4
+"""Sets of nodes that are simulated before the best time is looked at again."""
+MOST_RUNS = 400
+"""Simulated sets of nodes of a pool."""
+SPLIT_EACH = 4
+"""Runs that are expected of a method, with other splits; about as many are on fewer nodes."""
+STEPS_DOWN = 20
+"""Nodes that are left out or taken back one after the other, where not every set of nodes is looked at."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +48,8 @@ class Timed:
     candidate: Candidate
     seconds: tuple[float, ...]
     outcome: Outcome
+    timing: str = ""
+    """What the seconds depend on, besides the nodes: the same for candidates that take the same time."""
 
     @property
     def mean(self) -> float:
@@ -47,44 +67,115 @@ class Timing:
     """The numbers of the weights, and the samples of the training data."""
     refused: dict[str, str] = field(default_factory=dict)
     """By candidate, the sentence of what it cannot run with."""
+    found: dict[Candidate, Timed] = field(default_factory=dict)
+    """All that was timed, by a run each."""
+    left: list[str] = field(default_factory=list)
+    """Sentences of what was not looked at."""
 
     def baseline(self) -> Timed:
         """Equal batches. ValueError with one sentence if they cannot be simulated."""
         first = baseline()
         found = self.times([first], seeds=SEEDS)
         if not found:
-            raise ValueError(self.refused[first.label])
+            raise ValueError(self.refused.get(first.label, f"stopped {self.processes.progress.reason}, before plain DDP was simulated"))
         return found[0]
 
     def search(self) -> list[Timed]:
-        """The candidates that were timed, the fastest first, by a run each."""
-        found = self.times(as_published(self.question))
-        found += self.times(with_allocations(self.question, [each.candidate for each in found]))
-        best = [each.candidate for each in ranked(found)[:KEPT]]
-        return ranked([*found, *self.times(with_fewer(self.question, best, self.slowest()))])
+        """The candidates that were timed, the fastest first, by a run each: all that were before it was stopped."""
+        self.processes.progress.begin("timing", 2 * SPLIT_EACH * len(self.question.methods))
+        with suppress(StoppedEarly):
+            found = self._once(as_published(self.question))
+            found += self._once(with_allocations(self.question, [each.candidate for each in found]))
+            if not self.question.typed("cluster.leave_out") and self.question.experiment.num_workers > 1:
+                self._on_fewer(found)
+        return ranked([each for each in self.found.values() if each.candidate.method in self.question.methods])
 
-    def slowest(self) -> list[int]:
-        """The nodes, the slowest first: by how many gradients each makes where nobody waits for anybody."""
-        from hetsim.config.methods import read
-        from hetsim.trust.shipped import configs
+    def _on_fewer(self, found: Sequence[Timed]) -> None:
+        """Time sets of nodes: of the baseline, of all that train alike, and of each family of methods."""
+        made = self.question.experiment
+        sets = subsets(made.cluster, batch_size=made.batch_size, nbytes=self.sizes[0] * BYTES[made.dtype])
+        if not sets.all:
+            self.left.append(
+                f"of {sets.num:.3g} different sets of nodes, {len(sets.leave_out)} were looked at: without the slowest nodes, those "
+                "behind the slowest links, without whole classes, and from the best of these on node by node"
+            )
+        representatives = _representatives(found)
+        pools = {
+            "plain DDP": self._once([baseline()]),
+            "that train alike": [each for each in representatives if each.candidate.synchronous],
+        }
+        for family in FAMILIES:
+            pools[family] = [each for each in representatives if each.candidate.method.family == family and not each.candidate.synchronous]
+        best = [self._fastest(name, pool, sets) for name, pool in pools.items() if pool]
+        everywhere = dict.fromkeys(each.candidate.leave_out for each in best)
+        fastest: dict[str, Timed] = {}
+        for each in ranked(representatives):
+            fastest.setdefault(each.candidate.method.name, each)
+        self._once(replace(each.candidate, leave_out=out) for each in fastest.values() for out in everywhere)
+        self._share(found)
 
-        found = self.processes.run_all([self._words(Candidate(read(configs() / "method" / "asgd.yaml")), 0)])[0]
-        if isinstance(found, str):
-            raise ValueError(found)
-        workers = found.numbers["per_worker"]
-        return sorted(range(len(workers)), key=lambda rank: (workers[rank]["samples"], rank))
+    def _share(self, found: Sequence[Timed]) -> None:
+        """Give the times on fewer nodes to all that take the same time as the one that was simulated."""
+        for its in [each for each in self.found.values() if each.candidate.leave_out]:
+            for twin in found:
+                if twin.timing == its.timing:
+                    candidate = replace(twin.candidate, leave_out=its.candidate.leave_out)
+                    self.found.setdefault(candidate, replace(its, candidate=candidate))
+
+    def _fastest(self, name: str, pool: Sequence[Timed], sets: Subsets) -> Timed:
+        """The fastest of the pool on any of the sets of nodes."""
+        smaller = [out for out in sets.leave_out if out]
+        words = self._words()
+        bounds = self.processes.least_seconds(words, [_run(each.candidate) for each in pool], smaller)
+        samples = self.question.epochs * self.sizes[1]
+        queue = [
+            (samples * least, len(out), which, out)
+            for which, of_one in enumerate(bounds)
+            for out, least in zip(smaller, of_one, strict=True)
+        ]
+        heapq.heapify(queue)
+        best, num = min(pool, key=lambda each: each.mean), 0
+        may_be_less = bool(self.question.experiment.cluster.faults.nodes)  # then a bound is no bound, but still an order
+        while queue and num < MOST_RUNS and (may_be_less or queue[0][0] < (1 - SLACK) * best.mean):
+            some = [heapq.heappop(queue) for _ in range(min(AT_ONCE, len(queue)))]
+            timed = self._once(replace(pool[which].candidate, leave_out=out) for _, _, which, out in some)
+            best, num = min([best, *timed], key=lambda each: each.mean), num + len(some)
+        if queue and queue[0][0] < (1 - SLACK) * best.mean:
+            self.left.append(f"of the methods {name}, {num} of {num + len(queue)} sets of nodes and splits were simulated")
+        return best if sets.all and num < MOST_RUNS else self._descended(best)
+
+    def _descended(self, best: Timed) -> Timed:
+        """From this set of nodes on, a node less or more as long as that is faster."""
+        its = classes(self.question.experiment.cluster)
+        for _ in range(STEPS_DOWN):
+            near = self._once(replace(best.candidate, leave_out=out) for out in neighbours(best.candidate.leave_out, its))
+            nearest = min([best, *near], key=lambda each: each.mean)
+            if nearest.mean >= (1 - SLACK) * best.mean:
+                break
+            best = nearest
+        return best
+
+    def _once(self, candidates: Iterable[Candidate]) -> list[Timed]:
+        """By one run each, or as they were timed before."""
+        listed = list(dict.fromkeys(candidates))
+        for each in self.times([candidate for candidate in listed if candidate not in self.found]):
+            self.found[each.candidate] = each
+        self.processes.progress.check()
+        return [self.found[candidate] for candidate in listed if candidate in self.found]
 
     def times(self, candidates: Iterable[Candidate], *, seeds: int = 1) -> list[Timed]:
         """The candidates that can be simulated, by so many runs each."""
         listed = list(candidates)
-        found = self.processes.run_all([self._words(each, seed) for each in listed for seed in range(seeds)])
+        runs = [(method, replace(its, seed=seed)) for method, its in map(_run, listed) for seed in range(seeds)]
+        found = self.processes.time_all(self._words(), runs)
         timed = []
         for place, candidate in enumerate(listed):
             outcomes = found[place * seeds : (place + 1) * seeds]
             good = [each for each in outcomes if not isinstance(each, str)]
-            if len(good) == len(outcomes) and all(each.numbers["samples_per_second"] for each in good):
-                timed.append(Timed(candidate, tuple(map(self._seconds, good)), good[0]))
-            else:
+            if len(good) == len(outcomes) and all(outcome.numbers["samples_per_second"] for outcome, _ in good):
+                seconds = tuple(self._seconds(outcome) for outcome, _ in good)
+                timed.append(Timed(candidate, seconds, *good[0]))
+            elif not candidate.leave_out and self.processes.progress.reason is None:
                 said = next((each for each in outcomes if isinstance(each, str)), "it applied no samples")
                 self.refused[candidate.label] = said
         return timed
@@ -95,17 +186,28 @@ class Timing:
         longer = self.question.epochs * self.sizes[1] / outcome.applied[-1]
         return longer * steady + (whole - steady) + float(outcome.numbers["profile_seconds"])
 
-    def _words(self, candidate: Candidate, seed: int) -> list[str]:
+    def _words(self) -> list[str]:
         """As many epochs as will be trained, of a data set that is smaller where these would be many steps: as some split by the epoch."""
         made, epochs = self.question.experiment, self.question.epochs
         batches = min(300, max(20, STEPS // made.num_workers))
         samples = min(self.sizes[1], max(made.batch_size, math.ceil(batches * made.batch_size / epochs)))
         return [
             *self.question.words_of_timing,
-            *candidate.words(rates=False),
             *("backend=sim", "workload=phantom", f"workload.num_parameters={self.sizes[0]}", f"workload.num_samples={samples}"),
-            *(f"seed={made.seed + seed}", "trace=none", "pictures=false", f"evaluate_every_epochs={epochs / POINTS:.6g}"),
+            *("trace=none", "pictures=false", f"evaluate_every_epochs={epochs / POINTS:.6g}"),
         ]
+
+
+def _run(candidate: Candidate) -> tuple[str, Variant]:
+    return candidate.method.name, Variant(candidate.allocation, candidate.weighs_samples, candidate.leave_out)
+
+
+def _representatives(found: Sequence[Timed]) -> list[Timed]:
+    """One of those that take the same time on any nodes and train alike: the first with the shortest name."""
+    first: dict[tuple[str, bool], Timed] = {}
+    for each in sorted(found, key=lambda each: (each.candidate.allocation is not None, each.candidate.label)):
+        first.setdefault((each.timing, each.candidate.synchronous), each)
+    return list(first.values())
 
 
 def ranked(timed: Sequence[Timed]) -> list[Timed]:

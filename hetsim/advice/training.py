@@ -1,7 +1,7 @@
 """Which candidates reach the goal first: rounds of training in virtual time, each of fewer candidates, for longer, on more seeds.
 
 Successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943) over candidates and learning rates: a round of an eighth of the time
-that equal batches take, of a quarter, and then of all of it; those that are reported are trained again on seeds that chose nothing.
+that plain DDP takes, of a quarter, and then of all of it; those that are reported are trained again on seeds that chose nothing.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ SEEDS = 3
 FRESH_SEEDS = 10
 FIRST_FRESH = 1000
 """The seeds on which what is reported is trained begin so far behind the config's."""
+UNITS = 200
+"""Runs of the whole time that an advice is expected to take, for the bar alone."""
 POINTS = 100
-"""Evaluations in the time of equal batches."""
+"""Evaluations in the time of plain DDP."""
 SLACK = 1.25
-"""The goal where none is given: a test error (or loss) so many times the lowest that equal batches reach."""
+"""The goal where none is given: a test error (or loss) so many times the lowest that plain DDP reaches."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """A share of the time of equal batches, how many seeds, and how many candidates are left after it, rates counted apart."""
+    """A share of the time of plain DDP, how many seeds, and how many candidates are left after it, rates counted apart."""
 
     share: float
     seeds: int
@@ -76,15 +78,18 @@ class Training:
     tell: Callable[[str], object]
     goal: Goal | None = None
     horizon: float = 0.0
-    """The seconds in which equal batches reach the goal."""
+    """The seconds in which plain DDP reaches the goal."""
     refused: dict[str, str] = field(default_factory=dict)
+    found: dict[Candidate, Trained] = field(default_factory=dict)
+    """What became of each candidate the last time that it was trained."""
 
     def baseline(self) -> Candidate:
-        """Equal batches at their best rate; sets the goal, where none is given, and the time that they take.
+        """Plain DDP at its best rate; sets the goal, where none is given, and the time that it takes.
 
-        ValueError with one sentence if they cannot be trained, or have nothing that a goal could be of.
+        ValueError with one sentence if it cannot be trained, or has nothing that a goal could be of.
         """
         question, epochs = self.question, self.question.epochs
+        self.processes.progress.begin("training", UNITS)
         often = [f"budget.epochs={epochs:g}", f"evaluate_every_epochs={epochs / POINTS:.6g}", "stop_when_diverged=true"]
         tried = self._trained([baseline().at(factor) for factor in self._factors()], often, self._seeds(SEEDS))
         if not tried:
@@ -111,7 +116,7 @@ class Training:
         return [one.candidate for one in _at_most(tried, 1)][:REPORTED]
 
     def fresh(self, candidates: Sequence[Candidate]) -> list[Trained]:
-        """The candidates on seeds that chose nothing; twice the time of equal batches, so that what is a little late has a time, too."""
+        """The candidates on seeds that chose nothing; twice the time of plain DDP, so that what is a little late has a time, too."""
         return self._for(candidates, 2.0, tuple(FIRST_FRESH + seed for seed in self._seeds(FRESH_SEEDS)))
 
     def _for(self, candidates: Sequence[Candidate], share: float, seeds: tuple[int, ...]) -> list[Trained]:
@@ -119,9 +124,9 @@ class Training:
             *("budget.epochs=null", f"budget.seconds={share * self.horizon:.6g}", "stop_when_diverged=true"),
             *("evaluate_every_epochs=null", f"evaluate_every_seconds={self.horizon / POINTS:.6g}"),
         ]
-        return self._trained(candidates, often, seeds)
+        return self._trained(candidates, often, seeds, share)
 
-    def _trained(self, candidates: Sequence[Candidate], more: Sequence[str], seeds: tuple[int, ...]) -> list[Trained]:
+    def _trained(self, candidates: Sequence[Candidate], more: Sequence[str], seeds: tuple[int, ...], share: float = 1.0) -> list[Trained]:
         """Those that can be trained."""
         always = ("backend=sim", "trace=none", "pictures=false", *more)
         runs = [
@@ -129,16 +134,23 @@ class Training:
             for each in candidates
             for seed in seeds
         ]
-        found = self.processes.run_all(runs)
+        found = self.processes.run_all(runs, share)
         trained = []
         for place, candidate in enumerate(candidates):
             outcomes = found[place * len(seeds) : (place + 1) * len(seeds)]
             good = tuple(each for each in outcomes if not isinstance(each, str))
             if len(good) == len(outcomes):
                 trained.append(Trained(candidate, seeds, good))
-            else:
+                self.found[candidate] = trained[-1]
+            elif self.processes.progress.reason is None:
                 self.refused[candidate.label] = next(each for each in outcomes if isinstance(each, str))
+        self.processes.progress.check()
         return trained
+
+    def so_far(self) -> list[Candidate]:
+        """The best few of all that were trained until now, each at its best rate."""
+        tried = sorted(self.found.values(), key=lambda one: one.key(self.goal))
+        return [one.candidate for one in _at_most(tried, 1)][:REPORTED]
 
     def _seeds(self, count: int) -> tuple[int, ...]:
         return tuple(self.question.experiment.seed + number for number in range(count))

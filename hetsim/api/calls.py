@@ -220,15 +220,23 @@ def search(
 
 
 @_one_at_a_time
-def advise(*words: str, processes: int | None = None, trust: Sequence[str] = (), config_dir: str | Path | None = None) -> Advice:
+def advise(
+    *words: str,
+    processes: int | None = None,
+    folder: str | Path | None = None,
+    minutes: float | None = None,
+    trust: Sequence[str] = (),
+    config_dir: str | Path | None = None,
+) -> Advice:
     """Which method, which split of the batch and which nodes, by simulation, as `hetsim-advise` says it.
 
     The words are those of the command: `hetsim.advise("cluster=mixed8", "timing")`. As many `processes` simulate at a time, by default as
-    many as there are cores, at most 8. ValueError with one sentence if equal batches cannot be simulated.
+    many as there are cores, at most 8. In a `folder`, answers are kept, and the same call resumes. After so many `minutes`, or at SIGTERM,
+    it returns the best so far, and `data["stopped"]` says so. ValueError with one sentence if plain DDP cannot be simulated.
     """
-    from hetsim.advice.advice import advice, as_data
+    from hetsim.advice.advice import advised, as_data
     from hetsim.advice.picture import picture
-    from hetsim.advice.processes import Processes, counted
+    from hetsim.advice.processes import counted
     from hetsim.advice.question import asked
     from hetsim.advice.text import text
 
@@ -236,7 +244,5 @@ def advise(*words: str, processes: int | None = None, trust: Sequence[str] = (),
     own = None if config_dir is None else str(config_dir)
     question = asked([*words, *_trusted(trust)], own)
     question.check()
-    with Processes(counted(processes), own) as pool:
-        found = advice(question, pool, lambda _: None)
-    best = found.rows[0] if found.rows else found.baseline
-    return Advice(as_data(found), best.words, text(found), partial(picture, found))
+    found = advised(question, counted(processes), None if folder is None else Path(folder), minutes, lambda _: None)
+    return Advice(as_data(found), found.recommended.words, text(found), partial(picture, found))

@@ -211,12 +211,12 @@ class Advice:
     data: dict[str, Any]
     """What `hetsim-advise --json` prints: `rows`, the best first, `baseline`, `goal` and the rest."""
     words: tuple[str, ...]
-    """What runs the best for real, for `hetsim.run`."""
+    """What runs the recommended candidate for real, for `hetsim.run`."""
     _said: str
     _drawn: Callable[[], Any]
 
     def picture(self) -> Any:
-        """A matplotlib figure: expected seconds with their intervals, and equal batches."""
+        """A matplotlib figure: expected seconds with their intervals, and plain DDP."""
         with own_style():
             return self._drawn()
 

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 from hetsim import checks
-from hetsim.advice.advice import advice, as_data
+from hetsim.advice.advice import advised, as_data
 from hetsim.advice.picture import picture
-from hetsim.advice.processes import Processes, counted
+from hetsim.advice.processes import counted
 from hetsim.advice.question import asked
 from hetsim.advice.text import text
 from hetsim.cli.command import command
@@ -21,17 +21,19 @@ from hetsim.trust.libraries import keep_processes_out
 
 ABOUT = """Which method, which split of the batch and which nodes: simulates them on your cluster and ranks them by the seconds to a goal.
 The words are those of hetsim: cluster=…, workload=…, batch_size=…, budget.epochs=…, data=owned …; besides, timing ranks by time alone, and
-target_accuracy=0.9 or target_loss=0.1 say what is to be reached (else: a test error 1.25 times the lowest that equal batches reach in the
+target_accuracy=0.9 or target_loss=0.1 say what is to be reached (else: a test error 1.25 times the lowest that plain DDP reaches in the
 epochs of the budget), and method=ssgd,dbs_sgd names the only candidates."""
 
 
 def main() -> None:
-    """Print a ranked table and the command of the best; exit status 1 with one sentence if there is no advice."""
+    """Print what to do, the choices, a ranked table and the command of the best; exit status 1 with one sentence if there is no advice."""
     parser = argparse.ArgumentParser(prog="hetsim-advise", description=ABOUT)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the words of hetsim, and timing, target_accuracy=… or target_loss=…")
     parser.add_argument("--json", action="store_true", help="print the advice as JSON")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it, as PNG")
     parser.add_argument("--processes", type=int, metavar="P", help="how many simulations run at a time (as many as cores, at most 8)")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the answers of all simulations there, and resume from them")
+    parser.add_argument("--minutes", type=float, metavar="M", help="end after so many minutes with the best so far, as after SIGTERM")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     with command(parser.prog, USERS, sentence) as tell:
@@ -41,8 +43,7 @@ def main() -> None:
             _check_picture(arguments.picture)
         question = asked(arguments.words, arguments.config_dir)
         question.check()
-        with Processes(processes, arguments.config_dir) as pool:
-            found = advice(question, pool, tell)
+        found = advised(question, processes, arguments.folder, arguments.minutes, tell)
         print(json.dumps(as_data(found), indent=2) if arguments.json else text(found), flush=True)
         if arguments.picture is not None:
             with own_style(), written_whole(arguments.picture) as file:

@@ -38,6 +38,10 @@ class JsonProcess:
         with contextlib.suppress(BrokenPipeError):
             self._process.communicate()
 
+    def kill(self) -> None:
+        """End the process: whoever reads from it gets RunFailed."""
+        self._process.kill()
+
     def fresh(self) -> None:
         """Start another process, if this one has ended."""
         if self._process.poll() is not None:

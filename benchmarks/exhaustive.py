@@ -1,0 +1,156 @@
+"""Random clusters, and the fastest of all methods, splits and sets of nodes on each: a search that shares no code with the advice.
+
+`benchmarks/advice.py exhaustive first|second|NUMBER …` runs it: clusters 0 … 149, on which the advice may be worked on, and 150 … 299.
+
+Each line is a cluster: how many times as long as the fastest the advised one takes, of all candidates and of those that train as DDP does.
+Times are those of the simulator, for 12 global batches. A cluster has 2 to 12 nodes of one to three kinds, single or in boxes that share an
+uplink; some have a slow link or a straggler. No node has noise, so that a time is a number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from hetsim.advice.advice import advice
+from hetsim.advice.processes import Processes
+from hetsim.advice.question import asked
+from hetsim.advice.simulated import experiment
+from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.runtime.experiment import Experiment
+from hetsim.sim.backend import Simulation
+from hetsim.workloads.phantom import PhantomWorkload
+
+SEED = 39
+SYNCHRONOUS = ("ssgd", "ddp")
+METHODS = (*SYNCHRONOUS, "hetgrad", "optperf", "asgd", "dbs_sgd", "fedbuff", "local_sgd", "pipe_sgd")
+SPLIT = ("ssgd", "ddp", "asgd", "fedbuff", "local_sgd", "pipe_sgd")
+"""Methods that take equal batches, and are tried with other splits."""
+SPLITS = ("dbs", "lb_bsp", "optperf", "static")
+BATCHES, EPOCHS = 4, 3
+MOST_SETS = 64
+"""Sets of nodes of a cluster; one with more is drawn again."""
+
+
+def drawn(number: int) -> tuple[dict[str, Any], int, int]:
+    """A cluster as a config has it, the parameters of a model, and a batch size."""
+    rng = np.random.default_rng((SEED, number))
+    while True:
+        found = once(number, rng)
+        if math.prod(row["count"] + 1 for row in found[0]["nodes"]) <= MOST_SETS:
+            return found
+
+
+def once(number: int, rng: np.random.Generator) -> tuple[dict[str, Any], int, int]:
+    """One draw."""
+
+    def between(low: float, high: float) -> float:
+        return float(f"{np.exp(rng.uniform(np.log(low), np.log(high))):.3g}")
+
+    num, num_kinds = int(rng.integers(2, 13)), int(rng.integers(1, 4))
+    fastest = between(1e-4, 1e-2)
+    kinds = [fastest * between(1, 20) if kind else fastest for kind in range(num_kinds)]
+    counts = [each for each in rng.multinomial(num, [1 / num_kinds] * num_kinds).tolist() if each]
+    overhead, update = between(1e-4, 1e-2), between(1e-5, 1e-3)
+    boxes, links = rng.random() < 0.5, rng.random() < 0.5
+    rows: list[dict[str, Any]] = []
+    racks: dict[str, Any] = {}
+    for kind, count in zip(kinds, counts, strict=False):
+        while count:
+            size = int(rng.integers(1, min(count, 8) + 1)) if boxes else count
+            row: dict[str, Any] = {"count": size, "seconds_per_sample": kind, "overhead_seconds": overhead, "seconds_per_update": update}
+            if boxes:
+                row["rack"] = f"box{len(racks)}"
+                racks[row["rack"]] = {"uplink_bytes_per_second": between(1e8, 3e9)}
+            elif links:
+                row |= dict.fromkeys(("uplink_bytes_per_second", "downlink_bytes_per_second"), between(1e8, 3e9))
+            rows.append(row)
+            count -= size
+    for happens, change in ((0.3, "straggler"), (0.3, "slow link")):
+        where = int(rng.integers(len(rows)))
+        if rng.random() < happens and sum(row["count"] for row in rows) > 1:
+            one = {**rows[where], "count": 1}
+            if change == "straggler":
+                one["seconds_per_sample"] *= between(3, 20)
+            else:
+                rate = between(1e6, 1e8)
+                one |= {"uplink_bytes_per_second": rate, "downlink_bytes_per_second": rate}
+            rows[where : where + 1] = [*([{**rows[where], "count": rows[where]["count"] - 1}] if rows[where]["count"] > 1 else []), one]
+    server: dict[str, Any] = {"seconds_per_update": between(1e-5, 1e-3)}
+    if rng.random() < 0.7:
+        server |= dict.fromkeys(("uplink_bytes_per_second", "downlink_bytes_per_second"), between(1e8, 3e9))
+    network: dict[str, Any] = {"latency_seconds": between(1e-5, 1e-3), "bytes_per_second": 1e10 if boxes or links else between(1e8, 1e10)}
+    if racks:
+        network["racks"] = racks
+    cluster = {"name": f"drawn{number}", "nodes": rows, "network": network, "server": server}
+    return cluster, int(between(1e5, 1e8)), int(num * between(8, 256))
+
+
+def candidates() -> dict[tuple[str, str | None], Experiment]:
+    """Each method with its own split and with others, on some cluster."""
+    words = ["workload=phantom", "backend=sim", "trace=none", "pictures=false", f"budget.epochs={EPOCHS}"]
+    found = {}
+    for method in METHODS:
+        for split in (None, *(SPLITS if method in SPLIT else ())):
+            weighting = ["weighting=per_sample"] if method in SYNCHRONOUS else []
+            choice = [] if split is None else [f"allocation={split}", *weighting]
+            found[method, split] = experiment([*words, f"method={method}", *choice], None)
+    return found
+
+
+def seconds(made: Experiment, cluster: dict[str, Any], left_out: list[int], num_parameters: int, batch_size: int) -> float:
+    """What the run takes, with the measurements before it; infinite if there is no such run."""
+    workload = PhantomWorkload(num_parameters=num_parameters, num_samples=BATCHES * batch_size)
+    try:
+        its = replace(made, cluster=parse_cluster({**cluster, "leave_out": left_out}), workload=workload, batch_size=batch_size)
+        summary = Simulation(its).run()
+    except ValueError:
+        return float("inf")
+    return float(summary["seconds"] + summary["profile_seconds"])
+
+
+def judged(number: int, every: dict[tuple[str, str | None], Experiment], processes: Processes) -> str:
+    """A line: the cluster, and both ratios."""
+    cluster, num_parameters, batch_size = drawn(number)
+    words = [
+        *("cluster=mixed4", *(f"++cluster.{key}={json.dumps(value)}" for key, value in cluster.items() if key != "network")),
+        *(f"+cluster.network.{key}={json.dumps(value)}" for key, value in cluster["network"].items() if key == "racks"),
+        *(f"cluster.network.{key}={value}" for key, value in cluster["network"].items() if key != "racks"),
+        *(f"workload.num_parameters={num_parameters}", f"workload.num_samples={BATCHES * batch_size}", f"batch_size={batch_size}"),
+        *("workload=phantom", f"budget.epochs={EPOCHS}", "timing", f"method={','.join(METHODS)}"),
+    ]
+    processes.num_runs = 0
+    found = advice(asked([word.replace('"', "") for word in words], None), processes, lambda _: None)
+
+    starts = np.cumsum([0, *(row["count"] for row in cluster["nodes"])]).tolist()
+    sets = [
+        [rank for row, (start, kept) in enumerate(zip(starts, counts, strict=False)) for rank in range(start + kept, starts[row + 1])]
+        for counts in product(*(range(row["count"] + 1) for row in cluster["nodes"]))
+        if any(counts)
+    ]
+    times = {(key, tuple(out)): seconds(made, cluster, out, num_parameters, batch_size) for out in sets for key, made in every.items()}
+    alike = {key: time for key, time in times.items() if key[0][0] in (*SYNCHRONOUS, "hetgrad", "optperf")}
+    advised = []
+    for row, known in ((found.rows[0], times), (found.alike, alike)):
+        assert row is not None
+        its = row.candidate
+        made = every[its.method.name, its.allocation]
+        took = seconds(made, cluster, list(its.leave_out), num_parameters, batch_size)
+        best = min(known, key=lambda key: known[key])
+        advised.append(f"{took / known[best]:6.4f} {its.label} | {best[0][0]} {best[0][1] or ''} without {list(best[1])}")
+    return f"{number:4} {starts[-1]:3} nodes {len(times):6} candidates {processes.num_runs:5} runs   {'   '.join(advised)}"
+
+
+def judge(which: Sequence[str]) -> None:
+    """Print a line for each cluster: first, second, or numbers."""
+    halves = {"first": range(150), "second": range(150, 300)}
+    every = candidates()
+    with Processes(1, None) as processes:
+        for number in [number for each in which for number in halves.get(each, [int(each)] if each.isdigit() else [])]:
+            print(judged(number, every, processes), flush=True)

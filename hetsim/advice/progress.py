@@ -1,0 +1,87 @@
+"""How far an advice has come: a bar with the time left on a terminal, and who may end it early."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+LAYOUT = "{desc}: {percentage:3.0f} % |{bar}| {elapsed} < {remaining}"
+
+
+class StoppedEarly(Exception):
+    """The advice was asked to end with what it has found."""
+
+
+class Progress:
+    """A bar on standard error if that is a terminal. `stop` asks the advice to end with the best so far, and says why."""
+
+    def __init__(self, *, shown: bool = True) -> None:
+        self.reason: str | None = None
+        self._on_stop: list[Callable[[], object]] = []
+        self._bar: Any = None
+        self._shown = shown and sys.stderr.isatty()
+
+    def begin(self, name: str, units: float) -> None:
+        """The bar of the next part, of so many units of work."""
+        self.close()
+        if self._shown:
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=units, desc=name, leave=False, bar_format=LAYOUT)
+
+    def expect(self, units: float) -> None:
+        """So many units more than those that are done."""
+        if self._bar is not None:
+            self._bar.total = self._bar.n + units
+            self._bar.refresh()
+
+    def did(self, units: float) -> None:
+        """So many are done."""
+        if self._bar is not None:
+            self._bar.update(min(units, max(0.0, self._bar.total - self._bar.n)))
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = None
+
+    def stop(self, reason: str) -> None:
+        """End the advice with the best so far."""
+        if self.reason is None:
+            self.reason = reason
+            for call in self._on_stop:
+                call()
+
+    def on_stop(self, call: Callable[[], object]) -> None:
+        """Call this when the advice is to end."""
+        self._on_stop.append(call)
+
+    def check(self) -> None:
+        """Raise StoppedEarly if the advice is to end."""
+        if self.reason is not None:
+            raise StoppedEarly
+
+    @contextmanager
+    def limited(self, minutes: float | None) -> Iterator[None]:
+        """Stop after so many minutes, and in the main thread at SIGTERM."""
+        timer = None if minutes is None else threading.Timer(60 * minutes, self.stop, [f"after {minutes:g} minutes"])
+        main = threading.current_thread() is threading.main_thread()
+        before = signal.getsignal(signal.SIGTERM) if main else None
+        if main:
+            signal.signal(signal.SIGTERM, lambda *_: self.stop("by SIGTERM"))
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
+        try:
+            yield
+        finally:
+            self.close()
+            if timer is not None:
+                timer.cancel()
+            if main:
+                signal.signal(signal.SIGTERM, before)

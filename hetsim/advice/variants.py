@@ -1,0 +1,72 @@
+"""Experiments that differ in split, nodes and seed, made of one that was composed: to compose takes longer than to simulate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+
+from hetsim.advice.bounds import Bounds
+from hetsim.advice.question import BASELINE
+from hetsim.advice.simulated import Outcome, experiment, run
+from hetsim.advice.subsets import LeaveOut
+from hetsim.cluster.fewer import without
+from hetsim.runtime.experiment import Experiment
+
+NO_TIME = ("weighting", "discount", "compensation")
+"""Policies that only decide what is computed, so a phantom takes the same time with any of them."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A split in the place of the method's own, the nodes that are left out, and what is added to the seed."""
+
+    split: str | None = None
+    per_sample: bool = False
+    """Whether gradients are weighted by their samples."""
+    leave_out: LeaveOut = ()
+    seed: int = 0
+
+
+def varied(words: Sequence[str], method: str, its: Variant, config_dir: str | None) -> Experiment:
+    """The experiment of these words, with this method and this variant. ValueError with one sentence if there is none."""
+    made = _composed((*words, f"method={method}"), config_dir)
+    coordination = made.coordination
+    if its.split is not None:
+        of_split = _composed((*words, f"method={BASELINE}", f"allocation={its.split}", "weighting=per_sample"), config_dir).coordination
+        coordination = replace(coordination, allocation=of_split.allocation)
+        if its.per_sample:
+            coordination = replace(coordination, weighting=of_split.weighting)
+    cluster = without(made.cluster, its.leave_out) if its.leave_out else made.cluster
+    return replace(made, coordination=coordination, cluster=cluster, seed=made.seed + its.seed)
+
+
+@lru_cache(maxsize=200)
+def _composed(words: tuple[str, ...], config_dir: str | None) -> Experiment:
+    return experiment(words, config_dir)
+
+
+def timed(words: Sequence[str], method: str, its: Variant, config_dir: str | None) -> tuple[Outcome, str]:
+    """What became of a variant that was simulated, and a text that is the same for variants that take the same time."""
+    made = varied(words, method, its, config_dir)
+    return run(made), timing_of(made)
+
+
+def timing_of(made: Experiment) -> str:
+    """All of a method on which the time of a phantom depends."""
+    policies = {each.name: getattr(made.coordination, each.name) for each in fields(made.coordination) if each.name not in NO_TIME}
+    return repr((type(made.coordination).__name__, policies, made.local_optimizer is None, made.regional_optimizer is None))
+
+
+@lru_cache(maxsize=4)
+def _bounds(words: tuple[str, ...], config_dir: str | None) -> Bounds:
+    made = _composed((*words, f"method={BASELINE}"), config_dir)
+    task, _ = made.load()
+    return Bounds(made.cluster, task, made.batch_size)
+
+
+def least_seconds(words: Sequence[str], method: str, its: Variant, subsets: Sequence[LeaveOut], config_dir: str | None) -> list[float]:
+    """By set of nodes, the least seconds that a sample takes."""
+    bounds = _bounds(tuple(words), config_dir)
+    made = varied(words, method, its, config_dir)
+    return [bounds.least_seconds(made, leave_out) for leave_out in subsets]
