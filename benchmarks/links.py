@@ -59,7 +59,7 @@ def cluster(ratio: float, nbytes: int) -> list[str]:
     links = f"uplink_bytes_per_second: {capacity}, downlink_bytes_per_second: {capacity}"
     return [
         f"cluster.nodes=[{{count: {WORKERS}, {times}}}]",
-        f"cluster.network={{latency_seconds: {LATENCY}, bytes_per_second: 1e9}}",
+        f"cluster.network={{latency_seconds: {LATENCY}, bytes_per_second: 1e9, sharing: none}}",
         f"+cluster.server={{seconds_per_update: {UPDATING}, {links}}}",
     ]
 

@@ -41,7 +41,7 @@ CHOICES = (
     "trace=none",
 )
 UPDATES = 30
-NETWORK = "cluster.network={latency_seconds: 2e-4, bytes_per_second: 1e9}"  # about the loopback's
+NETWORK = "cluster.network={latency_seconds: 2e-4, bytes_per_second: 1e9, sharing: none}"  # about the loopback's
 PERIODS_US = (5_000, 10_000, 20_000, 100_000)
 
 

@@ -154,7 +154,7 @@ def simulated(num_workers: int, updates: int) -> float:
     config.cluster = {
         "name": "scale",
         "nodes": [{"count": num_workers, "seconds_per_sample": PER_SAMPLE, "overhead_seconds": OVERHEAD, "noise": noise}],
-        "network": {"latency_seconds": LATENCY, "bytes_per_second": LINK},
+        "network": {"latency_seconds": LATENCY, "bytes_per_second": LINK, "sharing": "none"},  # the server's links are described
         "server": {"seconds_per_update": UPDATE, "uplink_bytes_per_second": LINK, "downlink_bytes_per_second": LINK},
     }
     config.batch_size = SAMPLES * num_workers

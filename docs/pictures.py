@@ -44,7 +44,7 @@ AGAIN, FADED = "#7f6a9e", "#c9ced6"  # regroup; absent or slow
 STYLE = {"font.size": 9, "axes.labelcolor": INK, "legend.fontsize": 8, "legend.frameon": False}
 SMALL = {"ha": "center", "va": "center", "fontsize": 8}
 MB, TEN_GBIT = 1e6, 1.25e9
-PLAIN = {"latency_seconds": 0.0, "bytes_per_second": 1e12}
+PLAIN = {"latency_seconds": 0.0, "bytes_per_second": 1e12, "sharing": "none"}
 ALGORITHMS = {"ring": COMPUTE, "halving_doubling": STEP, "two_level": AGAIN}
 Row = namedtuple("Row", COLUMNS)
 
@@ -257,7 +257,7 @@ def faults() -> Figure:
     """A node crashes and returns: with a server the others go on, in an all-reduce all restart from the last commit."""
     figure = Figure(figsize=(9, 4.4), layout="constrained")
     away = {"detection_seconds": 0.25, "regroup_seconds": 0.15, "schedule": [{"nodes": [1], "crash": 1.2, "repair": 2.7}]}
-    wires = {"latency_seconds": 5e-3, "bytes_per_second": 125 * MB}
+    wires = {"latency_seconds": 5e-3, "bytes_per_second": 125 * MB, "sharing": "none"}
     nodes = [row(12e-3, 2, seconds_per_update=0.03), row(9e-3, seconds_per_update=0.03)]
     cluster, end = described(*nodes, network=wires, update=0.03, faults=away), 4.2
     titles = ("asgd: a server, and no barrier", "ssgd: an all-reduce")

@@ -101,7 +101,7 @@ def cluster(regime: str, num: int) -> Cluster:
     """So many nodes of these speeds, each step with a noise of 10 %, on 1 Gbit/s, and a server that takes 0.1 ms for an update."""
     noise = Distribution("lognorm", {"s": 0.1})
     nodes = tuple(Node(seconds_per_sample=1e-3 / speed, noise=noise) for speed in speeds(regime, num))
-    network = Network(latency_seconds=1e-4, bytes_per_second=125e6)
+    network = Network(latency_seconds=1e-4, bytes_per_second=125e6, sharing="none")
     return Cluster(name=regime, nodes=nodes, network=network, server=Server(seconds_per_update=1e-4))
 
 

@@ -18,7 +18,7 @@ from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import MAX_LIST_NUMBERS, Trace
 from hetsim.sim.world import EventWorld
 
-LINK = {"latency_seconds": 0.125, "bytes_per_second": 64.0}
+LINK = {"latency_seconds": 0.125, "bytes_per_second": 64.0, "sharing": "none"}
 SIZES = {"num_parameters": 8, "num_samples": 60_000}  # 32 bytes
 MESSAGE = 0.125 + 32 / 64
 

@@ -23,7 +23,7 @@ from hetsim.sim.hosts.world import HostWorld
 from hetsim.sim.world import EventWorld
 from hetsim.trust.shipped import configs
 
-NO_NETWORK = {"latency_seconds": 0.0, "bytes_per_second": 1e300}
+NO_NETWORK = {"latency_seconds": 0.0, "bytes_per_second": 1e300, "sharing": "none"}
 """A network without latency, so fast that adding a message's time changes no float."""
 
 
@@ -32,7 +32,7 @@ def node(seconds_per_sample: float, overhead_seconds: float = 0.0, *, count: int
     return {"count": count, "seconds_per_sample": seconds_per_sample, "overhead_seconds": overhead_seconds, **more}
 
 
-def cluster(*nodes: dict[str, Any], network: dict[str, float] = NO_NETWORK, seconds_per_update: float = 0.0) -> dict[str, Any]:
+def cluster(*nodes: dict[str, Any], network: dict[str, Any] = NO_NETWORK, seconds_per_update: float = 0.0) -> dict[str, Any]:
     """A whole `cluster`, without a network unless one is given."""
     return {"name": "by hand", "nodes": list(nodes), "network": network, "server": {"seconds_per_update": seconds_per_update}}
 
@@ -40,7 +40,7 @@ def cluster(*nodes: dict[str, Any], network: dict[str, float] = NO_NETWORK, seco
 NOISE = {"distribution": "lognorm", "s": 0.3}
 UNEVEN = cluster(
     *(node(seconds, 2e-3, noise=NOISE) for seconds in (4e-4, 1e-4, 2e-4)),
-    network={"latency_seconds": 1e-4, "bytes_per_second": 1e8},
+    network={"latency_seconds": 1e-4, "bytes_per_second": 1e8, "sharing": "none"},
     seconds_per_update=5e-4,
 )
 """Three nodes of unequal, noisy speed, and a server whose updates take time."""

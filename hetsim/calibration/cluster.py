@@ -190,7 +190,7 @@ def _tick(processes: Sequence[Process], machine: float) -> dict[str, float]:
 
 def _network(given: Cluster, among: Measured | None, around: Measured | None, *, capped: Measured | None = None) -> dict[str, Any]:
     """Latency, rate and CPU work of messages, and of all-reduces among workers that hetsim does not cap; links and racks as given."""
-    network: dict[str, Any] = {"latency_seconds": 0.0, "bytes_per_second": FASTEST}
+    network: dict[str, Any] = {"latency_seconds": 0.0, "bytes_per_second": FASTEST, "sharing": given.network.sharing}
     cpu: dict[str, float] = {}
     if around is not None:
         ranks = range(given.num_workers)
@@ -259,7 +259,7 @@ def thread_work(by_rank: Sequence[Sequence[Reading]], in_training: Measured) -> 
 
 def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:
     """The seconds of a message of so many bytes; where links are given, but for those, so the fastest way says what one message gets."""
-    if not given.shares_links:
+    if not given.describes_links:
         return Line.fitted(_mean_of(by_rank))
     lines = [Line.fitted(seconds) for seconds in by_rank]
     return Line(fmean(line.constant for line in lines), min(line.slope for line in lines))

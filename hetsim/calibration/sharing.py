@@ -28,7 +28,7 @@ LEAST_NOISE = 0.02
 
 def at_once(cluster: Cluster) -> tuple[int, ...]:
     """The smallest group of workers of which exactly two contend for the same link, by the description; empty if there is none."""
-    ranks = range(min(cluster.num_workers, MOST_CONSIDERED)) if cluster.shares_links else range(0)
+    ranks = range(min(cluster.num_workers, MOST_CONSIDERED)) if cluster.describes_links else range(0)
     for size in range(2, len(ranks) + 1):
         for group in combinations(ranks, size):
             if any(contending(cluster, group, kind) for kind in (PUSH, PULL)):

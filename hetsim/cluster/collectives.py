@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from hetsim.cluster.compute_times import interpolated
-from hetsim.cluster.model import Cluster, Node, Rack
+from hetsim.cluster.model import Cluster, Node, Rack, has_links
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class Collectives:
     def _step(self, messages: Iterable[tuple[int, int]]) -> Step:
         """The step in which these (sender, receiver) send at once."""
         cluster = self.cluster
-        if not cluster.shares_links and not cluster.network.between and not self._latencies_differ:
+        if self._alike:
             return frozenset([(cluster.network.latency_seconds, cluster.network.bytes_per_second)] if any(True for _ in messages) else [])
         paths = [cluster.path(sender, receiver) for sender, receiver in messages]
         crossing = Counter(link for path in paths for link in path.links)
@@ -90,9 +90,12 @@ class Collectives:
         return frozenset((path.latency_seconds, min([path.bytes_per_second, *(rates[link] for link in path.links)])) for path in paths)
 
     @cached_property
-    def _latencies_differ(self) -> bool:
-        ends: list[Node | Rack] = [*self.cluster.nodes, *self.cluster.network.racks.values()]
-        return any(end.latency_seconds for end in ends)
+    def _alike(self) -> bool:
+        """Whether all messages of all steps take the same: each machine sends one at a time, and receives one, on a card of its own."""
+        cluster = self.cluster
+        ends: list[Node | Rack] = [*cluster.nodes, *cluster.network.racks.values()]
+        shared_cards = cluster.network.sharing != "none" and cluster.hosts
+        return not (has_links(ends) or shared_cards or cluster.network.between or any(end.latency_seconds for end in ends))
 
     @cached_property
     def _ring(self) -> Step:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hetsim.cluster.fairness import max_min_fair
@@ -43,7 +43,11 @@ def connection_of(cluster: Cluster, sender: int, receiver: int, links: dict[tupl
 
 
 def described_rates(cluster: Cluster, ways: Sequence[tuple[int, int]]) -> list[float]:
-    """The rates of transfers from a rank to another that flow at the same time, one on each of these ways, all of one weight."""
+    """The rates of transfers from a rank to another that flow at the same time, one on each of these ways, all of one weight.
+
+    They share described links alone: what a network card carries is not known before it is measured.
+    """
+    cluster = replace(cluster, network=replace(cluster.network, sharing="none"))
     links: dict[tuple[str, int | str], Link] = {}
     connections = [connection_of(cluster, *way, links) for way in ways]
     rates = fair_rates(connections)

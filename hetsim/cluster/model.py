@@ -6,7 +6,7 @@ docs/cluster.md has the equations and a picture of each part; `parse/` makes the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -121,12 +121,14 @@ class Between:
 class Network:
     """Connects any two ranks: a message of n bytes takes latency_seconds + n / bytes_per_second if no link on its way is slower.
 
-    The messages that cross a described link of a node, a rack or the server at the same time share it max-min fairly, by their weights.
+    The messages that cross a link of a node, a host, a rack or the server at the same time share it max-min fairly, by their weights.
     """
 
     latency_seconds: float
     bytes_per_second: float
-    """The most that one message gets."""
+    """The most that one message gets and, if cards are shared, what the network card of each machine sends and what it receives."""
+    sharing: str = "max_min"
+    """max_min: machines have network cards, which their messages share. none: messages share described links alone."""
     jitter_seconds: Distribution | None = None
     """Added to each message's latency, not to that of collectives."""
     sharing_noise: Distribution | None = None
@@ -204,7 +206,8 @@ class Faults:
 class Path:
     """The way of a message: its whole latency, the highest rate of one message, and the links that it shares with others.
 
-    A link is named by its direction and its owner: ("up", 3), ("down", "server"), ("down", "server of region 0"), ("up", "rack a").
+    A link is named by its direction and its owner: ("up", 3), ("down", "server"), ("down", "server of region 0"), ("up", "host lab"),
+    ("up", "rack a").
     """
 
     latency_seconds: float
@@ -249,23 +252,32 @@ class Cluster:
         return tuple(2**62 if node.max_samples is None else node.max_samples for node in self.nodes)
 
     def capacity(self, link: tuple[str, int | str]) -> float:
-        """What a link carries, in bytes per second."""
+        """What a link carries, in bytes per second: as described; otherwise as the network card of a machine, or without limit."""
         direction, owner = link
+        card = math.inf if self.network.sharing == "none" else self.network.bytes_per_second
         end: Node | Rack | Server
         if isinstance(owner, int):
             end, times = self.nodes[owner], 1
         elif owner.startswith("server"):
             end, times = self.server, self.server.shards
+        elif owner.startswith("host "):
+            return card
         else:
             end, times = self.network.racks[owner.removeprefix("rack ")], 1
         carries = end.uplink_bytes_per_second if direction == "up" else end.downlink_bytes_per_second
-        return math.inf if carries is None else carries * times
+        if carries is None:  # switches have no card, and processes that share a host's cores share its card
+            carries = math.inf if isinstance(end, Rack) or end.host is not None else card
+        return carries * times
+
+    @property
+    def shares_links(self) -> bool:
+        """Whether messages may slow each other down."""
+        return self.network.sharing != "none" or self.describes_links
 
     @cached_property
-    def shares_links(self) -> bool:
-        """Whether any link is described, so that messages may slow each other down."""
-        ends: list[Node | Rack | Server] = [*self.nodes, self.server, *self.network.racks.values()]
-        return any(end.uplink_bytes_per_second is not None or end.downlink_bytes_per_second is not None for end in ends)
+    def describes_links(self) -> bool:
+        """Whether a node, a rack or the server has a link of its own."""
+        return has_links([*self.nodes, self.server, *self.network.racks.values()])
 
     @cached_property
     def region_racks(self) -> tuple[str | None, ...]:
@@ -311,11 +323,13 @@ class Cluster:
         return rack
 
     def _way_out(self, rank: int) -> list[int | str]:
-        """The owners of the links from a rank to the outermost switch: the node or server, then its racks from the inside out."""
+        """The owners of the links from a rank to the outermost switch: the node or server, its host, its racks from the inside out."""
         region = rank - self.num_workers - 1
         if region < 0:
+            end = self.end(rank)
             owners: list[int | str] = ["server" if rank == self.num_workers else rank]
-            rack = self.end(rank).rack
+            owners += [] if end.host is None else [f"host {end.host}"]
+            rack = end.rack
         else:  # where `coordination.num_regions` makes the regions, there are no racks
             owners = [f"server of region {region}"]
             rack = self.region_racks[region] if region < len(self.region_racks) else None
@@ -332,4 +346,11 @@ class Cluster:
     def _latency(self, end: int | str) -> float:
         if isinstance(end, int):
             return self.nodes[end].latency_seconds
+        if end.startswith("host "):
+            return 0.0
         return self.server.latency_seconds if end.startswith("server") else self.network.racks[end.removeprefix("rack ")].latency_seconds
+
+
+def has_links(ends: Iterable[Node | Rack | Server]) -> bool:
+    """Whether a link is described of any of these."""
+    return any(end.uplink_bytes_per_second is not None or end.downlink_bytes_per_second is not None for end in ends)

@@ -73,7 +73,7 @@ def cluster(regime: str, num: int, links: str, ratio: float, *, nbytes: float, s
     return Cluster(
         name=regime,
         nodes=tuple(Node(seconds_per_sample=PER_SAMPLE * slow, noise=noise) for slow in slowness(regime, num)),
-        network=Network(latency_seconds=0.0, bytes_per_second=fastest[links]),
+        network=Network(latency_seconds=0.0, bytes_per_second=fastest[links], sharing="none"),
         server=Server(seconds_per_update=1e-4, **described),
     )
 

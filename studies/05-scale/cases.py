@@ -91,6 +91,7 @@ def cluster(regime: str, num: int, seed: int, *, shards: int = 1, links: bool = 
     network = Network(
         latency_seconds=LATENCY if links else 0.0,
         bytes_per_second=LINK if links else 1e300,
+        sharing="none",
         all_reduce="two_level" if racks else "halving_doubling",
         racks=racks,
     )

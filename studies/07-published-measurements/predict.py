@@ -108,7 +108,12 @@ class Loop:
         experiment = Experiment(
             method="asgd",
             coordination=ParameterServer(admission=EveryGradient()),
-            cluster=Cluster(name="measured", nodes=nodes, network=Network(latency_seconds=0, bytes_per_second=1e300), server=server),
+            cluster=Cluster(
+                name="measured",
+                nodes=nodes,
+                network=Network(latency_seconds=0, bytes_per_second=1e300, sharing="none"),
+                server=server,
+            ),
             workload=PhantomWorkload(num_parameters=1, num_samples=10**9),
             optimizer=OptimizerRecipe(Recipe("torch.optim.SGD")),
             budget=Budget(updates=num_updates),

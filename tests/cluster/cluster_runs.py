@@ -22,7 +22,7 @@ from hetsim.runtime.experiment import Experiment
 
 SIZES = {"num_parameters": 8, "num_samples": 60_000}  # 32 bytes
 FREE: dict[str, Any] = {"seconds_per_update": 0.0}
-WIRE = {"latency_seconds": 0.125, "bytes_per_second": 64.0}
+WIRE = {"latency_seconds": 0.125, "bytes_per_second": 64.0, "sharing": "none"}
 
 
 def world(*nodes: dict[str, Any], network: dict[str, Any] = NO_NETWORK, server: dict[str, Any] = FREE, **more: Any) -> dict[str, Any]:

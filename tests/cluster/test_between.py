@@ -13,7 +13,7 @@ from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.distributed.rank.run import described_seconds
 
-NETWORK: dict[str, Any] = {"latency_seconds": 0.25, "bytes_per_second": 64.0}
+NETWORK: dict[str, Any] = {"latency_seconds": 0.25, "bytes_per_second": 64.0, "sharing": "none"}
 WAYS = [{"racks": ["a", "b"], "bytes_per_second": 16.0, "latency_seconds": 1.0}, {"racks": ["c", "a"], "bytes_per_second": 128.0}]
 INNER = {"a": {}, "b": {}, "c": {}, "inner": {"within": "b"}, "other": {"within": "b", "latency_seconds": 0.5}}
 

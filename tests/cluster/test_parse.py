@@ -174,7 +174,12 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
         [node(1.0)],
         {"network": {**WIRE, "sharing_noise": {"distribution": "lognorm", "s": 0.3}}},
         "cluster.network.sharing_noise would do nothing, as no link is described that messages share: "
-        "give uplink_bytes_per_second and downlink_bytes_per_second, or leave it out",
+        "take cluster.network.sharing=max_min, give uplink_bytes_per_second and downlink_bytes_per_second, or leave it out",
+    ),
+    "a sharing of another name": (
+        [node(1.0)],
+        {"network": {**WIRE, "sharing": "fair"}},
+        "cluster.network.sharing must be max_min or none, not 'fair'",
     ),
     "jitter": (
         [node(1.0)],

@@ -37,7 +37,7 @@ NESTED: dict[str, Any] = {
 def nested(**server: Any) -> dict[str, Any]:
     """Nodes 0 and 1 in rack a and 2 in b, both in a row in which 3 stands; 4 in none."""
     rows = [node(1.0, rack=rack, uplink_bytes_per_second=64.0) for rack in ("a", "a", "b", "row", None)]
-    return world(*rows, network={"latency_seconds": 0.0, "bytes_per_second": 64.0, "racks": NESTED}, server=server)
+    return world(*rows, network={"latency_seconds": 0.0, "bytes_per_second": 64.0, "sharing": "none", "racks": NESTED}, server=server)
 
 
 def test_a_message_leaves_only_the_racks_that_its_receiver_is_not_in():

@@ -43,7 +43,7 @@ def computed(value: float) -> Computed:
     return Computed(value, 0.5, 2, 1.0)
 
 
-LINK = {"latency_seconds": 0.125, "bytes_per_second": 64.0}
+LINK = {"latency_seconds": 0.125, "bytes_per_second": 64.0, "sharing": "none"}
 SIZES = {"num_parameters": 8, "num_samples": 60_000}  # 32 bytes
 MESSAGE = 0.125 + 32 / 64
 RING = 2 * (0.125 + 32 / (2 * 64))  # of two

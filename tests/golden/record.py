@@ -84,7 +84,7 @@ def build_experiment(method: str, cluster: str, workload: tuple[str, ...]) -> tu
     typed = [f"method={method}", *workload, "pictures=false", "seed=3", "cluster=mixed4"]
     typed += ["coordination.warm_up=4"] if method in WARM else []
     config = composed(*typed).copy()
-    described = CLUSTERS[cluster] or OmegaConf.to_container(composed(f"cluster={cluster}").cluster)
+    described = CLUSTERS[cluster] or OmegaConf.to_container(composed(f"cluster={cluster}", "++cluster.network.sharing=none").cluster)
     OmegaConf.set_struct(config, False)
     OmegaConf.update(config, "cluster", yaml.safe_load(yaml.safe_dump(described)), merge=False)
     return built(config)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 THREE = cluster(
     *(node(seconds, 1e-3) for seconds in (1e-4, 5e-5, 7e-5)),
-    network={"latency_seconds": 1e-4, "bytes_per_second": 1e9},
+    network={"latency_seconds": 1e-4, "bytes_per_second": 1e9, "sharing": "none"},
 )
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "all_reduce": ("method=ssgd", {}),
@@ -273,7 +273,7 @@ def test_a_run_ends_with_one_sentence_when_all_workers_are_lost(tmp_path: Path) 
 
 def test_the_command_ends_with_one_sentence_when_a_local_server_is_killed(tmp_path: Path) -> None:
     """Its workers know no other. No process is left, and nothing of the run in its folder."""
-    command = hetsim(*LONG, "method=halos", "coordination.num_regions=2", folder=tmp_path / "run")
+    command = hetsim(*LONG, "method=halos", "coordination.num_regions=2", "cluster.network.sharing=none", folder=tmp_path / "run")
     running = started(command, tmp_path / "run")
 
     os.kill(running[-1], signal.SIGKILL)

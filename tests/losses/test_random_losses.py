@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 FOUR = cluster(
     *(node(seconds, 1e-3) for seconds in (1e-4, 5e-5, 7e-5, 2e-4)),
-    network={"latency_seconds": 1e-4, "bytes_per_second": 1e9},
+    network={"latency_seconds": 1e-4, "bytes_per_second": 1e9, "sharing": "none"},
 )
 KINDS = ("kill", "kill", "stop", "segfault", "hold_gil", "drop_links")
 NUM_DRAWN = 200

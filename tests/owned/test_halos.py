@@ -334,7 +334,9 @@ def test_real_ranks_do_what_the_simulation_does_where_time_decides_nothing():
     assert torch.isfinite(last.weights).all()
 
 
-QUICK = cluster(*(node(seconds, 1e-4) for seconds in (4e-6, 1e-6, 2e-6)), network={"latency_seconds": 1e-6, "bytes_per_second": 1e9})
+QUICK = cluster(
+    *(node(seconds, 1e-4) for seconds in (4e-6, 1e-6, 2e-6)), network={"latency_seconds": 1e-6, "bytes_per_second": 1e9, "sharing": "none"}
+)
 
 
 def test_regions_are_the_outermost_racks_or_as_many_as_one_asks_for():

@@ -396,7 +396,9 @@ def test_real_ranks_compute_what_the_simulation_computes(name: str, epochs: str)
     assert leader.outcome.pools == simulated.simulation.outcome.pools
 
 
-QUICK = cluster(*(node(seconds, 1e-4) for seconds in (4e-6, 1e-6, 2e-6)), network={"latency_seconds": 1e-6, "bytes_per_second": 1e9})
+QUICK = cluster(
+    *(node(seconds, 1e-4) for seconds in (4e-6, 1e-6, 2e-6)), network={"latency_seconds": 1e-6, "bytes_per_second": 1e9, "sharing": "none"}
+)
 
 
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])

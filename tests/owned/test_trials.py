@@ -163,7 +163,10 @@ def test_factors_are_by_the_trials_that_ended():
 @pytest.mark.parametrize(("within", "micro_batch"), [(None, None), (None, 3), (10.0, 3)])
 def test_real_ranks_compute_what_the_simulation_computes(within: float | None, micro_batch: int | None):
     """Where nothing is cut, time decides nothing: the simulator's weights, micro-batches but for rounding."""
-    quick = cluster(*(node(seconds, 1e-4) for seconds in (4e-6, 1e-6, 2e-6)), network={"latency_seconds": 1e-6, "bytes_per_second": 1e9})
+    quick = cluster(
+        *(node(seconds, 1e-4) for seconds in (4e-6, 1e-6, 2e-6)),
+        network={"latency_seconds": 1e-6, "bytes_per_second": 1e9, "sharing": "none"},
+    )
     keys = {"workload": {"num_parameters": 8, "num_samples": 100}, "batch_size": 30, "cluster": quick, "data": "owned"}
     keys |= {"coordination": {"within": within}, "dtype": "float64", "budget": {"epochs": 2}}
     made = experiment("method=mindflayer", "workload=quadratic", "partition=even", **keys)

@@ -46,7 +46,8 @@ def parse_cluster(config: Any) -> Cluster:
     if defaults:
         nodes = [_with(node, {key: value for key, value in defaults.items() if getattr(node, key) is None}) for node in nodes]
     server = _server(entries["server"])
-    racks = _racks(shared.get("racks"), nodes, server)
+    card = None if network.sharing == "none" else network.bytes_per_second
+    racks = _racks(shared.get("racks"), nodes, server, card)
     if network.all_reduce == "two_level" and any(node.rack is None for node in nodes):
         rank = next(rank for rank, node in enumerate(nodes) if node.rack is None)
         raise ValueError(f"cluster.network.all_reduce=two_level needs each node in a rack, and node {rank} is in none: give its row a rack")
@@ -87,7 +88,7 @@ def _check_together(cluster: Cluster) -> None:
     if cluster.network.sharing_noise is not None and not cluster.shares_links:
         raise ValueError(
             "cluster.network.sharing_noise would do nothing, as no link is described that messages share: "
-            f"give {LINKS[0]} and {LINKS[1]}, or leave it out"
+            f"take cluster.network.sharing=max_min, give {LINKS[0]} and {LINKS[1]}, or leave it out"
         )
     ends: list[tuple[str, Node | Rack | Server]] = [*((f"node {rank}", node) for rank, node in enumerate(cluster.nodes))]
     ends += [("the server", cluster.server), *((f"cluster.network.racks.{name}", rack) for name, rack in cluster.network.racks.items())]

@@ -18,19 +18,27 @@ OF_RACK = ("oversubscription", "half_duplex", "latency_seconds", "within")
 
 def _network(config: Any) -> Network:
     required = ("latency_seconds", "bytes_per_second")
-    optional = ("jitter_seconds", "sharing_noise", "all_reduce", "all_reduce_table", "racks", "between", "cpu", *LINKS)
+    optional = ("sharing", "jitter_seconds", "sharing_noise", "all_reduce", "all_reduce_table", "racks", "between", "cpu", *LINKS)
     entry = checks.mapping("cluster.network", config, required=required, optional=optional)
     table = entry.get("all_reduce_table")
     algorithm = "ring" if entry.get("all_reduce") is None else entry["all_reduce"]
     return Network(
         latency_seconds=checks.seconds("cluster.network.latency_seconds", entry["latency_seconds"], zero=True),
         bytes_per_second=_rate("cluster.network.bytes_per_second", entry["bytes_per_second"]),
+        sharing=_sharing(entry),
         jitter_seconds=_distribution("cluster.network", entry, "jitter_seconds"),
         sharing_noise=_distribution("cluster.network", entry, "sharing_noise"),
         all_reduce=checks.choice("cluster.network.all_reduce", algorithm, tuple(ALGORITHMS)),
         all_reduce_table=() if table is None else _table("cluster.network.all_reduce_table", table, of="bytes"),
         cpu=_communication(entry.get("cpu")),
     )
+
+
+def _sharing(entry: Mapping[str, Any]) -> str:
+    """The network's `sharing`. A file with `cpu` and without `sharing` was calibrated before machines had network cards: none."""
+    if entry.get("sharing") is None:
+        return "max_min" if entry.get("cpu") is None else "none"
+    return checks.choice("cluster.network.sharing", entry["sharing"], ("max_min", "none"))
 
 
 def _server(config: Any) -> Server:
@@ -52,8 +60,8 @@ def _server(config: Any) -> Server:
     )
 
 
-def _racks(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Rack]:
-    """Racks by name; ValueError if one is empty, used but not described, or within itself."""
+def _racks(config: Any, nodes: Sequence[Node], server: Server, card: float | None) -> dict[str, Rack]:
+    """Racks by name; ValueError if one is empty, used but not described, or within itself. `card` is what a node's card carries."""
     key = "cluster.network.racks"
     config = {} if config is None else config
     if not isinstance(config, Mapping):
@@ -76,7 +84,7 @@ def _racks(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Rack
     for name in entries:
         if name not in occupied:
             raise ValueError(f"{key}.{name} has nothing in it: give rows of cluster.nodes rack: {name}, or leave it out")
-    return {name: _rack(f"{key}.{name}", entry, _members(name, nodes, inside)) for name, entry in entries.items()}
+    return {name: _rack(f"{key}.{name}", entry, _members(name, nodes, inside), card) for name, entry in entries.items()}
 
 
 def _between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str], Between]:
@@ -117,7 +125,7 @@ def _outwards(rack: str | None, inside: Mapping[str, str | None]) -> Iterator[st
         rack = inside[rack]
 
 
-def _rack(key: str, entry: Mapping[str, Any], members: Sequence[Node]) -> Rack:
+def _rack(key: str, entry: Mapping[str, Any], members: Sequence[Node], card: float | None) -> Rack:
     """With `oversubscription` k, the rack's link carries 1/k of the sum over its nodes' links."""
     carries = {name: _number(key, entry, name, None) for name in LINKS}
     if entry.get("oversubscription") is not None:
@@ -125,8 +133,8 @@ def _rack(key: str, entry: Mapping[str, Any], members: Sequence[Node]) -> Rack:
         if any(carries.values()):
             raise ValueError(f"{key} has an oversubscription and a link of its own: leave one of them out")
         for name in LINKS:
-            theirs = [getattr(node, name) for node in members]
-            if not theirs or None in theirs:
+            theirs = [link for node in members if (link := getattr(node, name) or card) is not None]
+            if not theirs or len(theirs) < len(members):
                 raise ValueError(f"{key}.oversubscription needs {name} of each of its nodes: add cluster.network.{name}")
             carries[name] = math.fsum(theirs) / times
     if carries[LINKS[1]] is None:
