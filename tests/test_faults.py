@@ -13,7 +13,7 @@ from methods import METHODS
 from worlds import Run, cluster, experiment, node, simulate, tiles
 
 from hetsim.cluster.distributions import Distribution
-from hetsim.cluster.model import Faults, Outages
+from hetsim.cluster.faults import Faults, Outages
 from hetsim.cluster.outages import outages
 from hetsim.cluster.parse.cluster import parse_cluster as described
 from hetsim.coordination.outstanding import Holding, Outstanding

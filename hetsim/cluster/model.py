@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hetsim.cluster.distributions import Distribution
+from hetsim.cluster.faults import Faults
 from hetsim.cluster.hosts import CommunicationWork, Host
 from hetsim.cluster.validity import Calibration
 
@@ -173,35 +174,6 @@ class Server:
         return (self.seconds_per_update + nbytes * self.seconds_per_byte) / self.shards / share
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outages:
-    """When a node is absent: the `scheduled` (from, until) in seconds, in order, and after them crashes with drawn times between them."""
-
-    scheduled: tuple[tuple[float, float], ...] = ()
-    seconds_to_crash: Distribution | None = None
-    seconds_to_repair: Distribution | None = None
-    """None: it does not return."""
-    hangs: frozenset[float] = frozenset()
-    """The beginnings of those outages in which its process is stopped, and gives no sign of life, rather than ended."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Faults:
-    """Which nodes are absent when, seconds until the others know it, and seconds that a regroup costs."""
-
-    detection_seconds: float = 0.0
-    regroup_seconds: float = 0.0
-    nodes: Mapping[int, Outages] = field(default_factory=dict)
-    lost_after_seconds: float = 10.0
-    """Until a node that gives no sign of life counts as lost."""
-    pauses: Mapping[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
-    """(from, until) in seconds, in order, at which a node is stopped for less than that, and only computes nothing."""
-
-    def detection_of(self, rank: int, start: float) -> float:
-        """Seconds from the beginning of an outage until the others know it."""
-        return self.lost_after_seconds if start in self.nodes[rank].hangs else self.detection_seconds
-
-
 @dataclass(frozen=True)
 class Path:
     """The way of a message: its whole latency, the highest rate of one message, and the links that it shares with others.
@@ -299,7 +271,7 @@ class Cluster:
         while up[-1] == down[-1]:  # the message does not leave a rack that contains both
             up, down = up[:-1], down[:-1]
         shards = self.server.shards if max(sender, receiver) >= self.num_workers else 1
-        ends = [*(("up", end) for end in up), *(("up" if self._is_half_duplex(end) else "down", end) for end in reversed(down))]
+        ends = [*(("up", end) for end in up), *((self._inwards(end), end) for end in reversed(down))]
         latency, rate = self.network.latency_seconds, self.network.bytes_per_second
         way = self.network.between.get(frozenset((up[-1], down[-1])))
         if way is not None:
@@ -338,10 +310,14 @@ class Cluster:
             rack = self.network.racks[rack].within
         return owners
 
-    def _is_half_duplex(self, end: int | str) -> bool:
+    def _inwards(self, end: int | str) -> str:
+        """The direction of the link by which a message comes to its owner: that of half-duplex owners is the one by which it leaves."""
+        owner: Node | Server | Rack | None
         if isinstance(end, int):
-            return self.nodes[end].half_duplex
-        return self.server.half_duplex if end.startswith("server") else self.network.racks[end.removeprefix("rack ")].half_duplex
+            owner = self.nodes[end]
+        else:
+            owner = self.server if end.startswith("server") else self.network.racks.get(end.removeprefix("rack "))
+        return "up" if owner is not None and owner.half_duplex else "down"
 
     def _latency(self, end: int | str) -> float:
         if isinstance(end, int):

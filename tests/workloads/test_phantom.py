@@ -12,26 +12,26 @@ from hetsim.results.reading.keys import without_added
 SLOW = {"latency_seconds": 0.0, "bytes_per_second": 64.0}
 
 
-def seconds(method: str, **workload: Any) -> float:
-    """Of one update of two workers that compute for a second."""
+def seconds(method: str, *, workers: int = 2, **workload: Any) -> float:
+    """Of one update of workers that compute for a second."""
     made = experiment(
         f"method={method}",
         "workload=phantom",
         workload={"num_parameters": 32, "num_samples": 60_000, **workload},
         budget={"updates": 1},
-        cluster=cluster(node(1.0, count=2), network=SLOW),
-        batch_size=2,
+        cluster=cluster(node(1.0, count=workers), network=SLOW),
+        batch_size=workers,
     )
     return simulate(made).seconds[0]
 
 
-@pytest.mark.parametrize(("method", "parameters_sent"), [("ssgd", 32), ("asgd", 64)])
+@pytest.mark.parametrize(("method", "workers", "parameters_sent"), [("ssgd", 2, 32), ("asgd", 1, 64)])
 @pytest.mark.parametrize("size", [1, 2, 4, 16])
-def test_messages_have_as_many_bytes_a_parameter_as_are_sent(method: str, parameters_sent: int, size: int) -> None:
+def test_messages_have_as_many_bytes_a_parameter_as_are_sent(method: str, workers: int, parameters_sent: int, size: int) -> None:
     """In a ring, and to a server and back. By default those of float32."""
-    assert seconds(method, bytes_per_parameter=size) == 1 + parameters_sent * size / 64
+    assert seconds(method, workers=workers, bytes_per_parameter=size) == 1 + parameters_sent * size / 64
     if size == 4:
-        assert seconds(method) == seconds(method, bytes_per_parameter=size)
+        assert seconds(method, workers=workers) == seconds(method, workers=workers, bytes_per_parameter=size)
 
 
 def test_a_phantom_with_the_bytes_of_its_type_is_the_run_that_it_was() -> None:

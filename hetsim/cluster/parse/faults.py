@@ -10,7 +10,8 @@ from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
-from hetsim.cluster.model import Faults, Node, Outages
+from hetsim.cluster.faults import Faults, Outages
+from hetsim.cluster.model import Node
 from hetsim.cluster.parse.availability import absences
 from hetsim.cluster.parse.values import _distribution, _list, _number
 
