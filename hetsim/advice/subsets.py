@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from hetsim.cluster.compute_times import interpolated
-from hetsim.cluster.model import Cluster, Node
+from hetsim.cluster.model import Cluster
 
 MOST = 4096
 """Sets of nodes that are all tried; of more, those of the rule."""
@@ -44,10 +44,11 @@ def subsets(cluster: Cluster, *, batch_size: int, nbytes: int) -> Subsets:
         found = [(), *by_rule(cluster, its, batch_size, nbytes)]
         return Subsets(tuple(dict.fromkeys(found)), num)
     distinct: dict[Any, LeaveOut] = {}
+    shape = _shapes(cluster, its)
     for counts in product(*(range(len(ranks), -1, -1) for ranks in its)):
         if any(counts):
             left_out = tuple(sorted(rank for ranks, count in zip(its, counts, strict=True) for rank in ranks[count:]))
-            distinct.setdefault(_shape(cluster, its, counts), left_out)
+            distinct.setdefault(shape(counts), left_out)
     return Subsets(tuple(distinct.values()), len(distinct))
 
 
@@ -73,31 +74,36 @@ def classes(cluster: Cluster) -> list[list[int]]:
     return list(found.values())
 
 
-def _shape(cluster: Cluster, its: Sequence[Sequence[int]], counts: Sequence[int]) -> Any:
-    """What two sets of nodes have in common if they differ in which of several equal racks is meant."""
+def _shapes(cluster: Cluster, its: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], Any]:
+    """By how many nodes of each class take part: what two sets have in common that differ in which of several equal racks is meant.
+
+    Not of a rack that contains another or is in one, that `between` names, that has the server, or whose nodes are no neighbours.
+    """
     network = cluster.network
-    named = {str(name).removeprefix("rack ") for pair in network.between for name in pair}
-    nested = {rack.within for rack in network.racks.values()} | {name for name, rack in network.racks.items() if rack.within}
-    racks: dict[str, list[Any]] = {}
-    alone = []
-    for place, (ranks, count) in enumerate(zip(its, counts, strict=True)):
-        name = cluster.nodes[ranks[0]].rack
-        if name is None or name in named or name in nested or name == cluster.server.rack or len(classes_of(cluster, its, name)) > 1:
-            alone.append((place, count))
-        elif count:
-            racks.setdefault(name, []).append((_described(cluster.nodes[ranks[0]]), count))
-    equal = Counter((repr(network.racks[name]), tuple(members)) for name, members in racks.items())
-    return tuple(alone), frozenset(equal.items())
+    racks = [cluster.nodes[ranks[0]].rack for ranks in its]
+    special = {cluster.server.rack, *(rack.within for rack in network.racks.values())}
+    special |= {name for name, rack in network.racks.items() if rack.within}
+    special |= {str(end).removeprefix("rack ") for pair in network.between for end in pair}
+    for name in set(racks):
+        places = [place for place, rack in enumerate(racks) if rack == name]
+        if places[-1] - places[0] >= len(places):
+            special.add(name)
+    described = [
+        repr({name: value for name, value in vars(cluster.nodes[ranks[0]]).items() if name not in ("rack", "on_its_share")})
+        for ranks in its
+    ]
 
+    def shape(counts: Sequence[int]) -> Any:
+        single, members = [], dict[str, list[Any]]()
+        for place, (rack, count) in enumerate(zip(racks, counts, strict=True)):
+            if rack is None or rack in special:
+                single.append((place, count))
+            elif count:
+                members.setdefault(rack, []).append((described[place], count))
+        equal = Counter((repr(network.racks[name]), tuple(nodes)) for name, nodes in members.items())
+        return tuple(single), frozenset(equal.items())
 
-def classes_of(cluster: Cluster, its: Sequence[Sequence[int]], rack: str) -> list[int]:
-    """The runs of classes in a rack, by the first of each: one if its nodes are neighbours."""
-    there = [place for place, ranks in enumerate(its) if cluster.nodes[ranks[0]].rack == rack]
-    return [place for place in there if place - 1 not in there]
-
-
-def _described(node: Node) -> str:
-    return repr({name: value for name, value in vars(node).items() if name not in ("rack", "on_its_share")})
+    return shape
 
 
 def by_rule(cluster: Cluster, its: Sequence[Sequence[int]], batch_size: int, nbytes: int) -> Iterator[LeaveOut]:

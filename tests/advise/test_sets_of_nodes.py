@@ -12,6 +12,7 @@ from here import Here
 from hetsim.advice.advice import Advice, advice
 from hetsim.advice.bounds import Line, least_step, most_rate
 from hetsim.advice.candidates import ALLOCATIONS, Candidate, baseline
+from hetsim.advice.decision import bits, nodes
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import experiment
 from hetsim.advice.subsets import LeaveOut, classes, neighbours, subsets
@@ -103,6 +104,14 @@ def test_equal_boxes_are_interchangeable() -> None:
 
     assert tried(equal)[1] == 9
     assert tried(unequal)[1] == 26
+
+
+def test_a_box_with_two_kinds_in_turn_is_not_interchangeable_with_another() -> None:
+    """Its nodes are not neighbours of their kind: which of them is left out decides how often a ring crosses the uplink."""
+    apart = [row(1, 1.0, rack="a"), row(1, 1.0, rack="b"), row(1, 1.0, rack="a"), row(1, 1.0, rack="b")]
+    found = parsed(apart, racks={name: {"uplink_bytes_per_second": 1e6} for name in "ab"})
+
+    assert tried(found)[1] == 15
 
 
 def test_of_very_many_sets_some_are_tried_by_several_keys() -> None:
@@ -301,6 +310,13 @@ def test_eight_nodes_with_one_slow_link() -> None:
     assert its.alike.gain.mean is not None
     assert its.alike.gain.mean > 3
     assert "the link of node 7 carries 80 Mbit/s" in its.sentence
+
+
+def test_nodes_and_rates_are_said_in_words() -> None:
+    assert [nodes(ranks) for ranks in ((3,), (2, 3, 4, 5), (0, 1), (0, 2, 3, 4, 7))] == [
+        *("node 3", "nodes 2 to 5", "nodes 0 and 1", "nodes 0, 2 to 4 and 7")
+    ]
+    assert [bits(rate) for rate in (1.25e8, 1.25e9, 1e6, 12.5)] == ["1 Gbit/s", "10 Gbit/s", "8 Mbit/s", "100 bit/s"]
 
 
 def test_splits_and_methods_have_one_name() -> None:
