@@ -41,7 +41,8 @@ NODES: list[dict[str, Any]] = [
     node(3e-3, 1e-3, seconds_per_update=1e-4),
 ]
 NOISY = [{**NODES[0], "noise": LOGNORMAL}, {**NODES[1], "noise": GAMMA}, NODES[2], {**NODES[3], "noise": LOGNORMAL}]
-CLUSTERS = {"steady": cluster(*NODES, network=NETWORK), "noisy": cluster(*NOISY, network=NETWORK)}
+JITTERY = {**NETWORK, "jitter_seconds": {"distribution": "expon", "scale": 2e-3}}
+CLUSTERS = {"steady": cluster(*NODES, network=NETWORK), "noisy": cluster(*NOISY, network=JITTERY)}
 BUDGETS: dict[str, dict[str, Any]] = {
     "updates": {"updates": 13},
     "epochs, a last batch for two of four": {"epochs": 2.57},

@@ -3,7 +3,7 @@
 In a step all participants send at once. Each link is divided equally among the messages that cross it, so a step takes the
 largest latency + nbytes / rate; with equal latencies that is exactly its time under max-min sharing. A step begins when the one
 before is complete on all ranks: a ring in which each rank goes on by itself (`sim/network/ring.py`) may be faster on unequal
-links, never slower.
+links, never slower. Where messages have a jitter, what it adds is computed rank by rank (`lateness.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
 
+import numpy as np
+
 from hetsim.cluster.compute_times import interpolated
+from hetsim.cluster.lateness import Lateness
 from hetsim.cluster.model import Cluster, Node, Rack, has_links
 
 T = TypeVar("T")
@@ -27,29 +30,52 @@ Step = frozenset[tuple[float, float]]
 class Collectives:
     """Collectives among these ranks of a cluster; what depends on the ranks alone is computed once."""
 
-    def __init__(self, cluster: Cluster, members: Sequence[int] | None = None) -> None:
+    def __init__(self, cluster: Cluster, members: Sequence[int] | None = None, *, seed: int = 0) -> None:
         self.cluster = cluster
         self.members = tuple(range(cluster.num_workers)) if members is None else tuple(members)
+        self.seed = seed
         self._known: dict[float, float] = {}
 
-    def all_reduce_seconds(self, nbytes: int) -> float:
-        """Seconds of the network's all-reduce of a vector of `nbytes` bytes; zero for one participant."""
+    def all_reduce_seconds(self, nbytes: int, number: Sequence[int] = ()) -> float:
+        """Seconds of the network's all-reduce of a vector of `nbytes` bytes; zero for one participant.
+
+        `number` are whole numbers that no other collective of the run has, of which the jitters of its messages depend.
+        """
+        network = self.cluster.network
         if nbytes not in self._known:
-            network = self.cluster.network
             if network.all_reduce_table:
                 self._known[nbytes] = interpolated(network.all_reduce_table, nbytes)
             else:
-                self._known[nbytes] = ALGORITHMS[network.all_reduce](self, nbytes) if len(self.members) > 1 else 0.0
-        return self._known[nbytes]
+                self._known[nbytes] = ALGORITHMS[network.all_reduce][0](self, nbytes) if len(self.members) > 1 else 0.0
+        late = self._lateness(number)
+        if late is None:
+            return self._known[nbytes]
+        ALGORITHMS[network.all_reduce][1](self, nbytes, late)
+        return self._known[nbytes] + late.last
 
-    def gather_seconds(self) -> float:
+    def gather_seconds(self, number: Sequence[int] = ()) -> float:
         """Seconds until each rank has one number of eight bytes from each other: N−1 steps around the ring."""
-        return (len(self.members) - 1) * self._number
+        num_steps = len(self.members) - 1
+        late = self._lateness(number)
+        if late is None:
+            return num_steps * self._number
+        late.ring(num_steps, self._latency(self._ring, 8))
+        return num_steps * self._number + late.last
+
+    def _lateness(self, number: Sequence[int]) -> Lateness | None:
+        jitter = self.cluster.network.jitter_seconds
+        num = len(self.members)
+        return None if jitter is None or num == 1 else Lateness(num, jitter, (self.seed, *number))
 
     def ring(self, nbytes: int) -> float:
         """2(N−1) steps; in each of them every rank sends 1/N of the vector to the next rank."""
         num = len(self.members)
         return 2 * (num - 1) * self._seconds(self._ring, nbytes, num)
+
+    def late_ring(self, nbytes: int, late: Lateness) -> None:
+        """The lateness of a ring's ranks at its end."""
+        num = len(self.members)
+        late.ring(2 * (num - 1), self._latency(self._ring, nbytes, num))
 
     def halving_doubling(self, nbytes: int) -> float:
         """Recursive halving, then doubling: log2(P) exchanges of 1/2, 1/4 … 1/P of the vector with partners 1, 2 … P/2 away, twice.
@@ -63,6 +89,18 @@ class Collectives:
             total += 2 * self._seconds(step, nbytes, 2**power)
         return total
 
+    def late_halving_doubling(self, nbytes: int, late: Lateness) -> None:
+        """The lateness of the ranks at the end; the remaining ones have it of the sum that they receive."""
+        exchanges, _, back = self._exchanges
+        core = np.arange(2 ** len(exchanges))
+        remaining = np.arange(len(core), len(self.members))
+        late.send(remaining, remaining - len(core))
+        powers = range(len(exchanges))
+        for power in (*powers, *reversed(powers)):
+            late.exchange(self._latency(exchanges[power], nbytes, 2 ** (power + 1)), core ^ 2**power)
+        late.send(remaining - len(core), remaining)
+        late.wait(core, self._seconds(back, nbytes))
+
     def two_level(self, nbytes: int) -> float:
         """Reduce-scatter around the ring of each rack, all-reduce among the racks, all-gather in each rack.
 
@@ -74,10 +112,43 @@ class Collectives:
         num_racks = len(self._by_rack)
         return 2 * inside + 2 * (num_racks - 1) * self._seconds(among, nbytes, num_racks * num_rings)
 
+    def late_two_level(self, nbytes: int, late: Lateness) -> None:
+        """The lateness of the ranks at the end.
+
+        A rank of a faster rack has time to spare before its ring among the racks. In a rack with more nodes than rings all wait for all.
+        """
+        within, num_rings, among = self._racks
+        place_of = {rank: place for place, rank in enumerate(self.members)}
+        racks = [np.array([place_of[rank] for rank in rack]) for rack in self._by_rack]
+        steps = {place: step for place, (_, step) in zip((k for k, rack in enumerate(racks) if len(rack) > 1), within, strict=True)}
+        inside = max(((num - 1) * self._seconds(step, nbytes, num) for num, step in within), default=0.0)
+
+        def around_racks() -> None:
+            for place, rack in enumerate(racks):
+                num, step = len(rack), steps.get(place, frozenset())
+                late.ring(num - 1, self._latency(step, nbytes, num), rack)
+                late.wait(rack, inside - (num - 1) * self._seconds(step, nbytes, num))
+                if num > num_rings:
+                    late.barrier(rack)
+
+        around_racks()
+        latency = self._latency(among, nbytes, len(racks) * num_rings)
+        for k in range(num_rings):
+            late.ring(2 * (len(racks) - 1), latency, np.array([rack[k] for rack in racks]))
+        for rack in racks:
+            if len(rack) > num_rings:
+                late.barrier(rack)
+        around_racks()
+
     @staticmethod
     def _seconds(step: Step, nbytes: float, parts: int = 1) -> float:
         """Seconds of a step in which every message has `nbytes` / `parts` bytes."""
         return max((latency + nbytes / (parts * rate) for latency, rate in step), default=0.0)
+
+    @staticmethod
+    def _latency(step: Step, nbytes: float, parts: int = 1) -> float:
+        """The latency of the slowest message of a step: for so long a rank that has sent its own may wait for the other one."""
+        return max(((latency + nbytes / (parts * rate), latency) for latency, rate in step), default=(0.0, 0.0))[1]
 
     def _step(self, messages: Iterable[tuple[int, int]]) -> Step:
         """The step in which these (sender, receiver) send at once."""
@@ -132,12 +203,12 @@ class Collectives:
         return within, num_rings, among
 
 
-ALGORITHMS: dict[str, Callable[[Collectives, int], float]] = {
-    "ring": Collectives.ring,
-    "halving_doubling": Collectives.halving_doubling,
-    "two_level": Collectives.two_level,
+ALGORITHMS: dict[str, tuple[Callable[[Collectives, int], float], Callable[[Collectives, int, Lateness], None]]] = {
+    "ring": (Collectives.ring, Collectives.late_ring),
+    "halving_doubling": (Collectives.halving_doubling, Collectives.late_halving_doubling),
+    "two_level": (Collectives.two_level, Collectives.late_two_level),
 }
-"""All-reduce algorithms by the name that `cluster.network.all_reduce` has for them."""
+"""All-reduce algorithms by the name that `cluster.network.all_reduce` has for them: their seconds, and what jitter adds."""
 
 
 def _around(places: Sequence[T]) -> Iterable[tuple[T, T]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hetsim import checks
 from hetsim.cluster.factors import measured_factors
 
-GRADIENTS, PROFILING, SPELLS, SERVICE, JITTER, OUTAGES, PERIODS, SHARING = 1, 4, 6, 7, 8, 9, 10, 11
+GRADIENTS, PROFILING, SPELLS, SERVICE, JITTER, OUTAGES, PERIODS, SHARING, COLLECTIVES = 1, 4, 6, 7, 8, 9, 10, 11, 12
 """Keep the streams of random numbers of a run apart; 2, 3 and 5 are those of other draws from the same seed."""
 BLOCK = 64  # numbers drawn at a time
 MIN_FACTOR, MAX_DRAWN = 1e-100, 1e12
@@ -62,12 +62,18 @@ class Distribution:
         """The same numbers, packed; the generator is made when the first is drawn."""
         draw, rng = self.drawer(), np.random.default_rng(stream)
         while True:
-            block = draw(rng, BLOCK)
-            smallest, largest = block.min(), block.max()
-            if not (least <= smallest and largest <= MAX_DRAWN):  # also of NaN
-                extreme = float(largest if least <= smallest else smallest)
-                raise ValueError(f"{self.key} drew {extreme:g}, which is not between {least:g} and {MAX_DRAWN:g}: make it narrower")
-            yield block.data
+            yield self._checked(draw(rng, BLOCK), least).data
+
+    def drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
+        """So many numbers from a generator; ValueError as of `draws`."""
+        return self._checked(self.drawer()(rng, size), 0.0)
+
+    def _checked(self, block: NDArray[np.float64], least: float) -> NDArray[np.float64]:
+        smallest, largest = block.min(initial=MAX_DRAWN), block.max(initial=least)
+        if not (least <= smallest and largest <= MAX_DRAWN):  # also of NaN
+            extreme = float(largest if least <= smallest else smallest)
+            raise ValueError(f"{self.key} drew {extreme:g}, which is not between {least:g} and {MAX_DRAWN:g}: make it narrower")
+        return block
 
     def some(self, size: int, *stream: int) -> list[float]:
         """The first numbers of a stream."""

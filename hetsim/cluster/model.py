@@ -131,7 +131,7 @@ class Network:
     sharing: str = "max_min"
     """max_min: machines have network cards, which their messages share. none: messages share described links alone."""
     jitter_seconds: Distribution | None = None
-    """Added to each message's latency, not to that of collectives."""
+    """Added to the latency of each message, also of those of a collective's steps."""
     sharing_noise: Distribution | None = None
     """Of each message's weight in sharing links; None: all are equal."""
     all_reduce: str = "ring"

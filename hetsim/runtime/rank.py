@@ -44,6 +44,19 @@ class RankState:
     """Optimizer steps of the server: the position of its stream of service times."""
     num_messages: dict[int, int] = field(default_factory=dict)
     """Messages that it has sent, by receiver: the positions of the streams of their jitter."""
+    _next_collective: tuple[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._next_collective = (self.version, 0)
+
+    def enter_collective(self) -> tuple[int, int]:
+        """The number of a collective, in the order in which the rank asks for them: the version that it committed last, and how many since.
+
+        It is the same on all ranks, also on one that resumes, returns or joins, without a message: the jitters hang on it.
+        """
+        version, count = number = self._next_collective
+        self._next_collective = (version, count + 1)
+        return number
 
     def update(self, optimizer: Optimizer, at: Vector, gradient: Vector, fragment: Fragment | None = None) -> Vector:
         """One step of the optimizer that makes versions, of all numbers or of a fragment: the new weights."""
@@ -65,6 +78,7 @@ class RankState:
         """Set the version that the rank has committed, and its epoch."""
         self.version = version
         self.epoch = epoch
+        self._next_collective = (version, 0)
 
     def restart(self, *, version: int, epoch: int, optimizer: Any, local_optimizer: Any) -> None:
         """Restart from a commit: what only this rank had is lost."""

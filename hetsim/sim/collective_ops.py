@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,9 +26,10 @@ class PendingCollective:
 class PendingCollectives:
     """Answers AllReduce and Gather among the workers, and Regroup among all programs of a run."""
 
-    def __init__(self, env: Clock, cluster: Cluster, recorders: Collection[Recorder]) -> None:
+    def __init__(self, env: Clock, cluster: Cluster, recorders: Collection[Recorder], *, seed: int) -> None:
         self.env = env
         self.cluster = cluster
+        self.seed = seed
         self._record = {kind: interval_recorder(recorders, kind) for kind in (ALL_REDUCE, GATHER, REGROUP)}
         self.join(set(range(cluster.num_workers)))
         self._pending: dict[type, deque[PendingCollective]] = {
@@ -41,22 +42,24 @@ class PendingCollectives:
 
     def all_reduce(self, process: RankProcess, effect: fx.AllReduce, callback: Callback) -> Any:
         """Takes the time of the network's algorithm from the last entry on. The sum is in rank order."""
+        number = process.state.enter_collective()
         values_by_rank = self._enter(process, fx.AllReduce, effect.value, callback, len(self.members))
         if values_by_rank:
             total = in_rank_order(values_by_rank.values())
             size = nbytes(total)
-            self._complete(fx.AllReduce, self._collectives.all_reduce_seconds(size), total, ALL_REDUCE, size)
+            self._complete(fx.AllReduce, self._collectives.all_reduce_seconds(size, number), total, ALL_REDUCE, size)
         return SUSPENDED
 
-    def bucket(self, process: RankProcess, size: int, term: Vector, callback: Callback) -> None:
+    def bucket(self, process: RankProcess, number: Sequence[int], size: int, term: Vector, callback: Callback) -> None:
         """Enter the reduction of the next bucket of a GradientSum, of so many bytes. It begins once that of the bucket before is over.
 
+        The number is that of the reduction.
         The last bucket comes with the whole term, and is answered with the sum in rank order; the others come with None.
         """
         values_by_rank = self._enter(process, fx.GradientSum, term, callback, len(self.members))
         if values_by_rank:
             total = None if term is None else in_rank_order(values_by_rank.values())
-            seconds = self._collectives.all_reduce_seconds(size)
+            seconds = self._collectives.all_reduce_seconds(size, number)
             self._in_turn.append(self._completion(fx.GradientSum, seconds, total, ALL_REDUCE, size, then=self._next_bucket))
             if len(self._in_turn) == 1:
                 self._in_turn[0]()
@@ -68,10 +71,11 @@ class PendingCollectives:
 
     def gather(self, process: RankProcess, effect: fx.Gather, callback: Callback) -> Any:
         """Takes the time of eight bytes from each rank to each rank, from the last entry on. Absent ranks have 0."""
+        number = process.state.enter_collective()
         values_by_rank = self._enter(process, fx.Gather, effect.number, callback, len(self.members))
         if values_by_rank:
             numbers = tuple(values_by_rank.get(rank, 0.0) for rank in range(self.cluster.num_workers))
-            self._complete(fx.Gather, self._collectives.gather_seconds(), numbers, GATHER, 8)
+            self._complete(fx.Gather, self._collectives.gather_seconds(number), numbers, GATHER, 8)
         return SUSPENDED
 
     def regroup(
@@ -91,7 +95,7 @@ class PendingCollectives:
     def join(self, members: set[int]) -> None:
         """Set the workers that take part from now on."""
         self.members = members
-        self._collectives = Collectives(self.cluster, sorted(members))
+        self._collectives = Collectives(self.cluster, sorted(members), seed=self.seed)
 
     @property
     def is_regrouping(self) -> bool:

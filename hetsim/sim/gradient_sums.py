@@ -35,10 +35,11 @@ class GradientSums:
         *early, last = self.buckets(effect.bucket_bytes)
         gradient = fx.Gradient(effect.at, effect.batch, effect.version)
         num_dissolved, itemsize = self.collectives.num_dissolved, int(effect.at.itemsize)
+        number = process.state.enter_collective()
 
         def enter(bucket: Bucket, _: Any = None, *, term: Vector = None, answered: Callback = lambda _: None) -> None:
             if process.status != LOST and num_dissolved == self.collectives.num_dissolved:
-                self.collectives.bucket(process, (bucket.stop - bucket.start) * itemsize, term, answered)
+                self.collectives.bucket(process, (*number, bucket.start), (bucket.stop - bucket.start) * itemsize, term, answered)
 
         def computed(computed: fx.Computed) -> None:
             waits = process.waits_for is gradient

@@ -21,4 +21,4 @@ def run_profiling(experiment: Experiment) -> Profile:
             worker_seconds.append(times.seconds(batches[rank].samples, now))
             now += worker_seconds[-1]
         seconds.append(worker_seconds)
-    return Profile(seconds, max(map(sum, seconds)) + Collectives(experiment.cluster).gather_seconds())
+    return Profile(seconds, max(map(sum, seconds)) + Collectives(experiment.cluster, seed=experiment.seed).gather_seconds())

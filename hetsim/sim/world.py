@@ -147,7 +147,7 @@ class EventWorld:
 
     def _communication(self, observers: Collection[Recorder]) -> tuple[PendingCollectives, Messaging]:
         experiment = self.experiment
-        collectives = PendingCollectives(self.env, experiment.cluster, observers)
+        collectives = PendingCollectives(self.env, experiment.cluster, observers, seed=experiment.seed)
         return collectives, Messaging(self.env, experiment.cluster, self.processes, observers, seed=experiment.seed)
 
     def _attempts(self) -> Any:

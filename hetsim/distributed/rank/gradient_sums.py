@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Protocol
 
@@ -39,8 +39,13 @@ class Rank(Protocol):
         """The described seconds of a gradient over so many samples, started at a second of the run."""
 
 
-def summed(world: Rank, effect: fx.GradientSum, *, at: float, transport: Transport, committed: int) -> tuple[fx.Computed, float]:
-    """The answer to a GradientSum that this rank asks for at this moment, after this version, and the moment at which it is given."""
+def summed(
+    world: Rank, effect: fx.GradientSum, number: Sequence[int], *, at: float, transport: Transport, committed: int
+) -> tuple[fx.Computed, float]:
+    """The answer to a GradientSum that this rank asks for at this moment, after this version, and the moment at which it is given.
+
+    The number is that of the collective.
+    """
     batch, version, began = effect.batch, effect.version, world.began
     described = world.gradient_seconds(batch.samples, at - began) if batch else 0.0
     buckets = world.prepared.buckets(effect.bucket_bytes)
@@ -63,7 +68,7 @@ def summed(world: Rank, effect: fx.GradientSum, *, at: float, transport: Transpo
     if world.pace.pad:
         ready = [at + bucket.ready * (end - at) for bucket in buckets]
         ranks = transport.gather_numbers(*ready)
-        seconds = [world.collectives.all_reduce_seconds(size) for size in sizes]
+        seconds = [world.collectives.all_reduce_seconds(size, (*number, b.start)) for size, b in zip(sizes, buckets, strict=True)]
         planned = list(one_after_another(map(max, zip(*ranks, strict=True)), seconds))
         over = world.pace.due("all_reduce", planned[-1][0], seconds[-1])
         intervals = [(since, until) for since, (_, until) in zip(ready, planned, strict=True)]

@@ -170,7 +170,7 @@ class RegroupingWorld(ProcessWorld):
         self.last, optimizer = found.commit
         self.prepared.restart(state, self.last, optimizer=optimizer)
         workers = [rank for rank in group.members if rank < experiment.num_workers]
-        self.transport, self.collectives = group, Collectives(experiment.cluster, workers)
+        self.transport, self.collectives = group, Collectives(experiment.cluster, workers, seed=experiment.seed)
         self.reduction = Reduction.by_gloo(group, self.task.device, self.reduction.order)
         self._num_collectives = [0, 0]
         self.parts.saving.forget()

@@ -232,7 +232,7 @@ def measured_profile(experiment: Experiment, task: Task, transport: Transport, p
     ranks = transport.control.gather_numbers(*(moments if times is not None else [began] * (repetitions + 1)))
     workers = ranks[: experiment.num_workers]
     longest = max(worker[-1] - worker[0] for worker in workers)
-    took = longest + Collectives(experiment.cluster).gather_seconds() if pace.pad else pace.clock() - began
+    took = longest + Collectives(experiment.cluster, seed=experiment.seed).gather_seconds() if pace.pad else pace.clock() - began
     return Profile([[end - start for start, end in pairwise(worker)] for worker in workers], took)
 
 

@@ -22,6 +22,8 @@ class Turn(NamedTuple):
     version: int
     """The version that the rank had committed when the effect was yielded or started."""
     thread: int = MAIN
+    number: tuple[int, int] | None = None
+    """Of the collective that is started; None: it is the rank's next one."""
 
 
 Answered = tuple[Any, float]

@@ -52,7 +52,7 @@ class ProcessWorld:
         self.began = began
         self.nonfinite = parts.nonfinite
         self.gradient_seconds, self.update_seconds = described_times(prepared, state)
-        self.collectives = Collectives(experiment.cluster)
+        self.collectives = Collectives(experiment.cluster, seed=experiment.seed)
         kinds = (GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER)
         self.record: dict[int, Any] = {kind: interval_recorder(parts.recorders, kind) or ignore for kind in kinds}
         self.second: Executor = self._second_thread()
@@ -184,26 +184,28 @@ class ProcessWorld:
     def all_reduce(self, state: RankState, effect: fx.AllReduce, turn: Turn) -> Answered:
         """Really sent and added up; held from the last entry on, which a further scalar reduction determines."""
         self._num_collectives[turn.thread] += 1
+        number = turn.number or state.enter_collective()
         value = effect.value
         total = (self.reduction.main if turn.thread == MAIN else self.reduction.second)(value, in_place=effect.in_place)
         self.task.device.synchronise()
         last = turn.transport.maximum(turn.at) if self.pace.pad else turn.at
         size = nbytes(value)
-        end = self._held("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size), size)
+        end = self._held("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size, number), size)
         return value if isinstance(value, Phantom) else total, end
 
     def gradient_sum(self, state: RankState, effect: fx.GradientSum, turn: Turn) -> Answered:
         """As `gradient`; a second thread adds up each bucket once it is there. Held as described, by when which rank has which bucket."""
         self._num_collectives[turn.thread] += 1
         state.version = effect.version
-        return summed(self, effect, at=turn.at, transport=turn.transport, committed=turn.version)
+        return summed(self, effect, state.enter_collective(), at=turn.at, transport=turn.transport, committed=turn.version)
 
     def gather(self, state: RankState, effect: fx.Gather, turn: Turn) -> Answered:
         """Really gathered; held from the last entry on."""
         self._num_collectives[turn.thread] += 1
+        number = turn.number or state.enter_collective()
         ranks = turn.transport.gather_numbers(effect.number, turn.at)
         last = max(entered for _, entered in ranks)
-        end = self._held("gather", GATHER, turn, last, self.collectives.gather_seconds(), 8)
+        end = self._held("gather", GATHER, turn, last, self.collectives.gather_seconds(number), 8)
         by_rank = dict(zip(turn.transport.members, (number for number, _ in ranks), strict=True))
         return tuple(by_rank.get(rank, 0.0) for rank in range(self.experiment.num_ranks)), end
 
@@ -216,7 +218,8 @@ class ProcessWorld:
         """Submitted to the second thread, which runs started effects one after another."""
         self.task.device.synchronise()  # the second thread's queue does not wait for this one's
         self._answers.clear()
-        started = Turn(turn.at, self.transport.background, turn.version, SECOND)
+        number = state.enter_collective() if isinstance(effect.effect, fx.AllReduce | fx.Gather) else None
+        started = Turn(turn.at, self.transport.background, turn.version, SECOND, number)
         return StartedEffect(self.second.submit(self._answer_started, effect.effect, started)), turn.at
 
     def _answer_started(self, effect: fx.Effect[Any], turn: Turn) -> Answered:

@@ -79,8 +79,8 @@ class HostMessaging(Messaging):
 class HostCollectives(PendingCollectives):
     """A collective is over when its bytes have crossed the network and every rank has done its work."""
 
-    def __init__(self, env: Clock, cluster: Cluster, recorders: Collection[Recorder], processors: Processors) -> None:
-        super().__init__(env, cluster, recorders)
+    def __init__(self, env: Clock, cluster: Cluster, recorders: Collection[Recorder], processors: Processors, *, seed: int) -> None:
+        super().__init__(env, cluster, recorders, seed=seed)
         self._processors = processors
 
     def _when_over(self, seconds: float, kind: int, size: int, ranks: list[int], release: Callback, answer: Any) -> None:

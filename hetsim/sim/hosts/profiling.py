@@ -32,4 +32,4 @@ def profile_on_hosts(experiment: Experiment) -> Profile:
         measure(rank)
     clock.run_all()
     seconds = [[after - before for before, after in pairwise(moments)] for moments in ends]
-    return Profile(seconds, max(moments[-1] for moments in ends) + Collectives(cluster).gather_seconds())
+    return Profile(seconds, max(moments[-1] for moments in ends) + Collectives(cluster, seed=experiment.seed).gather_seconds())

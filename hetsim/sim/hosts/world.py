@@ -111,7 +111,7 @@ class HostWorld(EventWorld):
         return profile_on_hosts(self.experiment)
 
     def _communication(self, observers: Collection[Recorder]) -> tuple[PendingCollectives, Messaging]:
-        collectives = HostCollectives(self.env, self.experiment.cluster, observers, self.processors)
+        collectives = HostCollectives(self.env, self.experiment.cluster, observers, self.processors, seed=self.experiment.seed)
         return collectives, HostMessaging(
             self.env, self.experiment.cluster, self.processes, observers, self.processors, seed=self.experiment.seed
         )

@@ -89,7 +89,7 @@ class LockstepWorld:
         self._times = VectorizedTimes(
             [self.prepared.step_times(rank, num_gradients=count) for rank, count in enumerate(self.record.num_gradients_before)]
         )
-        self._collectives = Collectives(experiment.cluster)
+        self._collectives = Collectives(experiment.cluster, seed=experiment.seed)
         self._computes_until: Seconds = np.zeros(num_workers)
         self._computed: NDArray[np.bool_] = np.zeros(num_workers, np.bool_)
         """The ranks that computed the last gradient, and so take the local step after it."""
@@ -146,7 +146,9 @@ class LockstepWorld:
         sizes = [(bucket.stop - bucket.start) * effect.at.itemsize for bucket in buckets]
         entered = [*ready, end]
         over = now
-        reductions = one_after_another([float(ranks.max()) for ranks in entered], map(self._collectives.all_reduce_seconds, sizes))
+        number = self.state.enter_collective()
+        seconds = [self._collectives.all_reduce_seconds(size, (*number, b.start)) for size, b in zip(sizes, buckets, strict=True)]
+        reductions = one_after_another([float(ranks.max()) for ranks in entered], seconds)
         for since, size, (_, until) in zip(entered, sizes, reductions, strict=True):
             over = np.full_like(now, until)
             self._record_rows(ALL_REDUCE, since, over, self.state.version, size=size)
@@ -176,12 +178,12 @@ class LockstepWorld:
     def all_reduce(self, state: RankState, effect: fx.AllReduce, context: None) -> Answered:
         """Takes the time of the network's algorithm from the last entry on. The sum of phantoms is the phantom."""
         size = nbytes(effect.value)
-        return effect.value, self._collective(ALL_REDUCE, self._collectives.all_reduce_seconds(size), size)
+        return effect.value, self._collective(ALL_REDUCE, self._collectives.all_reduce_seconds(size, self.state.enter_collective()), size)
 
     def gather(self, state: RankState, effect: fx.Gather, context: None) -> Answered:
         """Takes the time of eight bytes from each rank to each rank, from the last entry on."""
         numbers = np.broadcast_to(effect.number, self.clock.shape)
-        return tuple(numbers.tolist()), self._collective(GATHER, self._collectives.gather_seconds(), 8)
+        return tuple(numbers.tolist()), self._collective(GATHER, self._collectives.gather_seconds(self.state.enter_collective()), 8)
 
     def _collective(self, kind: int, seconds: float, size: int) -> Seconds:
         end = np.full_like(self.clock, self.clock.max() + seconds)
