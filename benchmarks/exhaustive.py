@@ -115,8 +115,8 @@ def seconds(made: Experiment, cluster: dict[str, Any], left_out: list[int], num_
     return float(summary["seconds"] + summary["profile_seconds"])
 
 
-def judged(number: int, every: dict[tuple[str, str | None], Experiment], processes: Processes) -> str:
-    """A line: the cluster, and both ratios."""
+def judged(number: int, every: dict[tuple[str, str | None], Experiment], processes: Processes) -> tuple[list[float], str]:
+    """How many times as long as the best the advised takes, of all and of those that train as DDP does; and a line about it."""
     cluster, num_parameters, batch_size = drawn(number)
     words = [
         *("cluster=mixed4", *(f"++cluster.{key}={json.dumps(value)}" for key, value in cluster.items() if key != "network")),
@@ -136,15 +136,16 @@ def judged(number: int, every: dict[tuple[str, str | None], Experiment], process
     ]
     times = {(key, tuple(out)): seconds(made, cluster, out, num_parameters, batch_size) for out in sets for key, made in every.items()}
     alike = {key: time for key, time in times.items() if key[0][0] in (*SYNCHRONOUS, "hetgrad", "optperf")}
-    advised = []
+    ratios, advised = [], []
     for row, known in ((found.rows[0], times), (found.alike, alike)):
         assert row is not None
         its = row.candidate
         made = every[its.method.name, its.allocation]
         took = seconds(made, cluster, list(its.leave_out), num_parameters, batch_size)
         best = min(known, key=lambda key: known[key])
-        advised.append(f"{took / known[best]:6.4f} {its.label} | {best[0][0]} {best[0][1] or ''} without {list(best[1])}")
-    return f"{number:4} {starts[-1]:3} nodes {len(times):6} candidates {processes.num_runs:5} runs   {'   '.join(advised)}"
+        ratios.append(took / known[best])
+        advised.append(f"{ratios[-1]:6.4f} {its.label} | {best[0][0]} {best[0][1] or ''} without {list(best[1])}")
+    return ratios, f"{number:4} {starts[-1]:3} nodes {len(times):6} candidates {processes.num_runs:5} runs   {'   '.join(advised)}"
 
 
 def judge(which: Sequence[str]) -> None:
@@ -153,4 +154,4 @@ def judge(which: Sequence[str]) -> None:
     every = candidates()
     with Processes(1, None) as processes:
         for number in [number for each in which for number in halves.get(each, [int(each)] if each.isdigit() else [])]:
-            print(judged(number, every, processes), flush=True)
+            print(judged(number, every, processes)[1], flush=True)

@@ -229,10 +229,9 @@ def _advice(
     best, stopped = (rows[0] if rows else even), timing.processes.progress.reason
     remarks = list(timing.left)
     if goal is not None and timed and timed[0].candidate.label != best.candidate.label:
-        remarks.append(
-            f"by time alone {timed[0].candidate.label} is the fastest, × {timed_even.mean / timed[0].mean:.3g}: its samples teach less, or "
-            "it was trained and is later at the goal"
-        )
+        fastest, gain = timed[0].candidate.label, timed_even.mean / timed[0].mean
+        why_not = refused.get(fastest, "in training it is later at the goal, as its samples teach less")
+        remarks.append(f"by time alone {fastest} is the fastest, {gain:.3g} times as fast as plain DDP: {why_not}")
     recommended = best if goal is not None else alike[0] or best
     sentence = _sentence(question, recommended, timed_even, timed, goal)
     if recommended.gain.mean is not None and best.gain.mean is not None and best.gain.mean > 1.005 * recommended.gain.mean:
@@ -248,14 +247,14 @@ def _sentence(question: Question, best: Row, even: Timed, timed: Sequence[Timed]
     made, candidate = question.experiment, best.candidate
     order = what_to_do(candidate, made.num_workers)
     times = f"{best.gain.mean:.3g} times" if best.gain.mean is not None else ""
-    gain = f"{times} plain DDP" if goal is None else f"{goal} {times} as soon as plain DDP"
+    to_goal = "" if goal is None else f" to {goal}"
     on_all = f" on all {made.num_workers} nodes" if made.num_workers > 1 else ""
     if best.gain.mean is None or best.gain.mean < 1.005:
         return f"{order[0].upper()}{order[1:]}: nothing here is clearly faster than plain DDP{on_all}."
     its = next((each for each in timed if each.candidate.label == candidate.label), None)
     before = parts(_step(question, even), even.outcome.numbers["per_worker"])
     after = parts(_step(question, its), its.outcome.numbers["per_worker"]) if its is not None and candidate.synchronous else None
-    return f"{order[0].upper()}{order[1:]}: {gain}{on_all}, {why(candidate, made.cluster, before, after)}."
+    return f"{order[0].upper()}{order[1:]}: {times} as fast{to_goal} as plain DDP{on_all}, {why(candidate, made.cluster, before, after)}."
 
 
 def _step(question: Question, timed: Timed) -> float:

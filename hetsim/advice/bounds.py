@@ -130,11 +130,6 @@ class Bounds:
         self.lines = [lines[id(node)] for node in cluster.nodes]
         self._collectives: dict[LeaveOut, Collectives] = {}
 
-    @property
-    def proven(self) -> bool:
-        """Whether no run is faster: where nodes may be absent, the others are a faster set for a while."""
-        return not self.cluster.faults.nodes
-
     def least_seconds(self, its: Experiment, leave_out: LeaveOut) -> float:
         """Of one sample, by this method on these nodes; `its.cluster` is not looked at."""
         kept = [rank for rank in range(self.cluster.num_workers) if rank not in leave_out]

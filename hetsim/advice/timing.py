@@ -39,6 +39,8 @@ SPLIT_EACH = 4
 """Runs that are expected of a method, with other splits; about as many are on fewer nodes."""
 STEPS_DOWN = 20
 """Nodes that are left out or taken back one after the other, where not every set of nodes is looked at."""
+NEAREST = 8
+"""Sets with a node less or more that are simulated each time."""
 
 
 @dataclass(frozen=True)
@@ -127,33 +129,42 @@ class Timing:
         smaller = [out for out in sets.leave_out if out]
         words = self._words()
         bounds = self.processes.least_seconds(words, [_run(each.candidate) for each in pool], smaller)
-        samples = self.question.epochs * self.sizes[1]
         queue = [
-            (samples * least, len(out), which, out)
+            (self._total(least), len(out), which, out)
             for which, of_one in enumerate(bounds)
             for out, least in zip(smaller, of_one, strict=True)
         ]
         heapq.heapify(queue)
         best, num = min(pool, key=lambda each: each.mean), 0
-        may_be_less = bool(self.question.experiment.cluster.faults.nodes)  # then a bound is no bound, but still an order
-        while queue and num < MOST_RUNS and (may_be_less or queue[0][0] < (1 - SLACK) * best.mean):
+        while queue and num < MOST_RUNS and self._may_save(queue[0][0], best):
             some = [heapq.heappop(queue) for _ in range(min(AT_ONCE, len(queue)))]
             timed = self._once(replace(pool[which].candidate, leave_out=out) for _, _, which, out in some)
             best, num = min([best, *timed], key=lambda each: each.mean), num + len(some)
-        if queue and queue[0][0] < (1 - SLACK) * best.mean:
+        if queue and self._may_save(queue[0][0], best):
             self.left.append(f"of the methods {name}, {num} of {num + len(queue)} sets of nodes and splits were simulated")
         return best if sets.all and num < MOST_RUNS else self._descended(best)
 
     def _descended(self, best: Timed) -> Timed:
-        """From this set of nodes on, a node less or more as long as that is faster."""
+        """From this set of nodes on, a node less or more as long as that is faster: each time those of the lowest bounds are simulated."""
         its = classes(self.question.experiment.cluster)
         for _ in range(STEPS_DOWN):
-            near = self._once(replace(best.candidate, leave_out=out) for out in neighbours(best.candidate.leave_out, its))
-            nearest = min([best, *near], key=lambda each: each.mean)
+            near = list(neighbours(best.candidate.leave_out, its))
+            (bounds,) = self.processes.least_seconds(self._words(), [_run(best.candidate)], near)
+            worth = sorted((least, out) for least, out in zip(bounds, near, strict=True) if self._may_save(self._total(least), best))
+            timed = self._once(replace(best.candidate, leave_out=out) for _, out in worth[:NEAREST])
+            nearest = min([best, *timed], key=lambda each: each.mean)
             if nearest.mean >= (1 - SLACK) * best.mean:
                 break
             best = nearest
         return best
+
+    def _may_save(self, bound: float, best: Timed) -> bool:
+        """Whether a set of nodes with this bound may be faster. Where nodes may be absent, others run meanwhile: then bounds only order."""
+        return bool(self.question.experiment.cluster.faults.nodes) or bound < (1 - SLACK) * best.mean
+
+    def _total(self, per_sample: float) -> float:
+        """Seconds of the whole training."""
+        return self.question.epochs * self.sizes[1] * per_sample
 
     def _once(self, candidates: Iterable[Candidate]) -> list[Timed]:
         """By one run each, or as they were timed before."""

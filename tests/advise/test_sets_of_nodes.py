@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from hetsim.policies.allocation.optperf import seconds as split_seconds
 
 pytestmark = pytest.mark.slow
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 METHODS = {method.name: method for method in shipped()}
 ROW = "overhead_seconds: 1e-3, seconds_per_update: 1e-4"
 BOXES = "{b0: {uplink_bytes_per_second: 2e7}, b1: {uplink_bytes_per_second: 5e6}}"
@@ -270,6 +273,19 @@ def test_no_node_is_kept_whose_absence_would_help(name: str, by_rule: bool, monk
         fewer = [replace(best.candidate, leave_out=tuple(sorted({*best.candidate.leave_out, rank}))) for rank in kept if len(kept) > 1]
         assert min([each.mean for each in timing.times(fewer)], default=float("inf")) > best.seconds.mean / 1.02
     assert any("different sets of nodes" in remark for remark in its.remarks) == by_rule
+
+
+DRAWN = [2, *(pytest.param(number, marks=pytest.mark.long) for number in (*range(2), *range(3, 20)))]
+
+
+@pytest.mark.parametrize("number", DRAWN)
+def test_on_drawn_clusters_it_is_what_an_exhaustive_search_finds(number: int) -> None:
+    """Within 2 %, of all candidates and of those that train alike (`benchmarks/exhaustive.py`)."""
+    exhaustive = run_path(str(BENCHMARKS / "exhaustive.py"))
+
+    ratios, line = exhaustive["judged"](number, exhaustive["candidates"](), Here())
+
+    assert max(ratios) < 1.02, line
 
 
 # The three questions
