@@ -116,7 +116,7 @@ def advised(question: Question, processes: int, folder: Path | None, minutes: fl
     answers = None if folder is None else Answers(folder, repr(question.experiment))
     progress = Progress()
     with progress.limited(minutes), Processes(processes, question.config_dir, progress=progress, answers=answers) as pool:
-        return advice(question, pool, tell)
+        return advice(question, pool, progress.above(tell))
 
 
 def worth_training(timed: Sequence[Timed]) -> list[Candidate]:

@@ -33,16 +33,22 @@ class Progress:
 
             self._bar = tqdm(total=units, desc=name, leave=False, bar_format=LAYOUT)
 
-    def expect(self, units: float) -> None:
-        """So many units more than those that are done."""
-        if self._bar is not None:
-            self._bar.total = self._bar.n + units
-            self._bar.refresh()
-
     def did(self, units: float) -> None:
         """So many are done."""
         if self._bar is not None:
             self._bar.update(min(units, max(0.0, self._bar.total - self._bar.n)))
+
+    def above(self, tell: Callable[[str], object]) -> Callable[[str], None]:
+        """A function that prints a line by `tell`, above the bar."""
+
+        def told(line: str) -> None:
+            if self._bar is not None:
+                self._bar.clear()
+            tell(line)
+            if self._bar is not None:
+                self._bar.refresh()
+
+        return told
 
     def close(self) -> None:
         """Remove the bar."""

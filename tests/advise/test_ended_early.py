@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from worlds import exit_status
 import hetsim
 from hetsim.advice.advice import Advice, advice
 from hetsim.advice.answers import FILE, Answers
+from hetsim.advice.progress import Progress
 from hetsim.advice.question import asked
 from hetsim.advice.text import text
 from hetsim.cli.advise import main
@@ -118,3 +122,26 @@ def test_a_limit_of_time_is_checked(monkeypatch: pytest.MonkeyPatch, capfd: pyte
     ):
         assert exit_status(monkeypatch, "hetsim-advise", main, *WORDS, *options) == 1
         assert re.fullmatch(f"hetsim-advise: error: {sentence}\n", capfd.readouterr().err)
+
+
+def test_a_terminal_shows_the_time_left() -> None:
+    """A line that is told stands above the bar; elsewhere there is no bar."""
+    reader, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (40, 100))
+    with os.fdopen(terminal, "w") as file, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stderr", file)
+        patch.delenv("TQDM_DISABLE", raising=False)
+        progress = Progress()
+        progress.begin("timing", 4)
+        progress.did(1)
+        progress.above(lambda line: print(line, file=file, flush=True))("a line")
+        progress.did(5)
+        progress.close()
+        Progress(shown=False).begin("training", 4)
+        file.flush()
+        shown = os.read(reader, 10_000).decode()
+    os.close(reader)
+
+    assert "timing:   0 % |" in shown
+    assert re.search(r"\r +\ra line", shown)
+    assert "training" not in shown
