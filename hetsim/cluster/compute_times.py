@@ -62,20 +62,35 @@ class StepTimes:
     def seconds(self, samples: int, start: float = 0.0) -> float:
         """Of the next gradient, over so many samples, started at second `start` of the run."""
         num_passes, rest = divmod(samples, self.node.micro_batch or samples or 1)
-        seconds = num_passes * self._pass(self.node.micro_batch or samples) + (self._pass(rest) if rest or not samples else 0.0)
+        seconds = num_passes * _pass(self.node, self.node.micro_batch or samples)
+        seconds += _pass(self.node, rest) if rest or not samples else 0.0
         if self._factors is not None:
             seconds *= next(self._factors)
         return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
-
-    def _pass(self, samples: int) -> float:
-        """Of so many samples that are computed at a time, before noise."""
-        node = self.node
-        return interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
 
     def update_seconds(self, start: float) -> float:
         """Of an optimizer step on the node, started at second `start` of the run."""
         seconds = self.node.seconds_per_update
         return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
+
+
+def share_ready(node: Node, samples: int, ready: float) -> float:
+    """Return the share of a gradient's seconds after which a bucket is complete that takes the share `ready` of a single pass.
+
+    With a `micro_batch`, the last pass completes the buckets.
+    """
+    most = node.micro_batch
+    if most is None or samples <= most:
+        return ready
+    num_passes, rest = divmod(samples, most)
+    whole, last = _pass(node, most), _pass(node, rest or most)
+    total = num_passes * whole + (last if rest else 0.0)
+    return 1.0 - (1.0 - ready) * (last / total if total else 1.0)
+
+
+def _pass(node: Node, samples: int) -> float:
+    """The seconds of so many samples that are computed at a time, before noise."""
+    return interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
 
 
 class ServiceTimes:

@@ -102,11 +102,6 @@ class Experiment:
         self.coordination.allocation.initial_within(self.num_workers, self.batch_size, self.cluster.max_samples)
         self.coordination.admission.initial(self.num_workers)
         self.coordination.check(self.num_workers)
-        if self._micro_batches and self.coordination.overlapped_bytes is not None:
-            raise ValueError(
-                f"{type(self.coordination).__name__} reduces gradients while they are computed, and not those that are computed in passes: "
-                "leave micro_batch out of cluster.nodes, or take coordination=all_reduce"
-            )
         self._check_regions()
         self._check_optimizers()
         checks.name("workload.name", self.workload.name)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from hetsim import effects as fx
+from hetsim.cluster.compute_times import share_ready
 from hetsim.sim.clock import SUSPENDED, Callback
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.rank_process import LOST, MEMBERSHIP_CHANGED, RankProcess
@@ -58,4 +59,6 @@ class GradientSums:
             return SUSPENDED
         if process.waits_for is effect:  # and not for one that it has started
             process.waits_for = gradient
-        return self.compute(process, gradient, computed, [(bucket.ready, partial(enter, bucket)) for bucket in early])
+        node, samples = self.collectives.cluster.nodes[process.rank], effect.batch.samples
+        marks = [(share_ready(node, samples, bucket.ready), partial(enter, bucket)) for bucket in early]
+        return self.compute(process, gradient, computed, marks)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from hetsim import checks
 from hetsim.effects import Batch, Fragment
-from hetsim.vector import Vector, piece, scaled
+from hetsim.vector import Phantom, Vector, piece, scaled
 from hetsim.workloads.device import Device, device
 from hetsim.workloads.partition import Divisible, Indices
 from hetsim.workloads.sequence import Sequence as SampleSequence
@@ -208,10 +208,41 @@ def in_passes(task: Task, at: Vector, batch: Batch, most: int | None) -> tuple[V
     """Mean gradient and mean loss, of at most so many samples computed at a time: gradient accumulation. None: of all at once."""
     if most is None or batch.samples <= most:
         return task.gradient(at, batch)
+    return _accumulated(task, at, divided(batch, most), batch.samples)
+
+
+def terms_in_passes(
+    task: Task,
+    at: Vector,
+    batch: Batch,
+    most: int | None,
+    factor: float,
+    buckets: Sequence[Bucket],
+    complete: Callable[[int, Vector], None],
+) -> tuple[Vector, float]:
+    """As `Task.terms`, of at most `most` samples computed at a time. The last pass completes the buckets, as DDP's `no_sync` has it."""
+    if most is None or batch.samples <= most:
+        return task.terms(at, batch, factor, buckets, complete)
+    *before, last = divided(batch, most)
+    total, mean_loss = _accumulated(task, at, before, batch.samples)
+    share = last.samples / batch.samples
+
+    def completed(k: int, numbers: Vector) -> None:
+        if not isinstance(numbers, Phantom):
+            numbers += piece(total, buckets[k].start, buckets[k].stop)
+            numbers *= factor
+        complete(k, numbers)
+
+    term, loss = task.terms(at, last, share, buckets, completed)
+    return term, mean_loss + loss * share
+
+
+def _accumulated(task: Task, at: Vector, parts: Iterable[Batch], samples: int) -> tuple[Vector, float]:
+    """The gradients and losses of these parts of so many samples, each by its share of them."""
     total: Vector = None
     mean_loss = 0.0
-    for part in divided(batch, most):
-        share = part.samples / batch.samples
+    for part in parts:
+        share = part.samples / samples
         gradient, loss = task.gradient(at, part)
         term = gradient * share
         total = term if total is None else total + term

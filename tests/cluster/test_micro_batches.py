@@ -6,10 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cluster_runs import timed, times, world
-from worlds import experiment, node, simulate
+from test_lockstep import reported
+from threads import run_in_threads
+from worlds import cluster, experiment, node, simulate
 
+from hetsim.cluster.compute_times import share_ready
 from hetsim.effects import Batch
+from hetsim.sim.lockstep.world import LockstepWorld
+from hetsim.sim.world import EventWorld
 from hetsim.workloads.task import divided, in_passes
 
 AT_A_TIME = {"micro_batch": 4}
@@ -87,7 +93,46 @@ def test_a_micro_batch_is_a_number_of_samples(value: Any) -> None:
         times(node(1.0, micro_batch=value))
 
 
-def test_a_reduction_while_a_gradient_is_computed_is_refused() -> None:
-    """Its buckets would be complete in the last pass alone."""
-    with pytest.raises(ValueError, match=r"^OverlappedAllReduce reduces gradients while they are computed, and not those"):
-        timed("ssgd", "coordination=overlapped_all_reduce", workers=world(node(1.0, count=2, **AT_A_TIME)), updates=1, batch_size=32)
+def test_the_last_pass_completes_the_buckets() -> None:
+    """Of 16 samples in passes of 4, 6 s each: buckets are ready in the last 6 s, in which the shares of a single pass hold."""
+    twelve = {"count": 1, "seconds_per_sample": 1.0, "overhead_seconds": 2.0, **AT_A_TIME}
+    one = times(twelve).node
+
+    assert [share_ready(one, 16, ready) * 24 for ready in (0.5, 1.0)] == [21.0, 24.0]
+    assert [share_ready(one, samples, 0.5) for samples in (3, 4)] == [0.5, 0.5]
+    assert share_ready(one, 6, 0.5) * 10 == pytest.approx(6 + 0.5 * 4)
+
+
+def test_ddp_in_passes_is_the_same_event_by_event_and_in_lockstep() -> None:
+    """The reductions begin with the last pass of the slowest, so passes of a quarter hide less of them."""
+    slow = {"latency_seconds": 0.5, "bytes_per_second": 1e3, "sharing": "none"}
+    runs = {}
+    for passes in ({}, AT_A_TIME):
+        made = experiment(
+            *("method=ddp", "workload=phantom"),
+            workload={"num_parameters": 500},
+            coordination={"bucket_bytes": 500},
+            cluster=cluster(node(1.0, count=2, **passes), node(0.5), network=slow),
+            batch_size=48,
+            budget={"updates": 3},
+        )
+        runs[bool(passes)] = simulate(made).seconds
+        assert reported(LockstepWorld, made) == reported(EventWorld, made)
+    assert runs[True][-1] > runs[False][-1]
+
+
+@pytest.mark.parametrize("workload", ["quadratic", "digits"])
+def test_real_ranks_add_up_passes_bucket_by_bucket(workload: str) -> None:
+    """With the bits of the simulation."""
+    made = experiment(
+        *("method=ddp", f"workload={workload}"),
+        coordination={"bucket_bytes": 2000},
+        cluster=cluster(node(1e-4, micro_batch=3), node(1e-4)),
+        batch_size=16,
+        budget={"updates": 4},
+        dtype="float64",
+    )
+
+    ranks: list[Any] = run_in_threads(made)
+
+    assert torch.equal(ranks[0].last.weights, simulate(made).weights)

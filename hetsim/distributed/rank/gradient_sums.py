@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from hetsim import effects as fx
 from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.compute_times import share_ready
 from hetsim.distributed.communication.reduction import AddUp, Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.pacing.padding import Pace
@@ -17,7 +18,7 @@ from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.recorder import ALL_REDUCE, GRADIENT
 from hetsim.vector import Phantom, Vector, piece, scaled, zeros_like
 from hetsim.workloads.device import Device
-from hetsim.workloads.task import Task
+from hetsim.workloads.task import Task, terms_in_passes
 
 
 class Rank(Protocol):
@@ -47,11 +48,13 @@ def summed(
     The number is that of the collective.
     """
     batch, version, began = effect.batch, effect.version, world.began
+    node = world.prepared.experiment.cluster.nodes[world.rank]
     described = world.gradient_seconds(batch.samples, at - began) if batch else 0.0
     buckets = world.prepared.buckets(effect.bucket_bytes)
     sums = BucketSums(world.second, world.reduction.bucket, world.task.device, world.pace.clock)
     if batch:
-        total, loss = world.task.terms(effect.at, batch, effect.factor(), buckets, sums.begin)
+        most = node.micro_batch
+        total, loss = terms_in_passes(world.task, effect.at, batch, most, effect.factor(), buckets, sums.begin)
     else:
         total, loss = zeros_like(effect.at), 0.0
         for k, bucket in enumerate(buckets):
@@ -66,7 +69,7 @@ def summed(
     sizes = [(bucket.stop - bucket.start) * total.itemsize for bucket in buckets]
     over = world.pace.clock()
     if world.pace.pad:
-        ready = [at + bucket.ready * (end - at) for bucket in buckets]
+        ready = [at + share_ready(node, batch.samples, bucket.ready) * (end - at) for bucket in buckets]
         ranks = transport.gather_numbers(*ready)
         seconds = [world.collectives.all_reduce_seconds(size, (*number, b.start)) for size, b in zip(sizes, buckets, strict=True)]
         planned = list(one_after_another(map(max, zip(*ranks, strict=True)), seconds))
@@ -83,7 +86,7 @@ def finite(world: Rank, effect: fx.GradientSum, total: Vector) -> Vector:
         return total
     term = zeros_like(total)
     if effect.batch:
-        gradient, _ = world.task.gradient(effect.at, effect.batch)
+        gradient, _ = world.prepared.gradient(world.rank, effect.at, effect.batch)
         gradient = world.nonfinite.checked(gradient, rank=world.rank, version=effect.version, batch=effect.batch)
         term = scaled(gradient, effect.factor)
     return world.reduction.main(term)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hetsim import effects as fx
 from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.compute_times import share_ready
 from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.state import State
 from hetsim.coordination.timings import UnreportedTimings
@@ -142,7 +143,13 @@ class LockstepWorld:
         now, before = self.clock, self._computes_until
         computed, end = self.gradient(state, fx.Gradient(effect.at, effect.batch, effect.version), None)
         start, buckets = np.maximum(now, before), self.prepared.buckets(effect.bucket_bytes)
-        ready = [np.where(self._computed, start + bucket.ready * computed.seconds, now) for bucket in buckets[:-1]]
+        shares: list[Any] = [bucket.ready for bucket in buckets[:-1]]
+        nodes = self.prepared.experiment.cluster.nodes
+        if any(node.micro_batch is not None for node in nodes):
+            assert isinstance(effect.batch, VectorizedBatch)
+            batches = list(zip(nodes, effect.batch.samples.tolist(), strict=True))
+            shares = [np.array([share_ready(node, samples, share) for node, samples in batches]) for share in shares]
+        ready = [np.where(self._computed, start + share * computed.seconds, now) for share in shares]
         sizes = [(bucket.stop - bucket.start) * effect.at.itemsize for bucket in buckets]
         entered = [*ready, end]
         over = now
