@@ -312,10 +312,12 @@ KNOWN = {  # recorded with hetsim 0.1
 
 @pytest.mark.parametrize("choices", KNOWN, ids=" ".join)
 def test_a_run_is_the_one_that_it_was_before_classes_moved(choices: tuple[str, ...]) -> None:
-    """So a sweep that was begun with an earlier version goes on where it stopped."""
+    """So a sweep that was begun with an earlier version goes on where it stopped. Then, no network card was shared."""
     entries: Any = OmegaConf.to_container(composed(*choices), resolve=True)
+    before = {**entries, "cluster": {**entries["cluster"], "network": {**entries["cluster"]["network"], "sharing": "none"}}}
 
-    assert identity_of(resolved({**entries, "device": "cpu"} if "backend=dist" in choices else entries)) == KNOWN[choices]
+    assert identity_of(resolved({**before, "device": "cpu"} if "backend=dist" in choices else before)) == KNOWN[choices]
+    assert identity_of(resolved(entries)) != KNOWN[choices]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from hetsim.cluster.parse.network import default_sharing
 from hetsim.cluster.quantities import in_si
 from hetsim.trust.registry import current_name
 from hetsim.workloads import device
@@ -37,5 +38,13 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
 
     found: dict[str, Any] = chosen({"device": AUTO, **entries})
     if isinstance(cluster, Mapping):
+        cluster = {**cluster, "network": with_sharing(cluster["network"])} if "network" in cluster else cluster
         found["cluster"] = {key: chosen(part) if key in ("nodes", "machines", "server") else part for key, part in cluster.items()}
     return found
+
+
+def with_sharing(network: Any) -> Any:
+    """A network that says whether messages share network cards: a run of before they did is another run."""
+    if not isinstance(network, Mapping) or network.get("sharing") is not None:
+        return network
+    return {**network, "sharing": default_sharing(network)}

@@ -41,7 +41,7 @@ def is_synchronous(name: str) -> bool:
     return isinstance(coordination, SynchronousAllReduce | LocalSteps) and not isinstance(coordination, DelayedAllReduce)
 
 
-CHOICES = re.compile(r"coordination: (all_reduce|local_steps|streaming_steps)$", re.MULTILINE)
+CHOICES = re.compile(r"coordination: (all_reduce|overlapped_all_reduce|local_steps|streaming_steps)$", re.MULTILINE)
 SYNCHRONOUS = [name for name in METHODS if CHOICES.search((configs() / "method" / f"{name}.yaml").read_text(encoding="utf-8"))]
 """By their files: every test process would take seconds to compose all methods before its first test."""
 OTHERS = [name for name in METHODS if name not in SYNCHRONOUS]

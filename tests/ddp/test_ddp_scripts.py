@@ -103,6 +103,7 @@ def test_the_page_shows_these_lines() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor")  # of an earlier test, which torch keeps a list of
 def test_both_versions_of_the_script_learn_and_the_frameworks_scripts_too(tmp_path: Path) -> None:
     """In three processes. The checkpoint of the one with a Team has where it is, and is read with weights_only."""
     names = ["plain", *WITH_A_TEAM]

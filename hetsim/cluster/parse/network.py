@@ -34,10 +34,14 @@ def _network(config: Any) -> Network:
     )
 
 
+def default_sharing(network: Mapping[str, Any]) -> str:
+    """Return the `sharing` of a network that gives none. With `cpu`, it was calibrated before machines had network cards: none."""
+    return "max_min" if network.get("cpu") is None else "none"
+
+
 def _sharing(entry: Mapping[str, Any]) -> str:
-    """The network's `sharing`. A file with `cpu` and without `sharing` was calibrated before machines had network cards: none."""
     if entry.get("sharing") is None:
-        return "max_min" if entry.get("cpu") is None else "none"
+        return default_sharing(entry)
     return checks.choice("cluster.network.sharing", entry["sharing"], ("max_min", "none"))
 
 

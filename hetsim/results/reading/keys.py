@@ -49,6 +49,10 @@ OptPerf are its present defaults: as after any fault that is mended, a run of ov
 """
 
 
+NETWORK = {"sharing": "none"}
+"""The same of `cluster.network`. The present default is another value, which `hetsim.config.resolved` writes into each config."""
+
+
 def without_added(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config as hetsim 0.1 would have had it: without the added keys that have their value."""
     return _changed(config, lambda part, added: {key: value for key, value in part.items() if key not in added or value != added[key]})
@@ -65,4 +69,8 @@ def _changed(config: Mapping[str, Any], change: Callable[[Mapping[str, Any], dic
         added = ADDED.get(current_name(target)) if isinstance(target, str) and target else None
         return part if added is None else change(part, added)
 
-    return {key: of_class(part) for key, part in change(config, ADDED[TOP]).items()}
+    found = {key: of_class(part) for key, part in change(config, ADDED[TOP]).items()}
+    cluster = found.get("cluster")
+    if isinstance(cluster, Mapping) and isinstance(network := cluster.get("network"), Mapping):
+        found["cluster"] = {**cluster, "network": change(network, NETWORK)}
+    return found
