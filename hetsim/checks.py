@@ -129,18 +129,25 @@ def device(key: str, value: Any) -> str:
 
 
 def suggestion(value: Any, options: Collection[str]) -> str:
-    """'; did you mean …?' with the closest option, or an empty string if none is close."""
+    """'; did you mean …?' with the closest option in letters of any case, or an empty string if none is close."""
     if len(str(value)) > MAX_SUGGESTED:
         return ""
-    close = get_close_matches(str(value), [option for option in options if len(option) <= MAX_SUGGESTED][:MAX_OPTIONS], n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    by_letters = {option.lower(): option for option in [option for option in options if len(option) <= MAX_SUGGESTED][:MAX_OPTIONS]}
+    close = get_close_matches(str(value).lower(), by_letters, n=1)
+    return f"; did you mean {by_letters[close[0]]!r}?" if close else ""
 
 
-def mapping(key: str, value: Any, *, required: Collection[str] = (), optional: Collection[str] | None = ()) -> dict[str, Any]:
-    """A mapping with all of the required keys and no others than the required and optional ones; None: any others."""
+def mapping(
+    key: str, value: Any, *, required: Collection[str] = (), optional: Collection[str] | None = (), example: str = ""
+) -> dict[str, Any]:
+    """A mapping with all of the required keys and no others than the required and optional ones; None: any others.
+
+    The sentence for another value shows the example.
+    """
     if not isinstance(value, Mapping):
         names = ", ".join(required or list(optional or ())[:4])
-        raise ValueError(f"{key} must be a mapping{f' of keys such as {names}' if names else ''}, not {shown(value)}")
+        such = f", such as {example}" if example else f" of keys such as {names}" if names else ""
+        raise ValueError(f"{key} must be a mapping{such}, not {shown(value)}")
     known = [*required, *(value if optional is None else optional)]
     for name in value:
         if name not in known:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from hetsim.cluster.model import Cluster, Node
 
-SLOW_RATE, LONG_SECONDS = 1000.0, 10.0
+SLOW_RATE, LONG_SECONDS = 1000.0, 1.0
 """Of a link in bytes per second, and of one sample or a latency: beyond them a unit was probably forgotten."""
 
 
 def improbable(cluster: Cluster) -> str | None:
     """The first value that is almost surely meant in another unit."""
     for what, value, unit in _described(cluster):
-        if value < SLOW_RATE if unit == "bytes per second" else value >= LONG_SECONDS:
+        if value < SLOW_RATE if unit == "bytes per second" else value > LONG_SECONDS:
             return (
                 f"{what} is {value:g} {unit}, which is probably a mistake: plain numbers are in seconds and bytes, and a unit may be "
                 "given, such as 200 ms or 10 Gbit/s"

@@ -30,6 +30,12 @@ SIZES = {
     for prefix, factor in {**DECIMAL, **BINARY}.items()
 }
 """Bytes. A bare `b` is no unit: some mean bits by it, some bytes."""
+IN_BITS = re.compile(r"[kmgtp]?(i?bit(/s)?|(?-i:b)ps)", re.IGNORECASE)
+"""Units of bits, which may have letters of either case."""
+AMBIGUOUS = re.compile(r"([kmgtp]?)b(?:it|e)?(?:/s|ps)?", re.IGNORECASE)
+"""Units that are refused and resemble one of bits or bytes."""
+THROUGHPUT = re.compile(r"([0-9.]+)\s*(?:[a-z]+\s*)?(?:/|\bper\b)\s*s(?:ec|econd)?", re.IGNORECASE)
+"""Samples per second, such as 400 images/s."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +49,21 @@ class Kind:
     def read(self, key: str, text: str) -> float | int:
         """The number in SI units; ValueError with one sentence for another text."""
         found = TEXT.fullmatch(text.strip()) if len(text) <= MAX_LETTERS else None
-        factor = None if found is None else self.units.get(found[2])
+        factor = None if found is None else self._factor(found[2])
         if found is None or factor is None:
-            raise ValueError(f"{key} must be {self.expected}, not {checks.shown(text)}")
+            hint = "" if len(text) > MAX_LETTERS else _hint(key, self, text.strip(), found)
+            raise ValueError(f"{key} must be {self.expected}, not {checks.shown(text)}{hint}")
         value = Fraction(found[1]) * factor
         if not self.whole:
             return float(value)
         if value.denominator > 1:
             raise ValueError(f"{key} must be a whole number, and {text} is {float(value):.12g}")
         return int(value)
+
+    def _factor(self, unit: str) -> Fraction | None:
+        if unit in self.units or not IN_BITS.fullmatch(unit):
+            return self.units.get(unit)
+        return next((factor for name, factor in self.units.items() if name.lower() == unit.lower()), None)
 
 
 SECONDS = Kind("seconds, such as 200 ms or 5 min", TIMES)
@@ -90,6 +102,31 @@ OPAQUE = (
     *("options", "model_options"),
 )
 """Keys of torch's and of the user's own values, which hetsim does not read."""
+
+
+def _hint(key: str, kind: Kind, text: str, found: re.Match[str] | None) -> str:
+    """What to type instead of a text that is refused; an empty string if nobody can tell."""
+    if key.endswith("seconds_per_sample") and (rate := THROUGHPUT.fullmatch(text)) and not (found and found[2] in RATE.units):
+        return of_throughput(rate[1])
+    close = AMBIGUOUS.fullmatch(found[2]) if found and kind in (RATE, BYTES) else None
+    if found is None or close is None:
+        return ""
+    prefix, per_second = close[1].upper().replace("K", "k"), "/s" if kind is RATE else ""
+    bits, whole = (f"{found[1]} {prefix}{unit}{per_second}" for unit in ("bit", "B"))
+    if found[2].lower().endswith(("bit", "bit/s", "be")):
+        return f": write {bits}"
+    if found[2].removeprefix(close[1]).startswith("B"):
+        return f": write {whole}"
+    return f": b may be bits or bytes, so write {bits} or {whole}"
+
+
+def of_throughput(samples_per_second: Any) -> str:
+    """': … samples/s are … ms' for a number or its text; an empty string if it is none."""
+    try:
+        number = float(samples_per_second)
+        return f": {number:g} samples/s are {1000 / number:.6g} ms" if number > 0 else ""
+    except (TypeError, ValueError):
+        return ""
 
 
 def in_si(config: Any, key: str = "") -> Any:

@@ -21,6 +21,10 @@ READ = {
         "10 Gbit/s": 1.25e9,
         "10Gbit/s": 1.25e9,
         "10 Gbps": 1.25e9,
+        "10 gbit/s": 1.25e9,
+        "10 GBit/s": 1.25e9,
+        "100 mbps": 12.5e6,
+        "8 KBIT/s": 1000.0,
         "1.25 GB/s": 1.25e9,
         "1 GiB/s": 2.0**30,
         "100 Mbit/s": 12.5e6,
@@ -74,7 +78,6 @@ BAD = (
     "10 Gb",
     "10 parsec",
     "fast",
-    "10 gbit/s",
     "10",
     "1e999999999 s",
     "1 s" + " " * 1000,
@@ -95,6 +98,33 @@ def test_a_text_that_is_no_quantity_is_refused_with_the_unit_that_is_expected(ke
 
     assert str(refused.value).startswith(f"{key} must be {expected}, not ")
     assert len(str(refused.value)) < 400
+
+
+HINTS = {
+    # a key and what is typed: how the sentence ends
+    ("bytes_per_second", "1 Gb/s"): ": b may be bits or bytes, so write 1 Gbit/s or 1 GB/s",
+    ("bytes_per_second", "10 gb"): ": b may be bits or bytes, so write 10 Gbit/s or 10 GB/s",
+    ("bytes_per_second", "10 GbE"): ": write 10 Gbit/s",
+    ("bytes_per_second", "1Gbit"): ": write 1 Gbit/s",
+    ("bytes_per_second", "10 GBps"): ": write 10 GB/s",
+    ("bytes_per_second", "10 KB/s"): ": write 10 kB/s",
+    ("bucket_bytes", "25 mb"): ": b may be bits or bytes, so write 25 Mbit or 25 MB",
+    ("seconds_per_sample", "400 images/s"): ": 400 samples/s are 2.5 ms",
+    ("seconds_per_sample", "400/s"): ": 400 samples/s are 2.5 ms",
+    ("seconds_per_sample", "400 img/sec"): ": 400 samples/s are 2.5 ms",
+    ("seconds_per_sample", "0/s"): ", not '0/s'",
+    ("seconds_per_sample", "10 GB/s"): ", not '10 GB/s'",
+    ("latency_seconds", "400/s"): ", not '400/s'",
+}
+
+
+@pytest.mark.parametrize(("key", "text"), HINTS)
+def test_a_text_that_resembles_a_quantity_is_refused_with_what_to_type(key: str, text: str) -> None:
+    with pytest.raises(ValueError, match="must be") as refused:
+        in_si({key: text})
+
+    assert str(refused.value).endswith(HINTS[key, text])
+    assert len(str(refused.value).split()) <= 30
 
 
 @pytest.mark.parametrize("own", KINDS.values())
@@ -218,7 +248,7 @@ def test_every_run_of_a_sweep_may_have_its_unit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        (world(node(12.5, count=2)), "seconds_per_sample of node 0 is 12.5 seconds"),
+        (world(node(2.5, count=2)), "seconds_per_sample of node 0 is 2.5 seconds"),
         (
             world(node(1.0), network={"latency_seconds": 0, "bytes_per_second": 1.0}),
             "cluster.network.bytes_per_second is 1 bytes per second",

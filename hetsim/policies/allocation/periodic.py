@@ -93,7 +93,7 @@ class Periodic(Allocation):
             return None
         return (
             f"allocation.reallocate_every=epoch splits by speed from the second epoch on, and the run had {num_epochs:.3g}: "
-            "give it two or more, or add allocation.repetitions=3, which measures before it"
+            "give it two or more, or set allocation.repetitions=3, which measures before it"
         )
 
     @abstractmethod
