@@ -194,6 +194,96 @@ REFUSED = {
         {"reference": {"seconds_per_sample": 1}},
         "cluster.machines[0].speed must be a finite",
     ),
+    "a default card that no machine takes": (
+        BOXES[0],
+        {"network": {"bytes_per_second": "10 Gbit/s"}},
+        "cluster.network.bytes_per_second does nothing, as every machine has its own network: leave it out, or set "
+        "cluster.machines.0.network",
+    ),
+    "a default link": (
+        {"seconds_per_sample": 1},
+        {"network": {"bytes_per_second": 1e9, "uplink_bytes_per_second": 1e9}},
+        "cluster.network.uplink_bytes_per_second does nothing, as machines have a network: ",
+    ),
+    "a link of a machine": (
+        {"seconds_per_sample": 1, "network": 1e8, "uplink_bytes_per_second": 1e9},
+        {},
+        "cluster.machines[0].uplink_bytes_per_second does nothing, as the links of machines are their network and inside: write "
+        "cluster.machines[0].network",
+    ),
+    "a link of gpus": (
+        {"gpus": {**A100, "downlink_bytes_per_second": 1e9}, "inside": 1e9, "network": 1e8},
+        {},
+        "cluster.machines[0].gpus.downlink_bytes_per_second does nothing, as the links of machines are their network and inside: write "
+        "cluster.machines[0].inside",
+    ),
+    "a rack of gpus": (
+        {"gpus": {**A100, "rack": "a"}, "inside": 1e9, "network": 1e8},
+        {},
+        "cluster.machines[0].gpus.rack does nothing there: write cluster.machines[0].rack",
+    ),
+    "a latency of one gpu": (
+        {"gpus": {"count": 1, "seconds_per_sample": 1, "latency_seconds": 1}, "network": 1e8},
+        {},
+        "cluster.machines[0].gpus.latency_seconds does nothing there: write cluster.machines[0].latency_seconds",
+    ),
+    "a server's network and link": (
+        {"seconds_per_sample": 1, "network": 1e8},
+        {"server": {"network": 1e8, "uplink_bytes_per_second": 1e9}},
+        "cluster.server has a network and uplink_bytes_per_second, which replaces it: leave one of them out",
+    ),
+    "a reference that nobody takes": (
+        {"seconds_per_sample": 1, "network": 1e8},
+        {"reference": {"seconds_per_sample": 1}},
+        "cluster.reference does nothing, as every machine has times of its own: leave it out, or give a machine a speed",
+    ),
+    "two rates of one radio": (
+        {"seconds_per_sample": 1, "network": {"up": 1e8, "down": 1e9}, "half_duplex": True},
+        {},
+        "cluster.machines[0] is half_duplex, so its network carries both directions at one rate: write network: 40 Mbit/s",
+    ),
+    "no such rack": (
+        {**BOXES[0], "rack": "a"},
+        {},
+        "cluster.machines[0].rack is 'a', which cluster.network.racks does not describe: add it there",
+    ),
+    "a number of gpus": (
+        {"gpus": 2, "network": 1e8},
+        {},
+        "cluster.machines[0].gpus must be a mapping, such as {count: 2, seconds_per_sample: 2.5 ms}, not 2",
+    ),
+    "a rate for the network": (
+        {"seconds_per_sample": 1},
+        {"network": "1 Gbit/s"},
+        "cluster.network must be a mapping, such as {latency_seconds: 50 us, bytes_per_second: 1 Gbit/s}, not '1 Gbit/s'",
+    ),
+    "no network": ({"seconds_per_sample": 1, "network": 1e8}, {"network": 0}, "cluster.network must be a mapping, such as"),
+    "a throughput": (
+        {"images_per_second": 400, "network": 1e8},
+        {},
+        "cluster.machines[0].images_per_second is unknown: write seconds_per_sample: 400 samples/s are 2.5 ms",
+    ),
+    "a throughput of gpus": (
+        {"gpus": {"count": 2, "throughput": "fast"}, "inside": 1e9, "network": 1e8},
+        {},
+        "cluster.machines[0].gpus.throughput is unknown: write seconds_per_sample: 400 samples/s are 2.5 ms",
+    ),
+    "the name of a gpu": (
+        {"gpus": {**A100, "name": "A100"}, "inside": 1e9, "network": 1e8},
+        {},
+        "cluster.machines[0].gpus.name is unknown: known are count, seconds_per_sample",
+    ),
+    "the name of a machine": ({**BOXES[0], "name": "box"}, {}, "cluster.machines[0].name is unknown: known are count, network, gpus"),
+    "a typo of a server": (
+        {"seconds_per_sample": 1, "network": 1e8},
+        {"server": {"netwrok": 1}},
+        "cluster.server.netwrok is unknown: known are network, seconds_per_update",
+    ),
+    "a model": (
+        BOXES[0],
+        {"model": {"parameters": "25.6 M"}},
+        "cluster.model is unknown, as the model belongs to the workload: type workload=phantom workload.num_parameters=25.6M",
+    ),
     "a reference": ({"network": 1e8}, {"reference": {"speed": 1}}, "cluster.reference.speed is unknown: known are seconds_per_sample"),
 }
 
@@ -205,6 +295,12 @@ def test_a_mistake_is_one_sentence_with_the_key_that_was_written(mistake: str) -
         built(machine, **more)
 
     assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize("key", ["speed", "noise", "max_samples", "table", "latency_seconds", "half_duplex"])
+def test_the_keys_of_gpus_that_are_known_are_all_that_are_taken(key: str) -> None:
+    with pytest.raises(ValueError, match=rf"gpus\.nois is unknown: known are [^;]*\b{key}\b.*; did you mean 'noise'\?$"):
+        built({"gpus": {**A100, "nois": 3}, "inside": 1e9, "network": 1e8})
 
 
 def test_no_machines_are_no_cluster() -> None:

@@ -18,9 +18,16 @@ from hetsim.cluster.parse.validity import _calibrated
 from hetsim.cluster.parse.values import LINKS, _list, _number
 from hetsim.cluster.quantities import in_si
 
+OF_WORKLOAD = ("model", "num_parameters", "parameters")
+"""Keys that a cluster is given by mistake."""
+
 
 def parse_cluster(config: Any) -> Cluster:
     """The cluster that a config describes; ValueError if it describes none."""
+    if isinstance(config, Mapping) and (name := next((name for name in OF_WORKLOAD if name in config), None)):
+        raise ValueError(
+            f"cluster.{name} is unknown, as the model belongs to the workload: type workload=phantom workload.num_parameters=25.6M"
+        )
     described_by = ("nodes", "network", "server")
     optional: Sequence[str] = ("faults", "seed", "hosts", "calibrated", "leave_out", "machines", "reference")
     required: Sequence[str] = ("name", *described_by)

@@ -5,16 +5,22 @@ The GPUs of a machine are a rack, and the link of the rack is the network card t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hetsim import checks
-from hetsim.cluster.parse.nodes import MAX_NODES_PER_ROW
-from hetsim.cluster.parse.values import LINKS, _flag, _list, _number, _rate, _table
+from hetsim.cluster.parse.network import EXAMPLE as NETWORK
+from hetsim.cluster.parse.network import OF_SERVER
+from hetsim.cluster.parse.nodes import MAX_NODES_PER_ROW, OF_ROW
+from hetsim.cluster.parse.values import LINKS, _flag, _list, _number, _rate, _refuse_throughput, _table
 
 LATENCY_INSIDE, LATENCY_OUTWARDS = 10e-6, 20e-6
 """Seconds of a message, and what each machine adds that it leaves or enters: 50 µs between two machines."""
-OF_MACHINE = ("gpus", "inside", "rack", "latency_seconds", "half_duplex")
+OUTWARDS = ("rack", "latency_seconds", "half_duplex")
+OF_MACHINE = ("gpus", "inside", *OUTWARDS)
+OF_NODE = (*(name for name in OF_ROW if name not in (*LINKS, *OUTWARDS)), "speed")
+"""The keys of a node that a machine decides nothing about."""
+MACHINE, GPUS = "{seconds_per_sample: 2.5 ms, network: 1 Gbit/s}", "{count: 2, seconds_per_sample: 2.5 ms}"
 SECONDS = ("seconds_per_sample", "overhead_seconds", "seconds_per_update")
 """What takes a node of twice the speed half as long; its table, too."""
 
@@ -57,14 +63,16 @@ def described(entries: Mapping[str, Any]) -> Described:
     """What these machines are, in the words of `cluster.nodes`; ValueError with one sentence if they are none."""
     if entries.get("nodes") is not None:
         raise ValueError("cluster has nodes and machines, which become nodes: leave one of them out")
-    network, reference = _given("cluster.network", entries.get("network") or {}), _reference(entries.get("reference"))
-    machines = [
-        _machine(f"cluster.machines[{index}]", config, reference, network.get("bytes_per_second"))
-        for index, config in enumerate(_list("cluster.machines", entries["machines"], "machines"))
-    ]
-    if not machines:
+    network, reference = _given("cluster.network", entries.get("network"), example=NETWORK), _reference(entries.get("reference"))
+    configs = _list("cluster.machines", entries["machines"], "machines")
+    if not configs:
         raise ValueError("cluster.machines is empty: describe at least one machine")
-    racks = checks.mapping("cluster.network.racks", network.get("racks") or {}, optional=None)
+    racks = _given("cluster.network.racks", network.get("racks"))
+    machines = [
+        _machine(f"cluster.machines[{index}]", config, reference, network.get("bytes_per_second"), racks)
+        for index, config in enumerate(configs)
+    ]
+    _refuse_unused(configs, network, reference)
     rows: list[tuple[str, Any]] = []
     for machine in machines:
         outwards = {**machine.card.links, "latency_seconds": machine.latency_seconds, "half_duplex": machine.half_duplex}
@@ -78,7 +86,9 @@ def described(entries: Mapping[str, Any]) -> Described:
             racks[box] = {**outwards, "within": machine.rack}
             links = Card(machine.inside, machine.inside).links
             rows.append((machine.key, {**machine.node, "count": machine.num_nodes, **links, "rack": box}))
-    server = _given("cluster.server", entries.get("server") or {})
+    server = _given("cluster.server", entries.get("server"), known=("network", *OF_SERVER), example="{network: 1 Gbit/s}")
+    if "network" in server and (link := next((name for name in LINKS if name in server), None)):
+        raise ValueError(f"cluster.server has a network and {link}, which replaces it: leave one of them out")
     given, fastest = server.pop("network", None), Card(*map(max, zip(*(machine.card for machine in machines), strict=True)))
     card = fastest if given is None else _card("cluster.server.network", given)
     server = {"seconds_per_update": 0.0, "latency_seconds": LATENCY_OUTWARDS, **card.links, **server}
@@ -87,11 +97,32 @@ def described(entries: Mapping[str, Any]) -> Described:
     return Described(rows, network, server)
 
 
-def _machine(key: str, config: Any, reference: Mapping[str, Any], default_card: Any) -> Machine:
-    entry = _given(key, config)
+def _refuse_unused(configs: Sequence[Mapping[str, Any]], network: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
+    """ValueError with one sentence for a default that no machine takes."""
+    of_own = all(config.get("network") is not None for config in configs)
+    if name := next((name for name in ("bytes_per_second", *LINKS) if name in network and (of_own or name in LINKS)), None):
+        raise ValueError(
+            f"cluster.network.{name} does nothing, as {'every machine has its own' if of_own else 'machines have a'} network: "
+            "leave it out, or set cluster.machines.0.network"
+        )
+    if reference and all(_own_time(config.get("gpus") or config) for config in configs):
+        raise ValueError("cluster.reference does nothing, as every machine has times of its own: leave it out, or give a machine a speed")
+
+
+def _machine(key: str, config: Any, reference: Mapping[str, Any], default_card: Any, racks: Collection[str]) -> Machine:
+    entry = _given(key, config, example=MACHINE)
+    rack = entry.get("rack")
+    if rack is not None and str(rack) not in racks:
+        raise ValueError(
+            f"{key}.rack is {checks.shown(rack)}, which cluster.network.racks does not describe: add it there"
+            f"{checks.suggestion(rack, racks)}"
+        )
     count = checks.whole(f"{key}.count", entry.pop("count", 1), most=MAX_NODES_PER_ROW)
     card = _card(f"{key}.network", entry.pop("network", default_card))
     num_nodes, of_node, node = _gpus(key, entry)
+    half_duplex = _flag(key, entry, "half_duplex")
+    if half_duplex and card.up != card.down:
+        raise ValueError(f"{key} is half_duplex, so its network carries both directions at one rate: write network: 40 Mbit/s")
     return Machine(
         key=of_node,
         node=_timed(of_node, node, reference),
@@ -99,15 +130,16 @@ def _machine(key: str, config: Any, reference: Mapping[str, Any], default_card: 
         num_copies=count,
         card=card,
         latency_seconds=_number(key, entry, "latency_seconds", LATENCY_OUTWARDS),
-        half_duplex=_flag(key, entry, "half_duplex"),
+        half_duplex=half_duplex,
         inside=_rate(f"{key}.inside", entry["inside"]) if num_nodes > 1 else 0.0,
-        rack=entry.get("rack"),
+        rack=rack,
     )
 
 
-def _given(key: str, config: Any) -> dict[str, Any]:
-    """A mapping of any keys, without those that are null."""
-    return {name: value for name, value in checks.mapping(key, config, optional=None).items() if value is not None}
+def _given(key: str, config: Any, *, known: Collection[str] | None = None, example: str = "") -> dict[str, Any]:
+    """A mapping of known keys, or of any, without those that are null; null is an empty one."""
+    entry = checks.mapping(key, {} if config is None else config, optional=known, example=example)
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 def _card(key: str, value: Any) -> Card:
@@ -126,20 +158,38 @@ def _gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any
         num_gpus, of_row, row = 1, key, own
     else:
         of_row = f"{key}.gpus"
-        row = _given(of_row, machine["gpus"])
+        row = _given(of_row, machine["gpus"], example=GPUS)
         if "count" not in row:
             raise ValueError(
-                f"{of_row} has no count, and hetsim knows no GPU by its name: write gpus: {{count: 2, seconds_per_sample: 2.5 ms}}, with "
-                f"the time of {next(iter(row), 'a GPU')}"
+                f"{of_row} has no count, and hetsim knows no GPU by its name: write gpus: {GPUS}, with the time of "
+                f"{next(iter(row), 'a GPU')}"
             )
         num_gpus = checks.whole(f"{of_row}.count", row.pop("count"), most=MAX_NODES_PER_ROW)
     if num_gpus > 1 and "inside" not in machine:
         raise ValueError(f"{key}.inside is missing: give what each GPU sends inside, such as 12 GB/s for PCIe 3 or 300 GB/s for NVLink")
     if num_gpus == 1 and "inside" in machine:
         raise ValueError(f"{key}.inside does nothing in a machine with one GPU: leave it out")
-    if own and "gpus" in machine:
-        raise ValueError(f"{key}.{next(iter(own))} is no key of a machine with gpus: keys of a node belong into {of_row}")
+    if "gpus" in machine:
+        if misplaced := next((name for name in own if name in OF_NODE), None):
+            raise ValueError(f"{key}.{misplaced} is no key of a machine with gpus: keys of a node belong into {of_row}")
+        checks.mapping(key, own, optional=("count", "network", *OF_MACHINE))
+    _check_row(of_row, row, num_gpus, beside=key)
     return num_gpus, of_row, row
+
+
+def _check_row(key: str, row: Mapping[str, Any], num_gpus: int, *, beside: str) -> None:
+    """ValueError with one sentence for keys of a node that are unknown, or that the machine, `beside` it, would override."""
+    _refuse_throughput(key, row)
+    card = "network" if num_gpus == 1 else "inside"
+    if link := next((name for name in LINKS if name in row), None):
+        raise ValueError(f"{key}.{link} does nothing, as the links of machines are their network and inside: write {beside}.{card}")
+    overridden = OUTWARDS if num_gpus == 1 else OUTWARDS[:1]
+    if name := next((name for name in overridden if name in row), None):
+        raise ValueError(f"{key}.{name} does nothing there: write {beside}.{name}")
+    if key == beside:
+        checks.mapping(key, row, optional=(*OF_NODE, "network", *OF_MACHINE))
+    else:
+        checks.mapping(key, row, optional=(*OF_NODE, *(name for name in OUTWARDS if name not in overridden)))
 
 
 def _reference(config: Any) -> dict[str, Any]:
@@ -152,9 +202,14 @@ def _reference(config: Any) -> dict[str, Any]:
     return times if entry.get("table") is None else {**times, "table": _table(f"{key}.table", entry["table"], of="samples")}
 
 
+def _own_time(row: Mapping[str, Any]) -> str | None:
+    """The key by which a row has times of its own, without the reference."""
+    return next((name for name in ("seconds_per_sample", "table") if row.get(name) is not None), None)
+
+
 def _timed(key: str, row: dict[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
     """The row with the times of the reference at its speed, unless it has times of its own."""
-    own = next((name for name in ("seconds_per_sample", "table") if name in row), None)
+    own = _own_time(row)
     if own is not None and "speed" in row:
         raise ValueError(f"{key} has a speed and {own}, which says how fast it is: leave one of them out")
     if own is None and not reference:

@@ -14,12 +14,14 @@ from hetsim.cluster.parse.values import LINKS, _distribution, _flag, _list, _num
 
 OF_RACK = ("oversubscription", "half_duplex", "latency_seconds", "within")
 """The keys of a rack besides its links."""
+OF_SERVER = ("seconds_per_update", "seconds_per_byte", "noise", "shards", "latency_seconds", *LINKS, "half_duplex", "rack", "device", *CPU)
+EXAMPLE = "{latency_seconds: 50 us, bytes_per_second: 1 Gbit/s}"
 
 
 def _network(config: Any) -> Network:
     required = ("latency_seconds", "bytes_per_second")
     optional = ("sharing", "jitter_seconds", "sharing_noise", "all_reduce", "all_reduce_table", "racks", "between", "cpu", *LINKS)
-    entry = checks.mapping("cluster.network", config, required=required, optional=optional)
+    entry = checks.mapping("cluster.network", config, required=required, optional=optional, example=EXAMPLE)
     table = entry.get("all_reduce_table")
     algorithm = "ring" if entry.get("all_reduce") is None else entry["all_reduce"]
     return Network(
@@ -47,8 +49,7 @@ def _sharing(entry: Mapping[str, Any]) -> str:
 
 def _server(config: Any) -> Server:
     key = "cluster.server"
-    optional = ("seconds_per_byte", "noise", "shards", "latency_seconds", *LINKS, "half_duplex", "rack", "device", *CPU)
-    entry = checks.mapping(key, config, required=("seconds_per_update",), optional=optional)
+    entry = checks.mapping(key, config, required=OF_SERVER[:1], optional=OF_SERVER[1:], example="{seconds_per_update: 1 ms}")
     return Server(
         seconds_per_update=checks.seconds(f"{key}.seconds_per_update", entry["seconds_per_update"], zero=True),
         seconds_per_byte=_number(key, entry, "seconds_per_byte"),

@@ -13,7 +13,7 @@ from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.factors import regular_file
 from hetsim.cluster.model import Node, SlowSpells
 from hetsim.cluster.parse.hosts import COLD, CPU, _cold, _cpu
-from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _number, _table
+from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _number, _refuse_throughput, _table
 
 DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
 """What a row of nodes may give as a distribution instead of a number: drawn for each of its nodes."""
@@ -22,6 +22,9 @@ OTHERS = (
     *("noise", "slow_spells", "slowdown", "slowdown_period_seconds"),
     *("max_samples", "micro_batch", "half_duplex", "rack", "device", "cost_per_hour"),
 )
+OF_ROW = ("count", *DRAWN, "table", *CPU, *COLD, *OTHERS)
+"""All keys of a row."""
+EXAMPLE = "{count: 2, seconds_per_sample: 2.5 ms, overhead_seconds: 1 ms}"
 
 MAX_NODES_PER_ROW = 1_000_000
 MAX_FACTOR = 1e9
@@ -37,6 +40,8 @@ ROW = 10  # number of the random stream of drawn nodes; those of a run are in ou
 def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     """The nodes of one row: `count` equal ones, except for the numbers that are drawn for each."""
     more = (*DRAWN[2:], *CPU, *COLD, *OTHERS)
+    if isinstance(config, Mapping):
+        _refuse_throughput(key, config)
     if isinstance(config, Mapping) and config.get("table") is not None:
         for name in DRAWN[:2]:
             if config.get(name) is not None:
@@ -44,7 +49,7 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
         entry = checks.mapping(key, config, required=("count", "table"), optional=more)
         table = _table(f"{key}.table", entry["table"], of="samples")
     else:
-        entry = checks.mapping(key, config, required=("count", *DRAWN[:2]), optional=("table", *more))
+        entry = checks.mapping(key, config, required=("count", *DRAWN[:2]), optional=("table", *more), example=EXAMPLE)
         table = ()
     count = checks.whole(f"{key}.count", entry["count"])
     if count > MAX_NODES_PER_ROW:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
+from hetsim.cluster.quantities import of_throughput
 
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
 POSITIVE = ("seconds_per_sample", *LINKS)
 """Numbers that must be above zero."""
+THROUGHPUT = re.compile(r"throughput|(?!bytes)[a-z]+_per_(?:s|sec|second)", re.IGNORECASE)
+"""Names by which a node's samples per second are given elsewhere."""
 MIN_BYTES_PER_SECOND = 1e-3
 """Of a slower link, a message would take longer than any described time."""
 MAX_BYTES_PER_SECOND = 1e300
@@ -29,6 +33,14 @@ def _number(key: str, entry: Mapping[str, Any], name: str, default: float | None
     if value is None:
         return default
     return _rate(f"{key}.{name}", value) if name in LINKS else checks.seconds(f"{key}.{name}", value, zero=name not in POSITIVE)
+
+
+def _refuse_throughput(key: str, entry: Mapping[str, Any]) -> None:
+    """ValueError with the time of a sample for a row that has samples per second."""
+    for name, value in entry.items():
+        if THROUGHPUT.fullmatch(str(name)):
+            converted = of_throughput(value) or ": 400 samples/s are 2.5 ms"
+            raise ValueError(f"{key}.{name} is unknown: write seconds_per_sample{converted}")
 
 
 def _rate(key: str, value: Any) -> float:
