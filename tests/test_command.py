@@ -54,7 +54,24 @@ BAD = {
     "+cluster.network.jitter=1": "cluster.network.jitter is unknown: known are",
     "method=nothing": "method=nothing is no choice: take abs_sgd, asgd, async_local_sgd, backup",
     "method=hetgard": "static or streaming_diloco; did you mean 'hetgrad'?",
-    "cluster=ours": "; cluster/ours.yaml of your own is found in the folder that --config-dir gives",
+    "cluster=ours": "; hetsim looks for cluster/ours.yaml in the folder of --config-dir",
+    "method=DDP": "; did you mean 'ddp'?",
+    "cluster=my/cluster/boxes.yaml": "cluster=my/cluster/boxes.yaml is a path: type cluster=boxes with --config-dir my\n",
+    "cluster=./my/cluster/boxes.yaml": ": type cluster=boxes with --config-dir my\n",
+    "cluster=my/boxes.yaml": "is a path: move it to my/cluster/boxes.yaml, and type cluster=boxes with --config-dir my\n",
+    "cluster=boxes.yaml": "is a path: move it to cluster/boxes.yaml, and type cluster=boxes with --config-dir .\n",
+    "epochs=1": "epochs must be independent or aligned, not 1: for the length of the run type budget.epochs=1\n",
+    "model=resnet50": "model is no key of the config: type workload.model=lenet, or workload=phantom workload.num_parameters=25.6M",
+    "workload=phantom workload.model=resnet50": (
+        "workload.model is no key of the config as it stands: take workload=arrays, cifar10, digits, fashion_mnist or mnist, which has"
+    ),
+    "workload=phantom +workload.model=resnet50": (
+        ": add '~workload.model' to leave it out, or take workload=arrays, cifar10, digits, fashion_mnist or mnist, which has model"
+    ),
+    "cluster.nodes=[{count: 2, images_per_second: 400}]": (
+        "cluster.nodes[0].images_per_second is unknown: write seconds_per_sample: 400 samples/s are 2.5 ms"
+    ),
+    "cluster.nodes=[4]": "must be a mapping, such as {count: 2, seconds_per_sample: 2.5 ms, overhead_seconds: 1 ms}, not 4",
     "method=ssgd,asgd": "method=ssgd,asgd has several values: add -m to run each\n",
     "seed=1,2": "seed=1,2 has several values: add -m to run each, or put them in brackets if they are one list, seed=[1,2]",
     "seed=range(0,2)": "seed=range(0,2) has several values: add -m to run each",

@@ -22,6 +22,7 @@ from hetsim.runtime.budget import Budget
 from hetsim.runtime.checkpointing import Checkpointing
 from hetsim.runtime.experiment import Experiment
 from hetsim.trust.names import argument_names, check_name, check_trusted, required_arguments, resolve
+from hetsim.trust.shipped import choices_with
 from hetsim.workloads.partition import Partition
 from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
 
@@ -146,10 +147,10 @@ def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **giv
     known = [key for key in argument_names(target) if key not in given]
     for option in options:
         if option not in known:
-            raise ValueError(
-                f"{name}.{option} is no key of {path} ({', '.join(known) or 'it has none'})"
-                + (checks.suggestion(option, known) or ": " + checks.without(f"{name}.{option}"))
-            )
+            having = choices_with(name, option)
+            close = "" if having else checks.suggestion(option, known)
+            leave_out = f": {checks.without(f'{name}.{option}')}{f', or {having}' if having else ''}"
+            raise ValueError(f"{name}.{option} is no key of {path} ({', '.join(known) or 'it has none'}){close or leave_out}")
     for option in required_arguments(target):
         if option not in options and option not in given:
             raise ValueError(f"{name}.{option} is missing: give it a value")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import re
+import shlex
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from pathlib import PurePosixPath
 
 import yaml
 from hydra.errors import HydraException
@@ -19,6 +21,7 @@ from hetsim.config.schema import GROUPS, PLAIN
 from hetsim.distributed.launch.failure_report import CAUSE, CONSEQUENCE, first_to_refuse, leave_reason
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed, RunStopped
+from hetsim.trust.shipped import choices_with
 
 USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)
 """The errors that a user can correct."""
@@ -101,6 +104,10 @@ def _unknown_key(found: re.Match[str], error: BaseException) -> str:
         return "objective is no key of the config: it is an option of hetsim-search"
     if key in ("backend.emulate", "backend.interface", "backend.port", "backend.reduction"):
         return f"{key} is no key of the config: add backend=dist, which has it"
+    if key in ("model", "num_parameters", "parameters"):
+        return f"{key} is no key of the config: type workload.model=lenet, or workload=phantom workload.num_parameters=25.6M"
+    if group in GROUPS and key.count(".") == 1 and (having := choices_with(group, key.split(".")[1])):
+        return f"{key} is no key of the config as it stands: {having}"
     parent = getattr(error.__cause__, "parent_node", None)
     close = (
         checks.suggestion(key.rpartition(".")[2], [str(name) for name in parent]) if isinstance(parent, DictConfig) and "." in key else ""
@@ -144,10 +151,28 @@ def _unknown_choice(found: re.Match[str], _: BaseException) -> str:
     if extra := EXTRAS.get(f"{group}={name}"):
         return f"{group}={name} is not installed: install hetsim[{extra}], as in pip install 'hetsim[{extra}]'"
     known = options.split()
+    top, path = f"{group}/{name}".split("/", 1)
+    if top != "hydra" and (typed := _of_path(top, path)):
+        return f"{top}={path} is a path: {typed}"
     *others, last = known
     close = checks.suggestion(name, known)
-    own = "" if close or group.startswith("hydra") else f"; {group}/{name}.yaml of your own is found in the folder that --config-dir gives"
+    own = "" if close or group.startswith("hydra") else f"; hetsim looks for {group}/{name}.yaml in the folder of --config-dir"
     return f"{group}={name} is no choice: take {', '.join(others)}{' or ' if others else ''}{last}{close or own}"
+
+
+def _of_path(group: str, text: str) -> str:
+    """What to type instead of the path of a choice's file; an empty string if the text is none."""
+    path = PurePosixPath(text)
+    choice, folder = path.stem if path.suffix in (".yaml", ".yml") else path.name, path.parent
+    if choice == text:
+        return ""
+    above = folder.parent if folder.name == group else folder
+    move = "" if folder.name == group else f"move it to {above / group / choice}.yaml, and "
+    return f"{move}type {shlex.quote(f'{group}={choice}')} with --config-dir {shlex.quote(str(above))}"
+
+
+def _outside(found: re.Match[str], _: BaseException) -> str:
+    return f"{found[0]}: {_of_path(found[1], found[2])}"
 
 
 def _several_values(found: re.Match[str], _: BaseException) -> str:
@@ -171,6 +196,7 @@ TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
     r"Interpolation key '(.*?)' not found": _unknown_reference,
     r"(?:\w+ (?:raised )?while resolving interpolation: )(.*)": _unresolved,
     r"(The following interpolation is used to denote a config key.*)": _unresolved,
+    r"(\w+)/(\.?/[^ ]*\.ya?ml) lies outside of the folders of configs": _outside,
     r"Expected header format": lambda _, error: f"the line that begins with '# @' in a config file cannot be read ({error}): correct it",
     r"Recursive interpolation detected": lambda *_: "a key refers to itself, perhaps through others: write its value out",
     r"Exceeds the limit .* for integer string conversion": lambda *_: "a whole number of thousands of digits was given: shorten it",

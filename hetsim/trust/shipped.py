@@ -38,6 +38,12 @@ def choice(group: str, entry: Mapping[str, Any]) -> str:
     return max(same, key=lambda choice: same[choice], default=own)
 
 
+def choices_with(group: str, key: str) -> str:
+    """'take GROUP=A or B, which has …' with the choices of a group whose configs have this key; an empty string if none has it."""
+    *others, last = [choice for choice, keys in _choices(group).items() if key in keys] or [""]
+    return f"take {group}={', '.join(others)}{' or ' if others else ''}{last}, which has {key}" if last else ""
+
+
 @cache
 def _choices(group: str) -> dict[str, dict[str, Any]]:
     folder = configs() / group
