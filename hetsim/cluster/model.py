@@ -17,6 +17,8 @@ from hetsim.cluster.validity import Calibration
 
 Capacity = float | None
 """What a link carries, in bytes per second; None: it is never the bottleneck."""
+MACHINE = "machine"
+"""With a number behind it, the rack of a machine with several GPUs, whose link is the machine's network card."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,8 +69,8 @@ def test_a_machine_may_have_a_radio() -> None:
         {"seconds_per_sample": 1, "network": 1e6, "half_duplex": True},
     )
 
-    assert [link for link, _ in way(cluster, 0, 2)[1]] == ["up 0", "up rack box0", "up 2"]
-    assert [link for link, _ in way(cluster, 2, 0)[1]] == ["up 2", "up rack box0", "down 0"]
+    assert [link for link, _ in way(cluster, 0, 2)[1]] == ["up 0", "up rack machine0", "up 2"]
+    assert [link for link, _ in way(cluster, 2, 0)[1]] == ["up 2", "up rack machine0", "down 0"]
 
 
 @pytest.mark.parametrize(

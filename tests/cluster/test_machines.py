@@ -44,8 +44,8 @@ def test_gpus_of_a_machine_share_its_card_and_have_a_link_each_inside() -> None:
 
     assert [node.seconds_per_sample for node in cluster.nodes] == [2.5e-3] * 2 + [12.5e-3] * 4
     assert way(cluster, 0, 1) == (10, [("up 0", 300e9), ("down 1", 300e9)])
-    assert way(cluster, 0, 2) == (50, [("up 0", 300e9), ("up rack box0", GBIT), ("down rack box1", GBIT), ("down 2", 12e9)])
-    assert way(cluster, 5, 6) == (50, [("up 5", 12e9), ("up rack box1", GBIT), ("down server", GBIT)])
+    assert way(cluster, 0, 2) == (50, [("up 0", 300e9), ("up rack machine0", GBIT), ("down rack machine1", GBIT), ("down 2", 12e9)])
+    assert way(cluster, 5, 6) == (50, [("up 5", 12e9), ("up rack machine1", GBIT), ("down server", GBIT)])
 
 
 def test_no_message_is_slower_than_its_links() -> None:
@@ -55,7 +55,7 @@ def test_no_message_is_slower_than_its_links() -> None:
     )
 
     assert cluster.path(0, 1).bytes_per_second == 300e9
-    assert way(cluster, 0, 2) == (50, [("up 0", 300e9), ("up rack box0", 1e6), ("down 2", 1e6)])
+    assert way(cluster, 0, 2) == (50, [("up 0", 300e9), ("up rack machine0", 1e6), ("down 2", 1e6)])
 
 
 def test_machines_with_one_gpu_are_nodes_in_no_rack_of_their_own() -> None:
@@ -100,11 +100,19 @@ def test_a_machine_may_stand_in_a_rack() -> None:
         server={"rack": "b", "seconds_per_update": 0.5, "uplink_bytes_per_second": 1e9},
     )
 
-    assert [node.rack for node in cluster.nodes] == ["box0", "box0", "box1", "box1", "b", "b"]
-    assert [link for link, _ in way(cluster, 0, 2)[1]] == ["up 0", "up rack box0", "down rack box1", "down 2"]
-    assert [link for link, _ in way(cluster, 3, 4)[1]] == ["up 3", "up rack box1", "up rack a", "down 4"]
+    assert [node.rack for node in cluster.nodes] == ["machine0", "machine0", "machine1", "machine1", "b", "b"]
+    assert [link for link, _ in way(cluster, 0, 2)[1]] == ["up 0", "up rack machine0", "down rack machine1", "down 2"]
+    assert [link for link, _ in way(cluster, 3, 4)[1]] == ["up 3", "up rack machine1", "up rack a", "down 4"]
     assert cluster.server.seconds_per_update == 0.5
     assert (cluster.capacity(("up", "server")), cluster.capacity(("down", "server"))) == (1e9, 1e8)
+
+
+def test_machines_are_numbered_as_they_stand() -> None:
+    """From 0; copies and machines with one GPU count, too."""
+    one = {"seconds_per_sample": 1, "network": 1e8}
+    cluster = built({**BOXES[0], "count": 2}, {**one, "count": 3}, BOXES[1])
+
+    assert list(cluster.network.racks) == ["machine0", "machine1", "machine5"]
 
 
 def ring(num_ranks: int, nbytes: float, latency: float, rate: float) -> float:
@@ -186,8 +194,8 @@ REFUSED = {
     "nodes": ({"network": 1e8}, {"nodes": []}, "cluster has nodes and machines, which become nodes: leave one of them out"),
     "a rack of this name": (
         BOXES[0],
-        {"network": {"racks": {"box0": {}}}},
-        "cluster.network.racks.box0 is the name of a machine with several GPUs: call the rack otherwise",
+        {"network": {"racks": {"machine0": {}}}},
+        "cluster.network.racks.machine0 is the name of a machine with several GPUs: call the rack otherwise",
     ),
     "a speed of none": (
         {"speed": 0, "network": 1e8},

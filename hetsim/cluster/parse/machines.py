@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hetsim import checks
+from hetsim.cluster.model import MACHINE
 from hetsim.cluster.parse.network import EXAMPLE as NETWORK
 from hetsim.cluster.parse.network import OF_SERVER
 from hetsim.cluster.parse.nodes import MAX_NODES_PER_ROW, OF_ROW
@@ -74,13 +75,16 @@ def described(entries: Mapping[str, Any]) -> Described:
     ]
     _refuse_unused(configs, network, reference)
     rows: list[tuple[str, Any]] = []
+    number = 0
     for machine in machines:
         outwards = {**machine.card.links, "latency_seconds": machine.latency_seconds, "half_duplex": machine.half_duplex}
         if machine.num_nodes == 1:
             rows.append((machine.key, {**machine.node, "count": machine.num_copies, **outwards, "rack": machine.rack}))
+            number += machine.num_copies
             continue
         for _ in range(machine.num_copies):
-            box = f"box{len(rows)}"
+            box = f"{MACHINE}{number}"
+            number += 1
             if box in racks:
                 raise ValueError(f"cluster.network.racks.{box} is the name of a machine with several GPUs: call the rack otherwise")
             racks[box] = {**outwards, "within": machine.rack}
