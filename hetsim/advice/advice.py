@@ -11,7 +11,7 @@ from typing import Any
 from hetsim import checks
 from hetsim.advice.answers import Answers
 from hetsim.advice.candidates import Candidate
-from hetsim.advice.decision import parts, what_to_do, why
+from hetsim.advice.decision import assumed, more_than_time, parts, what_to_do, why
 from hetsim.advice.processes import Processes
 from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.question import BASELINE, Question
@@ -67,6 +67,12 @@ class Advice:
     """The calibration's hold-out error, by which intervals of seconds are wider; None: the cluster was not calibrated."""
     num_runs: int
     refused: dict[str, str]
+    num_samples: int
+    """Of an epoch."""
+    trains: bool
+    """Whether the workload has a model."""
+    more: str
+    """What tells how fast the loss falls, where `goal` is None."""
     remarks: tuple[str, ...] = ()
     """What was not looked at, and what else is to be known."""
     stopped: str | None = None
@@ -81,6 +87,11 @@ class Advice:
     def recommended(self) -> Row:
         """The best; by time alone, which does not say what a sample teaches, the best that trains as DDP does."""
         return self.best if self.goal is not None or self.alike is None else self.alike
+
+    @property
+    def what(self) -> str:
+        """Until when the seconds are counted."""
+        return f"{formatted(self.epochs)} epochs of {self.num_samples} samples" if self.goal is None else str(self.goal)
 
 
 def advice(question: Question, processes: Processes, tell: Callable[[str], object]) -> Advice:
@@ -227,7 +238,7 @@ def _advice(
     made = question.experiment
     error = made.cluster.calibrated.error if made.cluster.calibrated else None
     best, stopped = (rows[0] if rows else even), timing.processes.progress.reason
-    remarks = list(timing.left)
+    remarks = [*assumed(question), *timing.left]
     if goal is not None and timed and timed[0].candidate.label != best.candidate.label:
         fastest, gain = timed[0].candidate.label, timed_even.mean / timed[0].mean
         why_not = refused.get(fastest, "in training it is later at the goal, as its samples teach less")
@@ -238,14 +249,14 @@ def _advice(
         sentence += f" {best.candidate.label} is faster still, {best.gain.mean:.3g} times, but trains differently."
     return Advice(
         made.cluster.name, made.num_workers, made.workload.name, question.epochs, goal, sentence, tuple(rows), even, alike[0], alike[1],
-        error, num_runs, refused, tuple(remarks), stopped,
+        error, num_runs, refused, timing.sizes[1], made.workload.has_model, more_than_time(question), tuple(remarks), stopped,
     )  # fmt: skip
 
 
 def _sentence(question: Question, best: Row, even: Timed, timed: Sequence[Timed], goal: Goal | None) -> str:
     """What to do, what it gains over plain DDP, and why."""
     made, candidate = question.experiment, best.candidate
-    order = what_to_do(candidate, made.num_workers)
+    order = what_to_do(candidate, made.cluster)
     times = f"{best.gain.mean:.3g} times" if best.gain.mean is not None else ""
     to_goal = "" if goal is None else f" to {goal}"
     on_all = f" on all {made.num_workers} nodes" if made.num_workers > 1 else ""
@@ -282,7 +293,7 @@ def reason(its: Outcome, even: Outcome) -> str:
     """Where time goes, in a few words."""
     idle, staleness = its.numbers["idle_share"], its.numbers["staleness_mean"]
     rate = its.numbers["updates_per_second"] / even.numbers["updates_per_second"] if even.numbers["updates_per_second"] else 0.0
-    said = f"idle {_percent(idle)} (plain DDP {_percent(even.numbers['idle_share'])}), × {rate:.3g} updates"
+    said = f"idle {_percent(idle)} (plain DDP {_percent(even.numbers['idle_share'])}), × {rate:.3g} updates/s"
     return said + (f", staleness {formatted(staleness)}" if staleness else "")
 
 
@@ -319,6 +330,7 @@ def as_data(found: Advice) -> dict[str, Any]:
         "cluster": found.cluster,
         "workload": found.workload,
         "epochs": found.epochs,
+        "samples": found.num_samples,
         "goal": goal,
         "advice": found.sentence,
         "stopped": found.stopped,

@@ -12,6 +12,8 @@ ALLOCATIONS = ("dbs", "lb_bsp", "optperf", "static")
 """The rules that are tried in the place of equal batches. Each has a method of its own, too; others re-allocate by the epoch."""
 ALIKE = ("all_reduce", "overlapped_all_reduce", "parameter_server")
 """Coordinations that train as DDP does, if they wait for all."""
+SERVERLESS = ("all_reduce", "overlapped_all_reduce", "one_step_delay_all_reduce", "local_steps", "streaming_steps")
+"""Coordinations without a server."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class Candidate:
         choices = self.method.choices
         counts_alike = "allocation" not in choices or choices.get("weighting") == "per_sample"
         return choices["admission"] == "barrier" and choices["coordination"] in ALIKE and counts_alike
+
+    @property
+    def needs_server(self) -> bool:
+        """Whether it has a parameter server."""
+        return self.method.choices["coordination"] not in SERVERLESS
 
     @property
     def weighs_samples(self) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hetsim.advice.candidates import Candidate
+from hetsim.advice.question import Question
 from hetsim.cluster.fewer import without
-from hetsim.cluster.model import Cluster
+from hetsim.cluster.model import MACHINE, Cluster
 from hetsim.results.writing.describe import formatted
+
+PHANTOM = "A phantom trains nothing: workload=own (docs/own-workload.md) or a shipped workload says how fast the loss falls."
 
 
 class Parts(NamedTuple):
@@ -25,27 +28,47 @@ def parts(step_seconds: float, per_worker: Sequence[dict[str, float]]) -> Parts:
     return Parts(min(slowest, step_seconds), max(0.0, step_seconds - slowest))
 
 
-def what_to_do(candidate: Candidate, num_nodes: int) -> str:
+def what_to_do(candidate: Candidate, cluster: Cluster) -> str:
     """An order, without a full stop."""
-    kept = [rank for rank in range(num_nodes) if rank not in candidate.leave_out]
+    num_nodes, out = cluster.num_workers, candidate.leave_out
+    kept = [rank for rank in range(num_nodes) if rank not in out]
     split = f" with allocation={candidate.allocation}" if candidate.allocation else ""
-    if not candidate.leave_out:
+    if not out:
         keep = f"keep all {num_nodes} nodes and " if num_nodes > 1 else ""
         return f"{keep}run {candidate.method.name}{split}"
-    return f"leave out {nodes(candidate.leave_out)} and run {candidate.method.name}{split} on {nodes(kept)}"
+    return f"leave out {machines(out, cluster)} and run {candidate.method.name}{split} on {machines(kept, cluster)}"
 
 
-def nodes(ranks: Sequence[int]) -> str:
-    """Ranks in words: node 3; nodes 2 to 5; nodes 0, 1, 4 and 7."""
+def machines(ranks: Sequence[int], cluster: Cluster) -> str:
+    """Ranks in words, whole machines with several GPUs by their number: machine 1 (nodes 2 to 5) and node 7."""
+    members: dict[int, list[int]] = {}
+    for rank, node in enumerate(cluster.nodes):
+        if (number := _machine(node.rack)) is not None:
+            members.setdefault(number, []).append(rank)
+    whole = {number: its for number, its in members.items() if set(its) <= set(ranks)}
+    inside = [rank for its in whole.values() for rank in its]
+    others = [rank for rank in ranks if rank not in inside]
+    named = [f"{numbered('machine', list(whole))} ({numbered('node', inside)})"] if whole else []
+    return " and ".join([*named, *([numbered("node", others)] if others else [])])
+
+
+def _machine(rack: str | None) -> int | None:
+    """The number of the machine that has this name as a rack; None for other racks."""
+    number = (rack or "").removeprefix(MACHINE)
+    return int(number) if rack == f"{MACHINE}{number}" and number.isdecimal() else None
+
+
+def numbered(noun: str, numbers: Sequence[int]) -> str:
+    """Numbers in words: node 3; nodes 2 to 5; nodes 0, 1, 4 and 7."""
     runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            runs.append([rank])
+            runs.append([number])
     shown = [text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
     listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-    return f"node {listed}" if len(ranks) == 1 else f"nodes {listed}"
+    return f"{noun} {listed}" if len(numbers) == 1 else f"{noun}s {listed}"
 
 
 def why(candidate: Candidate, cluster: Cluster, before: Parts, after: Parts | None) -> str:
@@ -53,21 +76,21 @@ def why(candidate: Candidate, cluster: Cluster, before: Parts, after: Parts | No
     whole = before.compute + before.network
     if after is None:
         share = f"{100 * before.network / whole:.0f} % of it for the network" if before.network > 0.1 * whole else "for the slowest node"
-        return f"because a step of plain DDP takes {seconds(whole)}, {share}, and this method does not wait for all nodes in every step"
+        return f"as a step of plain DDP takes {seconds(whole)}, {share}, and this method does not wait for all nodes in every step"
     if before.network - after.network > before.compute - after.compute:
         return (
-            f"because the network holds up each step of plain DDP for {seconds(before.network)} of {seconds(whole)}, and here for "
-            f"{seconds(after.network)}{_link(candidate, cluster)}"
+            f"as {_link(candidate, cluster)} holds up each step of plain DDP for {seconds(before.network)} of {seconds(whole)}, "
+            f"against {seconds(after.network)} here"
         )
     return (
-        f"because each step of plain DDP waits {seconds(before.compute)} for the slowest node's gradient, and here {seconds(after.compute)}"
+        f"as each step of plain DDP waits {seconds(before.compute)} for the slowest node's gradient, against {seconds(after.compute)} here"
     )
 
 
 def _link(candidate: Candidate, cluster: Cluster) -> str:
-    """The slowest link around all nodes, if fewer nodes have a faster one."""
-    (rate, owner), (faster, _) = slowest_link(cluster), slowest_link(without(cluster, candidate.leave_out))
-    return f": {owner} carries {bits(rate)}" if rate < 0.999 * faster else ""
+    """The slowest link around all nodes, if fewer nodes have a faster one, or else the network."""
+    (rate, link), (faster, _) = slowest_link(cluster), slowest_link(without(cluster, candidate.leave_out))
+    return f"the {bits(rate)} {link}" if rate < 0.999 * faster else "the network"
 
 
 def slowest_link(cluster: Cluster) -> tuple[float, str]:
@@ -76,11 +99,47 @@ def slowest_link(cluster: Cluster) -> tuple[float, str]:
     num = cluster.num_workers
     for sender in range(num if num > 1 else 0):
         path = cluster.path(sender, (sender + 1) % num)
-        found = min(found, (path.bytes_per_second, "a way between two nodes"))
+        found = min(found, (path.bytes_per_second, "way between two nodes"))
         for _, owner in path.links:
             rate = min(cluster.capacity((direction, owner)) for direction, its in path.links if its == owner)
-            found = min(found, (rate, f"the link of node {owner}" if isinstance(owner, int) else f"the uplink of {owner}"))
+            found = min(found, (rate, _link_of(owner)))
     return found
+
+
+def _link_of(owner: int | str) -> str:
+    if isinstance(owner, int):
+        return f"link of node {owner}"
+    number = _machine(owner.removeprefix("rack "))
+    return f"uplink of {owner}" if number is None else f"network card of machine {number}"
+
+
+def assumed(question: Question) -> Iterator[str]:
+    """Sentences of what the question does not say."""
+    made = question.experiment
+    if not (question.timing or made.workload.has_model):
+        yield f"workload={made.workload.name} trains nothing, so all are ranked by time alone, as with timing"
+    if made.cluster.server.assumed and any(Candidate(method).needs_server for method in question.methods):
+        rates = dict.fromkeys((made.cluster.server.uplink_bytes_per_second, made.cluster.server.downlink_bytes_per_second))
+        card = " up, ".join(bits(rate) for rate in rates if rate is not None)
+        yield f"a server on a machine of its own with a {card} network card is assumed for methods with a parameter server (cluster.server)"
+
+
+def more_than_time(question: Question) -> str:
+    """What tells how fast the loss falls, where candidates are ranked by time alone."""
+    if not question.experiment.workload.has_model:
+        return PHANTOM
+    return "Ask without timing." if question.timing else "Ask again, with more time."
+
+
+def in_own_script(candidate: Candidate) -> str:
+    """How a candidate trains a model of the user's own."""
+    if not candidate.synchronous:
+        return "train with it: workload=own (docs/own-workload.md)"
+    split = candidate.allocation or candidate.method.choices.get("allocation", "even")
+    if split == "even":
+        return "train with it: your own DistributedDataParallel script on these nodes, or workload=own (docs/own-workload.md)"
+    team = "Fixed(parts) by speed" if split == "static" else f'allocation="{split}"'
+    return f"train with it: hetsim.ddp, with {team}, in your own DistributedDataParallel script (docs/ddp.md)"
 
 
 def bits(rate: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from hetsim.advice.advice import Advice
-from hetsim.results.writing.describe import formatted
 from hetsim.results.writing.figures import COMPUTE, INK, STEP, WAIT
 
 GREY = "#888888"
@@ -34,9 +33,8 @@ def picture(found: Advice) -> Any:
     labels = [row.candidate.label for row in found.rows]
     axes.set_yticks(range(len(rows)), [*labels, f"plain DDP ({found.baseline.candidate.method.name})"], parse_math=False)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    what = f"{formatted(found.epochs)} epochs" if found.goal is None else str(found.goal)
     error = "" if found.error is None else f", wider by the calibration's error of {100 * found.error:.1f} %"
-    axes.set_xlabel(f"seconds to {what}: mean and 95 % interval over seeds{error}; ×: gain over plain DDP", fontsize=9, color=INK)
+    axes.set_xlabel(f"seconds to {found.what}: mean and 95 % interval over seeds{error}; ×: gain over plain DDP", fontsize=9, color=INK)
     axes.set_title(f"{found.workload} on {found.cluster}", fontsize=10, color=INK, loc="left", parse_math=False)
     axes.grid(color=WAIT)
     axes.set_axisbelow(True)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from hetsim import checks
 from hetsim.advice.advice import Advice, Row
+from hetsim.advice.decision import in_own_script
 from hetsim.results.writing.describe import formatted
 
 
 def text(found: Advice) -> str:
     """For the terminal: what to do, the decision, all methods, and what the numbers do not say."""
-    what = f"{formatted(found.epochs)} epochs" if found.goal is None else str(found.goal)
-    head = f"{found.cluster}, {found.workload}: seconds to {what}, by {found.num_runs} simulated runs"
+    head = f"{found.cluster}, {found.workload}: seconds to {found.what}, by {found.num_runs} simulated runs"
     stopped = [f"stopped {found.stopped}: this is the best so far"] if found.stopped else []
     parts = ([found.sentence, *stopped], _decision(found), [checks.printable(head)], _table(found), _remarks(found))
     return "\n\n".join("\n".join(lines) for lines in parts)
@@ -37,7 +37,7 @@ def _decision(found: Advice) -> Iterator[str]:
         cells.append([name, *_cells(row, costs=False)[:3], *cost])
     yield from _aligned(heads, cells)
     if found.goal is None and not found.best.candidate.synchronous:
-        yield "The last one is fastest by time alone: it takes other steps than DDP, so the loss may fall more slowly. Ask without timing."
+        yield "The last one is fastest by time alone: it takes other steps than DDP, so the loss may fall more slowly. " + found.more
 
 
 def _table(found: Advice) -> Iterator[str]:
@@ -71,10 +71,13 @@ def _remarks(found: Advice) -> Iterator[str]:
         return
     for rank, row in enumerate(found.rows, start=1):
         if row.alike:
-            yield f"as long as {rank} take: {', '.join(row.alike)}"
+            yield f"as fast as row {rank}: {', '.join(row.alike)}"
     yield from found.remarks
     if found.error is not None:
         yield f"the calibration's hold-out error, {100 * found.error:.1f} %, is in the intervals of seconds, not in those of gains"
+    run = "run it" if found.trains else "rehearse it, padded and without a model"
+    yield f"{run}: {checks.printable(found.recommended.command)}"
+    if not found.trains:
+        yield in_own_script(found.recommended.candidate)
     if found.best.candidate != found.recommended.candidate:
-        yield f"run the fastest: {checks.printable(found.best.command)}"
-    yield f"run it: {checks.printable(found.recommended.command)}"
+        yield f"the fastest, which trains differently: {checks.printable(found.best.command)}"

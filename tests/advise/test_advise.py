@@ -56,7 +56,7 @@ def test_equal_batches_are_better_without_a_node_that_is_ten_times_slower() -> N
     assert found.baseline.seconds.mean == pytest.approx(1200 * 10 / 4 * 1e-2)
     assert shlex.split(best.command)[-4:] == ["allocation=even", "method=ssgd", "++cluster.leave_out=[0]", "backend=dist"]
     assert text(found).startswith(
-        "Leave out node 0 and run ssgd on nodes 1 to 3: 7.5 times as fast as plain DDP on all 4 nodes, because each step of plain DDP "
+        "Leave out node 0 and run ssgd on nodes 1 to 3: 7.5 times as fast as plain DDP on all 4 nodes, as each step of plain DDP "
     )
 
 
@@ -76,7 +76,7 @@ def test_methods_that_differ_in_what_they_compute_alone_are_one_row() -> None:
     assert sorted([row.candidate.method.name, *row.alike] for row in found.rows if row.alike) == [
         ["asgd", "dana, without node 0", "dbs_sgd, without node 0"]
     ]
-    assert "as long as 1 take: dana, " in text(found)
+    assert "as fast as row 1: dana, " in text(found)
 
 
 def test_what_it_costs_is_what_those_cost_that_take_part() -> None:
@@ -223,6 +223,7 @@ def test_training_ranks_by_the_time_to_the_goal(trained: Advice) -> None:
     assert best.seconds.num_known == best.seconds.num_runs == FRESH_SEEDS
     assert [row.seconds.mean for row in trained.rows] == sorted(row.seconds.mean or 0 for row in trained.rows)
     assert "seconds to test accuracy 0.85" in text(trained)
+    assert text(trained).splitlines()[-1] == f"run it: {best.command}"
 
 
 def test_the_command_of_the_best_does_what_was_said(trained: Advice) -> None:
@@ -303,7 +304,7 @@ def test_python_has_the_same(tmp_path: Path) -> None:
 
     assert found.data["rows"][0]["method"] == "asgd"
     assert found.data["trains_as_ddp"]["command"] == found.data["command"]
-    assert repr(found).splitlines()[-1].startswith("run it: hetsim cluster=mixed4 ")
+    assert f"\nrehearse it, padded and without a model: {found.data['command']}\ntrain with it: " in repr(found)
     assert found.picture().axes
     simulated_best = [word for word in found.words if word != "backend=dist"]
     assert hetsim.run(*simulated_best, "pictures=false", folder=tmp_path / "run").summary["method"] == "ssgd"

@@ -35,6 +35,7 @@ def parse_cluster(config: Any) -> Cluster:
         required, optional = ("name",), (*described_by, *optional)
     entries = checks.mapping("cluster", in_si(config, "cluster"), required=required, optional=optional)
     checks.name("cluster.name", entries["name"])
+    assumed = of_machines and not entries.get("server")
     if of_machines:
         rows, entries["network"], entries["server"] = described(entries)
     elif entries.get("reference") is not None:
@@ -52,7 +53,7 @@ def parse_cluster(config: Any) -> Cluster:
     defaults = {key: _number("cluster.network", shared, key) for key in LINKS if shared.get(key) is not None}
     if defaults:
         nodes = [_with(node, {key: value for key, value in defaults.items() if getattr(node, key) is None}) for node in nodes]
-    server = _server(entries["server"])
+    server = replace(_server(entries["server"]), assumed=assumed)
     card = None if network.sharing == "none" else network.bytes_per_second
     racks = _racks(shared.get("racks"), nodes, server, card)
     if network.all_reduce == "two_level" and any(node.rack is None for node in nodes):

@@ -1,0 +1,96 @@
+"""What an advice says: machines and links by their names, the commands in order, and what was assumed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from here import Here
+
+from hetsim.advice.advice import Advice, advice
+from hetsim.advice.candidates import Candidate
+from hetsim.advice.decision import bits, in_own_script, machines, numbered, slowest_link
+from hetsim.advice.question import asked
+from hetsim.advice.simulated import experiment
+from hetsim.advice.text import text
+from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.config.methods import shipped
+
+METHODS = {method.name: method for method in shipped()}
+BOXES = (
+    *("cluster=mixed4", "~cluster.nodes", "~cluster.network", "~cluster.server"),
+    "+cluster.machines=[{gpus: {count: 2, seconds_per_sample: 2.5e-3}, inside: 3e11, network: 1 Gbit/s}, "
+    "{gpus: {count: 4, seconds_per_sample: 12.5e-3}, inside: 1.2e10, network: 1 Gbit/s}]",
+)
+PHANTOM = ("workload=phantom", "workload.num_parameters=25.6M", "workload.num_samples=3840", "batch_size=384", "budget.epochs=1")
+
+
+def advised(*words: str) -> Advice:
+    return advice(asked([*BOXES, *PHANTOM, *words], None), Here(), lambda _: None)
+
+
+def test_numbers_and_rates_are_said_in_words() -> None:
+    assert [numbered("node", ranks) for ranks in ((3,), (2, 3, 4, 5), (0, 1), (0, 2, 3, 4, 7))] == [
+        *("node 3", "nodes 2 to 5", "nodes 0 and 1", "nodes 0, 2 to 4 and 7")
+    ]
+    assert [bits(rate) for rate in (1.25e8, 1.25e9, 1e6, 12.5)] == ["1 Gbit/s", "10 Gbit/s", "8 Mbit/s", "100 bit/s"]
+
+
+def test_whole_machines_are_named_by_their_number() -> None:
+    """Others, machines with one GPU and racks by the ranks of their nodes."""
+    gpus: dict[str, Any] = {"gpus": {"count": 2, "seconds_per_sample": 1}, "inside": 1e9, "network": 1e8}
+    one = {"seconds_per_sample": 1, "network": 2e8, "rack": "machinery"}
+    cluster = parse_cluster({"name": "some", "machines": [{**gpus, "count": 2}, one, gpus], "network": {"racks": {"machinery": {}}}})
+
+    assert machines((0, 1), cluster) == "machine 0 (nodes 0 and 1)"
+    assert machines((0, 1, 2, 3, 4), cluster) == "machines 0 and 1 (nodes 0 to 3) and node 4"
+    assert machines((1, 2), cluster) == "nodes 1 and 2"
+    assert machines((4, 5, 6), cluster) == "machine 3 (nodes 5 and 6) and node 4"
+    assert slowest_link(cluster) == (1e8, "network card of machine 0")
+
+
+@pytest.mark.slow
+def test_a_phantom_is_timed_whether_timing_is_typed_or_not() -> None:
+    """Only the remark differs. Its command is a rehearsal, before that of the fastest."""
+    typed, found = text(advised("method=ddp,diloco", "timing")).splitlines(), text(advised("method=ddp,diloco")).splitlines()
+
+    assert [line for line in found if line not in typed] == [
+        "workload=phantom trains nothing, so all are ranked by time alone, as with timing"
+    ]
+    assert found[0].startswith("Leave out machine 1 (nodes 2 to 5) and run ddp on machine 0 (nodes 0 and 1): ")
+    assert ", as the 1 Gbit/s network card of machine 0 holds up each step of plain DDP for " in found[0]
+    assert any(": seconds to 1 epochs of 3840 samples, by " in line for line in found)
+    assert "Ask without timing" not in "".join(typed)
+    assert "assumed" not in "".join(found)
+
+
+@pytest.mark.slow
+def test_the_recommended_command_is_before_the_fastest() -> None:
+    found = advised("method=ddp,asgd", "timing")
+    asgd = replace(found.baseline, candidate=Candidate(METHODS["asgd"]), command="hetsim method=asgd")
+    lines = text(replace(found, rows=(asgd, *found.rows))).splitlines()
+
+    assert "a server on a machine of its own with a 1 Gbit/s network card is assumed for methods with a parameter server" in text(found)
+    assert [line.split(": ")[0] for line in lines[-3:]] == [
+        *("rehearse it, padded and without a model", "train with it", "the fastest, which trains differently")
+    ]
+    real = text(replace(found, rows=(asgd, *found.rows), trains=True)).splitlines()
+    assert [line.split(": ")[0] for line in real[-2:]] == ["run it", "the fastest, which trains differently"]
+
+
+def test_who_trains_as_ddp_does_is_pointed_to_a_script_of_ones_own() -> None:
+    said = {name: in_own_script(Candidate(METHODS[name])) for name in METHODS}
+
+    assert {name for name, line in said.items() if "DistributedDataParallel" in line} == {
+        name for name in METHODS if Candidate(METHODS[name]).synchronous
+    }
+    assert 'hetsim.ddp, with allocation="dbs", in your own' in in_own_script(Candidate(METHODS["ddp"], "dbs"))
+    assert "hetsim.ddp" not in said["ddp"]
+
+
+@pytest.mark.slow
+def test_which_methods_have_a_server_is_what_their_programs_say() -> None:
+    for name, method in METHODS.items():
+        made = experiment(["cluster=mixed4", "workload=phantom", f"method={name}", "backend=sim"], None)
+        assert made.coordination.needs_server == Candidate(method).needs_server, name
