@@ -339,6 +339,16 @@ def test_a_key_that_was_added_counts_where_it_changes_a_run(choices: tuple[str, 
         assert identity_of(changed) != identity_of(entries)
 
 
+def test_a_run_of_before_machines_had_network_cards_is_not_a_run_of_today() -> None:
+    """Whose config says nothing of sharing either: what is written says it, and what was written without it means none."""
+    entries: Any = OmegaConf.to_container(composed("method=asgd", "cluster=two_racks"), resolve=True)
+    assert "sharing" not in entries["cluster"]["network"]
+
+    assert resolved(entries)["cluster"]["network"]["sharing"] == "max_min"
+    assert with_added(entries)["cluster"]["network"]["sharing"] == "none"
+    assert identity_of(with_added(entries)) == identity_of(entries) != identity_of(resolved(entries))
+
+
 def test_a_saved_run_of_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is the run that was never stopped; one whose words are others begins anew."""
     words = ("workload=quadratic", "workload.num_parameters=4", "method=ssgd", "budget.epochs=null", "pictures=false", "seed=0,1")

@@ -234,11 +234,10 @@ class Experiment:
     def _check_data(self) -> None:
         """Raise ValueError for a partition of data that all workers share, and for owned data that nothing divides."""
         checks.choice("data", self.data, ("shared", "owned"))
-        if isinstance(self.epochs, int | float):
-            raise ValueError(
-                f"epochs must be independent or aligned, not {checks.shown(self.epochs)}: for the length of the run type "
-                f"budget.epochs={checks.shown(self.epochs)}"
-            )
+        epochs: object = self.epochs
+        if isinstance(epochs, int | float):
+            number = checks.shown(epochs)
+            raise ValueError(f"epochs must be independent or aligned, not {number}: for the length of the run type budget.epochs={number}")
         checks.choice("epochs", self.epochs, ("independent", "aligned"))
         if self.data == "owned":
             if self.partition is None:

@@ -23,11 +23,12 @@ def _network(config: Any) -> Network:
     optional = ("sharing", "jitter_seconds", "sharing_noise", "all_reduce", "all_reduce_table", "racks", "between", "cpu", *LINKS)
     entry = checks.mapping("cluster.network", config, required=required, optional=optional, example=EXAMPLE)
     table = entry.get("all_reduce_table")
+    sharing = default_sharing(entry) if entry.get("sharing") is None else entry["sharing"]
     algorithm = "ring" if entry.get("all_reduce") is None else entry["all_reduce"]
     return Network(
         latency_seconds=checks.seconds("cluster.network.latency_seconds", entry["latency_seconds"], zero=True),
         bytes_per_second=_rate("cluster.network.bytes_per_second", entry["bytes_per_second"]),
-        sharing=_sharing(entry),
+        sharing=checks.choice("cluster.network.sharing", sharing, ("max_min", "none")),
         jitter_seconds=_distribution("cluster.network", entry, "jitter_seconds"),
         sharing_noise=_distribution("cluster.network", entry, "sharing_noise"),
         all_reduce=checks.choice("cluster.network.all_reduce", algorithm, tuple(ALGORITHMS)),
@@ -39,12 +40,6 @@ def _network(config: Any) -> Network:
 def default_sharing(network: Mapping[str, Any]) -> str:
     """Return the `sharing` of a network that gives none. With `cpu`, it was calibrated before machines had network cards: none."""
     return "max_min" if network.get("cpu") is None else "none"
-
-
-def _sharing(entry: Mapping[str, Any]) -> str:
-    if entry.get("sharing") is None:
-        return default_sharing(entry)
-    return checks.choice("cluster.network.sharing", entry["sharing"], ("max_min", "none"))
 
 
 def _server(config: Any) -> Server:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 from hetsim.runtime.outcome import Outcome
 
@@ -24,6 +25,7 @@ def remarks(outcome: Outcome) -> list[str]:
         _weighting(outcome),
         _doubts(outcome),
         _calibration(outcome),
+        _not_felt(outcome),
         _unused(outcome),
         _closed(outcome),
     )
@@ -106,6 +108,22 @@ def _calibration(outcome: Outcome) -> str | None:
         dtype=experiment.dtype,
         shares=experiment.coordination.allocation.shares(outcome.last.allocation),
     )
+
+
+def _not_felt(outcome: Outcome) -> str | None:
+    """What the cluster describes of a server and of shares of links, if the method has no server, whose messages alone depend on it."""
+    experiment = outcome.experiment
+    cluster, server = experiment.cluster, experiment.cluster.server
+    if experiment.coordination.needs_server:
+        return None
+    plain = type(server)(seconds_per_update=server.seconds_per_update, device=server.device)
+    keys = [f"server.{part.name}" for part in fields(server) if getattr(server, part.name) != getattr(plain, part.name)]
+    if server.seconds_per_update > max(node.seconds_per_update for node in cluster.nodes):
+        keys.insert(0, "server.seconds_per_update")
+    keys += [] if cluster.network.sharing_noise is None else ["network.sharing_noise"]
+    if not keys:
+        return None
+    return f"method={experiment.method} has no server, so it does not feel {', '.join(f'cluster.{key}' for key in keys)}"
 
 
 def _unused(outcome: Outcome) -> str | None:
