@@ -240,6 +240,11 @@ REFUSED = {
         {"server": {"network": 1e8, "uplink_bytes_per_second": 1e9}},
         "cluster.server has a network and uplink_bytes_per_second, which replaces it: leave one of them out",
     ),
+    "a server in a machine": (
+        BOXES[0],
+        {"server": {"rack": "box0"}},
+        "cluster.server is in machine box0, so a network card is not its link: write server: {rack: box0, network: 300 GB/s}",
+    ),
     "a reference that nobody takes": (
         {"seconds_per_sample": 1, "network": 1e8},
         {"reference": {"seconds_per_sample": 1}},

@@ -21,7 +21,7 @@ OUTWARDS = ("rack", "latency_seconds", "half_duplex")
 OF_MACHINE = ("gpus", "inside", *OUTWARDS)
 OF_NODE = (*(name for name in OF_ROW if name not in (*LINKS, *OUTWARDS)), "speed")
 """The keys of a node that a machine decides nothing about."""
-MACHINE, GPUS = "{seconds_per_sample: 2.5 ms, network: 1 Gbit/s}", "{count: 2, seconds_per_sample: 2.5 ms}"
+ONE, GPUS = "{seconds_per_sample: 2.5 ms, network: 1 Gbit/s}", "{count: 2, seconds_per_sample: 2.5 ms}"
 SECONDS = ("seconds_per_sample", "overhead_seconds", "seconds_per_update")
 """What takes a node of twice the speed half as long; its table, too."""
 
@@ -76,6 +76,7 @@ def described(entries: Mapping[str, Any]) -> Described:
     _refuse_unused(configs, network, reference)
     rows: list[tuple[str, Any]] = []
     number = 0
+    inside: dict[str, float] = {}
     for machine in machines:
         outwards = {**machine.card.links, "latency_seconds": machine.latency_seconds, "half_duplex": machine.half_duplex}
         if machine.num_nodes == 1:
@@ -88,11 +89,17 @@ def described(entries: Mapping[str, Any]) -> Described:
             if box in racks:
                 raise ValueError(f"cluster.network.racks.{box} is the name of a machine with several GPUs: call the rack otherwise")
             racks[box] = {**outwards, "within": machine.rack}
+            inside[box] = machine.inside
             links = Card(machine.inside, machine.inside).links
             rows.append((machine.key, {**machine.node, "count": machine.num_nodes, **links, "rack": box}))
     server = _given("cluster.server", entries.get("server"), known=("network", *OF_SERVER), example="{network: 1 Gbit/s}")
     if "network" in server and (link := next((name for name in LINKS if name in server), None)):
         raise ValueError(f"cluster.server has a network and {link}, which replaces it: leave one of them out")
+    if (box := str(server.get("rack"))) in inside and not {"network", *LINKS} & {*server}:
+        raise ValueError(
+            f"cluster.server is in machine {box}, so a network card is not its link: write server: {{rack: {box}, network: "
+            f"{inside[box] / 1e9:g} GB/s}}"
+        )
     given, fastest = server.pop("network", None), Card(*map(max, zip(*(machine.card for machine in machines), strict=True)))
     card = fastest if given is None else _card("cluster.server.network", given)
     server = {"seconds_per_update": 0.0, "latency_seconds": LATENCY_OUTWARDS, **card.links, **server}
@@ -114,7 +121,7 @@ def _refuse_unused(configs: Sequence[Mapping[str, Any]], network: Mapping[str, A
 
 
 def _machine(key: str, config: Any, reference: Mapping[str, Any], default_card: Any, racks: Collection[str]) -> Machine:
-    entry = _given(key, config, example=MACHINE)
+    entry = _given(key, config, example=ONE)
     rack = entry.get("rack")
     if rack is not None and str(rack) not in racks:
         raise ValueError(
