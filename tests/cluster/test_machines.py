@@ -281,6 +281,11 @@ REFUSED = {
         {},
         "cluster.machines[0].gpus.throughput is unknown: write seconds_per_sample: 400 samples/s are 2.5 ms",
     ),
+    "a throughput of the reference": (
+        {"network": 1e8},
+        {"reference": {"samples_per_second": "1000"}},
+        "cluster.reference.samples_per_second is unknown: write seconds_per_sample: 1000 samples/s are 1 ms",
+    ),
     "the name of a gpu": (
         {"gpus": {**A100, "name": "A100"}, "inside": 1e9, "network": 1e8},
         {},

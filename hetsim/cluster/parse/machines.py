@@ -208,7 +208,9 @@ def _reference(config: Any) -> dict[str, Any]:
     if config is None:
         return {}
     key = "cluster.reference"
-    entry = checks.mapping(key, config, optional=(*SECONDS, "table"))
+    if isinstance(config, Mapping):
+        _refuse_throughput(key, config)
+    entry = checks.mapping(key, config, optional=(*SECONDS, "table"), example="{seconds_per_sample: 2.5 ms}")
     times: dict[str, Any] = {name: _number(key, entry, name) for name in SECONDS if entry.get(name) is not None}
     return times if entry.get("table") is None else {**times, "table": _table(f"{key}.table", entry["table"], of="samples")}
 
