@@ -45,9 +45,10 @@ def machines(ranks: Sequence[int], cluster: Cluster) -> str:
     for rank, node in enumerate(cluster.nodes):
         if (number := _machine(node.rack)) is not None:
             members.setdefault(number, []).append(rank)
-    whole = {number: its for number, its in members.items() if set(its) <= set(ranks)}
+    some = set(ranks)
+    whole = {number: its for number, its in members.items() if some.issuperset(its)}
     inside = [rank for its in whole.values() for rank in its]
-    others = [rank for rank in ranks if rank not in inside]
+    others = sorted(some.difference(inside))
     named = [f"{numbered('machine', list(whole))} ({numbered('node', inside)})"] if whole else []
     return " and ".join([*named, *([numbered("node", others)] if others else [])])
 
