@@ -83,9 +83,9 @@ def test_every_key_of_a_cluster_is_in_cluster_md(tmp_path: Path, monkeypatch: py
     known: dict[str, set[str]] = {}
     check = checks.mapping
 
-    def recording(key: str, value: Any, *, required: Collection[str] = (), optional: Collection[str] = ()) -> dict[str, Any]:
-        known.setdefault(key.split("[")[0], set()).update(required, optional)
-        return check(key, value, required=required, optional=optional)
+    def recording(key: str, value: Any, *, required: Collection[str] = (), optional: Collection[str] | None = (), **more: Any) -> Any:
+        known.setdefault(key.split("[")[0], set()).update(required, optional or ())
+        return check(key, value, required=required, optional=optional, **more)
 
     monkeypatch.setattr(checks, "mapping", recording)
     for config in clusters_described(tmp_path):

@@ -242,8 +242,8 @@ REFUSED = {
     ),
     "a server in a machine": (
         BOXES[0],
-        {"server": {"rack": "box0"}},
-        "cluster.server is in machine box0, so a network card is not its link: write server: {rack: box0, network: 300 GB/s}",
+        {"server": {"rack": "machine0"}},
+        "cluster.server is in rack machine0, so a network card is not its link: write server: {rack: machine0, network: 300 GB/s}",
     ),
     "a reference that nobody takes": (
         {"seconds_per_sample": 1, "network": 1e8},

@@ -97,7 +97,7 @@ def described(entries: Mapping[str, Any]) -> Described:
         raise ValueError(f"cluster.server has a network and {link}, which replaces it: leave one of them out")
     if (box := str(server.get("rack"))) in inside and not {"network", *LINKS} & {*server}:
         raise ValueError(
-            f"cluster.server is in machine {box}, so a network card is not its link: write server: {{rack: {box}, network: "
+            f"cluster.server is in rack {box}, so a network card is not its link: write server: {{rack: {box}, network: "
             f"{inside[box] / 1e9:g} GB/s}}"
         )
     given, fastest = server.pop("network", None), Card(*map(max, zip(*(machine.card for machine in machines), strict=True)))
