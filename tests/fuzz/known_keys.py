@@ -125,12 +125,12 @@ def cluster_keys() -> dict[str, tuple[str, ...]]:
     known: dict[str, dict[str, None]] = {}
     mapping = checks.mapping
 
-    def recorded(key: str, value: Any, *, required: Any = (), optional: Any = ()) -> dict[str, Any]:
+    def recorded(key: str, value: Any, *, required: Any = (), optional: Any = (), **more: Any) -> dict[str, Any]:
         place = re.sub(r"\[\d+\]", "", key).removeprefix("cluster").removeprefix(".")
         place = "network.racks" if place.startswith("network.racks.") else place
         if not isinstance(value, Mapping) or "distribution" not in value:
-            known.setdefault(place, {}).update(dict.fromkeys((*required, *optional)))
-        return mapping(key, value, required=required, optional=optional)
+            known.setdefault(place, {}).update(dict.fromkeys((*required, *(optional or ()))))
+        return mapping(key, value, required=required, optional=optional, **more)
 
     with mock.patch.object(checks, "mapping", recorded):
         parse_cluster(whole_cluster())

@@ -59,6 +59,7 @@ class Hosts:
         words = [
             method, "backend=dist", f"backend.lost_after_seconds={lost_after:g}", "backend.heartbeat_seconds=0.2", "batch_size=24",
             f"cluster.nodes=[{{count: {num_workers}, seconds_per_sample: 1e-5, overhead_seconds: 1e-5}}]", f"budget.epochs={epochs}",
+            "cluster.server.seconds_per_update=0",
             "trust=[launched_faulty]", "workload=quadratic", "workload._target_=launched_faulty.Launched", "dtype=float64",
             "workload.num_parameters=8", "workload.num_samples=480", f"+workload.folder={folder}",
             f"+workload.faults=[{', '.join(faults)}]", "pictures=false", f"hydra.run.dir={folder / 'run'}",

@@ -7,6 +7,8 @@ from dataclasses import fields
 
 from hetsim.runtime.outcome import Outcome
 
+FELT = 0.1
+"""The share of a run's time from which on a server's updates would be felt."""
 UNEQUAL = 1.2
 """By how much the largest share is above the smallest one where it is worth a remark."""
 
@@ -118,7 +120,7 @@ def _not_felt(outcome: Outcome) -> str | None:
         return None
     plain = type(server)(seconds_per_update=server.seconds_per_update, device=server.device)
     keys = [f"server.{part.name}" for part in fields(server) if getattr(server, part.name) != getattr(plain, part.name)]
-    if server.seconds_per_update > max(node.seconds_per_update for node in cluster.nodes):
+    if server.seconds_per_update * outcome.applied.num_updates > FELT * outcome.applied.seconds:
         keys.insert(0, "server.seconds_per_update")
     keys += [] if cluster.network.sharing_noise is None else ["network.sharing_noise"]
     if not keys:
