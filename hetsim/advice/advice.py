@@ -121,7 +121,7 @@ def advice(question: Question, processes: Processes, tell: Callable[[str], objec
 
 
 def advised(question: Question, processes: int, folder: Path | None, minutes: float | None, tell: Callable[[str], object]) -> Advice:
-    """The advice, by so many processes: it resumes from the folder, and ends early after so many minutes or at SIGTERM."""
+    """Return the advice. It resumes from the answers in `folder`, and ends early after `minutes` or at SIGTERM."""
     if minutes is not None:
         checks.number("minutes", minutes)
     answers = None if folder is None else Answers(folder, repr(question.experiment))

@@ -52,12 +52,12 @@ class Line:
     per_sample: float
 
     def seconds(self, samples: float) -> float:
-        """The time of so many samples."""
+        """Return the time of this many samples."""
         return self.overhead + samples * self.per_sample
 
 
 def line_of(node: Node, batch_size: int) -> Line:
-    """For up to so many samples. A measured table counts by its best rate."""
+    """Return the line of a node for batches up to `batch_size`. A measured table counts by its best rate."""
     factor = _least_factor(node)
     node = node.on_its_share
     if not node.table:
@@ -79,7 +79,7 @@ def _least_factor(node: Node) -> float:
 
 
 def least_step(lines: Sequence[Line], batch_size: int) -> float:
-    """The least max_i t_i(b_i) with Σ b_i = B, in real numbers, of which none is less than 1 if B is at least their number."""
+    """Return the least max_i t_i(b_i) over real b_i with Σ b_i = B, and at least max_i t_i(1), as no node goes without a sample."""
     least = max(line.seconds(1) for line in lines)
     if any(line.per_sample == 0 for line in lines):
         return least

@@ -47,7 +47,7 @@ class Candidate:
 
     @property
     def weighs_samples(self) -> bool:
-        """Whether its split comes with `weighting=per_sample`: the mean over samples, whoever has them."""
+        """Whether its split comes with `weighting=per_sample`: the mean over all samples."""
         return self.allocation is not None and self.synchronous and "weighting" not in self.method.choices
 
     def words(self, *, rates: bool = True) -> list[str]:

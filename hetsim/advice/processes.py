@@ -99,7 +99,7 @@ class Processes:
         return answer["sizes"][0], answer["sizes"][1]
 
     def _map(self, questions: Sequence[dict[str, Any]], units: float = 1.0) -> list[dict[str, Any]]:
-        """The answers, in the order of the questions; each run is so many units of work."""
+        """Return the answers, in the order of the questions. Each moves the bar by `units`."""
         found = []
         for question, answer in zip(questions, self._threads.map(self._asked, questions), strict=True):
             num = len(question.get("timed", ())) or int("run" in question)

@@ -26,7 +26,7 @@ class Progress:
         self._shown = shown and sys.stderr.isatty()
 
     def begin(self, name: str, units: float) -> None:
-        """The bar of the next part, of so many units of work."""
+        """Start the bar of the next part, with `units` of expected work."""
         self.close()
         if self._shown:
             from tqdm import tqdm
@@ -74,7 +74,7 @@ class Progress:
 
     @contextmanager
     def limited(self, minutes: float | None) -> Iterator[None]:
-        """Stop after so many minutes, and in the main thread at SIGTERM."""
+        """Stop after `minutes`, and in the main thread at SIGTERM."""
         timer = None if minutes is None else threading.Timer(60 * minutes, self.stop, [f"after {minutes:g} minutes"])
         main = threading.current_thread() is threading.main_thread()
         before = signal.getsignal(signal.SIGTERM) if main else None

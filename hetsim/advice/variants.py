@@ -19,7 +19,7 @@ NO_TIME = ("weighting", "discount", "compensation")
 
 @dataclass(frozen=True)
 class Variant:
-    """A split in the place of the method's own, the nodes that are left out, and what is added to the seed."""
+    """What differs from the composed experiment: the split, the nodes that are left out, and a number added to the seed."""
 
     split: str | None = None
     per_sample: bool = False

@@ -228,11 +228,11 @@ def advise(
     trust: Sequence[str] = (),
     config_dir: str | Path | None = None,
 ) -> Advice:
-    """Which method, which split of the batch and which nodes, by simulation, as `hetsim-advise` says it.
+    """Return which method, split of the batch and nodes to use, by simulation, as `hetsim-advise` prints it.
 
-    The words are those of the command: `hetsim.advise("cluster=mixed8", "timing")`. As many `processes` simulate at a time, by default as
-    many as there are cores, at most 8. In a `folder`, answers are kept, and the same call resumes. After so many `minutes`, or at SIGTERM,
-    it returns the best so far, and `data["stopped"]` says so. ValueError with one sentence if plain DDP cannot be simulated.
+    The words are those of the command: `hetsim.advise("cluster=mixed8", "timing")`. `processes` simulate at a time, by default one for each
+    core, at most 8. `folder` keeps the answers, and the same call resumes from them. After `minutes`, or at SIGTERM, it returns the best so
+    far, and `data["stopped"]` gives the reason. ValueError with one sentence if plain DDP cannot be simulated.
     """
     from hetsim.advice.advice import advised, as_data
     from hetsim.advice.picture import picture

@@ -89,7 +89,7 @@ def share_ready(node: Node, samples: int, ready: float) -> float:
 
 
 def _pass(node: Node, samples: int) -> float:
-    """The seconds of so many samples that are computed at a time, before noise."""
+    """Return the seconds of a single pass over `samples`, before noise."""
     return interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
 
 

@@ -61,7 +61,7 @@ class Lateness:
         self.seconds[places] = self.seconds[places].max()
 
     def wait(self, places: Places, seconds: float) -> None:
-        """These places begin the next step when the closed form says so, in so many seconds, or later."""
+        """Let these places begin the next step after `seconds`, as the closed form says, or later if they are late by more."""
         self.seconds[places] = np.maximum(0.0, self.seconds[places] - seconds)
 
     def _rows(self, num_steps: int, num: int) -> Iterator[Seconds]:

@@ -39,7 +39,7 @@ class JsonProcess:
             self._process.communicate()
 
     def kill(self) -> None:
-        """End the process: whoever reads from it gets RunFailed."""
+        """End the process. A thread that reads from it gets RunFailed."""
         self._process.kill()
 
     def fresh(self) -> None:

@@ -205,7 +205,7 @@ class Workload(ABC):
 
 
 def in_passes(task: Task, at: Vector, batch: Batch, most: int | None) -> tuple[Vector, float]:
-    """Mean gradient and mean loss, of at most so many samples computed at a time: gradient accumulation. None: of all at once."""
+    """Return the mean gradient and the mean loss, by passes over at most `most` samples: gradient accumulation. None: a single pass."""
     if most is None or batch.samples <= most:
         return task.gradient(at, batch)
     return _accumulated(task, at, divided(batch, most), batch.samples)
@@ -238,7 +238,7 @@ def terms_in_passes(
 
 
 def _accumulated(task: Task, at: Vector, parts: Iterable[Batch], samples: int) -> tuple[Vector, float]:
-    """The gradients and losses of these parts of so many samples, each by its share of them."""
+    """Return the sums of the gradients and losses of these parts, each weighted by its share of `samples`."""
     total: Vector = None
     mean_loss = 0.0
     for part in parts:
@@ -251,7 +251,7 @@ def _accumulated(task: Task, at: Vector, parts: Iterable[Batch], samples: int) -
 
 
 def divided(batch: Batch, most: int | None) -> Iterator[Batch]:
-    """A range in pieces of at most so many samples; None: itself."""
+    """Yield a range in pieces of at most `most` samples; None: the whole range."""
     if most is None or batch.samples <= most:
         yield batch
         return

@@ -1,4 +1,4 @@
-"""Files that say when nodes are there: how many of them every so many seconds, or from when to when each of them.
+"""Files of when nodes are present: counts of nodes at a fixed interval, or starts and stops of each node.
 
 They are read as numbers and as nothing else. No sentence quotes what is in one, as the config may be a stranger's and the file the user's.
 """
@@ -44,7 +44,7 @@ def absences(key: str, value: Any, num_nodes: int) -> dict[int, list[Interval]]:
 
 
 def _counts(text: str, num_nodes: int) -> dict[int, list[Interval]]:
-    """When each node is there if so many are: those of the lowest ranks. The last number holds to the end."""
+    """Return when each node is present, by counts: the lowest ranks are. The last count holds to the end."""
     found = json.loads(text)
     metadata = found.get("metadata") if isinstance(found, Mapping) else None
     gap: Any = metadata.get("gap_seconds") if isinstance(metadata, Mapping) else None

@@ -47,7 +47,7 @@ class Card(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """So many equal machines, each of so many nodes. `key` is that of one node in the config, `inside` in bytes per second."""
+    """`num_copies` equal machines of `num_nodes` nodes each. `key` is the config key of one node; `inside` is in bytes per second."""
 
     key: str
     node: dict[str, Any]
