@@ -39,7 +39,7 @@ class Collectives:
     def all_reduce_seconds(self, nbytes: int, number: Sequence[int] = ()) -> float:
         """Seconds of the network's all-reduce of a vector of `nbytes` bytes; zero for one participant.
 
-        `number` are whole numbers that no other collective of the run has, of which the jitters of its messages depend.
+        `number` identifies the collective within the run. The jitters of its messages depend on it.
         """
         network = self.cluster.network
         if nbytes not in self._known:
