@@ -56,6 +56,9 @@ IMPORTED = (
     *("hetsim.workloads.own.task", "hetsim.workloads.own.loader_process"),
 )
 
+PYTHON = sys.executable
+"""The Python of these tests: a test may put another command in its place."""
+
 _fork_exec = _posixsubprocess.fork_exec
 _server: Server | None = None
 _kept: list[Any] = []
@@ -136,7 +139,7 @@ def _forked(start: Start, files: list[int]) -> int | None:
 
 
 def _is_known(words: list[str]) -> bool:
-    if words[0] != sys.executable:
+    if words[0] != PYTHON:
         return False
     rest = list(_without_options(words))
     if rest[:1] == ["-m"]:
@@ -174,7 +177,7 @@ forked.serve({listening.fileno()}, {read}, {address!r}, base)"""
         with real_starts(), listening:
             quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # which torch reads once, and hetsim-launch sets
             files = [listening.fileno(), read]
-            _kept.append(subprocess.Popen([sys.executable, "-c", code], pass_fds=files, stdin=subprocess.DEVNULL, env=quiet))
+            _kept.append(subprocess.Popen([PYTHON, "-c", code], pass_fds=files, stdin=subprocess.DEVNULL, env=quiet))
         os.close(read)  # the other end is closed when this process ends
         _kept.append(write)
         _server = Server(address, os.getpid(), os.getsid(0), os.getpgrp(), _read_at_start(dict(os.environ)))
