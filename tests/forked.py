@@ -34,7 +34,9 @@ from multiprocessing import forkserver, process, resource_tracker, util
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
+NAME = "forks"
+"""The name in /proc of a launcher's server, which a test does not count among the launcher's processes."""
 MODULES = (
     "hetsim",
     "hetsim.cli.",
@@ -44,6 +46,8 @@ MODULES = (
     "torch.distributed.run",
     "joblib.externals.loky.backend.popen_loky_posix",
 )
+LAUNCHERS = ("hetsim.cli.launch", "torch.distributed.run")
+"""Modules that start processes when they have threads: each of their processes has a server of its own, from before its first thread."""
 CODE = ("from multiprocessing.forkserver import main;", "import sys; sys.path[:] = sys.argv[2:]; from hetsim.")
 READ_AT_START = ("PYTHON", "OMP_", "OPENBLAS_", "MKL_", "LD_", "LC_", "LANG", "MPL", "CUDA_", "HOME")
 """How the names of variables begin that Python or a library reads once: a start with other values of these is no fork."""
@@ -63,6 +67,7 @@ _fork_exec = _posixsubprocess.fork_exec
 _server: Server | None = None
 _kept: list[Any] = []
 _starts_are_real = False
+_one_at_a_time = threading.Lock()
 
 
 class Server(NamedTuple):
@@ -162,10 +167,7 @@ def _serving() -> Server:
     """The server of this process, or of the one that this is a fork of."""
     global _server
     if _server is None:
-        address = f"\0hetsim-tests-{os.getpid()}"
-        listening = socket.socket(socket.AF_UNIX)
-        listening.bind(address)
-        listening.listen()
+        address, listening = _listening()
         read, write = os.pipe()
         code = f"""
 import os, sys
@@ -177,26 +179,57 @@ forked.serve({listening.fileno()}, {read}, {address!r}, base)"""
         with real_starts(), listening:
             quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # which torch reads once, and hetsim-launch sets
             files = [listening.fileno(), read]
-            _kept.append(subprocess.Popen([PYTHON, "-c", code], pass_fds=files, stdin=subprocess.DEVNULL, env=quiet))
+            process = subprocess.Popen([PYTHON, "-c", code], pass_fds=files, stdin=subprocess.DEVNULL, env=quiet)
+        process.returncode = 0  # nobody waits for its end
         os.close(read)  # the other end is closed when this process ends
         _kept.append(write)
         _server = Server(address, os.getpid(), os.getsid(0), os.getpgrp(), _read_at_start(dict(os.environ)))
     return _server
 
 
+def _listening() -> tuple[str, socket.socket]:
+    address = f"\0hetsim-tests-{os.getpid()}"
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(address)
+    listening.listen()
+    return address, listening
+
+
+def _fork_server() -> None:
+    """A server of this process, which is a fork: it is a fork of it, and ends when it ends."""
+    global _server
+    assert _server is not None
+    address, listening = _listening()
+    read, write = os.pipe()
+    server = Server(address, os.getpid(), os.getsid(0), os.getpgrp(), _server.read)
+    if os.fork() == 0:
+        _server = server
+        os.close(write)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(nothing, number)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _call_this_process(NAME)
+        _serve_all(listening, read)
+        os._exit(0)
+    _server = server
+    listening.close()
+    os.close(read)
+    _kept.append(write)
+
+
 def _by_server(address: str, start: Start, files: Sequence[int]) -> int:
     """The server forks a process that forks one and ends, so that the latter becomes a child of this process."""
     libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
+    with _one_at_a_time, contextlib.ExitStack() as stack:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        stack.callback(libc.prctl, PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(address)
             connection.sendmsg([b"f"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
             connection.sendall(json.dumps(start).encode("utf-8", "surrogateescape"))
             connection.shutdown(socket.SHUT_WR)
             return int(connection.recv(100))
-    finally:
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def serve(listening: int, alive: int, address: str, base: list[str]) -> None:
@@ -212,13 +245,17 @@ def serve(listening: int, alive: int, address: str, base: list[str]) -> None:
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=listening) as asked:
-        while True:
-            ready, _, _ = select.select([asked, alive], [], [])
-            if alive in ready:
-                return
-            connection, _ = asked.accept()
-            with connection:
-                _serve_one(connection)
+        _serve_all(asked, alive)
+
+
+def _serve_all(asked: socket.socket, alive: int) -> None:
+    while True:
+        ready, _, _ = select.select([asked, alive], [], [])
+        if alive in ready:
+            return
+        connection, _ = asked.accept()
+        with connection:
+            _serve_one(connection)
 
 
 def _serve_one(connection: socket.socket) -> None:
@@ -251,6 +288,7 @@ def _become(start: Start, files: Sequence[int]) -> NoReturn:
     """Be the process that `start` describes, to its end."""
     status = 1
     try:
+        _call_this_process("python")
         _take_files(start.files, files)
         _forget()
         os.environ.clear()
@@ -270,6 +308,10 @@ def _become(start: Start, files: Sequence[int]) -> NoReturn:
         with contextlib.suppress(BaseException):
             sys.stderr.flush()
         os._exit(status)
+
+
+def _call_this_process(name: str) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def _take_files(targets: Sequence[int], files: Sequence[int]) -> None:
@@ -321,6 +363,8 @@ def _run(start: Start) -> int:
     importlib.invalidate_caches()
     try:
         if rest[0] == "-m":
+            if rest[1] in LAUNCHERS:
+                _fork_server()
             sys.argv = ["-m", *rest[2:]]
             sys.modules.pop(rest[1], None)
             runpy._run_module_as_main(rest[1])  # type: ignore[attr-defined]

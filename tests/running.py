@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import forked
+
 STARTED = 19
 """The field of when a process was started, after that of its command."""
 LONG = ("-m", "hetsim", "backend=dist", "workload=quadratic", "budget.epochs=1000", "pictures=false", "trace=none")
@@ -41,10 +43,11 @@ def family(parent: int) -> dict[int, str]:
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = path.read_text().rsplit(")", 1)[1].split()
+            name, _, rest = path.read_text().rpartition(")")
         except OSError:
             continue
-        if int(fields[3]) == parent and fields[0] != "Z":
+        fields = rest.split()
+        if int(fields[3]) == parent and fields[0] != "Z" and not name.endswith(f"({forked.NAME}"):
             found[int(path.parent.name)] = fields[0]
     return found
 

@@ -276,7 +276,7 @@ def test_two_calls_are_one_run(launchers: Any, tmp_path: Path) -> None:
     assert [out.startswith("asgd on this hardware") for out, _ in told] == [False, True]
     assert [error for _, error in told] == ["", ""]
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["num_updates"] == 32
-    assert all(not family(each.pid) for each in both)
+    wait_for(lambda: all(not family(each.pid) for each in both))
 
 
 @pytest.mark.slow
