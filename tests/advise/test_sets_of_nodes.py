@@ -133,6 +133,7 @@ def test_of_very_many_sets_some_are_tried_by_several_keys() -> None:
 
 
 @pytest.mark.parametrize("split", [None, "static"])
+@pytest.mark.sampled(1)
 def test_a_variant_is_what_hydra_composes(split: str | None) -> None:
     """Of every method that takes this split."""
     words = (*question("boxes"), *RUN)
@@ -218,6 +219,7 @@ def found_by(words: Sequence[str], monkeypatch: pytest.MonkeyPatch | None = None
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.sampled(2)
 def test_the_search_that_prunes_finds_what_all_runs_find(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     best, alike, num_runs = found_by(question(name, SOME))
     its_best, its_alike, of_all = found_by(question(name, SOME), monkeypatch)
