@@ -1,4 +1,4 @@
-"""The table of docs/methods.md: of a sweep over methods the *medians* over seeds, as three seeds give no useful interval of a mean.
+"""The table of docs/reference/methods.md: *medians* over the seeds of a sweep, as three seeds give no useful interval of a mean.
 
 hetsim -m method=… seed=0,1,2 evaluate_every_epochs=0.2 hydra.sweep.dir=SWEEP
 python benchmarks/methods.py SWEEP

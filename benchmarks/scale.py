@@ -1,6 +1,6 @@
 """The cost of a simulated iteration by number of nodes, compared with two references in the same run; medians over repeats.
 
-    python benchmarks/scale.py            # the table of docs/performance.md
+    python benchmarks/scale.py            # the table of docs/internals/performance.md
 
 Every row is asynchronous SGD, timing only: noisy gradients, pushes and pulls that share the server's links fairly, a serial
 server, a full trace. The references are a bare SimPy loop of timeouts in 100 processes, and the same system written by hand for

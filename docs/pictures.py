@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/cluster.md: everything in them was simulated, nothing is drawn by hand.
+"""Draw the pictures of docs/reference/cluster.md: everything in them was simulated, nothing is drawn by hand.
 
 python docs/pictures.py        writes docs/images/cluster-*.png, in a minute; the same code makes the same pictures
 """

@@ -1,6 +1,6 @@
 """Fill in what a page of these docs quotes from the code: a test compares, so it cannot drift.
 
-    python docs/refresh.py        rewrites docs/methods.md and docs/cluster.md
+    python docs/refresh.py        rewrites docs/reference/methods.md and docs/reference/cluster.md
 
 `<!-- source: package.module:Class.function -->` is followed by that function's source, `<!-- methods -->` by the table of
 methods; each ends at `<!-- end -->`.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hetsim.config.methods import shipped
 
-PAGES = [Path(__file__).with_name(name) for name in ("methods.md", "cluster.md")]
+PAGES = [Path(__file__).parent / "reference" / name for name in ("methods.md", "cluster.md")]
 BLOCK = re.compile(r"<!-- (methods|source: [\w.:]+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
 

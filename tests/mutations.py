@@ -2,7 +2,7 @@
 
     python tests/mutations.py [NAME …]
 
-The tests are those of `make test`. The list is quoted in docs/testing.md. A mutation that no test notices is printed as SURVIVED,
+The tests are those of `make test`. The list is quoted in docs/internals/testing.md. A mutation that no test notices is printed as SURVIVED,
 and makes the exit status 1.
 """
 

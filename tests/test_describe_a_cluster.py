@@ -1,4 +1,4 @@
-"""The recipes of docs/describe-a-cluster.md describe clusters, and their commands run."""
+"""The recipes of docs/guide/describe-a-cluster.md describe clusters, and their commands run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pages
 import pytest
 from omegaconf import OmegaConf
 
@@ -17,7 +18,7 @@ from hetsim.cli.table import main as table
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.sweeps import job
 
-PAGE = (Path(__file__).parents[1] / "docs" / "describe-a-cluster.md").read_text(encoding="utf-8")
+PAGE = pages.text("describe-a-cluster.md")
 RECIPES: dict[str, str] = {text.split()[1]: text for text in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)}
 COMMANDS: dict[str, Callable[[], object]] = {"hetsim": main, "hetsim-table": table, "hetsim-advise": main}
 QUICK = {"hetsim": ["pictures=false"], "hetsim-table": [], "hetsim-advise": ["-m", "budget.updates=2", "pictures=false"]}

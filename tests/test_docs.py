@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import mutations
+import pages
 import pytest
 from methods import SHIPPED
 from mutations import MUTATIONS
@@ -35,11 +36,11 @@ from hetsim.trust.shipped import configs
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLE = DOCS / "example"
-PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
-OWN = (DOCS / "own-method.md").read_text(encoding="utf-8")
-COMPARISON = (DOCS / "comparison.md").read_text(encoding="utf-8")
-OWN_WORKLOAD = (DOCS / "own-workload.md").read_text(encoding="utf-8")
-CLUSTER = (DOCS / "cluster.md").read_text(encoding="utf-8")
+PAGE = pages.text("methods.md")
+OWN = pages.text("own-method.md")
+COMPARISON = pages.text("compare.md")
+OWN_WORKLOAD = pages.text("own-workload.md")
+CLUSTER = pages.text("cluster.md")
 EXPERIMENTS = sorted(path.stem for path in (configs() / "experiment").glob("*.yaml"))
 
 
@@ -217,8 +218,8 @@ def test_every_experiment_is_one(name: str) -> None:
 
 
 def test_the_mutation_list_fits_the_code() -> None:
-    """Each mutation finds what it replaces, once; each method has one; docs/testing.md quotes them all, and its tests exist."""
-    quoted = re.findall(r"^\| `([^`]+)` \| (.+?) \| `(test_\w+)", (DOCS / "testing.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    """Each mutation finds what it replaces, once; each method has one; docs/internals/testing.md quotes them all, and its tests exist."""
+    quoted = re.findall(r"^\| `([^`]+)` \| (.+?) \| `(test_\w+)", pages.text("testing.md"), flags=re.MULTILINE)
     tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
 
     for mutation in MUTATIONS:
@@ -231,7 +232,7 @@ def test_the_mutation_list_fits_the_code() -> None:
 
 def test_every_test_file_is_in_testing_md() -> None:
     """By its name, or by its folder's; and every file and folder that the page names is there."""
-    page = (DOCS / "testing.md").read_text(encoding="utf-8")
+    page = pages.text("testing.md")
     folder = Path(__file__).parent
     named = {name for name in re.findall(r"`([\w/]+(?:\.py|/))`", page) if not name.startswith("conf/")}
 
@@ -324,7 +325,7 @@ def test_the_page_of_comparisons_is_true(tmp_path: Path, monkeypatch: pytest.Mon
 def commands_shown() -> list[tuple[str, list[str]]]:
     """Each single run that a page shows: the page, and its words; not those that need files that a page has written before."""
     found = []
-    for page in sorted([*DOCS.glob("*.md"), *(DOCS.parent / "studies").rglob("*.md")]):
+    for page in sorted([*DOCS.rglob("*.md"), *(DOCS.parent / "studies").rglob("*.md")]):
         for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
             for line in re.findall(r"^hetsim (.*)", block, flags=re.MULTILINE):
                 if not re.search(r"^-m|--|trust=|resume=|=ours|\\$|…", line):

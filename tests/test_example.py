@@ -1,4 +1,4 @@
-"""docs/example-decision.md: its commands run, and its table is what they print."""
+"""docs/start/example-decision.md: its commands run, and its table is what they print."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pages
 import pytest
 from worlds import exit_status
 
@@ -15,7 +16,7 @@ from hetsim.sweeps import job
 
 pytestmark = pytest.mark.slow
 
-PAGE = (Path(__file__).parents[1] / "docs" / "example-decision.md").read_text(encoding="utf-8")
+PAGE = pages.text("example-decision.md")
 QUICK = {"learning_rate=0.05,0.1,0.2,0.4": "learning_rate=0.1,0.2", "seed=range(0,5)": "seed=0", "budget.epochs=12": "budget.epochs=1"}
 """What the test changes in the question of learning, whose training takes minutes."""
 

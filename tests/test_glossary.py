@@ -1,15 +1,14 @@
-"""docs/glossary.md has one line for each term."""
+"""docs/reference/glossary.md has one line for each term."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+
+import pages
 
 from hetsim.config.schema import AXES
 
-TERMS = re.findall(
-    r"^\| ([^|]+) \| [^|]+ \|$", (Path(__file__).parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8"), flags=re.M
-)[1:]
+TERMS = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", pages.text("glossary.md"), flags=re.M)[1:]
 
 
 def test_terms_are_in_alphabetical_order() -> None:

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pages
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from matplotlib.figure import Figure
@@ -25,7 +26,7 @@ from hetsim.sim import Simulation
 pytestmark = pytest.mark.slow
 
 QUICK = ("workload=quadratic", "budget.epochs=2", "pictures=false")
-PAGE = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+PAGE = pages.text("python.md")
 
 
 @pytest.fixture(autouse=True)

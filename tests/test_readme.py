@@ -75,7 +75,7 @@ def test_every_make_target_exists() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "studies").rglob("*.md")]),
+    sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "studies").rglob("*.md")]),
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_every_link_leads_somewhere(page: Path) -> None:
@@ -97,7 +97,7 @@ def test_the_worker_in_the_readme_is_the_worker() -> None:
 PLACES = ("hetsim", ".", "hetsim/policies", "hetsim/coordination", "hetsim/distributed/rank", "hetsim/distributed/communication")
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/design.md", "docs/testing.md"])
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/internals/design.md", "docs/internals/testing.md"])
 def test_every_file_that_a_page_for_developers_names_exists(page: str) -> None:
     """From the package or from the top of the repository; NAME stands for a name of one's own."""
     named = re.findall(r"`((?:[\w.-]+/)+[\w-]+\.\w+)`", (ROOT / page).read_text(encoding="utf-8"))

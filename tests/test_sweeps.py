@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+import pages
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.utils import JobReturn, JobStatus
@@ -128,7 +129,7 @@ def test_a_folder_of_ones_own_is_skipped_only_for_the_run_that_it_holds(
 @pytest.mark.filterwarnings("ignore")
 def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order in which they stand."""
-    page = (Path(__file__).parents[1] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    page = pages.text("sweeps.md")
     commands = [shlex.split(line) for block in re.findall(r"```sh\n(.*?)```", page, flags=re.DOTALL) for line in block.splitlines()]
     monkeypatch.chdir(tmp_path)
 

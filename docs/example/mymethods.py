@@ -1,4 +1,4 @@
-"""A discount, an admission and a coordination outside the package. docs/own-method.md explains them."""
+"""A discount, an admission and a coordination outside the package. docs/guide/own-method.md explains them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hetsim.cluster.fewer import without
 from hetsim.cluster.model import MACHINE, Cluster
 from hetsim.results.writing.describe import formatted
 
-PHANTOM = "A phantom trains nothing: workload=own (docs/own-workload.md) or a shipped workload says how fast the loss falls."
+PHANTOM = "A phantom trains nothing: workload=own (docs/guide/own-workload.md) or a shipped workload says how fast the loss falls."
 
 
 class Parts(NamedTuple):
@@ -135,12 +135,12 @@ def more_than_time(question: Question) -> str:
 def in_own_script(candidate: Candidate) -> str:
     """How a candidate trains a model of the user's own."""
     if not candidate.synchronous:
-        return "train with it: workload=own (docs/own-workload.md)"
+        return "train with it: workload=own (docs/guide/own-workload.md)"
     split = candidate.allocation or candidate.method.choices.get("allocation", "even")
     if split == "even":
-        return "train with it: your own DistributedDataParallel script on these nodes, or workload=own (docs/own-workload.md)"
+        return "train with it: your own DistributedDataParallel script on these nodes, or workload=own (docs/guide/own-workload.md)"
     team = "Fixed(parts) by speed" if split == "static" else f'allocation="{split}"'
-    return f"train with it: hetsim.ddp, with {team}, in your own DistributedDataParallel script (docs/ddp.md)"
+    return f"train with it: hetsim.ddp, with {team}, in your own DistributedDataParallel script (docs/guide/ddp.md)"
 
 
 def bits(rate: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 DEFAULT_PERIOD_SECONDS = 5e-3
 """In a shorter period a capped process loses more to other programs, as what it could not use is not made up for; in a longer one
-more of a step runs before its first pause (docs/performance.md)."""
+more of a step runs before its first pause (docs/internals/performance.md)."""
 MIN_BUDGET_SECONDS = 1e-3
 """The least that Linux grants in a period."""
 

@@ -1,6 +1,6 @@
 """Nodes, links and faults in SI units: data only, read by both backends, for the simulator's times and for padding.
 
-docs/cluster.md has the equations and a picture of each part; `parse/` makes these objects from a config.
+docs/reference/cluster.md has the equations and a picture of each part; `parse/` makes these objects from a config.
 """
 
 from __future__ import annotations

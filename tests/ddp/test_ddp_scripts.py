@@ -94,7 +94,7 @@ def test_a_team_is_five_lines() -> None:
 
 
 def test_the_page_shows_these_lines() -> None:
-    """In docs/ddp.md."""
+    """In docs/guide/ddp.md."""
     shown = (SCRIPTS.parent / "ddp.md").read_text(encoding="utf-8").split("```diff\n")[1].split("```")[0].splitlines()
     more, fewer = changed()
 

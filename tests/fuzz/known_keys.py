@@ -7,10 +7,10 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pages
 import yaml
 from omegaconf import OmegaConf
 
@@ -21,7 +21,7 @@ from hetsim.trust.shipped import configs
 
 __all__ = ["LINKS", "configs"]
 
-CLUSTER_PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
+CLUSTER_PAGE = pages.page("cluster.md")
 
 
 @cache
@@ -112,7 +112,7 @@ def described(key: str) -> tuple[str, ...]:
 
 @cache
 def whole_cluster() -> dict[str, Any]:
-    """The example in docs/cluster.md that has every part of a cluster."""
+    """The example in docs/reference/cluster.md that has every part of a cluster."""
     blocks = re.findall(r"```yaml\n(name:.*?)```", CLUSTER_PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     loaded = OmegaConf.to_container(OmegaConf.create(yaml.safe_dump(yaml.safe_load(blocks[0]))))
     assert isinstance(loaded, dict)

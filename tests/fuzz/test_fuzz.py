@@ -76,7 +76,7 @@ def test_whatever_the_schema_has_is_among_the_ten_thousand() -> None:
 
 
 def test_the_keys_of_a_cluster_are_those_that_its_page_describes() -> None:
-    """docs/cluster.md has a table for each part, whose first column names them."""
+    """docs/reference/cluster.md has a table for each part, whose first column names them."""
     text = known_keys.CLUSTER_PAGE.read_text(encoding="utf-8")
 
     tables = {name for row in re.findall(r"^\|([^|]*`[^|]*)\|", text, flags=re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pages
 import pytest
 
 from hetsim.cli.main import main
@@ -20,7 +21,7 @@ from hetsim.trust.shipped import configs
 
 pytestmark = pytest.mark.slow
 
-PAGE = (Path(__file__).parents[2] / "docs" / "owned-data.md").read_text(encoding="utf-8")
+PAGE = pages.text("owned-data.md")
 DIGITS = ("workload=digits", "method=asgd", "data=owned", "partition=dirichlet", "partition.alpha=0.1", "pictures=false")
 
 

@@ -1,4 +1,4 @@
-"""What a file of the user's own offers: the function that makes a model, data, a loss and metrics (docs/own-workload.md)."""
+"""What a file of the user's own offers: the function that makes a model, data, a loss and metrics (docs/guide/own-workload.md)."""
 
 from __future__ import annotations
 
