@@ -7,7 +7,7 @@ SOURCES := hetsim tests benchmarks studies
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test long lint bench studies-quick clean
+.PHONY: demo check test long lint docs bench studies-quick clean
 
 demo: .venv/installed
 	@echo "DBS-SGD on four workers of speeds 1:1:2:4, simulated:"
@@ -31,6 +31,10 @@ lint: .venv/installed
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
+
+docs: .venv/installed
+	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/docs
+	@echo "build/docs/index.html"
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/agreement.py

@@ -1,24 +1,29 @@
 """Fill in what a page of these docs quotes from the code: a test compares, so it cannot drift.
 
-    python docs/refresh.py        rewrites docs/reference/methods.md and docs/reference/cluster.md
+    python docs/refresh.py        rewrites the pages below
 
-`<!-- source: package.module:Class.function -->` is followed by that function's source, `<!-- methods -->` by the table of
-methods; each ends at `<!-- end -->`.
+`<!-- source: package.module:Class.function -->` is followed by that function's source, `<!-- methods -->` by the table of methods,
+`<!-- help: hetsim-COMMAND -->` by what the command prints for --help; each ends at `<!-- end -->`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import io
+import os
 import re
+import sys
 import textwrap
 from functools import reduce
 from pathlib import Path
+from unittest import mock
 
 from hetsim.config.methods import shipped
 
-PAGES = [Path(__file__).parent / "reference" / name for name in ("methods.md", "cluster.md")]
-BLOCK = re.compile(r"<!-- (methods|source: [\w.:]+) -->\n.*?<!-- end -->", flags=re.DOTALL)
+PAGES = [Path(__file__).parent / "reference" / name for name in ("methods.md", "cluster.md", "commands.md")]
+BLOCK = re.compile(r"<!-- (methods|source: [\w.:]+|help: [\w-]+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
 
 def source(name: str) -> str:
@@ -39,12 +44,27 @@ def methods() -> str:
     return "\n".join(lines)
 
 
+def help_of(command: str) -> str:
+    """What a command prints for --help, in 100 columns."""
+    module = importlib.import_module(f"hetsim.cli.{command.removeprefix('hetsim-').replace('-', '_')}")
+    printed = io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", [command, "--help"]),
+        mock.patch.dict(os.environ, COLUMNS="100"),
+        contextlib.redirect_stdout(printed),
+        contextlib.suppress(SystemExit),
+    ):
+        module.main()
+    return f"```text\n{printed.getvalue().rstrip()}\n```"
+
+
 def refreshed(text: str) -> str:
     """The page with every block as the code is now."""
 
     def block(match: re.Match[str]) -> str:
         kind, _, name = match[1].partition(": ")
-        return f"<!-- {match[1]} -->\n{source(name) if kind == 'source' else methods()}\n<!-- end -->"
+        text = {"source": source, "help": help_of}[kind](name) if name else methods()
+        return f"<!-- {match[1]} -->\n{text}\n<!-- end -->"
 
     return BLOCK.sub(block, text)
 

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 import textwrap
+import tomllib
 from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
@@ -64,6 +65,17 @@ def test_the_code_in_cluster_md_is_the_code() -> None:
     """`python docs/refresh.py` changes nothing."""
     assert loaded(DOCS / "refresh.py").refreshed(CLUSTER) == CLUSTER
     assert "<!-- source: " in CLUSTER
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse prints other texts from Python 3.13 on")
+def test_the_help_in_commands_md_is_what_the_commands_print() -> None:
+    """`python docs/refresh.py` changes nothing, and each command of the package has a section."""
+    commands = pages.text("commands.md")
+    scripts = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+
+    assert loaded(DOCS / "refresh.py").refreshed(commands) == commands
+    assert set(re.findall(r"^\| `([\w-]+)`", commands, flags=re.MULTILINE)) == set(scripts)
+    assert {"hetsim", *re.findall(r"^<!-- help: ([\w-]+) -->", commands, flags=re.MULTILINE)} == set(scripts)
 
 
 def clusters_described(folder: Path) -> list[Any]:

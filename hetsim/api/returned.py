@@ -108,7 +108,7 @@ class Comparison:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Of each number its name, its key, both means, and (first − second) / |second|, which is None where it has no meaning.
+        """Of each number its name, its key, both means, and `(first − second) / |second|`, which is None where it has no meaning.
 
         `first_estimate` and `second_estimate` have the 95 % intervals (`low`, `high`); `spread` is how far the second side's own numbers
         are apart, relative to their mean, and `within_spread` whether the error is no larger; None without repeats.

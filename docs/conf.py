@@ -1,0 +1,27 @@
+"""The documentation's site: `make docs` builds it, strictly, from the pages as they are in the repository.
+
+The source is the top of the repository, so that a link between pages, studies and code is the same link in the repository and on the site.
+"""
+
+from hetsim.version import __version__
+
+project = "hetsim"
+author = "the hetsim developers"
+release = __version__
+root_doc = "docs/index"
+include_patterns = ["docs/**.md", "studies/**.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+exclude_patterns = ["**/tables.md"]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+myst_enable_extensions = ["dollarmath", "smartquotes"]
+myst_heading_anchors = 4
+suppress_warnings = ["misc.highlighting_failure"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_class_signature = "separated"
+
+html_theme = "furo"
+html_title = f"hetsim {release}"
+html_extra_path = ["site"]
+html_show_sphinx = False
+html_copy_source = False

@@ -1,0 +1,33 @@
+"""The documentation's site: it builds without a warning, and a browser shows it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """Links, references, tables of contents and docstrings; a browser, where there is one, shows the first page."""
+    pytest.importorskip("sphinx")
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", str(tmp_path / "trees"), "-c", "docs", ".", str(site)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (built.returncode, built.stderr) == (0, "")
+    assert (site / "docs" / "index.html").is_file()
+    assert "docs/index.html" in (site / "index.html").read_text(encoding="utf-8")
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("the site is built; there is no Chromium to show it")
+    picture = tmp_path / "page.png"
+    page = (site / "docs" / "index.html").as_uri()
+    shot = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--screenshot={picture}", "--window-size=1280,900", page]
+    subprocess.run(shot, cwd=tmp_path, capture_output=True, check=True, timeout=120)
+    assert picture.stat().st_size > 10_000
