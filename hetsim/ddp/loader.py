@@ -22,10 +22,13 @@ class Loop(Protocol):
     number: int
     """Of the next step."""
 
+    def begin_loop(self) -> None:
+        """A new iterator begins."""
+
     def begin_step(self, *, first: bool = False) -> None:
         """The loop asks for the next batch."""
 
-    def hand_over(self, step: Step) -> None:
+    def hand_over(self, step: Step, batch: Any) -> None:
         """The loop gets the batch of this step."""
 
     def end_epoch(self) -> None:
@@ -78,6 +81,7 @@ class TeamLoader:
             yield order[places.start : places.stop].tolist()
 
     def __iter__(self) -> Iterator[Any]:
+        self._loop.begin_loop()
         # the last iteration may have stopped at the last batch, as `zip(range(len(loader)), loader)` does
         if self.schedule.is_over(self._loop.number):
             self._loop.begin_step()
@@ -86,8 +90,9 @@ class TeamLoader:
         self._drawn.clear()
         batches = iter(self._loader)
         for batch in batches:
-            self._loop.hand_over(self._drawn.popleft())
-            yield batch if self._device is None else moved(batch, self._device)
+            given = batch if self._device is None else moved(batch, self._device)
+            self._loop.hand_over(self._drawn.popleft(), given)
+            yield given
             self._loop.begin_step()
         self._loop.end_epoch()
 

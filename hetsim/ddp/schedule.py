@@ -109,6 +109,8 @@ class Schedule:
     _decisions: list[tuple[int, tuple[int, ...]]] = field(init=False)
     _offset: int = field(init=False, default=0)
     """The number of the first step of the present epoch."""
+    _before: list[tuple[int, int, int]] = field(init=False, default_factory=list)
+    """The epochs before the present one: number, position and offset of each."""
 
     def __post_init__(self) -> None:
         if self.data.batch_size < self.num_ranks:
@@ -167,11 +169,21 @@ class Schedule:
 
     def begin_epoch(self, number: int) -> None:
         """The step of this number is the first one of the next epoch."""
+        self._before.append((self.epoch, self.position, self._offset))
         self.epoch += 1
         self.position, self._offset = 0, number
 
+    def back_to(self, number: int) -> int:
+        """The step of this number is the next one again. Returns the number."""
+        while number < self._offset:
+            self.epoch, self.position, self._offset = self._before.pop()
+        return number
+
     def at(self, number: int) -> tuple[int, int]:
-        """The epoch and the position of the step of this number, which is one of the present epoch or the first one after it."""
+        """The epoch and the position of the step of this number, which is at most the first one after the present epoch."""
+        for epoch, position, offset in reversed(self._before if number < self._offset else []):
+            if offset <= number:
+                return epoch, (position if offset == 0 else 0) + (number - offset) * self.data.batch_size
         if self.is_over(number):
             return self.epoch + 1, 0
         return self.epoch, self._begin + (number - self._offset) * self.data.batch_size

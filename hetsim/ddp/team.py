@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,10 +18,12 @@ from hetsim.ddp.clock import clock_of
 from hetsim.ddp.exchange import Balance, Control
 from hetsim.ddp.hook import Hook, Weighted, distributed, not_compiled, weighted_hook
 from hetsim.ddp.loader import TeamLoader, check_options, look_ahead
+from hetsim.ddp.passes import Passes
 from hetsim.ddp.rules import allocation_of, bounds_of, signature
 from hetsim.ddp.saved import check_saved, digest, resume, save
 from hetsim.ddp.schedule import Data, Schedule, Step
-from hetsim.ddp.tokens import Normalised, Tokens
+from hetsim.ddp.tokens import Tokens
+from hetsim.ddp.used import AMBIGUOUS, Given, Used
 from hetsim.ddp.weightless import weightless
 from hetsim.ddp.windows import Windows
 from hetsim.policies.allocation import Allocation
@@ -84,15 +86,14 @@ class Team:
         self._schedule: Schedule | None = None
         self._saved: Mapping[str, Any] | None = None
         self._model: DistributedDataParallel | None = None
-        self._step: Step | None = None
+        self._used, self._is_agreed = Used(), False
         self.number = 0
-        self._kept: list[tuple[int, ...]] = []
-        """Of the steps since the last reduction whose gradients were kept: the ranks' samples."""
         self._trace: Any = None
         if trace is not None:
             from hetsim.ddp.trace import TeamTrace
 
             self._trace = TeamTrace(Path(trace), self._control, batch_size=batch_size, seed=seed, allocation=self.allocation)
+        self._passes = Passes(self.rank, self._used, self._windows, self._balance, self._tokens, self._trace)
 
     # What a script calls
 
@@ -112,7 +113,7 @@ class Team:
         self._control.check_agreed(
             **{"the number of samples": data.num_samples, "shuffle": shuffle, "drop_last": drop_last, "the order of the samples": order}
         )
-        self._schedule = Schedule(data, self.size, self._balance.shares, ahead)
+        self._schedule = self._passes.schedule = Schedule(data, self.size, self._balance.shares, ahead)
         if self._saved is not None:
             resume(self._schedule, self._balance, self._max_samples, self._saved)
         return TeamLoader(dataset, self._schedule, self, self.rank, device, options)
@@ -127,14 +128,14 @@ class Team:
         ddp = distributed(model, self._control.group, state)
         if self._model is not None:
             raise ValueError("a Team weighs the gradients of one model, and has it: make another Team for another model")
-        self._model, self._device = ddp, next(ddp.module.parameters()).device
-        self._windows.use(clock_of(self._device))
+        self._model = self._passes.model = ddp
+        self._windows.use(clock_of(self._passes.device))
         if self._trace is not None:
             self._trace.nbytes = sum(p.numel() * p.element_size() for p in ddp.module.parameters() if p.requires_grad)
         if self._check is not None:
             self._check.begin(ddp, lambda: self.shares)
-        ddp.register_comm_hook(Weighted(self, hook, ddp.process_group if state is None else state, self._check), weighted_hook)
-        ddp.register_forward_pre_hook(not_compiled(self._begin_forward))
+        ddp.register_comm_hook(Weighted(self._passes, hook, ddp.process_group if state is None else state, self._check), weighted_hook)
+        ddp.register_forward_pre_hook(not_compiled(self._begin_forward), with_kwargs=True)
         if ddp.broadcast_buffers and self._balance.measures and any(True for _ in ddp.module.buffers()):
             ddp.module.register_forward_pre_hook(not_compiled(lambda *_: self._windows.begin_module()))
         return model
@@ -155,7 +156,8 @@ class Team:
             )
         if self._trace is not None or self._check is not None:
             raise ValueError("a trace, and hetsim-ddp-check, have the steps of a wrapped model, and steps whose loss is scaled leave none")
-        step, schedule = self._present(), self._schedule
+        self._agree()
+        step, schedule = self._given().step, self._schedule
         assert schedule is not None
         fewest = schedule.fewest_samples()
         if fewest < self.size:
@@ -176,9 +178,10 @@ class Team:
         """
         if self._model is None:
             raise ValueError("count weighs the gradients of a wrapped model, and there is none: wrap it, or scale(loss, weight)")
-        step = self._present()
-        self._tokens.own = float(weight) if step.shares[self.rank] else 0.0
-        self._check_window()
+        given = self._given()
+        step = given.step
+        self._tokens.own, self._tokens.number = float(weight) if step.shares[self.rank] else 0.0, given.number
+        self._passes.check_window(given)
         if not self._tokens.known:
             with self._windows.waiting():
                 self._tokens.agree(step.samples)
@@ -188,7 +191,8 @@ class Team:
 
         The mean of whole numbers or of truth values is a tensor of torch's default dtype.
         """
-        step = self._present()
+        present = self._used.present
+        step = present.step if present is not None and self._used.is_last_word else self._given().step
         with self._windows.waiting():
             given = torch.as_tensor(value).detach()
             own = given.to("cpu", torch.float64).flatten()
@@ -202,19 +206,20 @@ class Team:
     @property
     def samples(self) -> int:
         """How many samples of this step are this rank's; 0 if its batch is one sample of weight 0."""
-        return self._present().shares[self.rank]
+        return self._given().step.shares[self.rank]
 
     @property
     def shares(self) -> tuple[int, ...]:
         """How many samples of this step, or of the first one, are each rank's."""
-        return self._balance.shares if self._step is None else self._step.shares
+        given = self._used.given()
+        return self._balance.shares if given is None else given.step.shares
 
     @property
     def epoch(self) -> int:
         """The whole passes over the data that the loop has had: where the next step is, also after `load_state_dict`."""
         if self._schedule is None:
             return 0 if self._saved is None else int(self._saved["epoch"])
-        return self._schedule.at(self.number)[0]
+        return self._schedule.at(self._used.number)[0]
 
     @property
     def num_exchanges(self) -> int:
@@ -224,11 +229,12 @@ class Team:
     def state_dict(self) -> dict[str, Any]:
         """Where the run is, as plain numbers, texts and lists; the same on all ranks.
 
-        The next step of a resumed run is the one after the last that was handed to the loop, or the first one of a window that has begun.
+        A resumed run begins with the step after the last one whose gradients were reduced, or with the first one of a window that has
+        begun. Of a model that is not wrapped, it is the step after the last one that was handed to the loop.
         """
         if self._schedule is None:
             raise ValueError("the Team has no loader yet, whose position it would save: call team.loader first")
-        return save(self._schedule, self.number, self._balance, self._max_samples)
+        return save(self._schedule, self._used.number, self._balance, self._max_samples)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called: on all ranks, before the first step, and with any number of ranks and batch size.
@@ -250,6 +256,12 @@ class Team:
 
     # What the loader tells
 
+    def begin_loop(self) -> None:
+        """A new iterator begins: batches of the one before that the model has not used are drawn again."""
+        self._used.take_back()
+        if self._schedule is not None and self._used.number < self.number:
+            self.number = self._schedule.back_to(self._used.number)
+
     def begin_step(self, *, first: bool = False) -> None:
         """The loop asks for a batch, which may be the `first` one of a new iterator: what was measured is known to all, the clock starts.
 
@@ -257,24 +269,18 @@ class Team:
         """
         if self._check is not None:
             self._check.end(self.shares)
-        if self._step is None:
-            self._control.check_same(
-                digest(self._saved), "load_state_dict was not given the same state on all ranks: load it on each of them"
-            )
         shares = self._balance.decided()
         if shares is not None and self._schedule is not None:
             self._schedule.decided(shares, before=self.number)
-        mark = self._windows.clock.mark()
-        if self._step is None or self._step.ends_window:
-            if self._trace is not None:
-                self._trace.updated(mark)
-            self._windows.begin(mark)
+        present = self._used.present
+        if not self._used.computes and (present is None or present.step.ends_window):
+            self._passes.begin_window()
         if first and self._schedule is not None and self._schedule.look_ahead:
             self._windows.measured = False
 
-    def hand_over(self, step: Step) -> None:
+    def hand_over(self, step: Step, batch: Any) -> None:
         """The loop gets the batch of this step. Before an epoch's last one, after which it may ask for no other, the trace is gathered."""
-        self._step, self._tokens.own = step, None
+        self._used.give(self.number, step, batch, is_used=self._model is None)
         self.number += 1
         if self._trace is not None and self._schedule is not None and self._schedule.is_over(self.number):
             with self._windows.waiting():
@@ -284,66 +290,28 @@ class Team:
         """The loop has had all batches of the epoch, and their gradients are applied."""
         assert self._schedule is not None
         self._schedule.begin_epoch(self.number)
+        self._used.consume(self.number)
         if self._trace is not None:
             self._trace.gather()
 
-    # What the model and its hook tell
-
-    @property
-    def factor(self) -> float:
-        """By which this rank's gradients are multiplied before they are averaged."""
-        step = self._present()
-        own = self._tokens.own
-        return step.weight(self.rank) if own is None else self.size * own / step.samples
-
-    def first_bucket(self) -> Normalised | None:
-        """The first gradients are ready."""
-        if self._windows.begin_reduction():
-            self._balance.begin_exchange(self._windows.clock)
-        assert self._model is not None
-        return self._tokens.begin(self._present().samples, self._model.process_group, self._device)
-
-    def last_bucket(self) -> Callable[[], None]:
-        """All gradients are ready."""
-        step, schedule, number = self._present(), self._schedule, self.number - 1
-        assert schedule is not None
-        self._kept.clear()
-        num_steps = number - schedule.window_of(number) + 1
-        window = self._windows.end(number, step, num_steps, step.epoch + schedule.is_over(self.number))
-        self._balance.end_window(window)
-
-        def reduced() -> None:
-            mark = self._windows.reduced()
-            if self._trace is not None:
-                self._trace.reduced(window, mark, self._windows.clock)
-
-        return reduced
-
-    def _begin_forward(self, module: torch.nn.Module, _: Any) -> None:
-        """Gradients of this step are kept on this rank (`no_sync`), or reduced together with what was kept."""
-        if not torch.is_grad_enabled() or self._step is None:
-            return
-        if not module.require_backward_grad_sync:
-            self._kept.append(self._step.shares)
-        self._check_window()
-        self._windows.begin_forward()
-
-    def _check_window(self) -> None:
-        shares = self._present().shares
-        if self._kept and self._tokens.own is not None:
-            raise ValueError(
-                "count is for the tokens of one step, and no_sync adds up the gradients of several: leave no_sync out, or do not wrap the "
-                "model and take team.scale(loss, tokens)"
-            )
-        if any(kept != shares for kept in self._kept):
-            raise ValueError(
-                "no_sync has kept gradients of steps with other shares, and one weight cannot be right for all of them: "
-                f"give the Team accumulate={len(self._kept) + 1}, so that the split changes only between windows"
+    def _agree(self) -> None:
+        if not self._is_agreed:
+            self._is_agreed = True
+            self._control.check_same(
+                digest(self._saved), "load_state_dict was not given the same state on all ranks: load it on each of them"
             )
 
     # Within
 
-    def _present(self) -> Step:
-        if self._step is None:
+    def _begin_forward(self, module: torch.nn.Module, *inputs: Any) -> None:
+        if torch.is_grad_enabled() and self._used.given() is not None:
+            self._agree()
+            self._passes.begin_forward(inputs, is_kept=not module.require_backward_grad_sync)
+
+    def _given(self) -> Given:
+        given = self._used.given()
+        if given is None:
             raise ValueError("there is no step yet: iterate over team.loader(…)")
-        return self._step
+        if self._used.is_ambiguous:
+            raise ValueError(AMBIGUOUS)
+        return given

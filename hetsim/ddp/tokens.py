@@ -30,6 +30,8 @@ class Tokens:
     def __init__(self, control: Control) -> None:
         self.own: float | None = None
         """t_i; None where a mean over samples is taken."""
+        self.number = -1
+        """Of the step whose tokens they are."""
         self._control = control
         self._per_sample: torch.Tensor | None = None
         """ρ, the same on all ranks."""

@@ -50,6 +50,11 @@ class Windows:
         """From the last bucket of a backward pass to the next window."""
         self._reduced_at: Any = None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the gradients of the present window are ready."""
+        return self._over is not None
+
     def use(self, clock: Clock) -> None:
         """Marks are this clock's from now on; a window that is open begins now."""
         self.clock, self._start = clock, clock.mark()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pages
 import pytest
 import torch
 from ranks import run_scripts
@@ -95,7 +96,7 @@ def test_a_team_is_five_lines() -> None:
 
 def test_the_page_shows_these_lines() -> None:
     """In docs/guide/ddp.md."""
-    shown = (SCRIPTS.parent / "ddp.md").read_text(encoding="utf-8").split("```diff\n")[1].split("```")[0].splitlines()
+    shown = pages.text("ddp.md").split("```diff\n")[1].split("```")[0].splitlines()
     more, fewer = changed()
 
     assert [line[1:].strip() for line in shown if line[:1] == "+"] == more

@@ -195,7 +195,7 @@ def refused(rank: int) -> dict[str, Any]:
         loader = team.loader(short, drop_last=True)
         if rank == 0 and place == "after it":
             team.load_state_dict(saved)
-        found[place] = raised(lambda loader=loader: next(iter(loader)))
+        found[place] = raised(lambda team=team, loader=loader: [team.scale(torch.ones(())) for _ in loader])
     found["junk"] = raised(lambda: Team(BATCH_SIZE, UNEVEN).load_state_dict({"epoch": 1}))
     team = Team(BATCH_SIZE, UNEVEN, trace=tempfile.mkdtemp())
     for _ in team.loader(samples):

@@ -1,0 +1,129 @@
+"""Which batch the model computes on: a loop may draw batches ahead of it, leave some out, or use one twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from hetsim.ddp.schedule import Step
+
+AMBIGUOUS = (
+    "the loop has drawn several batches that the model has not used, and the model's input is none of their tensors, so the weight of its "
+    "gradient is unknown: let team.loader(…, device=…) move batches, or draw each batch after the backward pass of the one before"
+)
+ANOTHER_THREAD = (
+    "batches are drawn in another thread than the model's, where the ranks cannot agree on a new split: iterate over team.loader in the "
+    "model's thread (num_workers draws ahead), or give the Team allocation='even'"
+)
+
+
+class Given(NamedTuple):
+    """A batch that the loop was given: the number of its step since the start, the step, and its tensors."""
+
+    number: int
+    step: Step
+    tensors: tuple[torch.Tensor, ...]
+    """They are kept while the batch is not used, so that no other tensor is in their place in memory."""
+    during: bool
+    """Whether the loop was given it between a forward pass and the reduction of its gradients."""
+
+
+class Used:
+    """The batch whose gradients arrive next, and those that the loop was given after it."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """Of the step after the last one whose gradients were reduced."""
+        self.present: Given | None = None
+        """The batch of the last forward pass."""
+        self.reduced = False
+        """Whether the gradients of the present batch were reduced."""
+        self._waiting: list[Given] = []
+        self._given_since = False
+        self._thread = 0
+
+    @property
+    def computes(self) -> bool:
+        """Whether a forward pass has begun whose gradients are not reduced yet."""
+        return self.present is not None and not self.reduced
+
+    @property
+    def is_last_word(self) -> bool:
+        """Whether the present batch is computed on, or the loop was given none since it was."""
+        return self.present is not None and (self.computes or not self._given_since)
+
+    def give(self, number: int, step: Step, batch: Any, *, is_used: bool = False) -> None:
+        """The loop gets this batch. Without a wrapped model, nobody says when it is used: it is at once."""
+        given = Given(number, step, tuple(tensors(batch)), self.computes)
+        if is_used:
+            self.present, self.reduced, self.number = given, True, number + 1
+        else:
+            self._waiting.append(given)
+        self._given_since |= not self.computes
+        self._thread = threading.get_ident()
+
+    def take_back(self) -> None:
+        """A new iterator begins: what the model has not used of one that did not end is drawn again."""
+        self._waiting = [given for given in self._waiting if given.number < self.number]
+
+    def consume(self, number: int) -> None:
+        """The steps before this number are over, used or not."""
+        self.number = number
+
+    def given(self) -> Given | None:
+        """The batch that the script means when it does not call the model; None before the first one."""
+        later = self._later()
+        return later[0] if later else self.present
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether the script may mean one of several batches, of which the gradients weigh differently."""
+        return any(given.step.shares != self._later()[0].step.shares for given in self._later())
+
+    def _later(self) -> list[Given]:
+        return [given for given in self._waiting if not (self.computes and given.during)]
+
+    def begin(self, inputs: Any, *, measures: bool) -> bool:
+        """The model is called. Whether it is with another batch than before. ValueError with one sentence if it is unknown with which."""
+        if not self._waiting:
+            return False
+        if measures and self._thread != threading.get_ident():
+            raise ValueError(ANOTHER_THREAD)
+        places = {tensor.untyped_storage().data_ptr() for tensor in tensors(inputs)}
+        given = [*([self.present] if self.present is not None else []), *self._waiting]
+        found = [each for each in given if any(tensor.untyped_storage().data_ptr() in places for tensor in each.tensors)]
+        if not found and len(self._waiting) > 1 and (measures or any(w.step.shares != self._waiting[0].step.shares for w in self._waiting)):
+            raise ValueError(AMBIGUOUS)
+        used = found[-1] if found else self._waiting[0]
+        if used is self.present:
+            return False
+        self._waiting = self._waiting[self._waiting.index(used) + 1 :]
+        self.present, self.reduced = used, False
+        return True
+
+    def end(self) -> Given:
+        """All gradients of the present batch are ready."""
+        assert self.present is not None
+        self.reduced, self._given_since = True, False
+        self.number = max(self.number, self.present.number + 1)
+        return self.present
+
+
+def tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a batch that have a memory of their own: in mappings, sequences, dataclasses and other objects."""
+    if isinstance(batch, torch.Tensor):
+        if batch.layout == torch.strided and batch.numel():
+            yield batch
+    elif isinstance(batch, Mapping):
+        for part in batch.values():
+            yield from tensors(part)
+    elif isinstance(batch, list | tuple):
+        for part in batch:
+            yield from tensors(part)
+    elif hasattr(batch, "__dict__") and not isinstance(batch, type | torch.nn.Module):
+        for part in vars(batch).values():
+            if isinstance(part, torch.Tensor | Mapping | list | tuple):
+                yield from tensors(part)

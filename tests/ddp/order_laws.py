@@ -1,0 +1,162 @@
+"""What the ranks of `test_ddp_order.py` do: loops that draw batches ahead, leave some out, or look at one before they train."""
+
+from __future__ import annotations
+
+import copy
+import queue
+import threading
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from ddp_laws import BATCH_SIZE, UNEVEN, Samples, farthest, gradients, mlp
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from hetsim.ddp import Team
+
+NUMBER = 3 * BATCH_SIZE + 10
+"""Samples of four steps, of which the last is short, so that its gradients weigh differently."""
+Pair = tuple[Any, bool]
+"""A batch, and whether the loop trains on it."""
+
+
+def plain(loader: Any) -> Iterator[Pair]:
+    for batch in loader:
+        yield batch, True
+
+
+def prefetched(loader: Any) -> Iterator[Pair]:
+    """One batch ahead, as apex's data_prefetcher and timm's PrefetchLoader."""
+    ahead = None
+    for batch in loader:
+        if ahead is not None:
+            yield ahead, True
+        ahead = batch
+    yield ahead, True
+
+
+def peeking(loader: Any) -> Iterator[Pair]:
+    """It looks at a batch, and then trains on all."""
+    next(iter(loader))
+    yield from plain(loader)
+
+
+def peeking_alone(loader: Any) -> Iterator[Pair]:
+    """Rank 0 does so, and the others do not."""
+    if torch.distributed.get_rank() == 0:
+        next(iter(loader))
+    yield from plain(loader)
+
+
+def in_a_thread(loader: Any) -> Iterator[Pair]:
+    """Another thread draws, as a background generator does."""
+    drawn: queue.Queue[Any] = queue.Queue(maxsize=2)
+
+    def draw() -> None:
+        for batch in loader:
+            drawn.put(batch)
+        drawn.put(None)
+
+    threading.Thread(target=draw, daemon=True).start()
+    while (batch := drawn.get()) is not None:
+        yield batch, True
+
+
+def leaving_out(loader: Any) -> Iterator[Pair]:
+    """Every second batch is not trained on."""
+    for place, batch in enumerate(loader):
+        yield batch, place % 2 == 1
+
+
+def fetched_between(loader: Any) -> Iterator[Pair]:
+    """As nanoGPT: the next batch is drawn between the forward and the backward pass (`trained` draws it)."""
+    yield from plain(loader)
+
+
+LOOPS = (plain, prefetched, peeking, peeking_alone, in_a_thread, leaving_out, fetched_between)
+
+
+def trained(loop: Any) -> dict[str, Any]:
+    """Two epochs: how far each gradient is from the serial one, the samples of each epoch, and a state in the middle of the second."""
+    samples = Samples(NUMBER)
+    team = Team(BATCH_SIZE, UNEVEN)
+    loader, model = team.loader(samples), team.wrap(DDP(mlp()))
+    worst, epochs, state = 0.0, [], None
+    for epoch in range(2):
+        used: list[int] = []
+        batches = loop(loader)
+        pair = next(batches, None)
+        while pair is not None:
+            (x, y, places), is_trained = pair
+            if is_trained:
+                model.zero_grad()
+                loss = mse_loss(model(x), y)
+            pair = next(batches, None) if loop is fetched_between else ()
+            if is_trained:
+                loss.backward()
+                of_all: list[Any] = [None] * team.size
+                torch.distributed.all_gather_object(of_all, places.tolist())
+                everything = [place for each in of_all for place in each]
+                serial = copy.deepcopy(model.module)
+                serial.zero_grad()
+                mse_loss(serial(samples.x[everything]), samples.y[everything]).backward()
+                worst = max(worst, farthest(gradients(model.module), gradients(serial)))
+                used += everything
+                if epoch == 1 and len(used) >= 2 * BATCH_SIZE and state is None:
+                    state = team.state_dict()["position"], len(used)
+            if loop is not fetched_between:
+                pair = next(batches, None)
+        epochs.append(sorted(used))
+    return {"worst": worst, "epochs": epochs, "state": state}
+
+
+def copied() -> str:
+    """Batches drawn ahead whose copies go into the model: the sentence."""
+    team = Team(BATCH_SIZE, UNEVEN)
+    loader, model = team.loader(Samples(NUMBER)), team.wrap(DDP(mlp()))
+    try:
+        for (x, y, _), _ in prefetched(loader):
+            mse_loss(model(x.clone()), y).backward()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def filtered(*, is_counted: bool) -> Any:
+    """A collate function drops samples: the sentence, or the samples of the first step's gradient and how far it is from theirs."""
+    samples = Samples(NUMBER)
+    team = Team(BATCH_SIZE, UNEVEN)
+
+    def collate(rows: list[Any]) -> Any:
+        return torch.utils.data.default_collate([row for row in rows if row[2] % 3])
+
+    loader, model = team.loader(samples, collate_fn=collate), team.wrap(DDP(mlp()))
+    x, y, places = next(iter(loader))
+    try:
+        if is_counted:
+            team.count(len(x))
+        mse_loss(model(x), y).backward()
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+    of_all: list[Any] = [None] * team.size
+    torch.distributed.all_gather_object(of_all, places.tolist())
+    everything = [place for each in of_all for place in each]
+    serial = copy.deepcopy(model.module)
+    serial.zero_grad()
+    mse_loss(serial(samples.x[everything]), samples.y[everything]).backward()
+    return farthest(gradients(model.module), gradients(serial))
+
+
+def all_orders(rank: int) -> dict[str, Any]:
+    """Each loop in turn; a loop that raises returns its traceback."""
+    found: dict[str, Any] = {}
+    laws = {loop.__name__: lambda loop=loop: trained(loop) for loop in LOOPS}
+    laws |= {"copied": copied, "counted": lambda: filtered(is_counted=True), "filtered": lambda: filtered(is_counted=False)}
+    for name, law in laws.items():
+        try:
+            found[name] = law()
+        except Exception:
+            found[name] = traceback.format_exc()
+    return found

@@ -1,0 +1,46 @@
+"""Whatever the order in which a loop draws batches, calls the model and goes backward: the gradient is the serial one, or a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from order_laws import LOOPS, NUMBER, all_orders
+from ranks import result, world
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def found() -> list[dict[str, Any]]:
+    """What each of three ranks found."""
+    return world(3, all_orders)
+
+
+@pytest.mark.parametrize("loop", [loop.__name__ for loop in LOOPS])
+def test_the_gradient_is_the_serial_one(found: list[dict[str, Any]], loop: str) -> None:
+    """In each step, and each sample is taken once in each epoch, where the loop trains on all."""
+    its = result(found, loop)
+
+    assert its["worst"] < 1e-12
+    for epoch in its["epochs"]:
+        assert len(set(epoch)) == len(epoch)
+        assert loop == "leaving_out" or epoch == list(range(NUMBER))
+
+
+@pytest.mark.parametrize("loop", [loop.__name__ for loop in LOOPS if loop.__name__ != "leaving_out"])
+def test_a_state_points_behind_the_last_gradient(found: list[dict[str, Any]], loop: str) -> None:
+    """And not behind what was only drawn."""
+    position, taken = result(found, loop)["state"]
+
+    assert position == taken
+
+
+def test_a_copy_of_a_batch_that_was_drawn_ahead_is_refused(found: list[dict[str, Any]]) -> None:
+    for rank in range(3):
+        assert "the model's input is none of their tensors" in result(found, "copied", rank)
+
+
+def test_a_batch_of_another_size_is_refused_or_counted(found: list[dict[str, Any]]) -> None:
+    assert "call team.count(len(batch)) on all ranks before backward" in result(found, "filtered")
+    assert result(found, "counted") < 1e-12
