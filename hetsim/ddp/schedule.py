@@ -137,7 +137,7 @@ class Schedule:
 
     def split(self, number: int) -> tuple[int, ...]:
         """Each rank's samples of a whole global batch in the step of this number."""
-        return next(shares for first, shares in reversed(self._decisions) if first <= number)
+        return next((shares for first, shares in reversed(self._decisions) if first <= number), self._decisions[0][1])
 
     def steps(self, number: int) -> Iterator[Step]:
         """The remaining steps of the present epoch from the one of this number on, each split when it is asked for."""

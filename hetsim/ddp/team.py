@@ -259,8 +259,8 @@ class Team:
     def begin_loop(self) -> None:
         """A new iterator begins: batches of the one before that the model has not used are drawn again."""
         self._used.take_back()
-        if self._schedule is not None and self._used.number < self.number:
-            self.number = self._schedule.back_to(self._used.number)
+        if self._schedule is not None and self._used.next_to_draw < self.number:
+            self.number = self._schedule.back_to(self._used.next_to_draw)
 
     def begin_step(self, *, first: bool = False) -> None:
         """The loop asks for a batch, which may be the `first` one of a new iterator: what was measured is known to all, the clock starts.
@@ -290,7 +290,7 @@ class Team:
         """The loop has had all batches of the epoch, and their gradients are applied."""
         assert self._schedule is not None
         self._schedule.begin_epoch(self.number)
-        self._used.consume(self.number)
+        self._used.end_loop(self.number)
         if self._trace is not None:
             self._trace.gather()
 

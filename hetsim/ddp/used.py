@@ -43,6 +43,7 @@ class Used:
         """Whether the gradients of the present batch were reduced."""
         self._waiting: list[Given] = []
         self._given_since = False
+        self._ended = 0
         self._thread = 0
 
     @property
@@ -67,11 +68,16 @@ class Used:
 
     def take_back(self) -> None:
         """A new iterator begins: what the model has not used of one that did not end is drawn again."""
-        self._waiting = [given for given in self._waiting if given.number < self.number]
+        self._waiting = [given for given in self._waiting if given.number < self.next_to_draw]
 
-    def consume(self, number: int) -> None:
-        """The steps before this number are over, used or not."""
-        self.number = number
+    def end_loop(self, number: int) -> None:
+        """The loop has had all batches of an iterator, up to this number: a new one does not draw them again, used or not."""
+        self._ended = number
+
+    @property
+    def next_to_draw(self) -> int:
+        """The number of the step with which a new iterator begins."""
+        return max(self.number, self._ended)
 
     def given(self) -> Given | None:
         """The batch that the script means when it does not call the model; None before the first one."""
