@@ -105,13 +105,6 @@ class Processes(Backend):
                 f"cluster={experiment.cluster.name} has hosts, CPU work of messages or quotas by periods, which padding cannot emulate: "
                 "take backend.emulate=none or quota, or backend=sim"
             )
-        if self.emulates == "pad" and experiment.regions is not None and experiment.cluster.shares_links:
-            described = experiment.cluster.describes_links
-            raise ValueError(
-                f"cluster={experiment.cluster.name} has links that messages share, which padding emulates around one server only: take "
-                f"{'' if described else '++cluster.network.sharing=none, '}backend.emulate=none, a method without local servers, or "
-                "backend=sim"
-            )
         here = launched()
         if here is None:
             return

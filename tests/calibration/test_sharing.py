@@ -42,8 +42,8 @@ def readings(cluster: Cluster, rounds: int, *, favoured: float = 1.0) -> Measure
             began = 1000.0 * (2 * place + (kind == PULL))
             transfers = [Transfer(began, NBYTES) for _ in group]
             for rank, transfer in zip(group, transfers, strict=True):
-                links.begin(*((rank, server) if kind == PUSH else (server, rank)), transfer, now=began)
-            links.ended(began + 999.0)
+                links.begin(*((rank, server) if kind == PUSH else (server, rank)), transfer)
+            links.project()
             ends = {rank: transfer.ends - began for rank, transfer in zip(group, transfers, strict=True)}
             found += [
                 Reading(kind, rank, ends[rank] * (favoured if rank == 0 else 1.0), 0.0) for rank in sorted(ends, key=ends.__getitem__)

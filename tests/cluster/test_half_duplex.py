@@ -42,10 +42,12 @@ def test_a_radio_sends_or_receives(link: dict[str, Any], seconds: float) -> None
 def test_padding_holds_messages_as_long() -> None:
     """The rates of real messages are those of the simulator."""
     links = SharedLinks(built(node(1.0, **RADIO), network=FAST), seed=0)
-    for way in ((0, 1), (1, 0)):
-        links.begin(*way, Transfer(0.0, 32, lambda _: None), now=0.0)
+    transfers = [Transfer(0.0, 32), Transfer(0.0, 32)]
+    for way, transfer in zip(((0, 1), (1, 0)), transfers, strict=True):
+        links.begin(*way, transfer)
+    links.project()
 
-    assert [transfer.ends for transfer in links.ended(10.0)] == [2.0, 2.0]
+    assert [transfer.ends for transfer in transfers] == [2.0, 2.0]
 
 
 def test_a_ring_over_radios_takes_twice_as_long() -> None:

@@ -3,18 +3,16 @@
 Gloo's sends block until they are received, its receive from any rank does not notice a killed peer, and its asynchronous
 receives do not report completion. So each peer has a thread with a blocking receive, and a thread with a queue of sends.
 
-With padding, a message whose way shares links is held where it arrives until its emulated transfer has ended. The server knows all of
-these transfers: its own messages, and those of others from their headers on, which come before the payload. It tells a worker the end
-of a transfer to it by a header of its own, behind the message.
+With padding, a message is due when the description says. If its way shares links, its header has the number of its transfer, and it is
+due after the end of that, which may change until then as other transfers begin.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
 from math import inf
+from operator import attrgetter
 from queue import SimpleQueue
 from threading import Condition, Thread
 from typing import Any, overload
@@ -24,24 +22,22 @@ import torch
 from hetsim.distributed.communication.outbox import Outgoing, send_next
 from hetsim.distributed.communication.state_questions import Answering, StateQuestions, about_states
 from hetsim.distributed.communication.transport import LOOK_SECONDS, Transport, as_tensor
-from hetsim.distributed.communication.wire import HEADER_BYTES, Arrival, Held, decoded, encoded
+from hetsim.distributed.communication.wire import HEADER_BYTES, Arrival, decoded, encoded
 from hetsim.distributed.pacing.link_emulator import LinkEmulator
 from hetsim.distributed.pacing.padding import Pace, realtime_priority, reduce_timer_slack
-from hetsim.distributed.pacing.shared_links import SharedLinks
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed, RunOver
 from hetsim.vector import nbytes
 from hetsim.workloads.device import CPU, Device
 
-GOODBYE, LEFT_AT = "program ended", "left links at"
+GOODBYE, TRANSFER = "program ended", "number of transfer"
 """What mailboxes tell each other, in words that no program's header has for a name."""
 
 
 class Mailbox:
     """Sends and receives this rank's messages. `seconds(peer, nbytes)` is the described time of a message from this peer.
 
-    If messages are to share `links`, the mailbox of the server emulates that; `serves` says whether this is that one. Payloads are sent
-    from `device`, and those received are in the CPU's memory.
+    Messages share `links`, if there are any. Payloads are sent from `device`, and those received are in the CPU's memory.
 
     If it `goes_on` without lost peers, the loss of each is raised once, after what had arrived from it, and what is sent to it is dropped;
     a new process of its rank may `connect`, and `on_loss` is called with the rank. On a worker that `joins` a run under way, RunOver is
@@ -50,7 +46,7 @@ class Mailbox:
 
     def __init__(
         self, transport: Transport, peers: Iterable[int], seconds: Callable[[int, int], float], pace: Pace, *, began: float,
-        links: SharedLinks | None = None, serves: bool = False, device: Device | None = None,
+        links: LinkEmulator | None = None, device: Device | None = None,
         goes_on: bool = False, joins: bool = False, on_loss: Callable[[int], object] = bool, answering: Answering | None = None,
     ) -> None:  # fmt: skip
         self._transport = transport
@@ -64,15 +60,14 @@ class Mailbox:
         self._broken: Exception | None = None
         self.pace = pace
         self._arrived = Condition()
-        self._inbox: list[tuple[float, int, Arrival]] = []
+        self._inbox: list[Arrival] = []
+        """In the order of their arrival."""
         self._latest: dict[int, float] = {}
+        """When the last message of each peer was due that has been received."""
         self._lost: set[int] = set()
         self._ended: set[int] = set()
-        self._serial = itertools.count()
         self._outbox: dict[int, SimpleQueue[Outgoing | None]] = {peer: SimpleQueue() for peer in peers}
         self._links = links
-        self._held = {peer: Held() for peer in self._outbox if self._carries(peer)}
-        self._emulator = LinkEmulator(links, pace, self.fail) if links is not None and serves else None
         self.num_sent = dict.fromkeys(self._outbox, 0)
         """Messages given to `send`, by receiver."""
         self.num_arrived = dict.fromkeys(self._outbox, 0)
@@ -84,9 +79,6 @@ class Mailbox:
         with realtime_priority():
             for peer in self._outbox:
                 self._start(peer, transport)
-
-    def _carries(self, peer: int) -> bool:
-        return self._links is not None and self._links.carries(peer, self._transport.rank)
 
     @property
     def present(self) -> list[int]:
@@ -103,8 +95,6 @@ class Mailbox:
             self._lost.discard(peer)
             self._ended.discard(peer)
             self._outbox[peer] = SimpleQueue()
-            if self._carries(peer):
-                self._held[peer] = Held()
             self.num_sent[peer] = self.num_arrived[peer] = 0
             self._start(peer, link)
             return True
@@ -122,13 +112,14 @@ class Mailbox:
     def send(self, to: int, header: dict[str, Any], payload: Any, *, at: float) -> None:
         """Send a message without waiting, also for the device; `at` counts as the moment at which it was sent."""
         with self._arrived:
-            if self._goes_on and (to in self._lost or any(its.lost and its.source == to for _, _, its in self._inbox)):
+            if self._goes_on and (to in self._lost or any(its.lost and its.source == to for its in self._inbox)):
                 return  # the program, which does not know of the loss yet, means the process that is lost, not the one that has joined
             outbox = self._outbox[to]
             self.num_sent[to] += 1
-        outbox.put((encoded({**header, "sent_at": at - self._began}, payload), self._device.begin_fetch(payload)))
-        if self._emulator is not None and self._emulator.carries(self._transport.rank, to):
-            self._emulator.begin(self._transport.rank, to, nbytes(payload), at, partial(self._tell_end, outbox))
+        header = {**header, "sent_at": at - self._began}
+        if self._links is not None and self._links.carries(self._transport.rank, to):
+            header[TRANSFER] = self._links.begin(to, nbytes(payload), at)
+        outbox.put((encoded(header, payload), self._device.begin_fetch(payload)))
 
     @overload
     def receive(self, source: int | None) -> Arrival: ...
@@ -144,17 +135,13 @@ class Mailbox:
                 if self._broken is not None:
                     raise self._broken
                 self.states.attend()
-                waiting = self._waiting(source)
-                if not waiting:
+                first = self._first(source)
+                if first is None:
                     self._check(source)
-                first = min(waiting, default=None)
-                due = math.inf if first is None else first[0]
+                due = math.inf if first is None else first.due
                 now = self.pace.clock()
                 if first is not None and due <= min(now, until):
-                    self._inbox.remove(first)
-                    if first[2].lost:
-                        raise PeerLost.of(first[2].source)
-                    return first[2]
+                    return self._received(first)
                 if until <= now:
                     return None
                 waking = min(due, until)
@@ -163,7 +150,7 @@ class Mailbox:
     def has_message(self, source: int | None) -> bool:
         """Whether a message for such a `receive` has arrived, whether due or not."""
         with self._arrived:
-            return bool(self._waiting(source))
+            return any(source in (None, its.source) for its in self._inbox)
 
     def due_before(self, moment: float, *, wait: bool) -> float | None:
         """When the first message is due, if that is before this moment, or is the present one; None if there is none until then.
@@ -175,17 +162,16 @@ class Mailbox:
                 if self._broken is not None:
                     raise self._broken
                 now = self.pace.clock()
-                first = min((due for due, _, _ in self._inbox), default=inf)
-                if first <= min(now, moment):
-                    return first
+                first = self._first(None)
+                due = inf if first is None else first.due
+                if due <= min(now, moment):
+                    return due
                 if now >= moment or not wait:
                     return None
-                self._arrived.wait(min(first, moment) - now)
+                self._arrived.wait(min(due, moment) - now)
 
     def close(self) -> None:
         """Report to all peers that this program has ended, and wait until all of theirs have."""
-        if self._emulator is not None:
-            self._emulator.wait_for_all()
         with self._arrived:
             self._closing = True
         for queue in self._outbox.values():
@@ -194,8 +180,8 @@ class Mailbox:
             for thread in self._threads[peer]:
                 while thread.is_alive() and peer not in self._lost and self._broken is None:  # else it may wait for ever
                     thread.join(LOOK_SECONDS)
-        if self._emulator is not None:
-            self._emulator.stop()
+        if self._links is not None:
+            self._links.remove()
 
     def abandon(self, error: Exception) -> None:
         """Let `receive` raise this error, and the threads end, once their connections are shut down; the program has not ended."""
@@ -203,25 +189,39 @@ class Mailbox:
         self.fail(error)
         for queue in self._outbox.values():
             queue.put(None)
-        if self._emulator is not None:
-            self._emulator.stop()
 
-    def _waiting(self, source: int | None) -> list[tuple[float, int, Arrival]]:
-        return [item for item in self._inbox if source in (None, item[2].source)]
+    def _first(self, source: int | None) -> Arrival | None:
+        """The message that is due first, of all or of those from `source`, as far as is known."""
+        self._set_due()
+        return min((its for its in self._inbox if source in (None, its.source)), key=attrgetter("due"), default=None)
+
+    def _set_due(self) -> None:
+        if self._links is not None:
+            self._links.project()
+        latest = dict(self._latest)
+        for its in self._inbox:  # no message overtakes another from the same peer
+            due = its.moment if its.transfer is None else its.transfer.ends + its.moment
+            its.due = latest[its.source] = max(due, latest.get(its.source, due))
+
+    def _received(self, message: Arrival) -> Arrival:
+        """Take out a message that is due."""
+        self._inbox.remove(message)
+        if message.lost:
+            raise PeerLost.of(message.source)
+        if self.pace.pad:
+            self._latest[message.source] = message.due
+            self.pace.record("message", message.arrived - message.due)
+        message.due_at = max(message.arrived, message.due)
+        return message
 
     def _check(self, source: int | None) -> None:
         """Raise an error if no message has arrived and none can arrive any more."""
         peers = self._outbox.keys() if source is None else {source}
-        held = any(self._held[peer].messages for peer in peers if peer in self._held)
-        if held and self._emulator is not None:  # it tells when they have come, also of a peer that is lost by then
-            return
         gone = self._lost if source is None else self._lost & {source}
         if self._goes_on:
             peers = peers - gone
         elif gone:
             raise PeerLost(f"rank {min(gone)} is gone: its process ended or its connection broke")
-        if held:
-            return
         if peers and self._ended.issuperset(peers):
             if self._joins:
                 raise RunOver
@@ -249,17 +249,11 @@ class Mailbox:
                 if GOODBYE in header:
                     self._end(peer)
                     return
-                if LEFT_AT in header:
-                    self._left(peer, header[LEFT_AT] + self._began, self.pace.clock())
-                    continue
                 if about_states(header):
                     if payload is not None:
                         link.receive(payload, peer)
                     self.states.arrive(peer, header, payload)
                     continue
-                if self._emulator is not None and peer in self._held:
-                    at = header["sent_at"] + self._began
-                    self._emulator.begin(peer, self._transport.rank, nbytes(payload), at, partial(self._left, peer, held=self._held[peer]))
                 if payload is not None:
                     link.receive(as_tensor(payload), peer)
                 with self._arrived:
@@ -272,29 +266,21 @@ class Mailbox:
             self.fail(error)
 
     def arrive(self, source: int, header: dict[str, Any], payload: Any = None) -> None:
-        """A message is here, whose header says when it was sent: put it into the inbox, unless its transfer has yet to end."""
-        now = self.pace.clock()
+        """A message is here, whose header says when it was sent: put it into the inbox."""
+        message = Arrival(source, header, payload)
+        message.arrived = message.moment = self.pace.clock()
+        message.sent_at = header.pop("sent_at") + self._began
+        number = header.pop(TRANSFER, None)
         with self._arrived:
-            if source in self._held:
-                self._held[source].messages.append((header, payload, now))
-                self._match(source)
-            else:
-                due = now
-                if self.pace.pad:
-                    due = header["sent_at"] + self._began + self._seconds(source, nbytes(payload))
-                self._put(source, header, payload, now, due)
-
-    def _left(self, source: int, end: float, known: float | None = None, *, held: Held | None = None) -> None:
-        """The transfer of this peer's next held message has ended at this moment, which is known since then or the other moment."""
-        with self._arrived:
-            if held is not None and held is not self._held[source]:
-                return  # of a process that is lost
-            self._held[source].ends.append((end, end if known is None else known))
-            self._match(source)
-
-    def _match(self, source: int) -> None:
-        for header, payload, now, end in self._held[source].matched():
-            self._put(source, header, payload, now, end + self._seconds(source, 0))
+            if number is not None:
+                assert self._links is not None
+                message.transfer = self._links.transfer(number)
+                message.moment = self._seconds(source, 0)
+            elif self.pace.pad:
+                message.moment = message.sent_at + self._seconds(source, nbytes(payload))
+            self._inbox.append(message)
+            self.num_arrived[source] = self.num_arrived.get(source, 0) + 1
+            self._arrived.notify_all()
 
     def _put_out(self, to: int, item: Outgoing) -> bool:
         """Send this after what was sent before. False if this peer is lost."""
@@ -303,33 +289,17 @@ class Mailbox:
         self._outbox[to].put(item)
         return True
 
-    def _tell_end(self, outbox: SimpleQueue[Outgoing | None], end: float) -> None:
-        outbox.put((encoded({LEFT_AT: end - self._began}, None), lambda: None))
-
-    def _put(self, source: int, header: dict[str, Any], payload: Any, now: float, due: float) -> None:
-        """Put a message that is here now into the inbox, with the time at which it is due."""
-        message = Arrival(source, header, payload)
-        message.lost = False
-        message.sent_at = header.pop("sent_at") + self._began
-        if self.pace.pad:
-            due = self._latest[source] = max(due, self._latest.get(source, due))  # no message overtakes another from the same peer
-            self.pace.record("message", now - due)
-        message.due_at = max(now, due)
-        self._inbox.append((due, next(self._serial), message))
-        self.num_arrived[source] = self.num_arrived.get(source, 0) + 1
-        self._arrived.notify_all()
-
     def lose(self, peer: int, link: Transport | None = None) -> None:
         """This peer is gone: `receive` raises PeerLost once its messages are read. Nothing, if it is reached by another link by now."""
         with self._arrived:
             if link is not None and self.links.get(peer) is not link:
                 return
             if self._goes_on and peer in self._outbox and peer not in self._lost:
+                self._drop_transfers(peer)
                 notice = Arrival(peer, {})
                 notice.lost = True
-                self._inbox.append((max(self.pace.clock(), self._latest.get(peer, 0.0)), next(self._serial), notice))
-                if peer in self._held:
-                    self._held[peer] = Held()
+                notice.moment = self.pace.clock()
+                self._inbox.append(notice)
                 self._outbox[peer].put(None)
                 self.states.awaited.discard(peer)
                 self._on_loss(peer)
@@ -337,6 +307,12 @@ class Mailbox:
             if peer in self.links:
                 self.links[peer].lose(peer)
             self._arrived.notify_all()
+
+    def _drop_transfers(self, peer: int) -> None:
+        """Drop the messages of a lost peer whose transfers have not ended."""
+        now = self.pace.clock()
+        self._set_due()
+        self._inbox = [its for its in self._inbox if its.source != peer or its.transfer is None or its.transfer.ends <= now]
 
     def _end(self, peer: int) -> None:
         with self._arrived:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import torch
 
+from hetsim.distributed.pacing.shared_links import Transfer
 from hetsim.effects import Batch, Message
 from hetsim.vector import Phantom
 
@@ -19,28 +20,23 @@ HEADER_BYTES = 512
 class Arrival(Message):
     """A message that has arrived, and when it was sent and is due, in seconds of the host's clock."""
 
-    __slots__ = ("due_at", "lost", "sent_at")
+    __slots__ = ("arrived", "due", "due_at", "lost", "moment", "sent_at", "transfer")
 
-    due_at: float
+    def __init__(self, source: int, header: dict[str, Any], payload: Any = None) -> None:
+        super().__init__(source, header, payload)
+        self.lost = False
+        """Whether it stands for a message that will not come: its source is lost."""
+        self.transfer: Transfer | None = None
+        """Its transfer over shared links, if it has crossed any."""
+        self.moment = 0.0
+        """When it is due by itself; with a transfer, so many seconds after the end of that."""
+        self.due = inf
+        """When it is due, after what its source had sent before; if it has yet to be received, as far as is known."""
+
     sent_at: float
-    lost: bool
-    """Whether it stands for a message that will not come: its source is lost."""
-
-
-class Held:
-    """The messages from one peer whose transfers have not ended, and the ends of those that have not arrived, in their order."""
-
-    def __init__(self) -> None:
-        self.messages: deque[tuple[dict[str, Any], Any, float]] = deque()
-        """With the moment of the arrival."""
-        self.ends: deque[tuple[float, float]] = deque()
-        """With the moment at which this rank knew it."""
-
-    def matched(self) -> Iterable[tuple[dict[str, Any], Any, float, float]]:
-        """Take out each message whose transfer has ended, with the moment at which both were known here, and that end."""
-        while self.messages and self.ends:
-            (header, payload, arrived), (end, known) = self.messages.popleft(), self.ends.popleft()
-            yield header, payload, max(arrived, known), end
+    arrived: float
+    due_at: float
+    """When it was due or, if it came later, arrived."""
 
 
 def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:

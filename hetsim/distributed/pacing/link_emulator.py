@@ -1,70 +1,98 @@
-"""The thread that tells when transfers over shared links end: in the server's process, which is at one end of each."""
+"""When transfers between the processes of one host end that share links, as each process computes by itself.
+
+Each process appends the transfers that it begins to a file before it sends the message, and reads those of the others from it. So all of
+them know the same transfers, and none has to wait until another one says that a transfer has ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from threading import Condition, Thread
+import contextlib
+import fcntl
+import os
+import struct
+import tempfile
+import weakref
+from pathlib import Path
+from threading import Lock
 
-from hetsim.distributed.pacing.padding import Pace, realtime_priority, reduce_timer_slack
 from hetsim.distributed.pacing.shared_links import SharedLinks, Transfer
+from hetsim.runtime.experiment import Experiment
+
+RECORD = struct.Struct("<iidd")
+"""A transfer: its sender, its receiver, when it began in seconds of the host's clock, and its bytes."""
+MANY = 1024
+"""Transfers that are read at a time."""
+PREFIX = "hetsim-transfers-"
+"""Of the names of the files."""
 
 
 class LinkEmulator:
-    """Calls back at the end of each transfer over shared links, in the order of the ends; `error` is called if that fails."""
+    """Knows all transfers over shared links that any process has begun which has opened the same file."""
 
-    def __init__(self, links: SharedLinks, pace: Pace, error: Callable[[Exception], None]) -> None:
+    def __init__(self, links: SharedLinks, path: Path, *, rank: int) -> None:
+        self.rank = rank
         self.carries = links.carries
         self._links = links
-        self._pace = pace
-        self._error = error
-        self._changed = Condition()
-        self._num_under_way = 0
-        self._broken: Exception | None = None
-        self._stopped = False
-        with realtime_priority():
-            Thread(target=self._run, daemon=True).start()
+        self._path = path
+        self._file = opened(path)
+        weakref.finalize(self, os.close, self._file)
+        self._lock = Lock()
+        self._num_read = 0
+        self._transfers: dict[int, Transfer] = {}
+        """Those to this rank that it has not asked for, by number."""
 
-    def begin(self, sender: int, receiver: int, nbytes: int, at: float, ended: Callable[[float], None]) -> None:
-        """A transfer has begun at this moment; `ended(moment)` is called at its end, in the thread."""
-        with self._changed:
-            self._links.begin(sender, receiver, Transfer(at, nbytes, ended), now=self._pace.clock())
-            self._num_under_way += 1
-            self._changed.notify_all()
+    @classmethod
+    def of_run(cls, experiment: Experiment, rank: int, *, began: float) -> LinkEmulator:
+        """The emulator of a rank in the run that began at this moment, which all of its processes know and no other run has."""
+        folder = Path(tempfile.gettempdir())
+        remove_leftovers(folder)
+        return cls(SharedLinks(experiment.cluster, seed=experiment.seed), folder / f"{PREFIX}{os.getuid()}-{began.hex()}", rank=rank)
 
-    def wait_for_all(self) -> None:
-        """Wait until all transfers have ended; raises what broke the thread."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._num_under_way or self._broken)
-            if self._broken is not None:
-                raise self._broken
+    def begin(self, receiver: int, nbytes: int, at: float) -> int:
+        """Record that a transfer from this rank has begun at this moment. Returns its number, by which the receiver knows it."""
+        with self._lock:
+            os.write(self._file, RECORD.pack(self.rank, receiver, at, nbytes))
+            return os.lseek(self._file, 0, os.SEEK_CUR) // RECORD.size - 1
 
-    def stop(self) -> None:
-        """End the thread."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
+    def transfer(self, number: int) -> Transfer:
+        """The transfer of this number, which the receiver asks for once. Its end is known after `project`."""
+        self._read()
+        return self._transfers.pop(number)
 
-    def _run(self) -> None:
-        reduce_timer_slack()
-        try:
-            while True:
-                with self._changed:
-                    while (remaining := self._links.next_end() - self._pace.clock()) > 0 and not self._stopped:
-                        self._changed.wait(min(remaining, MAX_WAIT))
-                    if self._stopped:
-                        return
-                    ended = self._links.ended(self._pace.clock())
-                for transfer in ended:
-                    transfer.about(transfer.ends)
-                with self._changed:
-                    self._num_under_way -= len(ended)
-                    self._changed.notify_all()
-        except Exception as error:
-            with self._changed:
-                self._broken = error
-                self._changed.notify_all()
-            self._error(error)
+    def project(self) -> None:
+        """Set when each transfer ends, if no other begins than those that have."""
+        self._read()
+        self._links.project()
+
+    def remove(self) -> None:
+        """Remove the file, as the run is over; those who have it open can still read it."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def _read(self) -> None:
+        while records := os.pread(self._file, RECORD.size * MANY, RECORD.size * self._num_read):
+            for sender, receiver, at, nbytes in RECORD.iter_unpack(records):
+                transfer = Transfer(at, nbytes)
+                self._links.begin(sender, receiver, transfer)
+                if receiver == self.rank:
+                    self._transfers[self._num_read] = transfer
+                self._num_read += 1
 
 
-MAX_WAIT = 3600.0
-"""In seconds: a condition cannot wait for an infinite time."""
+def opened(path: Path) -> int:
+    """The file of this path, which is made if it is missing, locked so that it is no leftover."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file), path.stat()):
+                return file
+        os.close(file)  # it was removed before it was locked
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the files of runs whose processes have all been killed."""
+    for path in folder.glob(f"{PREFIX}{os.getuid()}-*"):
+        with contextlib.suppress(OSError), path.open() as file:  # OSError: a process has it open, or has just removed it
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()

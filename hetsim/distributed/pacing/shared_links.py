@@ -1,17 +1,17 @@
 """Transfers in real time that share the described links max-min fairly, as the simulator's do.
 
-The server learns of a transfer some time after it began, when other transfers may have begun or ended. So nothing is final for the
-last `HORIZON` seconds: they are computed again with every transfer that becomes known, from how much was left at their beginning.
+A transfer becomes known some time after it began, when others may have begun or ended. So what flowed in the last `HORIZON` seconds
+is computed again from the beginning of each transfer that becomes known late.
 """
 
 from __future__ import annotations
 
-import copy
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from operator import attrgetter
-from typing import Any
 
 from hetsim.cluster.compute_times import SharingWeights
 from hetsim.cluster.connections import Connection, Link, connection_of, fair_rates
@@ -27,8 +27,6 @@ class Transfer:
 
     begins: float
     nbytes: float
-    about: Any = None
-    """Whatever whoever begins it wants to know at its end."""
     ends: float = inf
     weight: float = 1.0
     """Where it shares a link, its rate is in proportion to it."""
@@ -36,6 +34,16 @@ class Transfer:
 
 Queues = dict[Connection, deque[tuple[float, Transfer]]]
 """The transfers that have not ended at a moment, in the order of each connection, with the bytes that are left of each."""
+
+
+@dataclass(eq=False, slots=True)
+class Begun:
+    """A transfer that begins at a moment, and what is under way then, with it. That of no connection is before all others."""
+
+    moment: float
+    connection: Connection | None
+    transfer: Transfer
+    queues: Queues
 
 
 class SharedLinks:
@@ -50,44 +58,38 @@ class SharedLinks:
         self._weights: dict[tuple[int, int], SharingWeights] = {}
         self._links: dict[tuple[str, int | str], Link] = {}
         self._connections: dict[tuple[int, int], Connection] = {}
-        self._queues: Queues = {}
-        self._moment = -inf
-        self._under_way: list[Transfer] = []
-        self._stale = False
+        self._begun = [Begun(-inf, None, Transfer(-inf, 0), {})]
+        """Those of the last HORIZON seconds, and the one before, in the order of their moments."""
+        self._projected = True
 
     def carries(self, sender: int, receiver: int) -> bool:
         """Whether a described link is on the way between these ranks."""
         return bool(self.cluster.path(sender, receiver).links)
 
-    def begin(self, sender: int, receiver: int, transfer: Transfer, *, now: float) -> None:
-        """This transfer has begun, after those that were begun between these ranks before; it may change when the others end."""
-        self._moment = advance(self._queues, self._moment, now - HORIZON)
+    def begin(self, sender: int, receiver: int, transfer: Transfer) -> None:
+        """This transfer has begun, after those that were begun between these ranks before."""
         if self.cluster.network.sharing_noise is not None:
             ends = sender, receiver
             if ends not in self._weights:
                 self._weights[ends] = SharingWeights(self.cluster, *ends, seed=self._seed)
             transfer.weight = self._weights[ends].next()
-        self._queues.setdefault(self._connection(sender, receiver), deque()).append((transfer.nbytes, transfer))
-        self._under_way.append(transfer)
-        self._stale = True
+        begun = self._begun
+        moment = max(transfer.begins, begun[0].moment)
+        place = bisect_right(begun, moment, key=attrgetter("moment"))
+        begun.insert(place, Begun(moment, self._connection(sender, receiver), transfer, {}))
+        for before, each in pairwise(begun[place - 1 :]):
+            assert each.connection is not None
+            each.queues = flowed(before, each.moment)
+            each.queues.setdefault(each.connection, deque()).append((each.transfer.nbytes, each.transfer))
+        while begun[1].moment < begun[-1].moment - HORIZON:
+            begun.pop(0)
+        self._projected = False
 
-    def next_end(self) -> float:
-        """When the next transfer ends; infinite if there is none."""
-        self._project()
-        return min((transfer.ends for transfer in self._under_way), default=inf)
-
-    def ended(self, now: float) -> list[Transfer]:
-        """The transfers that have ended by now, and that no call has returned before, in the order of their ends."""
-        self._project()
-        ended = sorted((transfer for transfer in self._under_way if transfer.ends <= now), key=attrgetter("ends", "begins"))
-        self._under_way = [transfer for transfer in self._under_way if transfer.ends > now]
-        return ended
-
-    def _project(self) -> None:
-        """Say of each transfer when it ends if no other begins: once after several have begun."""
-        if self._stale:
-            advance({connection: copy.copy(queue) for connection, queue in self._queues.items()}, self._moment, inf)
-            self._stale = False
+    def project(self) -> None:
+        """Set when each transfer ends if no other begins."""
+        if not self._projected:
+            flowed(self._begun[-1], inf)
+            self._projected = True
 
     def _connection(self, sender: int, receiver: int) -> Connection:
         if (sender, receiver) not in self._connections:
@@ -95,22 +97,26 @@ class SharedLinks:
         return self._connections[sender, receiver]
 
 
-def advance(queues: Queues, moment: float, until: float) -> float:
-    """Let the transfers in these queues flow from a moment on, and take out those that end, at `ends`. Returns the new moment."""
+def flowed(begun: Begun, until: float) -> Queues:
+    """What is left at this moment of what was under way when a transfer began, if no other has begun since."""
+    queues = {connection: deque(queue) for connection, queue in begun.queues.items() if queue}
+    advance(queues, begun.moment, until)
+    return queues
+
+
+def advance(queues: Queues, moment: float, until: float) -> None:
+    """Let the transfers in these queues flow from a moment on, and take out those that end, at `ends`."""
     while moment < until and any(queues.values()):
         heads = {connection: queue[0] for connection, queue in queues.items() if queue}
-        flowing = {connection: left for connection, (left, transfer) in heads.items() if transfer.begins <= moment}
-        for connection in flowing:
-            connection.weight = heads[connection][1].weight
-        rates = fair_rates(list(flowing))
-        ends = {connection: moment + left / rates[connection] for connection, left in flowing.items()}
-        begin = (transfer.begins for connection, (_, transfer) in heads.items() if connection not in flowing)
-        until_next = min([until, *ends.values(), *begin])
-        for connection, left in flowing.items():
-            _, transfer = queues[connection].popleft()
+        for connection, (_, transfer) in heads.items():
+            connection.weight = transfer.weight
+        rates = fair_rates(list(heads))
+        ends = {connection: moment + left / rates[connection] for connection, (left, _) in heads.items()}
+        until_next = min([until, *ends.values()])
+        for connection, (left, transfer) in heads.items():
+            queues[connection].popleft()
             if ends[connection] <= until_next:
                 transfer.ends = until_next
             else:
                 queues[connection].appendleft((left - rates[connection] * (until_next - moment), transfer))
         moment = until_next
-    return max(moment, until) if until < inf else moment

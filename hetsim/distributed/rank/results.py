@@ -121,7 +121,7 @@ def summarised(
 ) -> dict[str, Any]:  # fmt: skip
     """On the leader: write the run's files. Returns the summary."""
     experiment, clocks = run.experiment, run.clocks
-    emulated = emulation(settings, results.lateness, library=library, shared_links=run.links is not None)
+    emulated = emulation(settings, results.lateness, library=library, shared_links=run.emulates_links)
     warnings = late_warnings(results.lateness, run.metrics.applied.seconds)
     if settings.emulate == "quota":
         server = results.caps.pop(experiment.num_workers, None)

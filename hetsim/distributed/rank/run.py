@@ -20,8 +20,8 @@ from hetsim.distributed.communication.clock_alignment import Clocks
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.pacing.link_emulator import LinkEmulator
 from hetsim.distributed.pacing.padding import Pace
-from hetsim.distributed.pacing.shared_links import SharedLinks
 from hetsim.distributed.rank.checkpointing import Saving
 from hetsim.distributed.rank.parts import RankParts
 from hetsim.distributed.rank.standstill import StandstillWatch, Store
@@ -82,9 +82,8 @@ class RankRun:
         self.reduction = reduction
         self.clocks = clocks or Clocks.shared(experiment.num_ranks, leader=experiment.leader)
         self.trace = trace
-        emulates_links = pace.pad and experiment.coordination.needs_server and experiment.cluster.shares_links
-        self.links = SharedLinks(experiment.cluster, seed=experiment.seed) if emulates_links else None
-        """The links that messages are to share; the server's are emulated."""
+        self.emulates_links = pace.pad and experiment.coordination.needs_server and experiment.cluster.shares_links
+        """Whether messages are held as if they shared the described links."""
         self._uncapped = uncapped
         self.metrics = Metrics(
             experiment.num_workers, num_ahead=experiment.coordination.num_ahead, weights=experiment.weights_of(prepared.task)
@@ -151,12 +150,11 @@ class RankRun:
         """This rank's mailbox among the members of the transport."""
         experiment, rank = self.experiment, self.rank
         peers = [peer for peer in experiment.peers(rank) if peer in transport.members]
-        links = None if self.links is None else SharedLinks(experiment.cluster, seed=experiment.seed)  # without transfers of an older group
+        links = LinkEmulator.of_run(experiment, rank, began=began) if self.emulates_links else None
         with self._uncapped():
             return Mailbox(
                 transport, peers, described_seconds(experiment, rank), self.pace, began=began,
-                links=links, serves=rank == experiment.num_workers, device=self.prepared.task.device,
-                answering=self.saving, **options,
+                links=links, device=self.prepared.task.device, answering=self.saving, **options,
             )  # fmt: skip
 
     @property
