@@ -17,6 +17,7 @@ from hetsim.config.errors import USERS, sentence
 from hetsim.results.reading.run_files import check_is_no_link
 from hetsim.results.writing.figures import own_style, save
 from hetsim.runtime.files import written_whole
+from hetsim.runtime.output import outlive_readers
 from hetsim.trust.libraries import keep_processes_out
 
 ABOUT = """Which method, which split of the batch and which nodes: simulates them on your cluster and ranks them by the seconds to a goal.
@@ -27,6 +28,7 @@ epochs of the budget), and method=ssgd,dbs_sgd names the only candidates. A phan
 
 def main() -> None:
     """Print what to do, the choices, a ranked table and the command of the best; exit status 1 with one sentence if there is no advice."""
+    outlive_readers()
     parser = argparse.ArgumentParser(prog="hetsim-advise", description=ABOUT)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the words of hetsim, and timing, target_accuracy=… or target_loss=…")
     parser.add_argument("--json", action="store_true", help="print the advice as JSON")

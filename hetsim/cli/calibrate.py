@@ -13,6 +13,7 @@ from hetsim.config.errors import USERS, sentence
 from hetsim.distributed.launch.failure_report import CAUSE, leave_reason
 from hetsim.distributed.rank.cleanup import follow_launcher
 from hetsim.errors import RunFailed
+from hetsim.runtime.output import outlive_readers
 from hetsim.trust.libraries import keep_processes_out
 
 ABOUT = """Measure the machines of a cluster: how long gradients, updates, messages and all-reduces take there, and how much of the
@@ -22,6 +23,7 @@ count, and times are ignored. FILE is the cluster that is written, such as my/cl
 
 def main() -> None:
     """Measure, and write the cluster; exit status 1 with one sentence if that cannot be done."""
+    outlive_readers()
     parser = argparse.ArgumentParser(prog="hetsim-calibrate", description=ABOUT)
     parser.add_argument("file", type=Path, metavar="FILE.yaml", help="the cluster to be written")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the words of hetsim")

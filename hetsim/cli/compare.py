@@ -14,12 +14,14 @@ from hetsim.results.comparison.findings import compare, document
 from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.text import render
 from hetsim.runtime.files import write_text
+from hetsim.runtime.output import outlive_readers
 
 TOO_DEEP = "a folder has others nested hundreds deep: give the folders of the runs themselves"
 
 
 def main() -> None:
     """Print the comparison; exit status 1 with one sentence if there are no runs to compare."""
+    outlive_readers()
     parser = argparse.ArgumentParser(
         prog="hetsim-compare",
         usage="hetsim-compare [-h] [--json FILE] [--pictures FOLDER] RUNS RUNS | RUNS... --with RUNS...",

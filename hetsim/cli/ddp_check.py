@@ -13,6 +13,7 @@ from typing import Any
 
 from hetsim.checks import printable
 from hetsim.cli.command import command
+from hetsim.runtime.output import outlive_readers
 
 ABOUT = """Run a training script that has a hetsim.ddp.Team with uneven shares up to its first step, in several processes and then in one on
 the same global batch from the same start, by torchrun. Prints how far the weighted gradients are from those of the one, and how
@@ -28,6 +29,7 @@ MAX_LINES = 20
 
 def main() -> None:
     """Print both errors; exit status 1 with one sentence if they cannot be had."""
+    outlive_readers()
     parser = argparse.ArgumentParser(prog="hetsim-ddp-check", description=ABOUT)
     parser.add_argument("--processes", type=int, default=3, metavar="N", help="how many processes share the batch (3)")
     parser.add_argument("script", help="the script, and its arguments")

@@ -11,6 +11,7 @@ from hetsim.cli.command import command
 from hetsim.distributed.rank.stopping import ENDED, LauncherStop
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.runtime.checkpointing import STOPPED
+from hetsim.runtime.output import outlive_readers
 from hetsim.trust.libraries import keep_processes_out
 from hetsim.version import __version__
 
@@ -23,6 +24,7 @@ def main() -> None:
 
     After SIGTERM or SIGUSR1 it is 75 if the run has saved a checkpoint, and 143 if it has not.
     """
+    outlive_readers()
     parser = argparse.ArgumentParser(prog="hetsim-launch", description=DESCRIPTION)
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="the number of hosts (1)")
     parser.add_argument("--node-rank", type=int, metavar="K", help="which of them this one is, from 0")

@@ -20,6 +20,7 @@ from hetsim.distributed.rank.cleanup import follow_launcher
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.memory import out_of_memory
 from hetsim.runtime.checkpointing import STOPPED
+from hetsim.runtime.output import outlive_readers
 from hetsim.sweeps import job
 from hetsim.sweeps.launchers import own_plugins
 from hetsim.sweeps.record import RESUME, Refused, SweepRecord, launch_failure
@@ -29,6 +30,7 @@ from hetsim.trust.libraries import keep_processes_out
 
 def main() -> None:
     """Run what was typed. Exit status 0 if every run succeeded, 1 if one failed or the user must correct something, 130 after Ctrl-C."""
+    outlive_readers()
     follow_launcher()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them; they are reported here
     job.failures.clear()

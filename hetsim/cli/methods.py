@@ -7,6 +7,7 @@ import json
 import textwrap
 
 from hetsim.config.methods import FAMILIES, Method, shipped
+from hetsim.runtime.output import outlive_readers
 
 WIDTH = 110
 """Letters in a line of the table."""
@@ -28,6 +29,7 @@ def table(methods: list[Method]) -> str:
 
 def main() -> None:
     """Print the methods as text or JSON."""
+    outlive_readers()
     parser = argparse.ArgumentParser(
         prog="hetsim-methods", description="The methods that hetsim ships: what each is, where it was published, what it is made of."
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hetsim.cli.command import command
 from hetsim.config.errors import USERS, sentence
+from hetsim.runtime.output import outlive_readers
 from hetsim.searches.search import Question, opened
 from hetsim.searches.text import told
 from hetsim.trust.libraries import keep_processes_out
@@ -20,6 +21,7 @@ searched: 'learning_rate=tag(log,interval(0.01,1))' 'batch_size=int(interval(64,
 
 def main() -> None:
     """Search, and print the best trial; exit status 1 with one sentence if no trial has a number."""
+    outlive_readers()
     parser = argparse.ArgumentParser(prog="hetsim-search", description=ABOUT)
     parser.add_argument("words", nargs="+", metavar="KEY=VALUE", help="the words of hetsim")
     parser.add_argument(

@@ -12,10 +12,12 @@ from hetsim.results.tables.files import markdown, write
 from hetsim.results.tables.metrics import METRICS, Target
 from hetsim.results.tables.question import Question
 from hetsim.results.tables.table import table
+from hetsim.runtime.output import outlive_readers
 
 
 def main() -> None:
     """Write and print the table; exit status 1 with one sentence if there is none."""
+    outlive_readers()
     parser = argparse.ArgumentParser(prog="hetsim-table", description="One table and one picture of a sweep: means over seeds.")
     parser.add_argument("sweep", metavar="SWEEP_DIR", type=Path, help="the folder of a sweep: finished runs at any depth")
     parser.add_argument(

@@ -21,6 +21,7 @@ from hetsim.distributed.launch.failure_report import leave_reason
 from hetsim.errors import RunFailed
 from hetsim.results.reading.finished_runs import keep_index
 from hetsim.runtime.files import write_text
+from hetsim.runtime.output import outlive_readers
 from hetsim.sweeps.execute import is_plain
 from hetsim.sweeps.outcomes import Outcome, closing_line, failure_lines
 from hetsim.sweeps.sweep_size import check_sweep_size
@@ -91,6 +92,7 @@ class SweepRecord(Callback):
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
         """Show no progress bars in other processes: they would overwrite each other."""
         if self._is_a_copy:
+            outlive_readers()
             os.environ["TQDM_DISABLE"] = "1"
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:

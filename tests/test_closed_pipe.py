@@ -1,0 +1,67 @@
+"""`| head` is no error: a command whose output nobody reads any more ends as it would have ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+WORDS = ("workload=phantom", "budget.epochs=null", "budget.updates=5", "pictures=false")
+RUN, SWEEP = (*WORDS, "method=ssgd", "hydra.run.dir=run"), ("-m", *WORDS, "method=ssgd,asgd", "hydra.sweep.dir=sweep")
+PREPARED = {"hetsim-compare": RUN, "hetsim-table": SWEEP}
+"""What hetsim runs before a command."""
+COMMANDS = {
+    # what is typed after it; hetsim-calibrate and hetsim-ddp-check measure and train, so of theirs it is the help
+    "hetsim": SWEEP,
+    "hetsim-advise": ("workload=phantom", "timing", "method=ssgd,asgd", "--processes=1"),
+    "hetsim-calibrate": ("--help",),
+    "hetsim-compare": ("run", "run"),
+    "hetsim-ddp-check": ("--help",),
+    "hetsim-launch": ("--", *RUN),
+    "hetsim-methods": (),
+    "hetsim-search": (*WORDS, "method=ssgd", "learning_rate=0.1,0.2", "--objective=seconds", "--trials=2", "--folder=search"),
+    "hetsim-table": ("sweep",),
+}
+
+
+def _ended(folder: Path, module: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command whose standard output is a pipe without a reader."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        return subprocess.run([sys.executable, "-m", module, *words], cwd=folder, stdout=writing, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(writing)
+
+
+def test_each_command_is_in_the_table() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+
+    assert COMMANDS.keys() == project["scripts"].keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_minds_that_nobody_reads_its_output(command: str, tmp_path: Path) -> None:
+    modules = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["scripts"]
+    if command in PREPARED:
+        _ended(tmp_path, "hetsim", *PREPARED[command])
+
+    ended = _ended(tmp_path, modules[command].partition(":")[0], *COMMANDS[command])
+
+    assert "Broken" not in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.real_start
+def test_no_process_of_a_sweep_minds_it(tmp_path: Path) -> None:
+    ended = _ended(tmp_path, "hetsim", *SWEEP, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
