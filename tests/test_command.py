@@ -303,11 +303,11 @@ def test_a_run_that_never_left_its_warm_up_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What was run is synchronous SGD, not the method that was asked for."""
-    arguments = ("workload=phantom", "pictures=false", "budget.epochs=null", f"hydra.run.dir={tmp_path}")
+    arguments = ("workload=phantom", "pictures=false", "budget.epochs=null", "method=od_sgd")
 
-    assert command(monkeypatch, *arguments, "method=od_sgd", "budget.updates=20") == 0
+    assert command(monkeypatch, *arguments, "budget.updates=20", f"hydra.run.dir={tmp_path / 'short'}") == 0
     assert "warning: all 20 updates were warm-up, so the delay never began" in capsys.readouterr().err
-    assert command(monkeypatch, *arguments, "method=od_sgd", "budget.updates=21") == 0
+    assert command(monkeypatch, *arguments, "budget.updates=21", f"hydra.run.dir={tmp_path / 'long'}") == 0
     assert "warning" not in capsys.readouterr().err
 
 
@@ -454,16 +454,19 @@ def test_a_users_own_policy_runs_when_trusted(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_run_leaves_the_files_of_the_design(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Summary, trace, curve, pictures and the resolved config; a later run without them takes its own away."""
+    """Summary, trace, curve, pictures and the resolved config; fewer if they are not wanted. No other run replaces a finished one."""
     assert command(monkeypatch, "budget.epochs=2", f"hydra.run.dir={tmp_path}") == 0
     names = {path.name for path in tmp_path.iterdir()}
     summary = json.loads((tmp_path / "summary.json").read_text())
     config = OmegaConf.load(tmp_path / "config.yaml")
 
-    assert command(monkeypatch, "budget.epochs=2", "trace=none", "pictures=false", f"hydra.run.dir={tmp_path}") == 0
+    fewer = ("budget.epochs=2", "trace=none", "pictures=false")
+    assert command(monkeypatch, *fewer, f"hydra.run.dir={tmp_path}") == 1
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert command(monkeypatch, *fewer, f"hydra.run.dir={tmp_path / 'fewer'}") == 0
 
     assert names == {"summary.json", "trace.parquet", "curve.csv", "timeline.png", "curve.png", "config.yaml"}
-    assert {path.name for path in tmp_path.iterdir()} == {"summary.json", "curve.csv", "config.yaml"}
+    assert {path.name for path in (tmp_path / "fewer").iterdir()} == {"summary.json", "curve.csv", "config.yaml"}
     assert set(summary) >= {
         *("method", "backend", "cluster", "workload", "seed", "num_workers", "num_updates", "num_samples", "num_samples_discarded"),
         *("seconds", "updates_per_second", "samples_per_second", "staleness_mean", "staleness_max", "idle_share", "batch_sizes"),

@@ -108,21 +108,31 @@ def test_one_job_after_the_other_in_one_process(
     assert typed_overrides(next(tmp_path.glob("*/summary.json")).parent)["allocation"] == "even"
 
 
-def test_a_folder_of_ones_own_is_skipped_only_for_the_run_that_it_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("seeds", ["6", "6,7", "-1"])
+def test_a_folder_of_ones_own_keeps_the_run_that_it_holds(
+    seeds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Numbered folders hold other runs as soon as another sweep is typed; error.txt is removed when a run succeeds there."""
+    """Numbered folders hold other runs as soon as another sweep is typed: they are refused, and leave no error.txt there."""
     typed = ("-m", *TINY, f"hydra.sweep.dir={tmp_path}", "hydra.sweep.subdir=${hydra:job.num}")
 
     assert command(monkeypatch, *typed, "seed=5") == 0
-    assert command(monkeypatch, *typed, "seed=-1") == 1
-    assert json.loads((tmp_path / "0" / "summary.json").read_text())["seed"] == 5
-    assert (tmp_path / "0" / "error.txt").exists()
-    assert command(monkeypatch, *typed, "seed=6,5") == 0
-    assert "already" not in capsys.readouterr().out
+    assert command(monkeypatch, *typed, f"seed={seeds}") == 1
+    told = capsys.readouterr()
+    assert command(monkeypatch, *typed, "seed=5") == 0
 
-    assert json.loads((tmp_path / "0" / "summary.json").read_text())["seed"] == 6
+    assert ("holds another finished run: choose another folder by" in told.err) == (seeds != "-1")
+    assert "0: is there already" in capsys.readouterr().out
     assert not (tmp_path / "0" / "error.txt").exists()
+    assert json.loads((tmp_path / "0" / "summary.json").read_text())["seed"] == 5
+
+
+def test_two_runs_of_a_sweep_never_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "-m", *TINY, f"hydra.sweep.dir={tmp_path}", "hydra.sweep.subdir=same", "seed=5,6") == 1
+
+    assert "1 of 2 runs in" in capsys.readouterr().out
+    assert json.loads((tmp_path / "same" / "summary.json").read_text())["seed"] == 5
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from hetsim.config.identity import entries_of, identity
 from hetsim.config.resolved import resolved
 from hetsim.config.yaml_text import as_yaml
 from hetsim.distributed.environment import is_launched
-from hetsim.results.reading.identity import config_header, identity_in
+from hetsim.results.reading.identity import check_holds_no_other, config_header, identity_in
 from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment
 
@@ -34,7 +34,8 @@ def start(
     """The summary of the run; None in a process that does not lead it. Of a launcher's processes, which share the folder, one locks it.
 
     `watch` is called with each evaluation of a simulated run, and may raise what ends it. With `goes_on` the run goes on from a checkpoint
-    of its own, if the folder has one.
+    of its own, if the folder has one. RunFailed or ValueError with one sentence if the folder is in use, or holds another finished run that
+    this one does not resume.
     """
     refuse_unread_rates(config, typed)
     made, backend = build_experiment(config)
@@ -44,7 +45,10 @@ def start(
     text = config_header(its, typed) + as_yaml(resolved(written))
     if goes_on and not is_launched():  # a launcher's processes may not share the folder
         made = dataclasses.replace(made, resume=saved_by(folder, its))
-    with lock(folder) if lock is not None and backend.leads(made) else contextlib.nullcontext():
+    leads = backend.leads(made)
+    with lock(folder) if lock is not None and leads else contextlib.nullcontext():
+        if leads and not (made.resume is not None and folder.resolve() == made.resume.resolve().parent.parent):
+            check_holds_no_other(folder, its)
         return backend.run(made if watch is None else dataclasses.replace(made, watch=watch), folder, text)
 
 

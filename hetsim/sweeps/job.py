@@ -106,7 +106,8 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
             show_notes(error)
         expected = isinstance(error, USERS)
         reason = sentence(error) if expected else f"{type(error).__name__} in hetsim's own code: {sentence(error)}"
-        write_error(folder, reason, "" if expected else traceback.format_exc())
+        if not (folder / "summary.json").exists():  # of another run, which did not fail
+            write_error(folder, reason, "" if expected else traceback.format_exc())
         print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
         return Outcome(name, typed, failure=reason)
     remove_error(folder)

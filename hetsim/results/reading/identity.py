@@ -87,6 +87,14 @@ def finished_summary(run: Path, identity: str) -> dict[str, Any] | None:
     return None
 
 
+def check_holds_no_other(run: Path, identity: str) -> None:
+    """ValueError with one sentence if the folder holds a finished run that is not of this identity: it would be replaced."""
+    if (run / "summary.json").exists() and _head(run)[:1] != [IDENTITY + identity]:
+        raise ValueError(
+            f"{run} holds another finished run: choose another folder by hydra.run.dir or hydra.sweep.subdir, or remove that run"
+        )
+
+
 def identity_in(config: str) -> str | None:
     """The identity in the first line of a run's config, if it has one."""
     first = config.partition("\n")[0]
