@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from hetsim.checkpoints.file import read
 from hetsim.checkpoints.folder import newest
 from hetsim.config.guard.references import check_keys, check_references
 from hetsim.config.guard.resolvers import restrict
-from hetsim.results.reading.config_file import parsed
+from hetsim.config.identity import entries_of
+from hetsim.config.resolved import resolved
+from hetsim.results.reading.config_file import flattened, parsed
 
 GROUPS = ("cluster", "backend")
 """Groups of which another choice may be typed: on other nodes, in the other world."""
@@ -46,13 +48,11 @@ def with_resumed(config: DictConfig, typed: Sequence[str]) -> DictConfig:
     path = resumed_file(config.resume)
     assert path is not None
     entries = _entries(path)
-    for key in words:
+    own = {key for key in words if not _may_differ(key)}
+    if own:
+        _check_agree(own, resolved(entries_of(config)), resolved(entries), str(config.resume))
+    for key in (key for key in words if key not in own):
         top = key.split("@")[0].split(".")[0]
-        if not (key in PLAIN or key in GROUPS or key == "resume" or WITHIN.fullmatch(key)):
-            raise ValueError(
-                f"{checks.printable(key)} is that of the run in resume={config.resume}, which goes on as it began: leave it out; one may "
-                f"type budget, checkpoint, {', '.join((*GROUPS, *PLAIN))}"
-            )
         _set(entries, top if top in GROUPS and top in words else key, config)
     entries["resume"] = str(config.resume)
     entries["trust"] = OmegaConf.to_container(config, resolve=False)["trust"] if "trust" in words else []  # type: ignore[index,call-overload]
@@ -60,6 +60,28 @@ def with_resumed(config: DictConfig, typed: Sequence[str]) -> DictConfig:
         if isinstance(place, dict) and "download" in place and "download" not in words:
             place["download"] = False
     return restrict(OmegaConf.create(entries))
+
+
+def _may_differ(key: str) -> bool:
+    return key in PLAIN or key in GROUPS or key == "resume" or WITHIN.fullmatch(key) is not None
+
+
+def _check_agree(keys: Collection[str], typed: Mapping[str, Any], saved: Mapping[str, Any], resume: str) -> None:
+    """ValueError with one sentence if the value of one of these keys is not that of the run.
+
+    A key without a value, such as experiment, may have set any other, so all are compared.
+    """
+    parts = {key.split("@")[0] for key in keys}
+    all_are = any(part not in typed for part in parts if "." not in part)
+    all_typed, all_saved = dict(flattened(typed)), dict(flattened(saved))
+    for name in dict.fromkeys((*all_typed, *all_saved)):
+        its = all_are or any(f"{name}.".startswith(f"{part}.") for part in parts)
+        one, other = all_typed.get(name), all_saved.get(name)
+        if its and not _may_differ(name) and one != other:
+            raise ValueError(
+                f"{checks.printable(name)}={checks.shown(one)} is not {checks.shown(other)}, as of the run in resume={resume}, "
+                f"which goes on as it began: leave it out; one may change budget, checkpoint, {', '.join((*GROUPS, *PLAIN))}"
+            )
 
 
 def _entries(path: Path) -> dict[str, Any]:

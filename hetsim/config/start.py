@@ -37,7 +37,8 @@ def start(
     of its own, if the folder has one. RunFailed or ValueError with one sentence if the folder is in use, or holds another finished run that
     this one does not resume.
     """
-    refuse_unread_rates(config, typed)
+    if config.get("resume") is None:  # otherwise the rates that are typed are those of the run
+        refuse_unread_rates(config, typed)
     made, backend = build_experiment(config)
     written = entries_of(config)
     check_download(made, typed)

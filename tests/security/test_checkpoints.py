@@ -252,15 +252,17 @@ def test_the_config_in_it_is_that_of_a_stranger(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "owned").exists()
 
 
-def test_what_may_be_typed_is_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_change_is_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run goes on as it began; and no file says that one does."""
     monkeypatch.chdir(tmp_path)
     words = ("workload=quadratic", "method=ssgd", "pictures=false", "budget.epochs=null", "checkpoint.every_updates=100")
     hetsim.run(*words, "budget.updates=3", folder="half")
-    for word in ("seed=1", "method=asgd", "learning_rate=1", "+new=1", "batch_size=8", "workload.model=lenet"):
-        with pytest.raises(ValueError, match="which goes on as it began: leave it out"):
-            hetsim.run("resume=half", "budget.updates=5", word, folder="rest")
     (tmp_path / "configs" / "experiment").mkdir(parents=True)
+    (tmp_path / "configs" / "experiment" / "other.yaml").write_text("# @package _global_\nseed: 3\n")
+    changes = ("seed=1", "method=asgd", "learning_rate=1", "+new=1", "batch_size=8", "workload=phantom")
+    for word in (*changes, "weighting=per_sample", "~optimizer.lr", "experiment=other"):
+        with pytest.raises(ValueError, match="which goes on as it began: leave it out"):
+            hetsim.run("resume=half", "budget.updates=5", word, folder="rest", config_dir="configs")
     (tmp_path / "configs" / "experiment" / "mine.yaml").write_text("# @package _global_\nresume: half\n")
     with pytest.raises(ValueError, match="resume is set by a config file, and is taken from the command line alone"):
         hetsim.run("experiment=mine", config_dir="configs", folder="rest")
@@ -270,3 +272,17 @@ def test_what_may_be_typed_is_little(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_written_checkpoint_holds_its_config(half: Path) -> None:
     """The text of config.yaml."""
     assert checkpoint_file.read(newest(half))[0]["config"] == CONFIG
+
+
+def test_the_words_of_the_run_itself_may_be_typed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job script has one command for every restart; a word that agrees however it is written changes nothing."""
+    monkeypatch.chdir(tmp_path)
+    words = ("workload=quadratic", "method=asgd", "learning_rate=0.01", "optimizer=sgd", "pictures=false", "checkpoint.every_updates=100")
+    hetsim.run(*words, "seed=2", "budget.epochs=null", "budget.updates=3", folder="half")
+
+    for number, more in enumerate(((), words, ("learning_rate=1e-2", "workload=quadratic"))):
+        hetsim.run(*more, "seed=2", "resume=half", "budget.epochs=null", "budget.updates=5", folder=f"rest {number}")
+
+    assert len({(tmp_path / f"rest {number}" / "curve.csv").read_text() for number in range(3)}) == 1
+    with pytest.raises(ValueError, match=r"^learning_rate=0.02 is not 0.01, as of the run in resume=half, which goes on"):
+        hetsim.run("resume=half", "budget.updates=5", "learning_rate=0.02", folder="rest")
