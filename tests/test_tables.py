@@ -585,3 +585,25 @@ def test_folders_that_are_nested_too_deeply_are_one_sentence(
         assert told in ("", f"hetsim-table: error: {tmp_path}/sweep has folders that are nested hundreds deep: move them elsewhere\n")
     finally:
         subprocess.run(["rm", "-rf", tmp_path / "sweep"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "typed"),
+    [
+        ("learning_rate", (0.001, 0.01), ("1e-3", "0.001", "1E-3", "0.0010")),
+        ("rate", (1e6, 1e7), ("1e6", "1000000.0", "1e+06", "1000000")),
+        ("rate", (0.12345678, 0.2), ("0.12345678", "1.2345678e-1")),
+        ("flag", (True, False), ("true",)),
+        ("text", ("two words", "x"), ("'two words'", "two words")),
+    ],
+)
+def test_a_baseline_is_found_however_its_value_is_written(
+    tmp_path: Path, key: str, values: tuple[Any, Any], typed: tuple[str, ...]
+) -> None:
+    for place, value in enumerate(values):
+        made(tmp_path / str(place), 0, typed=(f"{key}={value}",), **{key: value, "same": values[0]})
+
+    for text in typed:
+        for baseline in (f"{key}={text}", f"method=ssgd,{key}={text},same={text}"):
+            (group,) = asked(tmp_path, baseline=baseline).groups
+            assert [row.runs[0].name for row in group.baselines] == ["0"], baseline

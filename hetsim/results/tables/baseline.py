@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hetsim.results.tables.estimates import Estimate, paired_ratio
+from hetsim.results.tables.labels import written
 from hetsim.results.tables.metrics import Metric
 from hetsim.results.tables.rows import LEFT_OUT, Group, Row
 from hetsim.trust.shipped import choice
@@ -51,11 +52,23 @@ def _on_all_nodes(rows: list[Row], wanted: Mapping[str, str]) -> list[Row]:
 
 def _is(row: Row, wanted: Mapping[str, str]) -> bool:
     config = row.runs[0].config
-    return all(_same(key, row.keys[key] if key in row.keys else _value(config, key), value) for key, value in wanted.items())
+    return all(
+        any(_same(key, its, value) for its in (row.keys.get(key), _value(config, key)) if its is not None) for key, value in wanted.items()
+    )
 
 
 def _same(key: str, its: str, value: str) -> bool:
-    return its == value if key != LEFT_OUT else _left_out(its) == _left_out(value)
+    if key == LEFT_OUT:
+        return _left_out(its) == _left_out(value)
+    return its == value.strip("'\"") or _number(its) == _number(value) is not None
+
+
+def _number(text: str) -> float | None:
+    """The number that is written so; None if it is none. 1e-3 and 0.001 are one number."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _left_out(value: str) -> tuple[str, ...]:
@@ -64,11 +77,11 @@ def _left_out(value: str) -> tuple[str, ...]:
 
 
 def _value(config: Mapping[str, Any], key: str) -> str:
-    """What a row has for a key in which rows do not differ, as one would type it."""
+    """What the config of a row has for a key, as one would type it."""
     found: Any = config
     for name in key.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
-    return choice(key, found) if isinstance(found, Mapping) else str(found)
+    return choice(key, found) if isinstance(found, Mapping) else written(found)
 
 
 def _with_gain(row: Row, baselines: Sequence[Row], group: Group, baseline: str, metric: Metric, remarks: list[str]) -> Row:

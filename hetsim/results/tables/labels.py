@@ -49,7 +49,7 @@ def _add_columns(columns: dict[str, list[str]], configs: Sequence[Mapping[str, A
     for key in sorted({key for entry in flat for key in entry}, key=lambda key: (key.count("."), key)):
         if _num_distinct(columns) == len(flat):
             return
-        column = [_value(entry.get(key)) for entry in flat]
+        column = [written(entry.get(key)) for entry in flat]
         if _num_distinct({**columns, key: column}) > _num_distinct(columns):
             columns.update(_choices(configs, key, column) or {key: column})
 
@@ -79,15 +79,15 @@ def _as_typed(key: str, override: str | None, part: Any) -> str:
     """The override, if there is one and the value is a group or unknown; a group that was not typed is known by its choice."""
     if isinstance(part, Mapping | list):
         default = choice(key, part) if isinstance(part, Mapping) else part
-        return _value(default) if override is None else override
-    return (override or "") if part is None else _value(part)
+        return written(default) if override is None else override
+    return (override or "") if part is None else written(part)
 
 
 def _with_units(overrides: Sequence[str | None], parts: Sequence[Any]) -> list[str]:
     """Quantities as they were typed, such as 10 Gbit/s, if one of them has a unit; empty otherwise. The config has them in SI units."""
     texts = ["" if override is None else override.strip("'\"") for override in overrides]
     units = [isinstance(part, int | float) and text[:1].isdigit() and text[-1:].isalpha() for text, part in zip(texts, parts, strict=True)]
-    return [text or _value(part) for text, part in zip(texts, parts, strict=True)] if any(units) else []
+    return [text or written(part) for text, part in zip(texts, parts, strict=True)] if any(units) else []
 
 
 def _brief(parts: Sequence[Any]) -> list[str]:
@@ -96,7 +96,7 @@ def _brief(parts: Sequence[Any]) -> list[str]:
     return brief if len(brief) == len(parts) and len(set(brief)) == len({*parts}) else []
 
 
-def _value(part: Any) -> str:
+def written(part: Any) -> str:
     """As one would type it."""
     if part is None or isinstance(part, bool):
         return {None: "null", True: "true", False: "false"}[part]
