@@ -54,7 +54,7 @@ def paragraphs(text: str) -> Iterator[str]:
             yield " ".join(lines)
             lines = []
         if not alone:
-            lines.append(ITEM.sub("", line).strip())
+            lines.append(re.sub(rf"^{ITEM.pattern}", "", line).strip())
 
 
 def docstrings(text: str) -> Iterator[str]:
