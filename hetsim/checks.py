@@ -70,12 +70,18 @@ def whole(key: str, value: Any, *, least: int = 1, most: int = MOST) -> int:
     return value
 
 
+MAX_NAME = 1000
+"""The length of a name, in letters."""
+
+
 def name(key: str, value: Any) -> str:
-    """A text of printable letters that is not empty."""
+    """A text of at most `MAX_NAME` printable letters that is not empty: what is longer, no reader of a finished run takes."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{key} must be a name, not {shown(value)}: summaries and pictures show it")
     if not value.isprintable():
         raise ValueError(f"{key} must have printable letters only, not {shown(value)}: summaries and pictures show it")
+    if len(value) > MAX_NAME:
+        raise ValueError(f"{key} must have at most {MAX_NAME} letters, not {len(value)}: shorten it")
     return value
 
 

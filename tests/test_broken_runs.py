@@ -345,6 +345,7 @@ TRACES: dict[str, tuple[pa.Table, str]] = {
     "times that are lists": (changed("end", [[1.0], [2.0], [2.0]]), " cannot be read as a trace ("),
     "no time": (changed("end", [1.0, None, 2.0]), " has an interval from 0.0 to None, which are no times of a run"),
     "an infinite time": (changed("end", [1.0, float("inf"), 2.0]), " has an interval from 0.0 to inf, which are no times of a run"),
+    "a negative duration": (changed("end", [-1.0, 1.0, 2.0]), " has an interval from 0.0 to -1.0, which ends before it begins"),
     "a rank of another run": (changed("rank", [0, 9, 2]), " has rank 9, but its run has 2 workers"),
     "a kind that is none": (
         changed("kind", ["gradient", "x" * 10, "update"]),

@@ -26,6 +26,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
         "cluster.nodes[0].count must be at most 1000000, not 1000000000: so many nodes would not fit into memory",
     ),
     "no name": ([node(1.0)], {"name": " "}, "cluster.name must be a name, not ' '"),
+    "a long name": ([node(1.0)], {"name": "x" * 1001}, "cluster.name must have at most 1000 letters, not 1001: shorten it"),
     "a list of names": ([node(1.0)], {"name": [1]}, "cluster.name must be a name, not [1]"),
     "no faults": (
         [node(1.0)],

@@ -104,6 +104,7 @@ def _check(trace: Path, table: Any, columns: Mapping[str, NDArray[Any]], num_wor
     """ValueError with one sentence for the first row that is none of this run."""
     start, end, rank = (columns[name] for name in ("start", "end", "rank"))
     fine = (np.abs(start) <= MAX_NUMBER) & (np.abs(end) <= MAX_NUMBER) & (rank >= 0) & (rank <= 2 * num_workers)
+    fine &= (start <= end) | (columns["kind"] == MESSAGE)
     for place in np.flatnonzero(~fine)[:1].tolist():
         check_interval(trace, *(table[name][place].as_py() for name in ("start", "end", "rank")), num_workers=num_workers)
     for name in ("kind", "staleness", "nbytes"):

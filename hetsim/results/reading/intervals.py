@@ -36,17 +36,24 @@ def read_trace(trace: Path) -> Any:
 def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:
     """The first intervals of a trace; ValueError with one sentence if it is none of a run of so many workers."""
     found: list[Interval] = read_columns(trace, COLUMNS, first_intervals)
-    for start, end, rank, _ in found:
-        check_interval(trace, start, end, rank, num_workers=num_workers)
+    for start, end, rank, kind in found:
+        check_interval(trace, start, end, rank, num_workers=num_workers, kind=kind)
     return found
 
 
-def check_interval(trace: Path, start: float | None, end: float | None, rank: int | None, *, num_workers: int) -> None:
-    """ValueError with one sentence for an interval that is none of a run of so many workers."""
+def check_interval(
+    trace: Path, start: float | None, end: float | None, rank: int | None, *, num_workers: int, kind: str | None = None
+) -> None:
+    """ValueError with one sentence for an interval that is none of a run of so many workers.
+
+    A message between hosts is timed by two clocks, which agree within an error: it may seem to end before it begins.
+    """
     if any(seconds is None or not math.isfinite(seconds) or abs(seconds) > MAX_NUMBER for seconds in (start, end)):
         raise ValueError(f"{trace} has an interval from {start} to {end}, which are no times of a run: {REMEDY}")
     if rank is None or not 0 <= rank <= 2 * num_workers:  # local servers follow the server
         raise ValueError(f"{trace} has rank {rank}, but its run has {num_workers} workers: {REMEDY}")
+    if kind != "message" and start is not None and end is not None and end < start:
+        raise ValueError(f"{trace} has an interval from {start} to {end}, which ends before it begins: {REMEDY}")
 
 
 def read_columns(trace: Path, columns: list[str] | None, use: Callable[[Any], Any]) -> Any:

@@ -29,10 +29,9 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-MAX_LETTERS = 1000
-"""The length of a name, which pictures show."""
 TEXT = Kind(
-    f"a text of at most {MAX_LETTERS} printable letters", lambda value: is_text(value) and value.isprintable() and len(value) <= MAX_LETTERS
+    f"a text of at most {checks.MAX_NAME} printable letters",
+    lambda value: is_text(value) and value.isprintable() and len(value) <= checks.MAX_NAME,
 )
 TEXTS = Kind("a list of texts", _each(is_text))
 DEVICES = Kind("a list of names of devices", _each(lambda value: is_text(value) and checks.DEVICE.fullmatch(value) is not None))
@@ -117,7 +116,7 @@ def check_kinds(path: Path, summary: Any) -> None:
 
 def is_metric(name: str) -> bool:
     """Whether a metric may be called so."""
-    return name.isidentifier() and len(name) <= MAX_LETTERS
+    return name.isidentifier() and len(name) <= checks.MAX_NAME
 
 
 def for_tables(summary: Mapping[str, Any]) -> dict[str, Any]:
