@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from multiprocessing import forkserver
@@ -53,19 +54,26 @@ def forkserver_of(parent: int) -> list[int]:
 def test_a_command_that_is_killed_leaves_the_earlier_run_as_it_was(begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While its ranks run, or while its leader draws: none of the run's files has its name before all of them are complete."""
     job.failures.clear()
-    assert exit_status(monkeypatch, "hetsim", main, "workload=quadratic", "budget.epochs=1", "trace=full", f"hydra.run.dir={tmp_path}") == 0
-    before = contents(tmp_path)
-    command = hetsim(*DRAWN, "seed=1", folder=tmp_path)
-    while not unfinished(tmp_path / begun).exists():
-        assert command.poll() is None, command.stderr.read()  # type: ignore[union-attr]
-        time.sleep(0.001)
+    assert (
+        exit_status(
+            monkeypatch, "hetsim", main, "workload=quadratic", "budget.epochs=1", "trace=full", f"hydra.run.dir={tmp_path / 'earlier'}"
+        )
+        == 0
+    )
+    before, folder = contents(tmp_path / "earlier"), tmp_path / "run"
+    command = hetsim(*DRAWN, "seed=1", folder=folder)
+    for name in ("config.yaml", begun):
+        while not unfinished(folder / name).exists():
+            assert command.poll() is None, command.stderr.read()  # type: ignore[union-attr]
+            time.sleep(0.001)
+        shutil.copytree(tmp_path / "earlier", folder, dirs_exist_ok=True)  # a folder that has another run is refused at the start
 
     command.kill()
     _, told = command.communicate(timeout=180)
     wait_for(lambda: not family(command.pid))
 
     assert set(before) == set(WRITTEN)
-    assert contents(tmp_path) == before
+    assert contents(folder) == before
     assert "Traceback" not in told
 
 
