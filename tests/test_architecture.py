@@ -187,7 +187,18 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "searches/": ("searches", "sweeps", "config", *EXPERIMENTS),
     "advice/": ("advice", "sweeps", "config", "sim.backend", *EXPERIMENTS),
     "api/": ("api", "advice", "searches", "sweeps", "config", *EXPERIMENTS),
-    "cli/": ("cli.command", "advice", "searches", "sweeps", "config", "calibration.measuring", "ddp.check", "distributed", *EXPERIMENTS),
+    "cli/": (
+        "cli.command",
+        "advice",
+        "searches",
+        "sweeps",
+        "config",
+        "calibration.measuring",
+        "ddp.check",
+        "ddp.launched",
+        "distributed",
+        *EXPERIMENTS,
+    ),
 }
 """By the beginning of a file's path in hetsim/, of which the longest counts: the modules and rooms of hetsim that it may import."""
 

@@ -15,16 +15,18 @@ from hetsim.checks import printable
 from hetsim.cli.command import command
 from hetsim.runtime.output import outlive_readers
 
-ABOUT = """Run a training script that has a hetsim.ddp.Team with uneven shares up to its first step, in several processes and then in one on
-the same global batch from the same start, by torchrun. Prints how far the weighted gradients are from those of the one, and how
-far plain averaging would be; exit status 1 if the weighted ones are wrong, or cannot be told from plain averages. The script writes
-what it writes before the second step."""
+ABOUT = """Run a training script that has a hetsim.ddp.Team in several processes, through a short epoch in which uneven shares change twice,
+and then in one process on the same global batches from the same start, by torchrun. Prints how far the weighted gradients are from the
+serial ones, and how far plain averages would be. Exit status 1 if the weighted gradients are wrong, or cannot be told from others. The
+script writes what it writes in these steps."""
 CAUSES = "dropout, batch norm over each rank's own samples, samples that are changed at random, a loss that is no mean over the samples"
+SUM = "the loss is a sum over the samples, whose gradients add up: divide it by their number (reduction='mean')"
+NORMALISED = "plain averages are right, as the loss is divided by a number of all ranks already: call team.count(1) before each backward"
 REMEDIES = "take a smaller batch or samples that differ more, or compute in a higher precision"
 MARGIN = 10
 """How many times as far as the weighted gradients plain averages must be from the serial ones for a check to tell them apart."""
 MAX_LINES = 20
-"""Lines of a script's that failed which are shown."""
+"""Of a script that failed: the last lines that are printed."""
 
 
 def main() -> None:
@@ -32,17 +34,19 @@ def main() -> None:
     outlive_readers()
     parser = argparse.ArgumentParser(prog="hetsim-ddp-check", description=ABOUT)
     parser.add_argument("--processes", type=int, default=3, metavar="N", help="how many processes share the batch (3)")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in -m package.train")
     parser.add_argument("script", help="the script, and its arguments")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…")
     arguments = parser.parse_args()
+    script = ["-m"] * arguments.module + [arguments.script, *arguments.arguments]
     with command(parser.prog):
         if not 2 <= arguments.processes <= 64:
             raise ValueError(f"--processes must be from 2 to 64, not {arguments.processes}")
-        if not Path(arguments.script).is_file():
+        if not arguments.module and not Path(arguments.script).is_file():
             raise ValueError(f"there is no script {arguments.script}: give the file that torchrun runs")
         with tempfile.TemporaryDirectory(prefix="hetsim-ddp-check-") as folder:
             for processes in (arguments.processes, 1):
-                run(processes, [arguments.script, *arguments.arguments], Path(folder))
+                run(processes, script, Path(folder))
             said, right = verdict(Path(folder))
         print(said)
         sys.exit(0 if right else 1)
@@ -50,18 +54,26 @@ def main() -> None:
 
 def run(processes: int, script: Sequence[str], folder: Path) -> None:
     """Run the script by torchrun; ValueError with one sentence, after its last lines, if it fails or has no step of a Team."""
-    from hetsim.ddp.check import SERIAL, VARIABLE, WEIGHTED
+    from hetsim.ddp.check import REFUSED, SERIAL, VARIABLE, WEIGHTED
+    from hetsim.ddp.launched import AS_BEFORE, SAFE
 
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    known = os.environ | {VARIABLE: str(folder), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    python = [sys.executable, *["-E"] * sys.flags.ignore_environment, "-P", "-m", "hetsim.ddp.launched"]
+    torchrun = [*python, "torchrun", "--standalone", f"--nproc-per-node={processes}", "-m", "hetsim.ddp.launched"]
+    known = os.environ | {VARIABLE: str(folder), SAFE: "1", AS_BEFORE: os.environ.get(SAFE, "")}
+    known["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     done = subprocess.run([*torchrun, *script], env=known, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     text = done.stdout.decode(errors="replace")
+    name = next(word for word in script if word != "-m")
+    if (folder / REFUSED).is_file():
+        raise ValueError(f"{name}: {(folder / REFUSED).read_text(encoding='utf-8')}")
     if done.returncode:
-        for line in text.splitlines()[-MAX_LINES:]:
+        said, torchrun_said, _ = text.partition("failed (exitcode")
+        lines = said.splitlines()[:-1] if torchrun_said else said.splitlines()
+        for line in lines[-MAX_LINES:]:
             print(printable(line), file=sys.stderr)
-        raise ValueError(f"{script[0]} failed in {processes} process{'es' if processes > 1 else ''}: its last lines are above")
+        raise ValueError(f"{name} failed in {processes} process{'es' if processes > 1 else ''}: its last lines are above")
     if not (folder / (WEIGHTED if processes > 1 else SERIAL)).is_file():
-        raise ValueError(f"{script[0]} has ended without a step of a model that a hetsim.ddp.Team wraps: call team.wrap(DDP(model))")
+        raise ValueError(f"{name} has ended without a step of a model that a hetsim.ddp.Team wraps: call team.wrap(DDP(model))")
 
 
 def verdict(folder: Path) -> tuple[str, bool]:
@@ -71,26 +83,44 @@ def verdict(folder: Path) -> tuple[str, bool]:
     from hetsim.ddp.check import SERIAL, WEIGHTED, distance
 
     weighted, serial = (torch.load(folder / name, weights_only=True) for name in (WEIGHTED, SERIAL))
-    right: dict[str, Any] = serial["reduced"]
-    if weighted["reduced"].keys() != right.keys():
-        raise ValueError("the model of several processes has other parameters than that of one: build it in the same way in each")
-    error, plain = distance(weighted["reduced"], right), distance(weighted["plain"], right)
+    if len(weighted["steps"]) != len(serial["steps"]):
+        raise ValueError(
+            f"several processes made {len(weighted['steps'])} steps, and one made {len(serial['steps'])} with the same batches: "
+            "let the number of steps not depend on the number of ranks"
+        )
+    errors, plain, by_samples, sums = [], [], [], []
+    for step, alone in zip(weighted["steps"], serial["steps"], strict=True):
+        right: dict[str, Any] = alone["reduced"]
+        if step["reduced"].keys() != right.keys():
+            raise ValueError("the model of several processes has other parameters than that of one: build it in the same way in each")
+        errors.append(distance(step["reduced"], right))
+        plain.append(distance(step["plain"], right))
+        by_samples.append(distance(step["weighted"], right))
+        sums.append(distance({name: len(step["shares"]) * part for name, part in step["plain"].items()}, right))
     epsilon = max(weighted["epsilon"], serial["epsilon"])
-    shares = weighted["shares"]
-    told_apart = plain > max(epsilon, MARGIN * error)
-    if error > epsilon**0.5:
+    bound = epsilon**0.5
+    worst = next((place for place, error in enumerate(errors) if error > bound), max(range(len(errors)), key=errors.__getitem__))
+    error = errors[worst]
+    told_apart = max(*plain, *by_samples) > max(epsilon, MARGIN * error)
+    if error > bound:
         conclusion = f"the gradients are not those of one process; causes that no weight mends: {CAUSES}"
+        for found, remedy in ((plain, NORMALISED), (sums, SUM)):
+            if found[0] <= bound and MARGIN * found[0] < errors[0]:  # in later steps, wrong gradients have changed the weights
+                conclusion = f"the gradients are not those of one process: {remedy}"
     elif told_apart:
         conclusion = "the gradients are right"
     else:
         conclusion = f"this proves nothing, as plain averaging would pass too: {REMEDIES}"
+    splits = [tuple(step["shares"]) for step in weighted["steps"]]
     lines = [
-        f"{len(shares)} processes with {', '.join(map(str, shares))} samples, and one with all {sum(shares)}; {len(right)} parameters:",
-        f"  weighted gradients differ from the serial ones by {error:.2g} (relative; a rounding is {epsilon:.2g})",
-        f"  plain averaging of the same batches would differ by {plain:.2g}",
+        f"{len(splits)} steps of {len(splits[0])} processes with {', '.join(map(str, splits[0]))} samples at first, and of one with all "
+        f"{sum(splits[0])}; {len(set(splits))} splits, {len(right)} parameters:",
+        f"  weighted gradients differ from the serial ones by {error:.2g} in step {worst + 1} "
+        f"with {', '.join(map(str, splits[worst]))} samples (relative; a rounding is {epsilon:.2g})",
+        f"  plain averaging of the same batches would differ by {max(plain):.2g}",
         conclusion,
     ]
-    return "\n".join(lines), error <= epsilon**0.5 and told_apart
+    return "\n".join(lines), error <= bound and told_apart
 
 
 if __name__ == "__main__":

@@ -1,51 +1,103 @@
-"""What a Team does under `hetsim-ddp-check`: it splits unevenly, keeps the gradients of the first step, and ends the script.
+"""What a Team does under `hetsim-ddp-check`: it changes an uneven split, keeps the gradients of some steps, and ends the script.
 
-The command runs the script in several processes and then in one. As positions do not depend on the number of ranks, the one takes the
-same global batch; the model's start is handed on in a file. Both leave the gradients in the folder that the variable names.
+The command runs the script in several processes and then in one. As positions do not depend on the number of ranks, the single process
+takes the same global batches; a file contains the model's start. Both write their gradients to the folder that the variable names.
 """
 
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch.nn.parallel import DistributedDataParallel
 
 from hetsim.ddp.hook import not_compiled
-from hetsim.policies.allocation import Allocation, Fixed
+from hetsim.ddp.schedule import Data
+from hetsim.policies.allocation import Allocation, proportional
 
 VARIABLE = "HETSIM_DDP_CHECK"
-START, SERIAL, WEIGHTED = "start.pt", "serial.pt", "weighted.pt"
+START, SERIAL, WEIGHTED, REFUSED = "start.pt", "serial.pt", "weighted.pt", "refused.txt"
+MIN_STEPS = 6
+KEPT_ENTRIES = 2**16
+"""Of each parameter's gradient, evenly spaced: the gradients of all steps are kept."""
 EPSILONS = {"tf32": 2.0**-10, "bf16": 2.0**-7}
 """Of the precisions in which torch may compute products of f32, by its names."""
 
 
+@dataclass(frozen=True)
+class Turning(Allocation):
+    """Uneven parts (N … 1), which the ranks pass on after each window: the split changes as often as a measured one may."""
+
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> Any:
+        """The parts, the batch and the bounds."""
+        parts = tuple(range(num_workers, 0, -1))
+        return parts, batch_size, max_samples
+
+    def shares(self, state: Any) -> tuple[int, ...]:
+        """In proportion to the parts."""
+        parts, batch_size, max_samples = state
+        return proportional(parts, batch_size, max_samples=max_samples)
+
+    def observe(self, state: Any, timings: Sequence[Any], epoch: int = 0) -> Any:
+        """The parts, passed on to the next rank."""
+        (first, *others), batch_size, max_samples = state
+        return (*others, first), batch_size, max_samples
+
+
+@dataclass(frozen=True)
+class Shortened(Data):
+    """An epoch of a few whole steps and the short last one, of samples from the whole data set."""
+
+    whole: int = field(kw_only=True)
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """The first samples of the whole epoch's order."""
+        return Data(self.whole, self.batch_size, self.seed, self.shuffle).order(epoch)[: self.num_samples]
+
+
 class Check:
-    """The gradients of the first step, by parameter: as they are reduced, and as plain averaging would have them."""
+    """The gradients of each step, by parameter: as they are reduced, by plain averaging, and weighted by samples."""
+
+    allocation: Allocation = Turning()
 
     def __init__(self, folder: Path, rank: int, size: int) -> None:
         self.folder, self.rank, self.size = folder, rank, size
         self.names: dict[int, str] = {}
-        self.reduced: dict[str, torch.Tensor] = {}
-        self.plain: dict[str, torch.Tensor] = {}
+        self.steps: list[dict[str, Any]] = []
+        """Of each reduction: the gradients `reduced`, `plain` and `weighted`, and the ranks' `shares`."""
+        self.num_steps = MIN_STEPS
+        """After how many reductions the script ends."""
+        self.shares: Callable[[], tuple[int, ...]] = tuple
         self.group: Any = None
         self.epsilon = 0.0
         """The coarsest rounding in the computation, so far as it can be seen: of outputs of modules, of gradients, of torch's settings."""
 
-    @property
-    def allocation(self) -> Allocation:
-        """The first rank takes N parts, the last one."""
-        return Fixed(parts=[self.size - rank for rank in range(self.size)])
+    def shorten(self, data: Data, look_ahead: int) -> Data:
+        """An epoch in which the split changes twice, although loaders draw `look_ahead` steps ahead; whole epochs make up the check."""
+        window = data.accumulate
+        ahead = -(-look_ahead // window) * window
+        num_whole = -(-max(MIN_STEPS, 2 * (2 * window + ahead) + window) // window) * window
+        num_samples = num_whole * data.batch_size + data.num_samples % data.batch_size
+        if num_samples < data.num_samples:
+            data = Shortened(**{**vars(data), "num_samples": num_samples}, whole=data.num_samples)
+        self.num_steps = -(-num_whole // data.num_steps()) * data.num_steps() // window
+        return data
 
     def begin(self, ddp: DistributedDataParallel, shares: Callable[[], tuple[int, ...]]) -> None:
         """Several processes leave their start; a single one takes it. `shares` are those of the present step."""
-        atexit.register(lambda: self.leave(shares()))
-        self.group = ddp.process_group
+        atexit.register(self.leave)
+        self.group, self.shares = ddp.process_group, shares
         self.names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
         for part in ddp.module.modules():
             part.register_forward_hook(not_compiled(self._computed))
@@ -64,38 +116,70 @@ class Check:
                 self.epsilon = max(self.epsilon, rounding_of_products(module, tensor.device))
 
     def before(self, bucket: Any) -> None:
-        """The mean gradients of this rank: what plain averaging would make of them."""
-        average = bucket.buffer().detach().clone() / self.size
-        dist.all_reduce(average, group=self.group)
-        self._take(self.plain, bucket, average)
+        """The mean gradients of this rank: what plain averaging, and weighing them by samples, would make of them."""
+        shares = self.shares()
+        if bucket.index() == 0:
+            self.steps.append({"reduced": {}, "plain": {}, "weighted": {}, "shares": list(shares), "complete": False})
+        for kind, weight in (("plain", 1 / self.size), ("weighted", shares[self.rank] / sum(shares))):
+            average = bucket.buffer().detach() * weight if weight else torch.zeros_like(bucket.buffer())
+            dist.all_reduce(average, group=self.group)
+            self._take(kind, bucket, average)
 
     def after(self, bucket: Any, average: torch.Tensor) -> None:
         """The reduced gradients."""
-        self._take(self.reduced, bucket, average)
+        self._take("reduced", bucket, average)
+        self.steps[-1]["complete"] |= bucket.is_last()
 
-    def _take(self, found: dict[str, torch.Tensor], bucket: Any, flat: torch.Tensor) -> None:
+    def _take(self, kind: str, bucket: Any, flat: torch.Tensor) -> None:
         self.epsilon = max(self.epsilon, torch.finfo(flat.dtype).eps)
-        parts = torch.split(flat.detach().to("cpu", copy=True), [parameter.numel() for parameter in bucket.parameters()])
-        found.update({self.names[id(parameter)]: part for parameter, part in zip(bucket.parameters(), parts, strict=True)})
+        parts = torch.split(flat.detach(), [parameter.numel() for parameter in bucket.parameters()])
+        for parameter, part in zip(bucket.parameters(), parts, strict=True):
+            self.steps[-1][kind][self.names[id(parameter)]] = part[:: -(-len(part) // KEPT_ENTRIES)].to("cpu", copy=True)
 
-    def end(self, shares: tuple[int, ...]) -> None:
-        """After the first step: leave what was found, and end the script."""
-        if self.reduced:
-            self.leave(shares)
-            raise SystemExit(0)
+    def end(self) -> None:
+        """The loop asks for a batch. After enough steps: leave what was found, and end the script."""
+        if sum(step["complete"] for step in self.steps) < self.num_steps:
+            return
+        self.leave()
+        if threading.current_thread() is not threading.main_thread():  # one that draws ahead; the loop would wait for its next batch
+            sys.stdout.flush()
+            os._exit(0)
+        raise SystemExit(0)
 
-    def leave(self, shares: tuple[int, ...]) -> None:
-        """Rank 0 writes what was found, once; also where the script ends by itself after its first step."""
-        if self.rank == 0 and self.reduced:
-            found = {"reduced": self.reduced, "plain": self.plain, "shares": list(shares), "epsilon": self.epsilon}
-            torch.save(found, self.folder / (WEIGHTED if self.size > 1 else SERIAL))
-        self.reduced = {}
+    def leave(self) -> None:
+        """Rank 0 writes what was found, once; also where the script ends by itself."""
+        if steps := [step for step in self.steps if step["complete"]]:
+            self.steps = []
+            if self.rank == 0:
+                torch.save({"steps": steps, "epsilon": self.epsilon}, self.folder / (WEIGHTED if self.size > 1 else SERIAL))
 
 
 def checked(rank: int, size: int) -> Check | None:
     """The check that the command asks for, by a variable of the environment; None if there is none."""
     folder = os.environ.get(VARIABLE)
     return Check(Path(folder), rank, size) if folder else None
+
+
+def refuse_own_ranks(folder: Path) -> None:
+    """Let a process that the script has started itself raise one sentence where it would join the ranks of others."""
+    c10d: Any = dist.distributed_c10d
+    joined = c10d.rendezvous
+
+    def rendezvous(*arguments: Any, **options: Any) -> Any:
+        if multiprocessing.parent_process() is None:
+            return joined(*arguments, **options)
+        sentence = (
+            "the script starts its ranks itself (mp.spawn), and the check starts them as torchrun does: "
+            "read RANK and WORLD_SIZE where they are set, and do not spawn"
+        )
+        (folder / REFUSED).write_text(sentence, encoding="utf-8")
+        raise ValueError(sentence)
+
+    c10d.rendezvous = rendezvous
+
+
+if VARIABLE in os.environ:
+    refuse_own_ranks(Path(os.environ[VARIABLE]))
 
 
 def tensors(output: Any) -> Iterator[torch.Tensor]:

@@ -69,7 +69,7 @@ class Team:
         self.rank, self.size = self._control.rank, self._control.size
         self._check = checked(self.rank, self.size)
         if self._check is not None:
-            self.allocation = self._check.allocation
+            self.allocation, warmup_steps = self._check.allocation, 0
         self._control.check_agreed(
             **self._data,
             warmup_steps=warmup_steps,
@@ -109,6 +109,7 @@ class Team:
         check_options(dataset, options)
         data = Data(len(dataset), **self._data, shuffle=checks.flag("shuffle", shuffle), drop_last=checks.flag("drop_last", drop_last))
         ahead = max(ahead for (ahead,) in self._control.gather([look_ahead(options)]))
+        data = data if self._check is None else self._check.shorten(data, ahead)
         order = zlib.crc32(data.order(0)[:1000].tobytes())
         self._control.check_agreed(
             **{"the number of samples": data.num_samples, "shuffle": shuffle, "drop_last": drop_last, "the order of the samples": order}
@@ -268,7 +269,7 @@ class Team:
         Where any rank has workers that begin with it, that step is not measured.
         """
         if self._check is not None:
-            self._check.end(self.shares)
+            self._check.end()
         shares = self._balance.decided()
         if shares is not None and self._schedule is not None:
             self._schedule.decided(shares, before=self.number)

@@ -154,7 +154,7 @@ def test_the_check_finds_right_gradients_right(checked: dict[str, Path], name: s
     assert right
     assert weighted < 1e-5
     assert plain > 0.01
-    assert "150, 100, 50 samples, and one with all 300" in said
+    assert "150, 100, 50 samples at first, and of one with all 300" in said
     assert not (checked[name] / "checkpoint").exists()
 
 
@@ -169,9 +169,9 @@ def test_the_check_finds_wrong_gradients_wrong(checked: dict[str, Path]) -> None
 
 def forked(command: Sequence[str], *, env: dict[str, str], **_: Any) -> subprocess.CompletedProcess[bytes]:
     """What torchrun would do with this command, in processes that are forked instead of started."""
-    assert command[:4] == [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    processes = int(command[4].removeprefix("--nproc-per-node="))
-    run_scripts(processes, [(Path(command[5]), command[6:], {VARIABLE: env[VARIABLE]})])
+    assert list(command[:6]) == [sys.executable, "-P", "-m", "hetsim.ddp.launched", "torchrun", "--standalone"]
+    processes, script = int(command[6].removeprefix("--nproc-per-node=")), command[9:]
+    run_scripts(processes, [(Path(script[0]), script[1:], {VARIABLE: env[VARIABLE]})])
     return subprocess.CompletedProcess(command, 0, b"", b"")
 
 
@@ -190,7 +190,7 @@ def test_the_command_finds_gradients_right_that_are_computed_in_16_bits(
 
     said = capsys.readouterr()
     assert ended.value.code == 0, said.err
-    assert "2 processes with 40, 20 samples, and one with all 60; 4 parameters:" in said.out
+    assert "1 steps of 2 processes with 40, 20 samples at first, and of one with all 60; 1 splits, 4 parameters:" in said.out
     assert "a rounding is 0.0078" in said.out
     assert said.out.endswith("the gradients are right\n")
 
@@ -214,9 +214,9 @@ def test_a_verdict_goes_by_the_precision_and_by_what_plain_averaging_would_be(
 ) -> None:
     """Right up to the root of a rounding, and only where plain averages are ten times as far off."""
     right, other = torch.tensor([1.0, 0.0]).double(), torch.tensor([0.0, 1.0]).double()
-    weighted = {"reduced": {"w": right + error * other}, "plain": {"w": right + plain * other}}
-    for name, found in ((SERIAL, {"reduced": {"w": right}}), (WEIGHTED, weighted)):
-        torch.save({**found, "shares": [2, 1], "epsilon": torch.finfo(dtype).eps}, tmp_path / name)
+    weighted = {"reduced": {"w": right + error * other}, "plain": {"w": right + plain * other}, "weighted": {"w": right}, "shares": [2, 1]}
+    for name, step in ((SERIAL, {"reduced": {"w": right}}), (WEIGHTED, weighted)):
+        torch.save({"steps": [step], "epsilon": torch.finfo(dtype).eps}, tmp_path / name)
     said, fine = ddp_check.verdict(tmp_path)
 
     assert said.splitlines()[-1].startswith(conclusion)

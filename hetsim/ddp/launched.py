@@ -1,0 +1,44 @@
+"""How `hetsim-ddp-check` starts torchrun and its ranks: torch is imported while another folder is the current one, before the script is.
+
+`python -P -m hetsim.ddp.launched torchrun …` is torchrun; each of its ranks is `python -m hetsim.ddp.launched SCRIPT …`, or `-m MODULE …`.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+SAFE = "PYTHONSAFEPATH"
+AS_BEFORE = "HETSIM_DDP_SAFEPATH"
+"""What the variable above was when the user called the check."""
+
+
+def main() -> None:
+    """Run torchrun, or the script as Python would."""
+    import torch  # noqa: F401 by hetsim's finder, from elsewhere
+
+    if sys.argv[1] == "torchrun":
+        from torch.distributed.run import main as torchrun
+
+        torchrun(sys.argv[2:])
+        return
+    if (before := os.environ.pop(AS_BEFORE, "")) != os.environ.pop(SAFE, ""):
+        os.environ[SAFE] = before
+    import hetsim.ddp.check  # noqa: F401 it watches for ranks that the script starts itself
+
+    if sys.argv[1] == "-m":
+        if not before:
+            sys.path.insert(0, os.getcwd())
+        del sys.argv[:2]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        return
+    del sys.argv[0]
+    if not before:
+        sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

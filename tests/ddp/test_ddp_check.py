@@ -1,0 +1,160 @@
+"""`hetsim-ddp-check` finds right scripts right and wrong ones wrong, and starts nothing that lies in the current folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import run_scripts
+
+from hetsim.cli import ddp_check
+from hetsim.ddp.check import VARIABLE, Check, Turning
+from hetsim.ddp.schedule import Data
+
+SCRIPT = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import TensorDataset
+from hetsim.ddp import Team
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+size = dist.get_world_size()
+x = torch.randn({samples}, 4).double()
+team = Team(20)
+loader = team.loader(TensorDataset(x, x.exp().sum(1)), {options})
+model = team.wrap(DDP(torch.nn.Sequential({layers}torch.nn.Linear(4, 1)).double()))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+first = None
+for epoch in range(4):
+    for step, (X, Y) in enumerate(loader):
+        errors = ((model(X)[:, 0] - Y) ** 2)
+        loss = errors.mean()
+{loop}
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+DROPPED = "collate_fn=lambda rows: torch.utils.data.default_collate([row for row in rows if row[0][0] > 0] or rows)"
+GLOBAL = "n = torch.tensor(float(len(X))); dist.all_reduce(n); loss = errors.sum() * size / n"
+SECOND = "loss = loss + (model(x[dist.get_rank() :: size][:9]) ** 2).mean()"
+RIGHT, WRONG = "the gradients are right", "the gradients are not those of one process"
+TABLE = {
+    "mean": ({}, RIGHT),
+    "of few samples": ({"samples": 47}, RIGHT),
+    "with drop_last": ({"options": "drop_last=True"}, RIGHT),
+    "with loader workers": ({"options": "num_workers=1, multiprocessing_context='fork'"}, RIGHT),
+    "mean over counted samples": ({"loop": "team.count(len(X))"}, RIGHT),
+    "normalised over all ranks, and counted as one": ({"loop": GLOBAL + "; team.count(1)"}, RIGHT),
+    "sum": ({"loop": "loss = errors.sum()"}, ddp_check.SUM),
+    "normalised over all ranks": ({"loop": GLOBAL}, ddp_check.NORMALISED),
+    "wrong after the first change of the split": ({"loop": "first = first or len(X); team.count(first)"}, WRONG),
+    "wrong in the short last step": ({"loop": "team.count(1 if step == len(loader) - 1 else len(X))"}, WRONG),
+    "collate that drops samples": ({"options": DROPPED}, WRONG),
+    "a second loss over other samples": ({"loop": SECOND}, WRONG),
+    "dropout": ({"layers": "torch.nn.Dropout(0.5), "}, ddp_check.CAUSES),
+    "batch norm": ({"layers": "torch.nn.BatchNorm1d(4), ", "options": "drop_last=True"}, ddp_check.CAUSES),
+    "noise of each rank": ({"loop": "loss = loss * (1 + dist.get_rank())"}, WRONG),
+}
+SPAWNED = """
+import torch.multiprocessing as mp
+from torch.distributed import init_process_group
+from hetsim.ddp import Team
+
+def work(rank, size):
+    init_process_group("gloo", init_method="tcp://127.0.0.1:12399", rank=rank, world_size=size)
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(2,), nprocs=2)
+"""
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, bool]]:
+    """Of all scripts of the table, in one world of two processes and one of a single process."""
+    folders = {name: tmp_path_factory.mktemp("script") for name in TABLE}
+    for name, folder in folders.items():
+        filled = {"samples": 253, "options": "", "layers": "", "loop": "pass"} | TABLE[name][0]
+        filled["loop"] = "        " + str(filled["loop"])
+        (folder / "script.py").write_text(SCRIPT.format(**filled), encoding="utf-8")
+    for size in (2, 1):
+        run_scripts(size, [(folder / "script.py", [], {VARIABLE: str(folder)}) for folder in folders.values()])
+    return {name: ddp_check.verdict(folder) for name, folder in folders.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLE)
+def test_the_verdict_of_each_script(verdicts: dict[str, tuple[str, bool]], name: str) -> None:
+    """Right or wrong, with the remedy where one is known, after at least six steps with two changes of the split."""
+    said, right = verdicts[name]
+    expected = TABLE[name][1]
+
+    assert said.splitlines()[-1].endswith(expected) if expected != WRONG else WRONG in said, said
+    assert right == (expected == RIGHT)
+    assert int(said.split()[0]) >= 6
+    assert int(said.partition("; ")[2].split()[0]) >= 2
+
+
+@pytest.mark.parametrize(("num_samples", "look_ahead"), [(20, 0), (47, 0), (93, 2), (10_013, 0), (10_013, 4), (10_000, 8)])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_check_has_whole_epochs_with_the_last_step_of_the_run(tmp_path: Path, num_samples: int, look_ahead: int, accumulate: int) -> None:
+    """An epoch is no longer than is needed, and its last step is as short as that of a whole epoch."""
+    if accumulate > 1 and num_samples < 20 * accumulate:
+        pytest.skip("no whole window")
+    check, data = Check(tmp_path, 0, 2), Data(num_samples, 20, accumulate=accumulate, drop_last=accumulate > 1)
+    short = check.shorten(data, look_ahead)
+
+    assert check.num_steps * accumulate >= 6
+    assert check.num_steps * accumulate % short.num_steps() == 0
+    assert short.num_samples % 20 == num_samples % 20
+    assert short.num_steps() <= 2 * (2 * accumulate + look_ahead) + 3 * accumulate + 6
+    assert set(short.order(1)) <= set(range(num_samples))
+    assert len(short.order(1)) == short.num_samples
+
+
+def test_uneven_parts_are_passed_on() -> None:
+    """The split of three ranks, and that after one window."""
+    rule = Turning()
+    state = rule.initial(3, 12)
+
+    assert rule.shares(state) == (6, 4, 2)
+    assert rule.shares(rule.observe(state, ())) == (4, 2, 6)
+
+
+def check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command in this folder, as it is installed: without the folder on Python's path."""
+    command = [sys.executable, "-P", "-m", "hetsim.cli.ddp_check", "--processes", "2", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_script_that_starts_its_ranks_itself_is_refused(tmp_path: Path) -> None:
+    """One sentence, and no hang."""
+    (tmp_path / "spawned.py").write_text(SPAWNED, encoding="utf-8")
+    done = check(tmp_path, "spawned.py")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("hetsim-ddp-check: error: spawned.py: the script starts its ranks itself")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_module_is_checked_and_nothing_else_of_its_folder_runs(tmp_path: Path) -> None:
+    """`-m package.train`, with the imports of its package, beside a torch.py and a libcuda.so.1."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "sizes.py").write_text("STEPS = 8", encoding="utf-8")
+    text = SCRIPT.format(samples=253, options="", layers="", loop="        pass")
+    (package / "train.py").write_text("from .sizes import STEPS\n" + text, encoding="utf-8")
+    for folder in (tmp_path, package):
+        (folder / "torch.py").write_text("raise SystemExit('a torch of the folder')", encoding="utf-8")
+        (folder / "libcuda.so.1").write_text("no library", encoding="utf-8")
+    done = check(tmp_path, "-m", "package.train")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("the gradients are right\n")
