@@ -3,6 +3,9 @@
 No `from __future__ import annotations` here: DistributedDataParallel compares the hook's annotations with its own classes.
 """
 
+import atexit
+import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,6 +22,20 @@ Hook = Callable[[Any, Any], Any]
 
 not_compiled: Callable[[Any], Any] = torch.compiler.disable
 """Keeps a function out of compiled code, such as one that reads a clock."""
+
+
+RELEASE_SECONDS = 5.0
+"""The longest wait at exit, such as for a collective that never ends."""
+_callbacks: weakref.WeakSet[Callable[[Any], Any]] = weakref.WeakSet()
+"""Those that a thread of gloo runs or has not released yet."""
+
+
+@atexit.register
+def wait_for_callbacks() -> None:
+    """Wait until no thread of gloo holds a callback: Python ends a thread that needs it while it exits, and C++ aborts the process."""
+    limit = time.monotonic() + RELEASE_SECONDS
+    while _callbacks and time.monotonic() < limit:
+        time.sleep(0.001)
 
 
 class Steps(Protocol):
@@ -100,4 +117,5 @@ def weighted_hook(state: Weighted, bucket: dist.GradBucket) -> torch.futures.Fut
             reduced()
         return average
 
+    _callbacks.add(finish)
     return future.then(finish)
