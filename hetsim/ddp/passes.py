@@ -33,6 +33,11 @@ class Passes:
         return device
 
     @property
+    def shares(self) -> tuple[int, ...]:
+        """The samples of each rank in the step whose gradients arrive."""
+        return self._present.step.shares
+
+    @property
     def factor(self) -> float:
         """By which this rank's gradients are multiplied before they are averaged."""
         step, own = self._present.step, self._tokens.own

@@ -134,7 +134,7 @@ class Team:
         if self._trace is not None:
             self._trace.nbytes = sum(p.numel() * p.element_size() for p in ddp.module.parameters() if p.requires_grad)
         if self._check is not None:
-            self._check.begin(ddp, lambda: self.shares)
+            self._check.begin(ddp, lambda: self._passes.shares)
         ddp.register_comm_hook(Weighted(self._passes, hook, ddp.process_group if state is None else state, self._check), weighted_hook)
         ddp.register_forward_pre_hook(not_compiled(self._begin_forward), with_kwargs=True)
         if ddp.broadcast_buffers and self._balance.measures and any(True for _ in ddp.module.buffers()):
