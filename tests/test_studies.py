@@ -413,3 +413,44 @@ def test_study_05_a_server_gives_no_more_than_its_link(load: Load) -> None:
     assert commits.rate(0.5) / cases.SHARE == pytest.approx(cases.LINK / 4e6, rel=0.15)
     assert busy["staleness_max"] >= 63
     assert alone == pytest.approx(64 * cases.SHARE / cases.compute_seconds(), rel=0.35)
+
+
+GPUS = STUDIES / "08-published-gpus"
+
+
+def test_study_08_simulates_the_closed_form(load: Load) -> None:
+    """Of a step of DDP, on a small, a hidden and a large all-reduce; a round of local steps waits for its slowest rank."""
+    simulated = load(GPUS, "simulated")
+
+    for compute, reduction, num_gpus in product((0.01, 0.3), (0.0, 0.02, 0.9), (2, 5)):
+        closed = float(simulated.step_seconds(compute, reduction))
+        assert simulated.simulated_step(compute, reduction, num_gpus) == pytest.approx(closed, rel=1e-9)
+    assert simulated.simulated_round(8, (0.02, 0.02, 0.025), 0.3) == pytest.approx(8 * 0.025 + 0.3, rel=1e-9)
+
+
+def test_study_08_finds_what_a_series_was_made_of(load: Load) -> None:
+    """Steps of a placement that were made with known s and R give these back, and so the steps between."""
+    sia, simulated = load(GPUS, "sia"), load(GPUS, "simulated")
+    alone = {4: 0.1, 16: 0.2, 64: 0.6}
+    losses = {"2": 0.1, "11": 0.15, "22": 0.25}
+    points = [sia.Point("1", batch, seconds) for batch, seconds in alone.items()]
+    points += [sia.Point(place, b, float(simulated.step_seconds(alone[b], r))) for place, r in losses.items() for b in (4, 64)]
+    series = sia.Series("model", "gpu", tuple(points))
+
+    found = series.predict([(place, batch) for place in losses for batch in (4, 16, 64)], sia.LAWS[0], simulate=True)
+
+    made = [float(simulated.step_seconds(alone[batch], r)) for r in losses.values() for batch in (4, 16, 64)]
+    assert found == pytest.approx(made, rel=0.02)
+
+
+def test_study_08_predicts_what_is_shipped_as_it_was_committed(load: Load, tmp_path: Path) -> None:
+    """Gavel's and DiLoCo's predictions follow from the files in its folder, and a prediction is not revised."""
+    predict = load(GPUS, "predict")
+
+    predict.main(["--quick", "--folder", str(tmp_path)])
+
+    for name in ("gavel", "diloco"):
+        again, committed = rows(tmp_path / f"predictions-{name}.csv"), rows(GPUS / f"predictions-{name}.csv")
+        assert again == committed[: len(again)]
+    lengths = {"sia": 5460, "lambda": 1559, "gavel": 224, "diloco": 47}
+    assert {name: len(rows(GPUS / f"predictions-{name}.csv")) for name in predict.PREDICTED} == lengths
