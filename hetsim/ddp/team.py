@@ -35,8 +35,8 @@ T = TypeVar("T", float, torch.Tensor)
 class Team:
     """The ranks of a process group, of which each takes its share of a global batch of `batch_size` samples.
 
-    The average of the ranks' gradients is that of one process over the same batch: Σ b_i g_i / R, with b_i of R samples on rank i, where
-    the loss is the mean over the rank's samples. All ranks construct it, and call `loader` and `wrap`, alike.
+    The average of the ranks' gradients is the gradient of one process over the same batch: Σ b_i g_i / R, with b_i of R samples on rank i.
+    The loss must be the mean over the rank's samples. All ranks construct the Team, and call `loader` and `wrap`, alike.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Team:
     ) -> None:
         """`allocation` is the name of one of `hetsim.ddp.rules.RULES`, or an allocation with parameters of your own.
 
-        `max_samples` is the most samples that fit into this rank's memory, or those of all ranks; `accumulate` the number of steps
-        in a window of `no_sync`; the first `warmup_steps` steps of each split are not measured. In the folder `trace`, rank 0 leaves what
-        a run of hetsim leaves. ValueError with one sentence if something is wrong, or not the same on all ranks.
+        `max_samples` is the most samples that fit into this rank's memory, or a list for all ranks. `accumulate` is the number of steps in
+        a window of `no_sync`. The first `warmup_steps` steps of each split are not measured. Rank 0 writes the files of a run to the folder
+        `trace`. ValueError with one sentence if something is wrong, or not the same on all ranks.
         """
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError("a Team needs a process group: call torch.distributed.init_process_group before it")

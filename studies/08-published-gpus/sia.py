@@ -169,8 +169,11 @@ class Series:
 def pollux(series: Series) -> Callable[[Sequence[tuple[str, float]]], Numbers]:
     """Pollux's throughput model, fitted to the same points (Qiao et al., OSDI '21, section 3.2).
 
-    T_grad = α + β m; T_sync = 0 for one GPU, α_l + β_l (K − 2) in one node, α_n + β_n (K − 2) in several;
-    T_iter = (T_grad^γ + T_sync^γ)^(1/γ) with 1 ≤ γ ≤ 10. Errors are those of logarithms; β_l is 0, as for all that Pollux has not explored.
+        T_grad = α + β m
+        T_sync = 0 for one GPU, α_l + β_l (K − 2) in one node, α_n + β_n (K − 2) in several
+        T_iter = (T_grad^γ + T_sync^γ)^(1/γ) with 1 ≤ γ ≤ 10
+
+    Errors are those of logarithms; β_l is 0, as for all that Pollux has not explored.
     """
     batches, seconds = (np.array([getattr(point, name) for point in series.points]) for name in ("batch", "seconds"))
     places = [Placement.read(point.placement) for point in series.points]
