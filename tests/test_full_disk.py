@@ -65,7 +65,7 @@ def test_a_file_that_finds_no_space_is_named_and_an_earlier_run_stays(
     capfd.readouterr()
     full(tmp_path / name)
 
-    status = command(monkeypatch, *QUICK, "seed=1", f"hydra.run.dir={tmp_path}")
+    status = command(monkeypatch, *QUICK, f"hydra.run.dir={tmp_path}")
 
     assert status == 1
     assert capfd.readouterr().err == f"hetsim: error: {tmp_path / name} {REMEDY}\n"
@@ -75,7 +75,7 @@ def test_a_file_that_finds_no_space_is_named_and_an_earlier_run_stays(
 
 def test_processes_that_find_no_space_leave_an_earlier_run_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their files may not grow as large as the largest one of the earlier run."""
-    assert command(monkeypatch, *QUICK, f"hydra.run.dir={tmp_path}") == 0
+    assert command(monkeypatch, *QUICK, "backend=dist", f"hydra.run.dir={tmp_path}") == 0
     before = contents(tmp_path)
     most = max(map(len, before.values())) // 2
     typed = [sys.executable, "-m", "hetsim", *QUICK, "backend=dist", f"hydra.run.dir={tmp_path}"]

@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 from processes import forking
 
+import hetsim.ddp  # noqa: F401  before a script has the check's variable, with which no process of multiprocessing may join
+
 SECONDS = 240
 """How long all of it may take."""
 
