@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from threading import Lock, Thread
+from threading import Barrier, Lock, Thread
 from typing import Any
 
 import torch
@@ -96,6 +96,7 @@ def run_in_threads(
     """
     network, board = FakeNetwork(experiment.num_ranks), Board()
     ends: list[Any] = [None] * experiment.num_ranks
+    all_loaded = Barrier(experiment.num_ranks)
 
     def part(rank: int) -> None:
         leads = rank == experiment.leader
@@ -109,8 +110,11 @@ def run_in_threads(
                 network.lose(other)
 
         try:
-            with _loading:
-                task, optimizers = experiment.load() if devices is None else loaded(experiment, devices[rank])
+            try:
+                with _loading:
+                    task, optimizers = experiment.load() if devices is None else loaded(experiment, devices[rank])
+            finally:
+                all_loaded.wait()  # a rank that computes would change the random numbers from which another draws its weights
             there = None if devices is None else devices[rank]
             with trace, there if isinstance(there, Elsewhere) else contextlib.nullcontext():
                 transport = network.transport(rank)
