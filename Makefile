@@ -10,6 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscop
 .PHONY: demo check test long lint docs bench studies-quick clean
 
 demo: .venv/installed
+	@rm -rf runs/demo
 	@echo "DBS-SGD on four workers of speeds 1:1:2:4, simulated:"
 	@$(BIN)/hetsim backend=sim hydra.run.dir=runs/demo/simulated
 	@echo "The same policy objects and the same config, in five real processes:"

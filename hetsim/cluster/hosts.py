@@ -28,7 +28,7 @@ class Host:
     """How often its system looks whether a process has used up its quota; 0: at any moment."""
 
     def speed(self, busy: int) -> float:
-        """Of each busy core while so many are busy."""
+        """The speed of each busy core while `busy` cores are busy, relative to one that is busy alone."""
         return self.busy_speeds[busy - 1] if self.busy_speeds else 1.0
 
 

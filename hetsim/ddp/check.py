@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hetsim.ddp.hook import not_compiled
 from hetsim.ddp.schedule import Data
+from hetsim.ddp.used import tensors
 from hetsim.policies.allocation import Allocation, proportional
 
 VARIABLE = "HETSIM_DDP_CHECK"
@@ -110,7 +111,7 @@ class Check:
 
     def _computed(self, module: torch.nn.Module, _: Any, output: Any) -> None:
         """A module has computed this: under autocast, in a precision that its parameters do not show."""
-        for tensor in tensors(output):
+        for tensor in filter(torch.is_floating_point, tensors(output)):
             self.epsilon = max(self.epsilon, torch.finfo(tensor.dtype).eps)
             if tensor.dtype == torch.float32:
                 self.epsilon = max(self.epsilon, rounding_of_products(module, tensor.device))
@@ -180,19 +181,6 @@ def refuse_own_ranks(folder: Path) -> None:
 
 if VARIABLE in os.environ:
     refuse_own_ranks(Path(os.environ[VARIABLE]))
-
-
-def tensors(output: Any) -> Iterator[torch.Tensor]:
-    """Those of real numbers in a module's output."""
-    if isinstance(output, torch.Tensor):
-        if output.is_floating_point():
-            yield output
-    elif isinstance(output, Mapping):
-        for part in output.values():
-            yield from tensors(part)
-    elif isinstance(output, list | tuple):
-        for part in output:
-            yield from tensors(part)
 
 
 def rounding_of_products(module: torch.nn.Module, device: torch.device) -> float:

@@ -58,7 +58,7 @@ class Passes:
         if is_new and is_over and before is not None and before.step.ends_window:  # the batch was drawn before the window began
             self.begin_window()
         if is_kept:
-            self._kept.append(self._present.step.shares)
+            self._kept.append(self._used.keep().step.shares)
         self.check_window(self._present)
         self._windows.begin_forward()
 

@@ -45,6 +45,8 @@ class Used:
         self._given_since = False
         self._ended = 0
         self._thread = 0
+        self._lock = threading.Lock()
+        """Another thread may draw batches."""
 
     @property
     def computes(self) -> bool:
@@ -53,7 +55,7 @@ class Used:
 
     @property
     def is_last_word(self) -> bool:
-        """Whether the present batch is computed on, or the loop was given none since it was."""
+        """Whether the script means the present batch: its gradients are computed, or the loop was given no batch since they were."""
         return self.present is not None and (self.computes or not self._given_since)
 
     def give(self, number: int, step: Step, batch: Any, *, is_used: bool = False) -> None:
@@ -62,17 +64,25 @@ class Used:
         if is_used:
             self.present, self.reduced, self.number = given, True, number + 1
         else:
-            self._waiting.append(given)
+            with self._lock:
+                self._waiting.append(given)
         self._given_since |= not self.computes
         self._thread = threading.get_ident()
 
     def take_back(self) -> None:
         """A new iterator begins: what the model has not used of one that did not end is drawn again."""
-        self._waiting = [given for given in self._waiting if given.number < self.next_to_draw]
+        with self._lock:
+            self._waiting = [given for given in self._waiting if given.number < self.next_to_draw]
 
     def end_loop(self, number: int) -> None:
         """The loop has had all batches of an iterator, up to this number: a new one does not draw them again, used or not."""
         self._ended = number
+
+    def keep(self) -> Given:
+        """The gradients of the present batch are kept on this rank: a new iterator does not draw it again."""
+        assert self.present is not None
+        self._ended = max(self._ended, self.present.number + 1)
+        return self.present
 
     @property
     def next_to_draw(self) -> int:
@@ -86,7 +96,7 @@ class Used:
 
     @property
     def is_ambiguous(self) -> bool:
-        """Whether the script may mean one of several batches, of which the gradients weigh differently."""
+        """Whether the script may mean one of several batches whose gradients weigh differently."""
         return any(given.step.shares != self._later()[0].step.shares for given in self._later())
 
     def _later(self) -> list[Given]:
@@ -106,7 +116,8 @@ class Used:
         used = found[-1] if found else self._waiting[0]
         if used is self.present:
             return False
-        self._waiting = self._waiting[self._waiting.index(used) + 1 :]
+        with self._lock:
+            self._waiting = [given for given in self._waiting if given.number > used.number]
         self.present, self.reduced = used, False
         return True
 
@@ -118,18 +129,20 @@ class Used:
         return self.present
 
 
-def tensors(batch: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a batch that have a memory of their own: in mappings, sequences, dataclasses and other objects."""
-    if isinstance(batch, torch.Tensor):
-        if batch.layout == torch.strided and batch.numel():
-            yield batch
-    elif isinstance(batch, Mapping):
-        for part in batch.values():
-            yield from tensors(part)
-    elif isinstance(batch, list | tuple):
-        for part in batch:
-            yield from tensors(part)
-    elif hasattr(batch, "__dict__") and not isinstance(batch, type | torch.nn.Module):
-        for part in vars(batch).values():
-            if isinstance(part, torch.Tensor | Mapping | list | tuple):
-                yield from tensors(part)
+def tensors(value: Any, *, within: bool = True) -> Iterator[torch.Tensor]:
+    """The dense tensors in a value, such as a batch or a module's output: in mappings and sequences, and `within` an object's attributes.
+
+    Objects in the attributes of an object are left out: they may contain each other.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.layout == torch.strided and value.numel():
+            yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors(part, within=within)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors(part, within=within)
+    elif within and hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module):
+        for part in vars(value).values():
+            yield from tensors(part, within=False)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.algorithms.ddp_comm_hooks.default_hooks as hooks
+from ranks import found_by
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -545,12 +545,4 @@ def all_laws(rank: int, folder: str) -> dict[str, Any]:
         "parallel": lambda: parallel_modules(rank),
         "forward_collectives": lambda: forward_collectives(rank),
     }
-    found = {}
-    for name, law in laws.items():
-        began = time.perf_counter()
-        try:
-            found[name] = law()
-        except Exception:
-            found[name] = traceback.format_exc()
-        found[f"{name} seconds"] = time.perf_counter() - began
-    return found
+    return found_by(laws)

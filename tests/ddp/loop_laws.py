@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ddp_laws import BATCH_SIZE, PARTS, UNEVEN, WORKERS, Samples, mlp
+from ranks import found_by
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -153,12 +152,4 @@ def all_loops(rank: int, folder: str) -> dict[str, Any]:
         "traced": lambda: traced(rank, Path(folder)),
         "accumulated": lambda: accumulated(rank, Path(folder)),
     }
-    found = {}
-    for name, loop in loops.items():
-        began = time.perf_counter()
-        try:
-            found[name] = loop()
-        except Exception:
-            found[name] = traceback.format_exc()
-        found[f"{name} seconds"] = time.perf_counter() - began
-    return found
+    return found_by(loops)

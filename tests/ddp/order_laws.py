@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import queue
 import threading
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from ddp_laws import BATCH_SIZE, UNEVEN, Samples, farthest, gradients, mlp
+from ranks import found_by
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -78,6 +79,17 @@ def fetched_between(loader: Any) -> Iterator[Pair]:
 LOOPS = (plain, prefetched, peeking, peeking_alone, in_a_thread, leaving_out, fetched_between)
 
 
+def from_serial(samples: Samples, model: DDP, places: torch.Tensor) -> tuple[float, list[int]]:
+    """How far the model's gradients are from those of one process over the samples of all ranks, and these samples."""
+    of_all: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(of_all, places.tolist())
+    everything = [place for each in of_all for place in each]
+    serial = copy.deepcopy(model.module)
+    serial.zero_grad()
+    mse_loss(serial(samples.x[everything]), samples.y[everything]).backward()
+    return farthest(gradients(model.module), gradients(serial)), everything
+
+
 def trained(loop: Any) -> dict[str, Any]:
     """Two epochs: how far each gradient is from the serial one, the samples of each epoch, and a state in the middle of the second."""
     samples = Samples(NUMBER)
@@ -96,13 +108,8 @@ def trained(loop: Any) -> dict[str, Any]:
             pair = next(batches, None) if loop is fetched_between else ()
             if is_trained:
                 loss.backward()
-                of_all: list[Any] = [None] * team.size
-                torch.distributed.all_gather_object(of_all, places.tolist())
-                everything = [place for each in of_all for place in each]
-                serial = copy.deepcopy(model.module)
-                serial.zero_grad()
-                mse_loss(serial(samples.x[everything]), samples.y[everything]).backward()
-                worst = max(worst, farthest(gradients(model.module), gradients(serial)))
+                off, everything = from_serial(samples, model, places)
+                worst = max(worst, off)
                 used += everything
                 if epoch == 1 and len(used) >= 2 * BATCH_SIZE and state is None:
                     state = team.state_dict()["position"], len(used)
@@ -140,23 +147,29 @@ def filtered(*, is_counted: bool) -> Any:
         mse_loss(model(x), y).backward()
     except (ValueError, RuntimeError) as error:
         return str(error)
-    of_all: list[Any] = [None] * team.size
-    torch.distributed.all_gather_object(of_all, places.tolist())
-    everything = [place for each in of_all for place in each]
-    serial = copy.deepcopy(model.module)
-    serial.zero_grad()
-    mse_loss(serial(samples.x[everything]), samples.y[everything]).backward()
-    return farthest(gradients(model.module), gradients(serial))
+    return from_serial(samples, model, places)[0]
+
+
+def left_in_a_window() -> list[int]:
+    """A loop of windows of two steps is left within one and goes on by a new iterator: this rank's places in an epoch of four steps."""
+    team = Team(BATCH_SIZE, UNEVEN, accumulate=2)
+    loader, model = team.loader(Samples(4 * BATCH_SIZE), drop_last=True), team.wrap(DDP(mlp()))
+    taken: list[int] = []
+    for numbers in (range(3), range(3, 4)):
+        for number, (x, y, places) in zip(numbers, loader, strict=False):
+            with model.no_sync() if number % 2 == 0 else contextlib.nullcontext():
+                mse_loss(model(x), y).backward()
+            taken += places.tolist()
+    return taken
 
 
 def all_orders(rank: int) -> dict[str, Any]:
     """Each loop in turn; a loop that raises returns its traceback."""
-    found: dict[str, Any] = {}
     laws = {loop.__name__: lambda loop=loop: trained(loop) for loop in LOOPS}
-    laws |= {"copied": copied, "counted": lambda: filtered(is_counted=True), "filtered": lambda: filtered(is_counted=False)}
-    for name, law in laws.items():
-        try:
-            found[name] = law()
-        except Exception:
-            found[name] = traceback.format_exc()
-    return found
+    laws |= {
+        "copied": copied,
+        "left_in_a_window": left_in_a_window,
+        "counted": lambda: filtered(is_counted=True),
+        "filtered": lambda: filtered(is_counted=False),
+    }
+    return found_by(laws)

@@ -9,8 +9,9 @@ import os
 import runpy
 import socket
 import sys
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -48,6 +49,19 @@ def world(size: int, function: Callable[..., Any], *arguments: Any, joined: bool
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+def found_by(laws: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """What each law returns, by its name, or its traceback; and under `NAME seconds` how long it took."""
+    found = {}
+    for name, law in laws.items():
+        began = time.perf_counter()
+        try:
+            found[name] = law()
+        except Exception:
+            found[name] = traceback.format_exc()
+        found[f"{name} seconds"] = time.perf_counter() - began
+    return found
 
 
 def _results(pipes: Sequence[Connection]) -> list[Any]:

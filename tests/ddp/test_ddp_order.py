@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from ddp_laws import BATCH_SIZE
 from order_laws import LOOPS, NUMBER, all_orders
 from ranks import result, world
+
+from hetsim.ddp.used import tensors
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +39,20 @@ def test_a_state_points_behind_the_last_gradient(found: list[dict[str, Any]], lo
     position, taken = result(found, loop)["state"]
 
     assert position == taken
+
+
+def test_what_is_kept_in_a_window_is_not_drawn_again(found: list[dict[str, Any]]) -> None:
+    """Its gradients wait for the end of the window: each sample of the epoch is taken once."""
+    taken = [place for rank in range(3) for place in result(found, "left_in_a_window", rank)]
+
+    assert sorted(taken) == list(range(4 * BATCH_SIZE))
+
+
+def test_tensors_are_found_in_objects_that_contain_each_other() -> None:
+    one, other = SimpleNamespace(x=torch.ones(2)), SimpleNamespace(y=[torch.ones(3)])
+    one.other, other.one = [other], one
+
+    assert [len(tensor) for tensor in tensors({"batch": [one, other]})] == [2, 3]
 
 
 def test_a_copy_of_a_batch_that_was_drawn_ahead_is_refused(found: list[dict[str, Any]]) -> None:

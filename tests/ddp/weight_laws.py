@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch.distributed as dist
 import torch.distributed.algorithms.ddp_comm_hooks.default_hooks as hooks
 import torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook as power
 from ddp_laws import GlobalNorm, Recording, Samples, Summed, farthest, gradients, mlp, raised, serial_batches
+from ranks import found_by
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -263,10 +263,4 @@ def all_weights(rank: int) -> dict[str, Any]:
         "called_directly": lambda: called_directly(rank),
         "refused": lambda: refused(rank),
     }
-    found = {}
-    for name, law in laws.items():
-        try:
-            found[name] = law()
-        except Exception:
-            found[name] = traceback.format_exc()
-    return found
+    return found_by(laws)

@@ -1,4 +1,4 @@
-"""What the ranks hand in when their programs have ended, and what the leader makes of it: the last checkpoint and the summary."""
+"""The end of a run: each rank sends its results, and the leader writes the last checkpoint and the summary."""
 
 from __future__ import annotations
 
