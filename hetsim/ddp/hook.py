@@ -26,16 +26,26 @@ not_compiled: Callable[[Any], Any] = torch.compiler.disable
 
 RELEASE_SECONDS = 5.0
 """The longest wait at exit, such as for a collective that never ends."""
+IDLE_SECONDS = 0.1
+"""The wait at exit for a thread of gloo that releases the tensors of its last collective."""
 _callbacks: weakref.WeakSet[Callable[[Any], Any]] = weakref.WeakSet()
 """Those that a thread of gloo runs or has not released yet."""
 
 
 @atexit.register
-def wait_for_callbacks() -> None:
-    """Wait until no thread of gloo holds a callback: Python ends a thread that needs it while it exits, and C++ aborts the process."""
+def wait_for_gloo() -> None:
+    """Let gloo's threads release callbacks and tensors.
+
+    A thread of gloo needs Python's lock (GIL) to release a Python object. Python ends a thread that asks for the lock during exit, and
+    C++ then aborts the process ("terminate called without an active exception"). A script that destroys its process group has no such
+    thread.
+    """
+    if not dist.is_initialized():
+        return
     limit = time.monotonic() + RELEASE_SECONDS
     while _callbacks and time.monotonic() < limit:
         time.sleep(0.001)
+    time.sleep(IDLE_SECONDS)
 
 
 class Steps(Protocol):

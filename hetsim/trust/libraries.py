@@ -35,6 +35,8 @@ class ImportedElsewhere(MetaPathFinder):
         execute = spec.loader.exec_module
 
         def execute_elsewhere(module: ModuleType) -> None:
+            import multiprocessing.process  # noqa: F401 it stores the current folder, in which spawned children look for the script
+
             with contextlib.chdir(OWN_FOLDER):
                 execute(module)
 

@@ -7,7 +7,6 @@ import contextlib
 import io
 import os
 import runpy
-import socket
 import sys
 import time
 import traceback
@@ -101,17 +100,16 @@ def result(found: Sequence[dict[str, Any]], law: str, rank: int = 0) -> Any:
 
 def run_scripts(size: int, runs: Sequence[tuple[Path, Sequence[str], dict[str, str]]]) -> list[str]:
     """What rank 0 prints in each of these scripts, which take arguments and variables, and make their process groups as under torchrun."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in runs]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
+    # as torchrun, the parent has the stores: a port that is only looked up may be taken before a rank listens to it
+    stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in runs]
+    ports = [store.port for store in stores]
     return world(size, _scripts, [(str(path), list(arguments), known) for path, arguments, known in runs], ports, joined=False)[0]
 
 
 def _scripts(rank: int, size: int, runs: Sequence[tuple[str, list[str], dict[str, str]]], ports: Sequence[int]) -> list[str]:
     said = []
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1")
-    os.environ["TORCHELASTIC_RUN_ID"] = "tests"
+    os.environ.update(TORCHELASTIC_RUN_ID="tests", TORCHELASTIC_USE_AGENT_STORE="True")
     at_exit: list[Callable[[], Any]] = []
     atexit.register = lambda function: at_exit.append(function) or function  # type: ignore[assignment, func-returns-value]
     for (path, arguments, known), port in zip(runs, ports, strict=True):
