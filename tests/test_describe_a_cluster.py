@@ -43,7 +43,7 @@ def test_the_commands_of_a_recipe_run(name: str, tmp_path: Path, monkeypatch: py
     (tmp_path / "my" / "cluster").mkdir(parents=True)
     (tmp_path / "my" / "cluster" / f"{name}.yaml").write_text(RECIPES[name], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    commands = [typed for typed in TYPED if f"cluster={name}" in typed or f"runs/{name}" in typed]
+    commands = [typed for typed in TYPED if f"cluster={name}" in typed or f"cluster.name={name}" in typed or f"runs/{name}" in typed]
     for command, *words in commands:
         monkeypatch.setattr(sys, "argv", [command, *(word for word in words if word != "timing"), *QUICK[command]])
         monkeypatch.setattr(job, "failures", [])

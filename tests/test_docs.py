@@ -79,9 +79,12 @@ def test_the_help_in_commands_md_is_what_the_commands_print() -> None:
 
 
 def clusters_described(folder: Path) -> list[Any]:
-    """Each example of cluster.md, with what it leaves out, and each cluster that is shipped; recorded slowdowns lie in this folder."""
+    """Each example of cluster.md, with what it leaves out, and each shipped cluster of nodes; recorded slowdowns lie in this folder.
+
+    `synthetic64` has the keys of the larger ones.
+    """
     (folder / "load.csv").write_text(re.findall(r"```csv\n(.*?)```", CLUSTER, flags=re.DOTALL)[0], encoding="utf-8")
-    paths = [path for path in sorted((configs() / "cluster").glob("*.yaml")) if "synthetic1" not in path.stem]  # synthetic64 has their keys
+    paths = [path for path in sorted((configs() / "cluster").glob("*.yaml")) if not path.stem.startswith(("synthetic1", "machines"))]
     shipped = [path.read_text(encoding="utf-8") for path in paths]
     base = OmegaConf.load(configs() / "cluster" / "uniform4.yaml")
     return [

@@ -10,6 +10,7 @@ from hetsim.advice.candidates import Candidate
 from hetsim.advice.question import Question
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import MACHINE, Cluster
+from hetsim.cluster.parse.values import LINKS
 from hetsim.results.writing.describe import formatted
 
 PHANTOM = "A phantom trains nothing: workload=own (docs/guide/own-workload.md) or a shipped workload says how fast the loss falls."
@@ -119,10 +120,15 @@ def assumed(question: Question) -> Iterator[str]:
     made = question.experiment
     if not (question.timing or made.workload.has_model):
         yield f"workload={made.workload.name} trains nothing, so all are ranked by time alone, as with timing"
-    if made.cluster.server.assumed and any(Candidate(method).needs_server for method in question.methods):
-        rates = dict.fromkeys((made.cluster.server.uplink_bytes_per_second, made.cluster.server.downlink_bytes_per_second))
+    server = made.cluster.server
+    if not server.assumed.isdisjoint(LINKS) and any(Candidate(method).needs_server for method in question.methods):
+        rates = dict.fromkeys((server.uplink_bytes_per_second, server.downlink_bytes_per_second))
         card = " up, ".join(bits(rate) for rate in rates if rate is not None)
-        yield f"a server on a machine of its own with a {card} network card is assumed for methods with a parameter server (cluster.server)"
+        place = "" if server.rack is None else f" in rack {server.rack}"
+        yield (
+            f"a server on a machine of its own{place} with a {card} network card is assumed for methods with a parameter server "
+            "(cluster.server)"
+        )
 
 
 def more_than_time(question: Question) -> str:

@@ -205,7 +205,7 @@ class Timing:
         return [
             *self.question.words_of_timing,
             *("backend=sim", "workload=phantom", f"workload.num_parameters={self.sizes[0]}", f"workload.num_samples={samples}"),
-            *("trace=none", "pictures=false", f"evaluate_every_epochs={epochs / POINTS:.6g}"),
+            *("++cluster.model=null", "trace=none", "pictures=false", f"evaluate_every_epochs={epochs / POINTS:.6g}"),
         ]
 
 

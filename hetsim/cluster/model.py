@@ -169,8 +169,8 @@ class Server:
     cpu_quota_period_seconds: float | None = None
     cpu_quota_covers_messages: bool = False
     host: str | None = None
-    assumed: bool = False
-    """Whether the config of machines describes no server."""
+    assumed: frozenset[str] = frozenset()
+    """The fields that a config of machines does not describe."""
 
     def update_seconds(self, nbytes: float) -> float:
         """Of an update with a gradient of `nbytes` bytes, before noise."""

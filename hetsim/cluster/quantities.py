@@ -87,11 +87,14 @@ COUNT = Kind(
 KINDS: dict[re.Pattern[str], Kind] = {
     re.compile(rf"(?:.*[._])?(?:{names})"): kind
     for names, kind in (
-        (r"bytes_per_second|machines\[\d+\]\.inside|(?:machines\[\d+\]|server)\.network(?:\.up|\.down)?", RATE),
+        (
+            r"bytes_per_second|machines\[\d+\]\.inside|(?:machines\[\d+\]|nodes\[\d+\]|server)\.network(?:\.up|\.down)?|cluster\.network",
+            RATE,
+        ),
         ("seconds_per_byte", SECONDS_PER_BYTE),
         (r"seconds|seconds_[a-z_]+|schedule\[\d+\]\.(?:join|crash|repair|leave|stop|continue)", SECONDS),
         ("bytes", BYTES),
-        (r"num_[a-z_]+|batch_size|max_samples|micro_batch|updates|every_updates|count", COUNT),
+        (r"num_[a-z_]+|batch_size|max_samples|micro_batch|updates|every_updates|count|cluster\.model\.parameters", COUNT),
     )
 }
 """The kind that a key holds, by the end of its dotted name."""

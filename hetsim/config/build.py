@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,6 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 from hetsim import checks
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.cluster.quantities import in_si
+from hetsim.config.cluster_model import check_model
+from hetsim.config.cluster_names import name_of
 from hetsim.config.errors import sentence
 from hetsim.config.resolved import resolved
 from hetsim.config.resumed import resumed_file
@@ -53,6 +56,8 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
     budget = checks.mapping("budget", entries["budget"], optional=("epochs", "updates", "seconds"))
     saved = checks.mapping("checkpoint", entries.get("checkpoint") or {}, optional=("every_seconds", "every_updates", "keep"))
     cluster = parse_cluster(entries["cluster"])
+    cluster = replace(cluster, name=name_of(entries["cluster"]))
+    check_model(entries)
     policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in AXES.items()}
     partition = None if entries.get("partition") is None else _build("partition", entries["partition"], Partition, trust)
     made = Experiment(

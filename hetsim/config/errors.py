@@ -106,6 +106,8 @@ def _unknown_key(found: re.Match[str], error: BaseException) -> str:
         return f"{key} is no key of the config: add backend=dist, which has it"
     if key in ("model", "num_parameters", "parameters"):
         return f"{key} is no key of the config: type workload.model=lenet, or workload=phantom workload.num_parameters=25.6M"
+    if key == "cluster.machines":
+        return f"{key} is a whole cluster of its own: type cluster=machines 'cluster.machines=[…]'"
     if group in GROUPS and key.count(".") == 1 and (having := choices_with(group, key.split(".")[1])):
         return f"{key} is no key of the config as it stands: {having}"
     parent = getattr(error.__cause__, "parent_node", None)

@@ -1,6 +1,6 @@
 """Texts that stand for something else, where a config is read: so the written config and the identity of a run do not depend on them.
 
-They are quantities with units, and `device: auto`.
+They are quantities with units, a network that is a rate alone, the size of a phantom, and `device: auto`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from hetsim.cluster.parse.network import default_sharing
+from hetsim.cluster.parse.network import default_sharing, spelled_out
 from hetsim.cluster.quantities import in_si
+from hetsim.config.cluster_model import with_model
 from hetsim.trust.registry import current_name
 from hetsim.workloads import device
 from hetsim.workloads.device import AUTO
@@ -24,6 +25,7 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
     """
     with contextlib.suppress(ValueError):
         entries = in_si(entries)
+    entries = with_model(entries)
     backend, cluster = entries.get("backend"), entries.get("cluster")
     target = backend.get("_target_") if isinstance(backend, Mapping) else None
     real = isinstance(target, str) and current_name(target) == "hetsim.distributed.Processes"
@@ -45,6 +47,7 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_sharing(network: Any) -> Any:
     """A network that says whether messages share network cards: a run of before they did is another run."""
+    network = spelled_out(network)
     if not isinstance(network, Mapping) or network.get("sharing") is not None:
         return network
     return {**network, "sharing": default_sharing(network)}

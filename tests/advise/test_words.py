@@ -10,7 +10,7 @@ from here import Here
 
 from hetsim.advice.advice import Advice, advice
 from hetsim.advice.candidates import Candidate
-from hetsim.advice.decision import bits, in_own_script, machines, numbered, slowest_link
+from hetsim.advice.decision import assumed, bits, in_own_script, machines, numbered, slowest_link
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import experiment
 from hetsim.advice.text import text
@@ -63,6 +63,24 @@ def test_a_phantom_is_timed_whether_timing_is_typed_or_not() -> None:
     assert any(": seconds to 1 epochs of 3840 samples, by " in line for line in found)
     assert "Ask without timing" not in "".join(typed)
     assert "assumed" not in "".join(found)
+
+
+def test_a_card_that_nobody_described_is_named_with_the_rack_of_the_server() -> None:
+    """Also where the cluster says in which rack the server stands."""
+    words = (
+        "cluster=machines",
+        "+cluster.machines.0.rack=a",
+        "+cluster.network.racks={a: {}}",
+        "+cluster.server.rack=a",
+        "workload=phantom",
+    )
+
+    assert list(assumed(asked(["method=ddp,asgd", "timing", *words], None))) == [
+        "a server on a machine of its own in rack a with a 1 Gbit/s network card is assumed for methods with a parameter server "
+        "(cluster.server)"
+    ]
+    assert not [*assumed(asked(["method=ddp,asgd", "timing", *words, "+cluster.server.network=1Gbit/s"], None))]
+    assert not [*assumed(asked(["method=ddp,hetgrad", "timing", *words], None))]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.model import Cluster, Path
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.resolved import resolved
+from hetsim.results.writing.remarks import remarks
 
 A100 = {"count": 2, "seconds_per_sample": "2.5 ms"}
 T4 = {"count": 4, "seconds_per_sample": "12.5 ms"}
@@ -265,12 +266,12 @@ REFUSED = {
         {},
         "cluster.machines[0].gpus must be a mapping, such as {count: 2, seconds_per_sample: 2.5 ms}, not 2",
     ),
-    "a rate for the network": (
-        {"seconds_per_sample": 1},
-        {"network": "1 Gbit/s"},
-        "cluster.network must be a mapping, such as {latency_seconds: 50 us, bytes_per_second: 1 Gbit/s}, not '1 Gbit/s'",
+    "two networks": (
+        {"seconds_per_sample": 1, "network": 1e8},
+        {"network": 2e8},
+        "cluster.network.bytes_per_second does nothing, as every",
     ),
-    "no network": ({"seconds_per_sample": 1, "network": 1e8}, {"network": 0}, "cluster.network must be a mapping, such as"),
+    "no network": ({"seconds_per_sample": 1}, {"network": 0}, "cluster.machines[0].network must be a finite number above zero, not 0"),
     "a throughput": (
         {"images_per_second": 400, "network": 1e8},
         {},
@@ -299,8 +300,8 @@ REFUSED = {
     ),
     "a model": (
         BOXES[0],
-        {"model": {"parameters": "25.6 M"}},
-        "cluster.model is unknown, as the model belongs to the workload: type workload=phantom workload.num_parameters=25.6M",
+        {"parameters": "25.6 M"},
+        "cluster.parameters is unknown: write model: {parameters: 25.6 M, bytes_per_parameter: 4}",
     ),
     "a reference": ({"network": 1e8}, {"reference": {"speed": 1}}, "cluster.reference.speed is unknown: known are seconds_per_sample"),
 }
@@ -334,3 +335,16 @@ def test_auto_is_a_device_of_machines_too() -> None:
         {"gpus": {**A100, "seconds_per_sample": 2.5e-3, "device": "cpu"}},
         {"device": "cpu"},
     ]
+
+
+def test_what_is_assumed_of_a_server_is_known_and_is_no_warning() -> None:
+    """A method without a server does not name what nobody has described."""
+    card, rest = {"uplink_bytes_per_second", "downlink_bytes_per_second"}, {"latency_seconds", "seconds_per_update"}
+
+    assert built(*BOXES).server.assumed == card | rest
+    assert built(*BOXES, server={"network": "1 Gbit/s"}).server.assumed == rest
+    racks = {"racks": {"a": {}}}
+    assert built({**BOXES[0], "rack": "a"}, network=racks, server={"rack": "a"}).server.assumed == card | rest
+    assert not remarks(timed("ssgd", workers=of(*BOXES), updates=2).simulation.outcome)
+    (said,) = remarks(timed("ssgd", workers=of(*BOXES, server={"network": "1 Gbit/s", "shards": 2}), updates=2).simulation.outcome)
+    assert said.endswith("feel cluster.server.shards, cluster.server.uplink_bytes_per_second, cluster.server.downlink_bytes_per_second")

@@ -12,32 +12,31 @@ from hetsim.cluster.model import Cluster, Node, Rack, Server
 from hetsim.cluster.parse.faults import _faults, with_pauses
 from hetsim.cluster.parse.hosts import _hosts
 from hetsim.cluster.parse.machines import described
-from hetsim.cluster.parse.network import _between, _network, _racks, _server
+from hetsim.cluster.parse.network import _between, _network, _racks, _server, spelled_out
 from hetsim.cluster.parse.nodes import _nodes, _with
 from hetsim.cluster.parse.validity import _calibrated
 from hetsim.cluster.parse.values import LINKS, _list, _number
 from hetsim.cluster.quantities import in_si
 
-OF_WORKLOAD = ("model", "num_parameters", "parameters")
-"""Keys that a cluster is given by mistake."""
+OF_MODEL = ("num_parameters", "parameters", "bytes_per_parameter")
+"""Keys of the model that a cluster is given by mistake."""
 
 
 def parse_cluster(config: Any) -> Cluster:
     """The cluster that a config describes; ValueError if it describes none."""
-    if isinstance(config, Mapping) and (name := next((name for name in OF_WORKLOAD if name in config), None)):
-        raise ValueError(
-            f"cluster.{name} is unknown, as the model belongs to the workload: type workload=phantom workload.num_parameters=25.6M"
-        )
+    if isinstance(config, Mapping) and (name := next((name for name in OF_MODEL if name in config), None)):
+        raise ValueError(f"cluster.{name} is unknown: write model: {{parameters: 25.6 M, bytes_per_parameter: 4}}")
     described_by = ("nodes", "network", "server")
-    optional: Sequence[str] = ("faults", "seed", "hosts", "calibrated", "leave_out", "machines", "reference")
+    optional: Sequence[str] = ("faults", "seed", "hosts", "calibrated", "leave_out", "machines", "reference", "model")
     required: Sequence[str] = ("name", *described_by)
     if of_machines := isinstance(config, Mapping) and config.get("machines") is not None:
         required, optional = ("name",), (*described_by, *optional)
     entries = checks.mapping("cluster", in_si(config, "cluster"), required=required, optional=optional)
+    entries["network"] = spelled_out(entries.get("network"))
     checks.name("cluster.name", entries["name"])
-    assumed = of_machines and not entries.get("server")
+    assumed: frozenset[str] = frozenset()
     if of_machines:
-        rows, entries["network"], entries["server"] = described(entries)
+        rows, entries["network"], entries["server"], assumed = described(entries)
     elif entries.get("reference") is not None:
         raise ValueError("cluster.reference is what the speed of machines refers to: give cluster.machines, or leave it out")
     else:

@@ -13,7 +13,7 @@ from hetsim.cluster.model import MACHINE
 from hetsim.cluster.parse.network import EXAMPLE as NETWORK
 from hetsim.cluster.parse.network import OF_SERVER
 from hetsim.cluster.parse.nodes import MAX_NODES_PER_ROW, OF_ROW
-from hetsim.cluster.parse.values import LINKS, _flag, _list, _number, _rate, _refuse_throughput, _table
+from hetsim.cluster.parse.values import LINKS, Card, _card, _flag, _list, _number, _rate, _refuse_throughput, _table, _with_links
 
 LATENCY_INSIDE, LATENCY_OUTWARDS = 10e-6, 20e-6
 """Seconds of a message, and what each machine adds that it leaves or enters: 50 µs between two machines."""
@@ -27,23 +27,12 @@ SECONDS = ("seconds_per_sample", "overhead_seconds", "seconds_per_update")
 
 
 class Described(NamedTuple):
-    """Rows of nodes, each with its key in the config, and the network and the server that go with them."""
+    """Rows of nodes, each with its key in the config, the network and the server that go with them, and which of its keys are assumed."""
 
     rows: list[tuple[str, Any]]
     network: dict[str, Any]
     server: dict[str, Any]
-
-
-class Card(NamedTuple):
-    """What a network card sends and receives, in bytes per second."""
-
-    up: float
-    down: float
-
-    @property
-    def links(self) -> dict[str, float]:
-        """As a node or a rack has it."""
-        return dict(zip(LINKS, self, strict=True))
+    assumed: frozenset[str]
 
 
 class Machine(NamedTuple):
@@ -63,7 +52,10 @@ class Machine(NamedTuple):
 def described(entries: Mapping[str, Any]) -> Described:
     """What these machines are, in the words of `cluster.nodes`; ValueError with one sentence if they are none."""
     if entries.get("nodes") is not None:
-        raise ValueError("cluster has nodes and machines, which become nodes: leave one of them out")
+        raise ValueError(
+            "cluster has nodes and machines, which become nodes: leave one of them out; for typed machines take "
+            "cluster=machines 'cluster.machines=[…]'"
+        )
     network, reference = _given("cluster.network", entries.get("network"), example=NETWORK), _reference(entries.get("reference"))
     configs = _list("cluster.machines", entries["machines"], "machines")
     if not configs:
@@ -93,19 +85,21 @@ def described(entries: Mapping[str, Any]) -> Described:
             links = Card(machine.inside, machine.inside).links
             rows.append((machine.key, {**machine.node, "count": machine.num_nodes, **links, "rack": box}))
     server = _given("cluster.server", entries.get("server"), known=("network", *OF_SERVER), example="{network: 1 Gbit/s}")
-    if "network" in server and (link := next((name for name in LINKS if name in server), None)):
-        raise ValueError(f"cluster.server has a network and {link}, which replaces it: leave one of them out")
-    if (box := str(server.get("rack"))) in inside and not {"network", *LINKS} & {*server}:
+    cards = [machine.card for machine in machines]
+    if server.get("network") is not None:
+        cards.append(_card("cluster.server.network", server["network"]))
+    server = _with_links("cluster.server", server)
+    if (box := str(server.get("rack"))) in inside and not {*LINKS} & {*server}:
         raise ValueError(
             f"cluster.server is in rack {box}, so a network card is not its link: write server: {{rack: {box}, network: "
             f"{inside[box] / 1e9:g} GB/s}}"
         )
-    given, fastest = server.pop("network", None), Card(*map(max, zip(*(machine.card for machine in machines), strict=True)))
-    card = fastest if given is None else _card("cluster.server.network", given)
-    server = {"seconds_per_update": 0.0, "latency_seconds": LATENCY_OUTWARDS, **card.links, **server}
-    unbounded = max(*card, *fastest, *(machine.inside for machine in machines))
+    fastest = Card(*map(max, zip(*cards, strict=True)))
+    defaults = {"seconds_per_update": 0.0, "latency_seconds": LATENCY_OUTWARDS, **fastest.links}
+    assumed = frozenset(defaults) - frozenset(server)
+    unbounded = max(*fastest, *(machine.inside for machine in machines))
     network = {"latency_seconds": LATENCY_INSIDE, **network, "bytes_per_second": unbounded, "racks": racks}
-    return Described(rows, network, server)
+    return Described(rows, network, {**defaults, **server}, assumed)
 
 
 def _refuse_unused(configs: Sequence[Mapping[str, Any]], network: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
@@ -151,15 +145,6 @@ def _given(key: str, config: Any, *, known: Collection[str] | None = None, examp
     """A mapping of known keys, or of any, without those that are null; null is an empty one."""
     entry = checks.mapping(key, {} if config is None else config, optional=known, example=example)
     return {name: value for name, value in entry.items() if value is not None}
-
-
-def _card(key: str, value: Any) -> Card:
-    if value is None:
-        raise ValueError(f"{key} is missing: give the rate of its network card, such as 1 Gbit/s")
-    if not isinstance(value, Mapping):
-        return Card(*2 * [_rate(key, value)])
-    entry = checks.mapping(key, value, required=Card._fields)
-    return Card(*(_rate(f"{key}.{name}", entry[name]) for name in Card._fields))
 
 
 def _gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any]]:

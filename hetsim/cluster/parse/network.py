@@ -10,23 +10,31 @@ from hetsim import checks
 from hetsim.cluster.collectives import ALGORITHMS
 from hetsim.cluster.model import Between, Network, Node, Rack, Server
 from hetsim.cluster.parse.hosts import CPU, _communication, _cpu
-from hetsim.cluster.parse.values import LINKS, _distribution, _flag, _list, _number, _rate, _table
+from hetsim.cluster.parse.values import LINKS, _distribution, _flag, _list, _number, _rate, _table, _with_links
 
 OF_RACK = ("oversubscription", "half_duplex", "latency_seconds", "within")
 """The keys of a rack besides its links."""
 OF_SERVER = ("seconds_per_update", "seconds_per_byte", "noise", "shards", "latency_seconds", *LINKS, "half_duplex", "rack", "device", *CPU)
-EXAMPLE = "{latency_seconds: 50 us, bytes_per_second: 1 Gbit/s}"
+EXAMPLE = "1 Gbit/s or {latency_seconds: 50 us, bytes_per_second: 1 Gbit/s}"
+LATENCY = 50e-6
+"""Seconds of a message in a network that gives none."""
+
+
+def spelled_out(network: Any) -> Any:
+    """A network that is a rate alone, as a mapping; any other as it is."""
+    return {"bytes_per_second": network} if isinstance(network, str | int | float) else network
 
 
 def _network(config: Any) -> Network:
-    required = ("latency_seconds", "bytes_per_second")
-    optional = ("sharing", "jitter_seconds", "sharing_noise", "all_reduce", "all_reduce_table", "racks", "between", "cpu", *LINKS)
+    required = ("bytes_per_second",)
+    timing = ("latency_seconds", "jitter_seconds", "sharing", "sharing_noise", "cpu", *LINKS)
+    optional = (*timing, "all_reduce", "all_reduce_table", "racks", "between")
     entry = checks.mapping("cluster.network", config, required=required, optional=optional, example=EXAMPLE)
     table = entry.get("all_reduce_table")
     sharing = default_sharing(entry) if entry.get("sharing") is None else entry["sharing"]
     algorithm = "ring" if entry.get("all_reduce") is None else entry["all_reduce"]
     return Network(
-        latency_seconds=checks.seconds("cluster.network.latency_seconds", entry["latency_seconds"], zero=True),
+        latency_seconds=_number("cluster.network", entry, "latency_seconds", LATENCY),
         bytes_per_second=_rate("cluster.network.bytes_per_second", entry["bytes_per_second"]),
         sharing=checks.choice("cluster.network.sharing", sharing, ("max_min", "none")),
         jitter_seconds=_distribution("cluster.network", entry, "jitter_seconds"),
@@ -44,7 +52,8 @@ def default_sharing(network: Mapping[str, Any]) -> str:
 
 def _server(config: Any) -> Server:
     key = "cluster.server"
-    entry = checks.mapping(key, config, required=OF_SERVER[:1], optional=OF_SERVER[1:], example="{seconds_per_update: 1 ms}")
+    optional = (*OF_SERVER[1:], "network")
+    entry = _with_links(key, checks.mapping(key, config, required=OF_SERVER[:1], optional=optional, example="{seconds_per_update: 1 ms}"))
     return Server(
         seconds_per_update=checks.seconds(f"{key}.seconds_per_update", entry["seconds_per_update"], zero=True),
         seconds_per_byte=_number(key, entry, "seconds_per_byte"),

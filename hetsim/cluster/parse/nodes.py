@@ -13,7 +13,7 @@ from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.factors import regular_file
 from hetsim.cluster.model import Node, SlowSpells
 from hetsim.cluster.parse.hosts import COLD, CPU, _cold, _cpu
-from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _number, _refuse_throughput, _table
+from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _number, _refuse_throughput, _table, _with_links
 
 DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
 """What a row of nodes may give as a distribution instead of a number: drawn for each of its nodes."""
@@ -39,7 +39,7 @@ ROW = 10  # number of the random stream of drawn nodes; those of a run are in ou
 
 def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     """The nodes of one row: `count` equal ones, except for the numbers that are drawn for each."""
-    more = (*DRAWN[2:], *CPU, *COLD, *OTHERS)
+    more = (*DRAWN[2:], "network", *CPU, *COLD, *OTHERS)
     if isinstance(config, Mapping):
         _refuse_throughput(key, config)
     if isinstance(config, Mapping) and config.get("table") is not None:
@@ -51,6 +51,7 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     else:
         entry = checks.mapping(key, config, required=("count", *DRAWN[:2]), optional=("table", *more), example=EXAMPLE)
         table = ()
+    entry = _with_links(key, entry)
     count = checks.whole(f"{key}.count", entry["count"])
     if count > MAX_NODES_PER_ROW:
         raise ValueError(f"{key}.count must be at most {MAX_NODES_PER_ROW}, not {count}: so many nodes would not fit into memory")

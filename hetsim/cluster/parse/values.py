@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
@@ -19,6 +19,18 @@ MIN_BYTES_PER_SECOND = 1e-3
 """Of a slower link, a message would take longer than any described time."""
 MAX_BYTES_PER_SECOND = 1e300
 """Sums of so many links as there may be nodes are finite."""
+
+
+class Card(NamedTuple):
+    """What a network card sends and receives, in bytes per second."""
+
+    up: float
+    down: float
+
+    @property
+    def links(self) -> dict[str, float]:
+        """As a node or a rack has it."""
+        return dict(zip(LINKS, self, strict=True))
 
 
 def _list(key: str, value: Any, of: str) -> Sequence[Any]:
@@ -48,6 +60,25 @@ def _rate(key: str, value: Any) -> float:
     if not MIN_BYTES_PER_SECOND <= checks.number(key, value) <= MAX_BYTES_PER_SECOND:
         raise ValueError(f"{key} must be {MIN_BYTES_PER_SECOND:g} to {MAX_BYTES_PER_SECOND:g} bytes per second, not {value!r}")
     return float(value)
+
+
+def _card(key: str, value: Any) -> Card:
+    if value is None:
+        raise ValueError(f"{key} is missing: give the rate of its network card, such as 1 Gbit/s")
+    if not isinstance(value, Mapping):
+        return Card(*2 * [_rate(key, value)])
+    entry = checks.mapping(key, value, required=Card._fields)
+    return Card(*(_rate(f"{key}.{name}", entry[name]) for name in Card._fields))
+
+
+def _with_links(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A node or a server whose `network`, if it has one, is its two links."""
+    card, others = entry.get("network"), {name: value for name, value in entry.items() if name != "network"}
+    if card is None:
+        return others
+    if link := next((name for name in LINKS if entry.get(name) is not None), None):
+        raise ValueError(f"{key} has a network and {link}, which replaces it: leave one of them out")
+    return {**others, **_card(f"{key}.network", card).links}
 
 
 def _flag(key: str, entry: Mapping[str, Any], name: str) -> bool:

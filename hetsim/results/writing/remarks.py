@@ -118,8 +118,9 @@ def _not_felt(outcome: Outcome) -> str | None:
     cluster, server = experiment.cluster, experiment.cluster.server
     if experiment.coordination.needs_server:
         return None
-    plain = type(server)(seconds_per_update=server.seconds_per_update, device=server.device)
-    keys = [f"server.{part.name}" for part in fields(server) if getattr(server, part.name) != getattr(plain, part.name)]
+    plain, others = type(server)(), {"seconds_per_update", "device", "assumed", *server.assumed}
+    differing = [part.name for part in fields(server) if getattr(server, part.name) != getattr(plain, part.name)]
+    keys = [f"server.{name}" for name in differing if name not in others]
     if server.seconds_per_update * outcome.applied.num_updates > FELT * outcome.applied.seconds:
         keys.insert(0, "server.seconds_per_update")
     keys += [] if cluster.network.sharing_noise is None else ["network.sharing_noise"]
