@@ -18,6 +18,7 @@ from hetsim.advice.question import Question
 from hetsim.advice.simulated import Outcome
 from hetsim.advice.subsets import Subsets, classes, neighbours, subsets
 from hetsim.advice.variants import Variant
+from hetsim.cluster.link_slowdown import changes
 from hetsim.config.methods import FAMILIES
 from hetsim.workloads.task import BYTES
 
@@ -159,8 +160,10 @@ class Timing:
         return best
 
     def _may_save(self, bound: float, best: Timed) -> bool:
-        """Whether a set of nodes with this bound may be faster. Where nodes may be absent, others run meanwhile: then bounds only order."""
-        return bool(self.question.experiment.cluster.faults.nodes) or bound < (1 - SLACK) * best.mean
+        """Whether a set of nodes with this bound may be faster. Where nodes may be absent or links change, bounds only order."""
+        cluster = self.question.experiment.cluster
+        changing = changes([*cluster.nodes, cluster.server, *cluster.network.racks.values()])
+        return bool(cluster.faults.nodes) or changing or bound < (1 - SLACK) * best.mean
 
     def _total(self, per_sample: float) -> float:
         """Seconds of the whole training."""

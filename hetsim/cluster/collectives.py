@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
@@ -18,13 +19,22 @@ import numpy as np
 
 from hetsim.cluster.compute_times import interpolated
 from hetsim.cluster.lateness import Lateness
+from hetsim.cluster.link_slowdown import Way, changes, slowdown_of, way_seconds
 from hetsim.cluster.model import Cluster, Node, Rack, has_links
 
 T = TypeVar("T")
 
 
-Step = frozenset[tuple[float, float]]
-"""The distinct (latency in seconds, bytes per second) of the messages of one step."""
+@dataclass(frozen=True)
+class Step:
+    """The distinct (latency in seconds, bytes per second) of the messages of one step; their ways, if their links change."""
+
+    messages: frozenset[tuple[float, float]] = frozenset()
+    ways: frozenset[Way] = frozenset()
+
+
+Phase = tuple[tuple[int, Step, int], ...]
+"""What happens at the same time: so many equal steps, one after another, whose messages have 1/parts of the vector."""
 
 
 class Collectives:
@@ -36,13 +46,16 @@ class Collectives:
         self.seed = seed
         self._known: dict[float, float] = {}
 
-    def all_reduce_seconds(self, nbytes: int, number: Sequence[int] = ()) -> float:
+    def all_reduce_seconds(self, nbytes: int, number: Sequence[int] = (), begins: float = 0.0) -> float:
         """Seconds of the network's all-reduce of a vector of `nbytes` bytes; zero for one participant.
 
-        `number` identifies the collective within the run. The jitters of its messages depend on it.
+        `number` identifies the collective within the run. The jitters of its messages depend on it, and those of links that change on the
+        second at which it begins.
         """
         network = self.cluster.network
-        if nbytes not in self._known:
+        if self._changes and len(self.members) > 1:
+            self._known[nbytes] = self._walked(ALGORITHMS[network.all_reduce][2](self), nbytes, begins)
+        elif nbytes not in self._known:
             if network.all_reduce_table:
                 self._known[nbytes] = interpolated(network.all_reduce_table, nbytes)
             else:
@@ -53,14 +66,29 @@ class Collectives:
         ALGORITHMS[network.all_reduce][1](self, nbytes, late)
         return self._known[nbytes] + late.last
 
-    def gather_seconds(self, number: Sequence[int] = ()) -> float:
+    def gather_seconds(self, number: Sequence[int] = (), begins: float = 0.0) -> float:
         """Seconds until each rank has one number of eight bytes from each other: N−1 steps around the ring."""
         num_steps = len(self.members) - 1
+        seconds = self._walked([((num_steps, self._ring, 1),)], 8, begins) if self._changes else num_steps * self._number
         late = self._lateness(number)
         if late is None:
-            return num_steps * self._number
+            return seconds
         late.ring(num_steps, self._latency(self._ring, 8))
-        return num_steps * self._number + late.last
+        return seconds + late.last
+
+    @staticmethod
+    def _walked(phases: Iterable[Phase], nbytes: float, begins: float) -> float:
+        """Seconds of phases over links that change: each step begins when the one before is complete."""
+        now = begins
+        for phase in phases:
+            ends = [now]
+            for num_steps, step, parts in phase:
+                end = now
+                for _ in range(num_steps):
+                    end += max((way_seconds(way, nbytes / parts, end) for way in step.ways), default=0.0)
+                ends.append(end)
+            now = max(ends)
+        return now - begins
 
     def _lateness(self, number: Sequence[int]) -> Lateness | None:
         jitter = self.cluster.network.jitter_seconds
@@ -71,6 +99,11 @@ class Collectives:
         """2(N−1) steps; in each of them every rank sends 1/N of the vector to the next rank."""
         num = len(self.members)
         return 2 * (num - 1) * self._seconds(self._ring, nbytes, num)
+
+    def phases_of_ring(self) -> list[Phase]:
+        """The steps of a ring."""
+        num = len(self.members)
+        return [((2 * (num - 1), self._ring, num),)]
 
     def late_ring(self, nbytes: int, late: Lateness) -> None:
         """The lateness of a ring's ranks at its end."""
@@ -88,6 +121,12 @@ class Collectives:
         for power, step in enumerate(exchanges, start=1):
             total += 2 * self._seconds(step, nbytes, 2**power)
         return total
+
+    def phases_of_halving_doubling(self) -> list[Phase]:
+        """The steps of halving and doubling."""
+        exchanges, there, back = self._exchanges
+        halving: list[Phase] = [((1, step, 2**power),) for power, step in enumerate(exchanges, start=1)]
+        return [((1, there, 1),), *halving, *reversed(halving), ((1, back, 1),)]
 
     def late_halving_doubling(self, nbytes: int, late: Lateness) -> None:
         """The lateness of the ranks at the end; the remaining ones have it of the sum that they receive."""
@@ -112,6 +151,13 @@ class Collectives:
         num_racks = len(self._by_rack)
         return 2 * inside + 2 * (num_racks - 1) * self._seconds(among, nbytes, num_racks * num_rings)
 
+    def phases_of_two_level(self) -> list[Phase]:
+        """The steps within all racks at once, among the racks, and within again."""
+        within, num_rings, among = self._racks
+        num_racks = len(self._by_rack)
+        inside: Phase = tuple((num - 1, step, num) for num, step in within)
+        return [inside, ((2 * (num_racks - 1), among, num_racks * num_rings),), inside]
+
     def late_two_level(self, nbytes: int, late: Lateness) -> None:
         """The lateness of the ranks at the end.
 
@@ -125,7 +171,7 @@ class Collectives:
 
         def around_racks() -> None:
             for place, rack in enumerate(racks):
-                num, step = len(rack), steps.get(place, frozenset())
+                num, step = len(rack), steps.get(place, Step())
                 late.ring(num - 1, self._latency(step, nbytes, num), rack)
                 late.wait(rack, inside - (num - 1) * self._seconds(step, nbytes, num))
                 if num > num_rings:
@@ -143,22 +189,33 @@ class Collectives:
     @staticmethod
     def _seconds(step: Step, nbytes: float, parts: int = 1) -> float:
         """Seconds of a step in which every message has `nbytes` / `parts` bytes."""
-        return max((latency + nbytes / (parts * rate) for latency, rate in step), default=0.0)
+        return max((latency + nbytes / (parts * rate) for latency, rate in step.messages), default=0.0)
 
     @staticmethod
     def _latency(step: Step, nbytes: float, parts: int = 1) -> float:
         """The latency of the slowest message of a step: for so long a rank that has sent its own may wait for the other one."""
-        return max(((latency + nbytes / (parts * rate), latency) for latency, rate in step), default=(0.0, 0.0))[1]
+        return max(((latency + nbytes / (parts * rate), latency) for latency, rate in step.messages), default=(0.0, 0.0))[1]
 
     def _step(self, messages: Iterable[tuple[int, int]]) -> Step:
         """The step in which these (sender, receiver) send at once."""
         cluster = self.cluster
         if self._alike:
-            return frozenset([(cluster.network.latency_seconds, cluster.network.bytes_per_second)] if any(True for _ in messages) else [])
+            one = (cluster.network.latency_seconds, cluster.network.bytes_per_second)
+            return Step(frozenset([one] if any(True for _ in messages) else []))
         paths = [cluster.path(sender, receiver) for sender, receiver in messages]
         crossing = Counter(link for path in paths for link in path.links)
         rates = {link: cluster.capacity(link) / count for link, count in crossing.items()}
-        return frozenset((path.latency_seconds, min([path.bytes_per_second, *(rates[link] for link in path.links)])) for path in paths)
+        sent = frozenset((path.latency_seconds, min([path.bytes_per_second, *(rates[link] for link in path.links)])) for path in paths)
+        if not self._changes:
+            return Step(sent)
+        shares = {link: (rate, slowdown_of(cluster, link)) for link, rate in rates.items()}
+        ways = ((path.latency_seconds, path.bytes_per_second, tuple(shares[link] for link in path.links)) for path in paths)
+        return Step(sent, frozenset(ways))
+
+    @cached_property
+    def _changes(self) -> bool:
+        """Whether a link of a node or a rack changes over time."""
+        return changes([*self.cluster.nodes, *self.cluster.network.racks.values()])
 
     @cached_property
     def _alike(self) -> bool:
@@ -166,7 +223,7 @@ class Collectives:
         cluster = self.cluster
         ends: list[Node | Rack] = [*cluster.nodes, *cluster.network.racks.values()]
         shared_cards = cluster.network.sharing != "none" and cluster.hosts
-        return not (has_links(ends) or shared_cards or cluster.network.between or any(end.latency_seconds for end in ends))
+        return not (self._changes or has_links(ends) or shared_cards or cluster.network.between or any(end.latency_seconds for end in ends))
 
     @cached_property
     def _ring(self) -> Step:
@@ -199,16 +256,17 @@ class Collectives:
         racks = self._by_rack
         within = [(len(rack), self._step(_around(rack))) for rack in racks if len(rack) > 1]
         num_rings = min(map(len, racks))
-        among = self._step((one[k], other[k]) for one, other in _around(racks) for k in range(num_rings)) if len(racks) > 1 else frozenset()
+        among = self._step((one[k], other[k]) for one, other in _around(racks) for k in range(num_rings)) if len(racks) > 1 else Step()
         return within, num_rings, among
 
 
-ALGORITHMS: dict[str, tuple[Callable[[Collectives, int], float], Callable[[Collectives, int, Lateness], None]]] = {
-    "ring": (Collectives.ring, Collectives.late_ring),
-    "halving_doubling": (Collectives.halving_doubling, Collectives.late_halving_doubling),
-    "two_level": (Collectives.two_level, Collectives.late_two_level),
+Late = Callable[[Collectives, int, Lateness], None]
+ALGORITHMS: dict[str, tuple[Callable[[Collectives, int], float], Late, Callable[[Collectives], list[Phase]]]] = {
+    "ring": (Collectives.ring, Collectives.late_ring, Collectives.phases_of_ring),
+    "halving_doubling": (Collectives.halving_doubling, Collectives.late_halving_doubling, Collectives.phases_of_halving_doubling),
+    "two_level": (Collectives.two_level, Collectives.late_two_level, Collectives.phases_of_two_level),
 }
-"""All-reduce algorithms by the name that `cluster.network.all_reduce` has for them: their seconds, and what jitter adds."""
+"""All-reduce algorithms by the name that `cluster.network.all_reduce` has for them: seconds, what jitter adds, the steps."""
 
 
 def _around(places: Sequence[T]) -> Iterable[tuple[T, T]]:

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hetsim.cluster.fairness import max_min_fair
+from hetsim.cluster.link_slowdown import LinkSlowdown, slowdown_of
 from hetsim.cluster.model import Cluster
 
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """A link of the cluster, for `max_min_fair`."""
+    """A link of the cluster, for `max_min_fair`. If it has a slowdown, whoever fills sets the rate of the moment."""
 
     bytes_per_second: float
+    slowdown: LinkSlowdown | None = None
+    described: float = 0.0
     left: float = 0.0
     open: float = 0.0
     waiting: int = 0
@@ -38,7 +41,10 @@ class Connection:
 def connection_of(cluster: Cluster, sender: int, receiver: int, links: dict[tuple[str, int | str], Link]) -> Connection:
     """The one from a rank to another, over these links; those that were not met before are added to them."""
     path = cluster.path(sender, receiver)
-    crossed = tuple(links.setdefault(link, Link(cluster.capacity(link))) for link in path.links)
+    for link in path.links:
+        if link not in links:
+            links[link] = Link(cluster.capacity(link), slowdown_of(cluster, link), cluster.capacity(link))
+    crossed = tuple(links[link] for link in path.links)
     return Connection(crossed, path.bytes_per_second)
 
 

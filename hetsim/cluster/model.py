@@ -13,6 +13,7 @@ from functools import cached_property
 from hetsim.cluster.distributions import Distribution
 from hetsim.cluster.faults import Faults
 from hetsim.cluster.hosts import CommunicationWork, Host
+from hetsim.cluster.link_slowdown import LinkSlowdown
 from hetsim.cluster.validity import Calibration
 
 Capacity = float | None
@@ -69,6 +70,7 @@ class Node:
     downlink_bytes_per_second: Capacity = None
     half_duplex: bool = False
     """Whether its uplink carries what it sends and what it receives together, as a radio does."""
+    link_slowdown: LinkSlowdown | None = None
     rack: str | None = None
     device: str | None = None
     """Where its process computes in a real run: cpu, cuda or cuda:K; None: where the config's `device` says."""
@@ -105,6 +107,7 @@ class Rack:
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
     half_duplex: bool = False
+    link_slowdown: LinkSlowdown | None = None
     latency_seconds: float = 0.0
     within: str | None = None
     """The rack that contains this one."""
@@ -163,6 +166,7 @@ class Server:
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
     half_duplex: bool = False
+    link_slowdown: LinkSlowdown | None = None
     rack: str | None = None
     device: str | None = None
     cpu_quota: float | None = None

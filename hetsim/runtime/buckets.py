@@ -47,10 +47,10 @@ def divided(num: int, pieces: Iterable[Piece], first: int, others: int) -> tuple
     return tuple(buckets)
 
 
-def one_after_another(ready: Iterable[float], seconds: Iterable[float]) -> Iterator[tuple[float, float]]:
-    """When each reduction begins and ends: when it is ready and the one before is over, and so many seconds later."""
+def one_after_another(ready: Iterable[float], seconds: Iterable[Callable[[float], float]]) -> Iterator[tuple[float, float]]:
+    """When each reduction begins and ends: when it is ready and the one before is over, and the seconds later that it takes from then."""
     end = float("-inf")
     for moment, its in zip(ready, seconds, strict=True):
         begin = max(moment, end)
-        end = begin + its
+        end = begin + its(begin)
         yield begin, end

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hetsim import effects as fx
@@ -47,7 +48,7 @@ class PendingCollectives:
         if values_by_rank:
             total = in_rank_order(values_by_rank.values())
             size = nbytes(total)
-            self._complete(fx.AllReduce, self._collectives.all_reduce_seconds(size, number), total, ALL_REDUCE, size)
+            self._complete(fx.AllReduce, partial(self._collectives.all_reduce_seconds, size, number), total, ALL_REDUCE, size)
         return SUSPENDED
 
     def bucket(self, process: RankProcess, number: Sequence[int], size: int, term: Vector, callback: Callback) -> None:
@@ -59,7 +60,7 @@ class PendingCollectives:
         values_by_rank = self._enter(process, fx.GradientSum, term, callback, len(self.members))
         if values_by_rank:
             total = None if term is None else in_rank_order(values_by_rank.values())
-            seconds = self._collectives.all_reduce_seconds(size, number)
+            seconds = partial(self._collectives.all_reduce_seconds, size, number)
             self._in_turn.append(self._completion(fx.GradientSum, seconds, total, ALL_REDUCE, size, then=self._next_bucket))
             if len(self._in_turn) == 1:
                 self._in_turn[0]()
@@ -75,7 +76,7 @@ class PendingCollectives:
         values_by_rank = self._enter(process, fx.Gather, effect.number, callback, len(self.members))
         if values_by_rank:
             numbers = tuple(values_by_rank.get(rank, 0.0) for rank in range(self.cluster.num_workers))
-            self._complete(fx.Gather, self._collectives.gather_seconds(number), numbers, GATHER, 8)
+            self._complete(fx.Gather, partial(self._collectives.gather_seconds, number), numbers, GATHER, 8)
         return SUSPENDED
 
     def regroup(
@@ -89,7 +90,7 @@ class PendingCollectives:
     ) -> Any:
         """Takes so many seconds from the last entry on."""
         if self._enter(process, fx.Regroup, None, callback, num_processes):
-            self._complete(fx.Regroup, seconds, answer(), REGROUP, 0)
+            self._complete(fx.Regroup, lambda _: seconds, answer(), REGROUP, 0)
         return SUSPENDED
 
     def join(self, members: set[int]) -> None:
@@ -132,12 +133,12 @@ class PendingCollectives:
             return None
         return {rank: collective.entered[rank][0] for rank in sorted(collective.entered)}
 
-    def _complete(self, kind: type, seconds: float, answer: Any, row_kind: int, size: int) -> None:
+    def _complete(self, kind: type, seconds: Callable[[float], float], answer: Any, row_kind: int, size: int) -> None:
         """Answer all ranks, in rank order, after the collective's seconds, unless it is dissolved before."""
         self._completion(kind, seconds, answer, row_kind, size)()
 
     def _completion(
-        self, kind: type, seconds: float, answer: Any, row_kind: int, size: int, then: Callable[[], None] = lambda: None
+        self, kind: type, seconds: Callable[[float], float], answer: Any, row_kind: int, size: int, then: Callable[[], None] = lambda: None
     ) -> Callable[[], object]:
         """The function that begins a collective which all have entered. After its seconds, `then` and all ranks are called."""
         entered = sorted(self._pending[kind].popleft().entered.items())
@@ -153,7 +154,7 @@ class PendingCollectives:
             for _, (_, _, _, callback) in entered:
                 callback(answer)
 
-        return lambda: self._when_over(seconds, row_kind, size, [rank for rank, _ in entered], release, answer)
+        return lambda: self._when_over(seconds(self.env.now), row_kind, size, [rank for rank, _ in entered], release, answer)
 
     def _when_over(self, seconds: float, kind: int, size: int, ranks: list[int], release: Callback, answer: Any) -> None:
         self.env.after(seconds, release, answer)

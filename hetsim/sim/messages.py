@@ -8,6 +8,7 @@ from typing import Any
 
 from hetsim import effects as fx
 from hetsim.cluster.compute_times import Jitter, SharingWeights
+from hetsim.cluster.link_slowdown import slowdown_of
 from hetsim.cluster.model import Cluster
 from hetsim.runtime.recorder import MESSAGE, Recorder, interval_recorder
 from hetsim.sim.clock import LAST, SUSPENDED, Callback, Clock
@@ -244,5 +245,5 @@ class Messaging:
 
     def _link(self, link: tuple[str, int | str]) -> Link:
         if link not in self._links:
-            self._links[link] = Link(self.cluster.capacity(link), " ".join(map(str, link)))
+            self._links[link] = Link(self.cluster.capacity(link), " ".join(map(str, link)), slowdown_of(self.cluster, link))
         return self._links[link]

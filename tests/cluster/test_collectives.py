@@ -170,7 +170,7 @@ def test_a_size_that_is_known_costs_nothing(algorithm: str, monkeypatch: pytest.
     """No step is looked at again, however many unequal links it has."""
     looked_at: list[int] = []
     seconds = Collectives._seconds
-    monkeypatch.setattr(Collectives, "_seconds", staticmethod(lambda step, *of: looked_at.append(len(step)) or seconds(step, *of)))
+    monkeypatch.setattr(Collectives, "_seconds", staticmethod(lambda step, *of: looked_at.append(len(step.messages)) or seconds(step, *of)))
     its = collective(algorithm, *(node(1.0, rack="a", uplink_bytes_per_second=1.0 + rank) for rank in range(32)), racks={"a": {}})
 
     once = its.all_reduce_seconds(64), its.gather_seconds()

@@ -85,7 +85,9 @@ def test_buckets_are_a_vector_divided(pieces: list[tuple[int, float]], first: in
 
 def test_reductions_wait_for_their_bucket_and_for_each_other() -> None:
     """The second one is ready before the first is over, the third one after the second."""
-    assert list(one_after_another([1.0, 2.0, 9.0], [3.0, 1.0, 1.0])) == [(1.0, 4.0), (4.0, 5.0), (9.0, 10.0)]
+    seconds = [lambda _: 3.0, lambda _: 1.0, lambda begin: begin / 9]
+
+    assert list(one_after_another([1.0, 2.0, 9.0], seconds)) == [(1.0, 4.0), (4.0, 5.0), (9.0, 10.0)]
 
 
 def test_a_step_is_the_last_gradient_and_what_of_the_reductions_comes_after_it() -> None:

@@ -166,6 +166,24 @@ def test_a_reduction_is_held_since_the_last_entry() -> None:
             assert all(row.end >= last + described - 1e-9 for row in rows)
 
 
+def test_a_reduction_over_links_that_change_is_held_as_long_as_they_take_then(tmp_path: Path) -> None:
+    """From its last entry on, by the run's clock: links are a hundred times slower after the first update."""
+    (tmp_path / "slow.csv").write_text("seconds,factor\n0,1\n0.03,100\n")
+    slow = {**QUICK, "nodes": [{**row, "link_slowdown": str(tmp_path / "slow.csv")} for row in QUICK["nodes"]]}
+    slow["network"] = {**QUICK["network"], "sharing": "max_min"}
+    made = experiment("method=ssgd", cluster=slow, batch_size=48, budget={"updates": 4})
+
+    parts = run_in_processes(made)
+
+    ring, size = Collectives(made.cluster), nbytes(parts[0].states[-1].weights)
+    meetings = list(zip(*([row for row in part.rows if row.kind == "all_reduce"] for part in parts), strict=True))
+    assert len(meetings) == 4
+    for rows in meetings:
+        last = max(row.start for row in rows)
+        assert all(row.end >= last + ring.all_reduce_seconds(size, begins=last) - 1e-9 for row in rows)
+    assert ring.all_reduce_seconds(size, begins=1.0) > 1.1 * ring.all_reduce_seconds(size, begins=0.0)
+
+
 @pytest.mark.realtime
 def test_what_cannot_keep_the_described_pace_is_counted_and_told(tmp_path: Path) -> None:
     """On a cluster faster than any machine everything is late, and the summary says so."""

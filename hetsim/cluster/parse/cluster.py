@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.fewer import without
+from hetsim.cluster.link_slowdown import changes
 from hetsim.cluster.model import Cluster, Node, Rack, Server
 from hetsim.cluster.parse.faults import _faults, with_pauses
 from hetsim.cluster.parse.hosts import _hosts
@@ -106,6 +108,13 @@ def _check_together(cluster: Cluster) -> None:
     if cluster.faults.nodes and (cluster.shares_cores or cluster.network.all_reduce_table):
         what = "cluster.hosts" if cluster.shares_cores else "cluster.network.all_reduce_table"
         raise ValueError(f"cluster.faults does not go with {what}, whose times are those of all nodes: leave one of them out")
+    owners: list[int | str] = [*range(cluster.num_workers), "server", *(f"rack {name}" for name in cluster.network.racks)]
+    for name, (who, end) in zip(owners, ends, strict=True):
+        if end.link_slowdown and cluster.capacity(("up", name)) == cluster.capacity(("down", name)) == math.inf:
+            raise ValueError(f"{who} has a link_slowdown and no link that it would slow down: give it {LINKS[0]}, or leave it out")
+    if (cluster.shares_cores or cluster.network.all_reduce_table) and changes(end for _, end in ends):
+        what = "hosts or CPU work" if cluster.shares_cores else "a measured all_reduce_table"
+        raise ValueError(f"link_slowdown does not go with {what}, whose times do not change: leave one of them out")
     for rank, node in enumerate(cluster.nodes if cluster.shares_cores else ()):
         if node.slow_spells or node.slowdown:
             raise ValueError(

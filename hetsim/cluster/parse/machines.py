@@ -12,12 +12,12 @@ from hetsim import checks
 from hetsim.cluster.model import MACHINE
 from hetsim.cluster.parse.network import EXAMPLE as NETWORK
 from hetsim.cluster.parse.network import OF_SERVER
-from hetsim.cluster.parse.nodes import MAX_NODES_PER_ROW, OF_ROW
+from hetsim.cluster.parse.nodes import CHANGES, MAX_NODES_PER_ROW, OF_ROW
 from hetsim.cluster.parse.values import LINKS, Card, _card, _flag, _list, _number, _rate, _refuse_throughput, _table, _with_links
 
 LATENCY_INSIDE, LATENCY_OUTWARDS = 10e-6, 20e-6
 """Seconds of a message, and what each machine adds that it leaves or enters: 50 µs between two machines."""
-OUTWARDS = ("rack", "latency_seconds", "half_duplex")
+OUTWARDS = ("rack", "latency_seconds", "half_duplex", *CHANGES)
 OF_MACHINE = ("gpus", "inside", *OUTWARDS)
 OF_NODE = (*(name for name in OF_ROW if name not in (*LINKS, *OUTWARDS)), "speed")
 """The keys of a node that a machine decides nothing about."""
@@ -45,6 +45,7 @@ class Machine(NamedTuple):
     card: Card
     latency_seconds: float
     half_duplex: bool
+    changes: dict[str, Any]
     inside: float
     rack: str | None
 
@@ -70,7 +71,7 @@ def described(entries: Mapping[str, Any]) -> Described:
     number = 0
     inside: dict[str, float] = {}
     for machine in machines:
-        outwards = {**machine.card.links, "latency_seconds": machine.latency_seconds, "half_duplex": machine.half_duplex}
+        outwards = {**machine.card.links, "latency_seconds": machine.latency_seconds, "half_duplex": machine.half_duplex, **machine.changes}
         if machine.num_nodes == 1:
             rows.append((machine.key, {**machine.node, "count": machine.num_copies, **outwards, "rack": machine.rack}))
             number += machine.num_copies
@@ -136,6 +137,7 @@ def _machine(key: str, config: Any, reference: Mapping[str, Any], default_card: 
         card=card,
         latency_seconds=_number(key, entry, "latency_seconds", LATENCY_OUTWARDS),
         half_duplex=half_duplex,
+        changes={name: entry[name] for name in CHANGES if name in entry},
         inside=_rate(f"{key}.inside", entry["inside"]) if num_nodes > 1 else 0.0,
         rack=rack,
     )

@@ -10,11 +10,15 @@ from hetsim import checks
 from hetsim.cluster.collectives import ALGORITHMS
 from hetsim.cluster.model import Between, Network, Node, Rack, Server
 from hetsim.cluster.parse.hosts import CPU, _communication, _cpu
+from hetsim.cluster.parse.nodes import CHANGES, _link_slowdown
 from hetsim.cluster.parse.values import LINKS, _distribution, _flag, _list, _number, _rate, _table, _with_links
 
-OF_RACK = ("oversubscription", "half_duplex", "latency_seconds", "within")
+OF_RACK = ("oversubscription", "half_duplex", "latency_seconds", "within", *CHANGES)
 """The keys of a rack besides its links."""
-OF_SERVER = ("seconds_per_update", "seconds_per_byte", "noise", "shards", "latency_seconds", *LINKS, "half_duplex", "rack", "device", *CPU)
+OF_SERVER = (
+    *("seconds_per_update", "seconds_per_byte", "noise", "shards", "latency_seconds"),
+    *(*LINKS, *CHANGES, "half_duplex", "rack", "device", *CPU),
+)
 EXAMPLE = "1 Gbit/s or {latency_seconds: 50 us, bytes_per_second: 1 Gbit/s}"
 LATENCY = 50e-6
 """Seconds of a message in a network that gives none."""
@@ -63,6 +67,7 @@ def _server(config: Any) -> Server:
         uplink_bytes_per_second=_number(key, entry, LINKS[0], None),
         downlink_bytes_per_second=_number(key, entry, LINKS[1], None),
         half_duplex=_flag(key, entry, "half_duplex"),
+        link_slowdown=_link_slowdown(key, entry),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device("cluster.server.device", entry["device"]),
         **_cpu(key, entry),
@@ -150,4 +155,5 @@ def _rack(key: str, entry: Mapping[str, Any], members: Sequence[Node], card: flo
         carries[LINKS[1]] = carries[LINKS[0]]
     within = None if entry.get("within") is None else str(entry["within"])
     half_duplex, latency = _flag(key, entry, "half_duplex"), _number(key, entry, "latency_seconds")
-    return Rack(**carries, half_duplex=half_duplex, latency_seconds=latency, within=within)
+    slowdown = _link_slowdown(key, entry)
+    return Rack(**carries, half_duplex=half_duplex, link_slowdown=slowdown, latency_seconds=latency, within=within)

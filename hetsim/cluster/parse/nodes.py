@@ -11,16 +11,19 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.factors import regular_file
+from hetsim.cluster.link_slowdown import LinkSlowdown
 from hetsim.cluster.model import Node, SlowSpells
 from hetsim.cluster.parse.hosts import COLD, CPU, _cold, _cpu
 from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _number, _refuse_throughput, _table, _with_links
 
+CHANGES = ("link_slowdown", "link_slowdown_period_seconds")
+"""Keys of whatever has links: a node, a rack, the server, a machine."""
 DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
 """What a row of nodes may give as a distribution instead of a number: drawn for each of its nodes."""
 
 OTHERS = (
     *("noise", "slow_spells", "slowdown", "slowdown_period_seconds"),
-    *("max_samples", "micro_batch", "half_duplex", "rack", "device", "cost_per_hour"),
+    *("max_samples", "micro_batch", "half_duplex", "rack", "device", "cost_per_hour", *CHANGES),
 )
 OF_ROW = ("count", *DRAWN, "table", *CPU, *COLD, *OTHERS)
 """All keys of a row."""
@@ -72,6 +75,7 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
         slow_spells=_spells(f"{key}.slow_spells", entry.get("slow_spells")),
         slowdown=slowdown,
         slowdown_period_seconds=_period(key, entry, slowdown),
+        link_slowdown=_link_slowdown(key, entry),
         **_cpu(key, entry),
         **_cold(key, entry),
         max_samples=_count(key, entry, "max_samples"),
@@ -121,16 +125,22 @@ def _factor(key: str, value: Any) -> float:
     return float(value)
 
 
-def _period(key: str, entry: Mapping[str, Any], slowdown: tuple[tuple[float, float], ...]) -> float | None:
+def _period(key: str, entry: Mapping[str, Any], slowdown: tuple[tuple[float, float], ...], name: str = "slowdown") -> float | None:
     """After which a recorded slowdown begins again."""
-    period: float | None = _number(key, entry, "slowdown_period_seconds", None)
+    period: float | None = _number(key, entry, f"{name}_period_seconds", None)
     if period is None:
         return None
     if not slowdown:
-        raise ValueError(f"{key}.slowdown_period_seconds does nothing without a slowdown: add it, or leave the period out")
+        raise ValueError(f"{key}.{name}_period_seconds does nothing without a {name}: add it, or leave the period out")
     if period <= slowdown[-1][0]:
-        raise ValueError(f"{key}.slowdown_period_seconds must be later than the last row of the slowdown, not {period:g}")
+        raise ValueError(f"{key}.{name}_period_seconds must be later than the last row of the {name}, not {period:g}")
     return period
+
+
+def _link_slowdown(key: str, entry: Mapping[str, Any]) -> LinkSlowdown | None:
+    points = _slowdown(f"{key}.link_slowdown", entry.get("link_slowdown"))
+    period = _period(key, entry, points, "link_slowdown")
+    return LinkSlowdown(points, period) if points else None
 
 
 def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:

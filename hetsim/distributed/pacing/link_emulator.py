@@ -46,7 +46,9 @@ class LinkEmulator:
         """The emulator of a rank in the run that began at this moment, which all of its processes know and no other run has."""
         folder = Path(tempfile.gettempdir())
         remove_leftovers(folder)
-        return cls(SharedLinks(experiment.cluster, seed=experiment.seed), folder / f"{PREFIX}{os.getuid()}-{began.hex()}", rank=rank)
+        return cls(
+            SharedLinks(experiment.cluster, seed=experiment.seed, began=began), folder / f"{PREFIX}{os.getuid()}-{began.hex()}", rank=rank
+        )
 
     def begin(self, receiver: int, nbytes: int, at: float) -> int:
         """Record that a transfer from this rank has begun at this moment. Returns its number, by which the receiver knows it."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf
+from math import inf, nextafter
 from operator import attrgetter
 
 from hetsim.cluster.compute_times import SharingWeights
@@ -49,11 +50,13 @@ class Begun:
 class SharedLinks:
     """All transfers over a cluster's described links. Moments are in seconds of the host's clock, and may be told out of order.
 
-    Their weights are the simulator's of this seed, in the order in which each connection's transfers are begun.
+    The run began at the moment `began`, from which the changes of links are counted. The weights of transfers
+    are the simulator's of this seed, in the order in which each connection's transfers are begun.
     """
 
-    def __init__(self, cluster: Cluster, *, seed: int) -> None:
+    def __init__(self, cluster: Cluster, *, seed: int, began: float = 0.0) -> None:
         self.cluster = cluster
+        self._began = began
         self._seed = seed
         self._weights: dict[tuple[int, int], SharingWeights] = {}
         self._links: dict[tuple[str, int | str], Link] = {}
@@ -79,7 +82,7 @@ class SharedLinks:
         begun.insert(place, Begun(moment, self._connection(sender, receiver), transfer, {}))
         for before, each in pairwise(begun[place - 1 :]):
             assert each.connection is not None
-            each.queues = flowed(before, each.moment)
+            each.queues = flowed(before, each.moment, self._began)
             each.queues.setdefault(each.connection, deque()).append((each.transfer.nbytes, each.transfer))
         while begun[1].moment < begun[-1].moment - HORIZON:
             begun.pop(0)
@@ -88,7 +91,7 @@ class SharedLinks:
     def project(self) -> None:
         """Set when each transfer ends if no other begins."""
         if not self._projected:
-            flowed(self._begun[-1], inf)
+            flowed(self._begun[-1], inf, self._began)
             self._projected = True
 
     def _connection(self, sender: int, receiver: int) -> Connection:
@@ -97,22 +100,33 @@ class SharedLinks:
         return self._connections[sender, receiver]
 
 
-def flowed(begun: Begun, until: float) -> Queues:
+def flowed(begun: Begun, until: float, began: float = 0.0) -> Queues:
     """What is left at this moment of what was under way when a transfer began, if no other has begun since."""
     queues = {connection: deque(queue) for connection, queue in begun.queues.items() if queue}
-    advance(queues, begun.moment, until)
+    advance(queues, begun.moment, until, began)
     return queues
 
 
-def advance(queues: Queues, moment: float, until: float) -> None:
+def changed(connections: Iterable[Connection], moment: float, began: float) -> float:
+    """Set the rates of links that change to those of a moment. Returns until when they hold."""
+    holds = inf
+    for link in dict.fromkeys(link for connection in connections for link in connection.links):
+        if link.slowdown is not None:
+            factor, end = link.slowdown.at(moment - began)
+            link.bytes_per_second, holds = link.described / factor, min(holds, began + end)
+    return max(holds, nextafter(moment, inf))
+
+
+def advance(queues: Queues, moment: float, until: float, began: float = 0.0) -> None:
     """Let the transfers in these queues flow from a moment on, and take out those that end, at `ends`."""
     while moment < until and any(queues.values()):
         heads = {connection: queue[0] for connection, queue in queues.items() if queue}
         for connection, (_, transfer) in heads.items():
             connection.weight = transfer.weight
+        holds = changed(heads, moment, began)
         rates = fair_rates(list(heads))
         ends = {connection: moment + left / rates[connection] for connection, (left, _) in heads.items()}
-        until_next = min([until, *ends.values()])
+        until_next = min([until, holds, *ends.values()])
         for connection, (left, transfer) in heads.items():
             queues[connection].popleft()
             if ends[connection] <= until_next:

@@ -18,7 +18,7 @@ from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.recorder import ALL_REDUCE, GRADIENT
 from hetsim.vector import Phantom, Vector, piece, scaled, zeros_like
 from hetsim.workloads.device import Device
-from hetsim.workloads.task import Task, terms_in_passes
+from hetsim.workloads.task import Bucket, Task, terms_in_passes
 
 
 class Rank(Protocol):
@@ -71,9 +71,13 @@ def summed(
     if world.pace.pad:
         ready = [at + share_ready(node, batch.samples, bucket.ready) * (end - at) for bucket in buckets]
         ranks = transport.gather_numbers(*ready)
-        seconds = [world.collectives.all_reduce_seconds(size, (*number, b.start)) for size, b in zip(sizes, buckets, strict=True)]
-        planned = list(one_after_another(map(max, zip(*ranks, strict=True)), seconds))
-        over = world.pace.due("all_reduce", planned[-1][0], seconds[-1])
+
+        def taking(size: int, bucket: Bucket) -> Callable[[float], float]:
+            return lambda begin: world.collectives.all_reduce_seconds(size, (*number, bucket.start), begin - began)
+
+        planned = list(one_after_another(map(max, zip(*ranks, strict=True)), map(taking, sizes, buckets)))
+        begin, end_of_last = planned[-1]
+        over = world.pace.due("all_reduce", begin, end_of_last - begin)
         intervals = [(since, until) for since, (_, until) in zip(ready, planned, strict=True)]
     for (since, until), size in zip(intervals, sizes, strict=True):
         world.record[ALL_REDUCE]((since - began, until - began, world.rank, ALL_REDUCE, committed, 0, 0, size))

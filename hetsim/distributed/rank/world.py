@@ -190,7 +190,7 @@ class ProcessWorld:
         self.task.device.synchronise()
         last = turn.transport.maximum(turn.at) if self.pace.pad else turn.at
         size = nbytes(value)
-        end = self._held("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size, number), size)
+        end = self._held("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size, number, last - self.began), size)
         return value if isinstance(value, Phantom) else total, end
 
     def gradient_sum(self, state: RankState, effect: fx.GradientSum, turn: Turn) -> Answered:
@@ -205,7 +205,7 @@ class ProcessWorld:
         number = turn.number or state.enter_collective()
         ranks = turn.transport.gather_numbers(effect.number, turn.at)
         last = max(entered for _, entered in ranks)
-        end = self._held("gather", GATHER, turn, last, self.collectives.gather_seconds(number), 8)
+        end = self._held("gather", GATHER, turn, last, self.collectives.gather_seconds(number, last - self.began), 8)
         by_rank = dict(zip(turn.transport.members, (number for number, _ in ranks), strict=True))
         return tuple(by_rank.get(rank, 0.0) for rank in range(self.experiment.num_ranks)), end
 

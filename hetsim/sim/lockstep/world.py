@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -154,7 +155,8 @@ class LockstepWorld:
         entered = [*ready, end]
         over = now
         number = self.state.enter_collective()
-        seconds = [self._collectives.all_reduce_seconds(size, (*number, b.start)) for size, b in zip(sizes, buckets, strict=True)]
+        numbers = [(*number, bucket.start) for bucket in buckets]
+        seconds = [partial(self._collectives.all_reduce_seconds, *its) for its in zip(sizes, numbers, strict=True)]
         reductions = one_after_another([float(ranks.max()) for ranks in entered], seconds)
         for since, size, (_, until) in zip(entered, sizes, reductions, strict=True):
             over = np.full_like(now, until)
@@ -185,15 +187,18 @@ class LockstepWorld:
     def all_reduce(self, state: RankState, effect: fx.AllReduce, context: None) -> Answered:
         """Takes the time of the network's algorithm from the last entry on. The sum of phantoms is the phantom."""
         size = nbytes(effect.value)
-        return effect.value, self._collective(ALL_REDUCE, self._collectives.all_reduce_seconds(size, self.state.enter_collective()), size)
+        seconds = partial(self._collectives.all_reduce_seconds, size, self.state.enter_collective())
+        return effect.value, self._collective(ALL_REDUCE, seconds, size)
 
     def gather(self, state: RankState, effect: fx.Gather, context: None) -> Answered:
         """Takes the time of eight bytes from each rank to each rank, from the last entry on."""
         numbers = np.broadcast_to(effect.number, self.clock.shape)
-        return tuple(numbers.tolist()), self._collective(GATHER, self._collectives.gather_seconds(self.state.enter_collective()), 8)
+        seconds = partial(self._collectives.gather_seconds, self.state.enter_collective())
+        return tuple(numbers.tolist()), self._collective(GATHER, seconds, 8)
 
-    def _collective(self, kind: int, seconds: float, size: int) -> Seconds:
-        end = np.full_like(self.clock, self.clock.max() + seconds)
+    def _collective(self, kind: int, seconds: Callable[[float], float], size: int) -> Seconds:
+        last = float(self.clock.max())
+        end = np.full_like(self.clock, last + seconds(last))
         self._record_rows(kind, self.clock, end, self.state.version, size=size)
         return end
 

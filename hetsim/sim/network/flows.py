@@ -54,6 +54,9 @@ class Flows:
         self._num_started = serial = self._num_started + 1
         if not nbytes:
             route = EMPTY_ROUTE
+        for link in route.changing:
+            if not link.watched:
+                self._watch(link)
         flow = Flow()
         flow.serial = serial
         flow.route = route
@@ -96,9 +99,31 @@ class Flows:
         assert flow.group is not None
         return self._constraints(flow)[1] if flow.group is self._unshared else flow.group.rate * flow.weight
 
+    def _watch(self, link: Link) -> None:
+        """Give a link that changes its present rate, and until its next change."""
+        assert link.slowdown is not None
+        factor, until = link.slowdown.at(self.env.now)
+        link.bytes_per_second = link.described / factor
+        for group in self._groups.values():
+            if link in group.links:
+                group.bytes_per_second = min(each.bytes_per_second for each in group.links)
+        for group in link.groups:
+            group.settle(self.env.now)
+            self._update_rate(group)
+            self._schedule_end(group)
+        link.watched = until < INF
+        if link.watched:
+            self.env.at(until, self._changed, link)
+
+    def _changed(self, link: Link) -> None:
+        """A link that changes is watched while flows cross it: a period would never end."""
+        link.watched = False
+        if link.groups:
+            self._watch(link)
+
     def _group(self, links: tuple[Link, ...], cap: float, weight: float) -> Group:
         """The group of flows of this weight that cross these links under this cap. A cap above the slowest link has no effect."""
-        if not links or cap >= min(link.bytes_per_second for link in links):
+        if not links or cap >= min(link.most for link in links):
             cap = INF
         cap /= weight
         group = self._groups.get((links, cap))

@@ -6,6 +6,7 @@ import math
 from heapq import heapify
 from typing import Any, Final
 
+from hetsim.cluster.link_slowdown import LinkSlowdown
 from hetsim.sim.clock import Callback
 
 INF: Final = math.inf
@@ -14,16 +15,21 @@ INF: Final = math.inf
 class Link:
     """A link carries so many bytes per second for all the flows that cross it. It belongs to one `Flows` at a time.
 
-    A link is in one of three states: groups in `groups` name it, or `alone` is the only flow on it, or it is idle.
+    A link is in one of three states: groups in `groups` name it, or `alone` is the only flow on it, or it is idle. With a `slowdown` its
+    rate is `described` / factor, and `Flows` changes `bytes_per_second` while flows cross it.
     """
 
-    __slots__ = ("alone", "bytes_per_second", "groups", "left", "name", "open", "waiting")
+    __slots__ = ("alone", "bytes_per_second", "described", "groups", "left", "most", "name", "open", "slowdown", "waiting", "watched")
 
-    def __init__(self, bytes_per_second: float, name: str = "") -> None:
+    def __init__(self, bytes_per_second: float, name: str = "", slowdown: LinkSlowdown | None = None) -> None:
         if not 0 < bytes_per_second < INF:
             raise ValueError(f"a link's bytes_per_second must be finite and above 0, not {bytes_per_second} ({name or 'unnamed'})")
         self.bytes_per_second = bytes_per_second
         self.name = name
+        self.slowdown = slowdown
+        self.described = bytes_per_second
+        self.most = bytes_per_second if slowdown is None else bytes_per_second / slowdown.least
+        self.watched = False  # whether its next change is scheduled
         self.alone: Flow | None = None
         self.groups: dict[Group, None] = {}  # in the order of their first flows
         self.left = 0.0  # during progressive filling: bytes per second that are not assigned yet,
@@ -39,10 +45,10 @@ class Route:
 
     `shared` are links that usually carry many flows, `own` links that usually carry one flow at a time. The distinction only
     affects the speed of the simulation: rates are the same for either. `limit` is the maximum rate of one flow in bytes per
-    second. Without links and limit a flow takes no time.
+    second. Without links and limit a flow takes no time. Links that change are `shared`.
     """
 
-    __slots__ = ("cap", "flows", "group", "limit", "own", "shared")
+    __slots__ = ("cap", "changing", "flows", "group", "limit", "own", "shared")
 
     def __init__(self, shared: tuple[Link, ...] = (), own: tuple[Link, ...] = (), limit: float = INF) -> None:
         links = shared + own
@@ -50,8 +56,9 @@ class Route:
             raise ValueError(f"a route crosses each of its links once, not {[link.name for link in links]}")
         if not limit > 0:
             raise ValueError(f"a route's limit must be above 0 bytes per second, not {limit}")
-        self.shared = shared
-        self.own = own
+        self.changing = tuple(link for link in links if link.slowdown is not None)
+        self.shared = shared + tuple(link for link in own if link.slowdown is not None)
+        self.own = own = tuple(link for link in own if link.slowdown is None)
         self.limit = limit
         self.cap = min([limit, *(link.bytes_per_second for link in own)])  # if its own links carry no other flow
         self.flows: object = None  # the `Flows` that used it last,

@@ -1,0 +1,79 @@
+"""Links whose rates change over time: a recorded factor divides what a link carries."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hetsim.errors import RunFailed
+
+if TYPE_CHECKING:
+    from hetsim.cluster.model import Cluster, Node, Rack, Server
+
+MAX_CHANGES = 100_000
+"""A transfer in a collective during which its links change more often is refused."""
+
+
+@dataclass(frozen=True)
+class LinkSlowdown:
+    """(second, factor), the first at 0: from then on a link carries 1/factor of its rate. With a period they repeat."""
+
+    points: tuple[tuple[float, float], ...]
+    period_seconds: float | None = None
+
+    @property
+    def least(self) -> float:
+        """The factor at which the link carries most."""
+        return min(factor for _, factor in self.points)
+
+    def at(self, second: float) -> tuple[float, float]:
+        """The factor at a second of the run, and the later second until which it holds."""
+        period = self.period_seconds
+        begin = 0.0 if period is None else math.floor(max(second, 0.0) / period) * period
+        place = max(bisect_right(self.points, second - begin, key=lambda point: point[0]) - 1, 0)
+        while (until := self._end(place, begin)) <= second:  # rounding
+            place, begin = (place + 1, begin) if place + 1 < len(self.points) else (0, until)
+        return self.points[place][1], until
+
+    def _end(self, place: int, begin: float) -> float:
+        if place + 1 < len(self.points):
+            return begin + self.points[place + 1][0]
+        return math.inf if self.period_seconds is None else begin + self.period_seconds
+
+
+Way = tuple[float, float, tuple[tuple[float, LinkSlowdown | None], ...]]
+"""Of a message: its latency, its highest rate, and its share of each link that it crosses, with the link's slowdown."""
+
+
+def way_seconds(way: Way, nbytes: float, begins: float) -> float:
+    """Seconds of a message on this way that begins at a second of the run."""
+    latency, limit, links = way
+    now = begins
+    for _ in range(MAX_CHANGES):
+        rate, until = limit, math.inf
+        for share, slowdown in links:
+            factor, end = (1.0, math.inf) if slowdown is None else slowdown.at(now)
+            rate, until = min(rate, share / factor), min(until, end)
+        if now + nbytes / rate <= until:
+            return now - begins + nbytes / rate + latency
+        nbytes -= rate * (until - now)
+        now = until
+    raise RunFailed(f"during one message of a collective its links change {MAX_CHANGES} times: make link_slowdown change less often")
+
+
+def slowdown_of(cluster: Cluster, link: tuple[str, int | str]) -> LinkSlowdown | None:
+    """That of a link by its name; None if the link does not change."""
+    owner = link[1]
+    if isinstance(owner, int):
+        return cluster.nodes[owner].link_slowdown
+    if owner.startswith("server"):
+        return cluster.server.link_slowdown
+    return None if owner.startswith("host ") else cluster.network.racks[owner.removeprefix("rack ")].link_slowdown
+
+
+def changes(ends: Iterable[Node | Rack | Server]) -> bool:
+    """Whether a link of any of these changes."""
+    return any(end.link_slowdown is not None for end in ends)

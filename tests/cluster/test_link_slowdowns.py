@@ -1,0 +1,161 @@
+"""Links whose rates change over time: what crosses them takes the integral of their rates, whoever sends it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_runs import built, play, recorded, timed, world
+from worlds import node
+
+from hetsim import effects as fx
+from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.link_slowdown import LinkSlowdown
+from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.distributed.pacing.shared_links import SharedLinks, Transfer
+from hetsim.vector import Phantom
+
+NET = {"latency_seconds": 0.0, "bytes_per_second": 64.0}
+TICK = 0.125
+
+
+def ends(workers: dict[str, Any], *moments: float) -> list[float]:
+    """When 64 bytes of each worker arrive at the server in a simulation; the emulator of padded runs says the same."""
+
+    def asks(rank: fx.Node, _: Any) -> Generator[Any, Any, Any]:
+        if rank.rank < rank.server:
+            if ticks := round(moments[rank.rank] / TICK):
+                yield from fx.Gradient(at=Phantom(8), batch=fx.Batch(0, ticks), version=0)
+            yield from fx.Send(rank.server, Phantom(64))
+        else:
+            for _ in moments:
+                yield from fx.Receive()
+
+    found = [row.end for row in sorted(play(asks, workers, trace="full").rows("message"), key=lambda row: row.rank)]
+    for began in (0.0, 12345.678):
+        links = SharedLinks(parse_cluster(workers), seed=0, began=began)
+        transfers = [Transfer(began + moment, 64) for moment in moments]
+        for rank, transfer in enumerate(transfers):
+            links.begin(rank, len(moments), transfer)
+        links.project()
+        assert [each.ends - began for each in transfers] == pytest.approx(found, rel=1e-9)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("points", "period", "seconds"),
+    [
+        ([(0, 1)], None, 1.0),
+        ([(0, 4)], None, 4.0),
+        ([(0, 1), (0.5, 2)], None, 1.5),
+        ([(0, 2), (1, 1)], None, 1.5),
+        ([(0, 1), (0.25, 4), (1.25, 1)], None, 1.75),
+        ([(0, 1), (0.25, 3)], 0.5, 1.5),
+        ([(0, 8), (0.125, 1)], 4.0, 1.109375),
+    ],
+)
+@pytest.mark.parametrize("end", ["node", "server", "rack"])
+def test_a_message_takes_the_integral_of_the_rate(tmp_path: Path, points: Any, period: Any, seconds: float, end: str) -> None:
+    """64 bytes over 64 bytes per second, divided by the factor of each moment; periods begin again."""
+    its = {"link_slowdown": recorded(tmp_path, *points), "link_slowdown_period_seconds": period}
+    if end == "rack":
+        workers = world(node(TICK, rack="a"), network={**NET, "racks": {"a": {"uplink_bytes_per_second": 64.0, **its}}})
+    else:
+        workers = world(node(TICK, **(its if end == "node" else {})), network=NET, server=its if end == "server" else {})
+
+    assert ends(workers, 0.0) == pytest.approx([seconds], rel=1e-12)
+
+
+def test_messages_share_a_link_that_changes(tmp_path: Path) -> None:
+    """Half of it each; the one that began later gets all of it at the end."""
+    workers = world(node(TICK, count=2), network=NET, server={"link_slowdown": recorded(tmp_path, (0, 1), (1, 2), (2, 1))})
+
+    assert ends(workers, 0.0, 0.0) == pytest.approx([2.5, 2.5])
+    assert ends(workers, 0.0, 0.5) == pytest.approx([2.0, 2.5])
+
+
+def test_a_link_that_has_been_idle_has_the_rate_of_the_moment(tmp_path: Path) -> None:
+    """Nothing is computed meanwhile, however short the period."""
+    slow = recorded(tmp_path, (0, 1), (0.5, 2))
+    workers = world(node(TICK, link_slowdown=slow, link_slowdown_period_seconds=1.0), network=NET)
+
+    assert ends(workers, 1e6 + 0.5) == pytest.approx([1e6 + 2], abs=1e-6)
+
+
+def test_factors_hold_until_the_next_and_periods_begin_again() -> None:
+    slowdown = LinkSlowdown(((0.0, 1.0), (2.0, 3.0)), 5.0)
+
+    assert [slowdown.at(second) for second in (0.0, 1.5, 2.0, 4.9, 5.0, 7.0, 10.0)] == [
+        (1.0, 2.0), (1.0, 2.0), (3.0, 5.0), (3.0, 5.0), (1.0, 7.0), (3.0, 10.0), (1.0, 12.0),
+    ]  # fmt: skip
+    assert LinkSlowdown(((0.0, 1.0), (2.0, 3.0))).at(9.0) == (3.0, float("inf"))
+
+
+def test_each_change_is_later_than_the_one_before() -> None:
+    """Also of a period that no float is a multiple of. Rounding may add a piece without length."""
+    slowdown, second = LinkSlowdown(((0.0, 1.0), (0.03, 2.0)), 0.1), 0.0
+    for _ in range(10_000):
+        _, until = slowdown.at(second)
+        assert until > second
+        second = until
+
+    assert second > 450
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "two_level"])
+def test_each_step_of_a_collective_has_the_rates_of_its_moment(tmp_path: Path, algorithm: str) -> None:
+    """With a factor of 1 it takes what the closed form says; a factor of 2 from its middle on makes the second half twice as long."""
+    network = {**NET, "all_reduce": algorithm, "racks": {"a": {}}}
+
+    def its(*points: tuple[float, float]) -> Collectives:
+        return Collectives(built(node(1.0, count=4, rack="a", link_slowdown=recorded(tmp_path, *points)), network=network))
+
+    plain = Collectives(built(node(1.0, count=4, rack="a"), network=network))
+    assert plain.all_reduce_seconds(256) == 6.0
+    assert its((0, 1)).all_reduce_seconds(256) == 6.0
+    assert its((0, 3)).all_reduce_seconds(256) == 18.0
+    assert its((0, 1), (103, 2)).all_reduce_seconds(256, begins=100.0) == 9.0
+    assert its((0, 1), (103, 2)).all_reduce_seconds(256, begins=200.0) == 12.0
+    assert its((0, 1)).gather_seconds() == plain.gather_seconds()
+    assert its((0, 2)).gather_seconds() == 2 * plain.gather_seconds()
+
+
+@pytest.mark.parametrize("method", ["ssgd", "ddp", "local_sgd", "pipe_sgd"])
+def test_runs_in_lockstep_and_event_by_event_feel_the_same(tmp_path: Path, method: str) -> None:
+    """Faults make a run go event by event, also those that come after its end."""
+    slow = {"link_slowdown": recorded(tmp_path, (0, 1), (2, 5), (7, 1)), "link_slowdown_period_seconds": 9.0}
+    workers = world(node(1e-3, count=2, **slow), node(2e-3, **slow), network=NET)
+    faults = {"faults": {"schedule": [{"nodes": [0], "crash": 1e6}]}}
+    lockstep, events = (timed(method, workers={**workers, **more}, updates=12, batch_size=30).seconds for more in ({}, faults))
+    plain = timed(method, workers=world(node(1e-3, count=2), node(2e-3), network=NET), updates=12, batch_size=30).seconds
+
+    assert lockstep == pytest.approx(events, rel=1e-12)
+    assert lockstep[-1] > plain[-1]
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"network": {**NET, "sharing": "none"}}, "node 0 has a link_slowdown and no link that it would slow down: give it uplink_"),
+        ({"network": {**NET, "all_reduce_table": [[1, 1.0]]}}, "link_slowdown does not go with a measured all_reduce_table, whose"),
+        ({"network": NET, "hosts": {"lab": {"cores": 1}}, "server": {"host": "lab"}}, "link_slowdown does not go with hosts or CPU work"),
+    ],
+)
+def test_a_slowdown_that_nothing_would_feel_is_refused(tmp_path: Path, parts: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as refused:
+        built(node(1.0, link_slowdown=recorded(tmp_path, (0, 2))), **parts)
+
+    assert str(refused.value).startswith(said)
+    with pytest.raises(ValueError, match="link_slowdown_period_seconds does nothing without a link_slowdown"):
+        built(node(1.0, link_slowdown_period_seconds=3), network=NET)
+
+
+def test_a_machine_passes_it_to_its_card(tmp_path: Path) -> None:
+    """The GPUs inside keep their rates."""
+    card, of_node = {"network": 1e6, "link_slowdown": recorded(tmp_path, (0, 2))}, {"seconds_per_sample": 1e-3}
+    cluster = parse_cluster({"name": "m", "machines": [{"gpus": {"count": 2, **of_node}, "inside": 1e9, **card}, {**of_node, **card}]})
+    slow = LinkSlowdown(((0.0, 2.0),))
+
+    assert [each.link_slowdown for each in (*cluster.nodes, *cluster.network.racks.values())] == [None, None, slow, slow]
