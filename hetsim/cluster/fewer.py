@@ -13,7 +13,8 @@ def without(cluster: Cluster, ranks: Collection[int]) -> Cluster:
 
     Measured seconds of all-reduces become those among the nodes that are left (`among`).
     """
-    kept = [rank for rank in range(cluster.num_workers) if rank not in ranks]
+    left_out = frozenset(ranks)
+    kept = [rank for rank in range(cluster.num_workers) if rank not in left_out]
     assert kept
     network, faults = cluster.network, cluster.faults
     table = among(network.all_reduce_table, cluster.num_workers, len(kept))

@@ -267,7 +267,8 @@ class Cluster:
     @property
     def regions(self) -> tuple[int, ...]:
         """The number of each node's outermost rack."""
-        return tuple(self.region_racks.index(self._outermost_rack(node)) for node in self.nodes)
+        number = {rack: place for place, rack in enumerate(self.region_racks)}
+        return tuple(number[self._outermost_rack(node)] for node in self.nodes)
 
     def end(self, rank: int) -> Node | Server:
         """The node of a worker, or the server of a rank after them: all local servers are as the server, but each in its region's rack."""

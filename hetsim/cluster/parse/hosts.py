@@ -32,8 +32,9 @@ def _hosts(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Host
     for who, host in used:
         if host is not None and host not in hosts:
             raise ValueError(f"{who} is on host {host!r}, which {key} does not describe: add it there{checks.suggestion(host, hosts)}")
+    occupied = {host for _, host in used}
     for name in hosts:
-        if name not in {host for _, host in used}:
+        if name not in occupied:
             raise ValueError(f"{key}.{name} has nothing on it: give rows of cluster.nodes host: {name}, or leave it out")
     return hosts
 

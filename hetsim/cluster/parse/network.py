@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hetsim import checks
@@ -98,7 +98,11 @@ def _racks(config: Any, nodes: Sequence[Node], server: Server, card: float | Non
     for name in entries:
         if name not in occupied:
             raise ValueError(f"{key}.{name} has nothing in it: give rows of cluster.nodes rack: {name}, or leave it out")
-    return {name: _rack(f"{key}.{name}", entry, _members(name, nodes, inside), card) for name, entry in entries.items()}
+    members: dict[str, list[Node]] = {name: [] for name in entries}
+    for node in nodes:
+        for rack in _outwards(node.rack, inside):
+            members[rack].append(node)
+    return {name: _rack(f"{key}.{name}", entry, members[name], card) for name, entry in entries.items()}
 
 
 def _between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str], Between]:
@@ -127,13 +131,8 @@ def _between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str
     return ways
 
 
-def _members(rack: str, nodes: Sequence[Node], inside: Mapping[str, str | None]) -> list[Node]:
-    """The nodes in a rack and in the racks within it."""
-    racks: Collection[str | None] = {name for name in inside if rack in _outwards(name, inside)}
-    return [node for node in nodes if node.rack in racks]
-
-
 def _outwards(rack: str | None, inside: Mapping[str, str | None]) -> Iterator[str]:
+    """This rack and the racks that contain it, from the inside out."""
     while rack is not None:
         yield rack
         rack = inside[rack]

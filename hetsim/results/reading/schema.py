@@ -50,6 +50,24 @@ NUMBERS_OR_NULL = Kind(
 )
 MAPPINGS_OR_NULL = Kind("a list of mappings, or null", lambda value: value is None or MAPPINGS.holds(value))
 
+
+def _are_quantiles(value: Any) -> bool:
+    return _is_mapping(value) and {"min", "max"} <= value.keys() and all(map(NUMBER_OR_NULL.holds, value.values()))
+
+
+def or_quantiles(kind: Kind) -> Kind:
+    """This kind or quantiles of numbers, which a run of very many workers has in its place."""
+    return Kind(f"{kind.phrase}, or quantiles", lambda value: kind.holds(value) or _are_quantiles(value))
+
+
+def or_quantiles_each(kind: Kind) -> Kind:
+    """This kind or a mapping from names of numbers to their quantiles."""
+    return Kind(
+        f"{kind.phrase}, or quantiles by name",
+        lambda value: kind.holds(value) or (_is_mapping(value) and all(map(_are_quantiles, value.values()))),
+    )
+
+
 NAMES = ("method", "backend", "cluster", "workload")
 IN_TABLES = (
     *("seconds", "samples_per_second", "updates_per_second", "staleness_mean", "staleness_p50", "staleness_p95", "staleness_max"),
@@ -66,14 +84,14 @@ SUMMARY = {
     **dict.fromkeys(("seconds", "profile_seconds", "wall_seconds", "staleness_max"), NUMBER_OR_NULL),
     **dict.fromkeys(("staleness_mean", "staleness_p50", "staleness_p95"), NUMBER_OR_NULL),
     **dict.fromkeys(("updates_per_second", "samples_per_second", "idle_share"), NUMBER_OR_NULL),
-    "batch_sizes": NUMBERS,
+    "batch_sizes": or_quantiles(NUMBERS),
     "final": MAPPING,
     **dict.fromkeys(("final.train_loss", "final.test_accuracy"), NUMBER_OR_NULL),
     "class_accuracy": NUMBERS_OR_NULL,
     "diverged": FLAG,
-    "per_worker": MAPPINGS,
-    "weight_shares": NUMBERS_OR_NULL,
-    "pools": MAPPINGS_OR_NULL,
+    "per_worker": or_quantiles_each(MAPPINGS),
+    "weight_shares": or_quantiles(NUMBERS_OR_NULL),
+    "pools": or_quantiles_each(MAPPINGS_OR_NULL),
     "devices": DEVICES,
     "emulation": MAPPING_OR_NULL,
     "calibrated": MAPPING,

@@ -112,7 +112,10 @@ def formatted(value: float | None) -> str:
     return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def _list(sizes: Sequence[int]) -> str:
+def _list(sizes: Sequence[int] | Mapping[str, int]) -> str:
+    """The sizes, or the smallest and the largest one; of very many workers, a summary has quantiles."""
+    if isinstance(sizes, Mapping):
+        return f"{sizes['min']} to {sizes['max']}"
     return " ".join(map(str, sizes)) if len(sizes) <= 16 else f"{min(sizes)} to {max(sizes)}"
 
 

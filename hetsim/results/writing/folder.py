@@ -8,7 +8,10 @@ from pathlib import Path
 
 from hetsim.runtime.files import begun, finish, unfinished, write_text
 
-FILES = ("trace.parquet", "timeline.png", "curve.png", "curve.csv", "weights.safetensors", "config.yaml", "summary.json")
+FILES = (
+    *("trace.parquet", "timeline.png", "curve.png", "curve.csv", "weights.safetensors", "per_worker.parquet"),
+    *("config.yaml", "summary.json"),
+)
 """What a run may leave, in the order in which the files get their names."""
 
 

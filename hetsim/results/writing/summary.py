@@ -1,4 +1,4 @@
-"""Writing what a finished run leaves: summary.json, curve.csv and the pictures."""
+"""Writing what a finished run leaves: summary.json, per_worker.parquet, curve.csv and the pictures."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from hetsim.results.writing.figures import draw_run
 from hetsim.results.writing.folder import finish_run
 from hetsim.results.writing.remarks import diverged, remarks
+from hetsim.results.writing.workers import MAX_LISTED, with_quantiles, write_workers
 from hetsim.runtime import metrics
 from hetsim.runtime.curve import Point
 from hetsim.runtime.files import begun, unfinished
@@ -27,7 +28,10 @@ def write_summary(
     emulation: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write summary.json, curve.csv and, if asked for, the pictures; then all files of the run get their names. Returns the summary."""
+    """Write summary.json, curve.csv and, if asked for, the pictures; then all files of the run get their names.
+
+    Returns the summary as it is written: with quantiles in place of very many workers.
+    """
     summary = summary_of(outcome, backend=backend, wall_seconds=wall_seconds, devices=devices, emulation=emulation, warnings=warnings)
     written = ["config.yaml", "curve.csv", "summary.json"]
     trace = unfinished(folder / "trace.parquet") if outcome.experiment.trace != "none" else None
@@ -38,6 +42,10 @@ def write_summary(
     if outcome.experiment.save_weights is not None:
         written.append("weights.safetensors")
         write_weights(folder / "weights.safetensors", outcome)
+    if outcome.experiment.num_workers > MAX_LISTED:
+        written.append("per_worker.parquet")
+        write_workers(folder / "per_worker.parquet", summary)
+        summary = with_quantiles(summary)
     with begun(folder / "curve.csv") as file:
         file.write(curve_csv(outcome.points).encode())
     with begun(folder / "summary.json") as file:
@@ -65,7 +73,7 @@ def summary_of(
     emulation: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The numbers of a run, as summary.json has them; `devices` are those of the processes, in rank order."""
+    """The numbers of a run, as summary.json has them, with all workers; `devices` are those of the processes, in rank order."""
     experiment, last, applied = outcome.experiment, outcome.last, outcome.applied
     final = outcome.points[-1].evaluation
     numbers = metrics.summary(applied, outcome.activity)
