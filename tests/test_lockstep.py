@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from worlds import Row, cluster, experiment, node, rows_of
 
 from hetsim.cluster.compute_times import StepTimes
-from hetsim.cluster.distributions import Distribution
+from hetsim.cluster.distributions import BLOCK, Distribution
 from hetsim.cluster.model import SlowSpells
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.plan import Plan
@@ -25,7 +25,7 @@ from hetsim.runtime.rank import Checkpoint
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
 from hetsim.sim.lockstep.plan import ALL_RANKS
-from hetsim.sim.lockstep.times import BLOCK, VectorizedTimes
+from hetsim.sim.lockstep.times import VectorizedTimes
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
 from hetsim.vector import Phantom
@@ -235,11 +235,15 @@ def test_lockstep_is_the_simulation_on_any_small_cluster(data: st.DataObject):
     assert reported(LockstepWorld, made) == reported(EventWorld, made)
 
 
-def test_whoever_is_not_asked_keeps_its_next_number():
-    """Over many blocks, with ranks left out at random: each node's times are its own stream's, in order."""
+@pytest.mark.parametrize("begins", [0, 150])
+def test_whoever_is_not_asked_keeps_its_next_number(begins: int):
+    """Over many blocks, with ranks left out at random, also of a resumed run: each node's times are its own stream's, in order."""
     nodes = unlike(described("ssgd", cluster=CLUSTERS["noisy"]), "measured").cluster.nodes
-    times, alone = ([StepTimes(one, seed=5, rank=rank) for rank, one in enumerate(nodes)] for _ in range(2))
-    vectorized = VectorizedTimes(times)
+    alone = [StepTimes(one, seed=5, rank=rank) for rank, one in enumerate(nodes)]
+    positions = [begins + 40 * rank for rank in range(len(nodes))]
+    for times, position in zip(alone, positions, strict=True):
+        times.skip(position)
+    vectorized = VectorizedTimes(nodes, seed=5, positions=positions)
     rng = np.random.default_rng(0)
 
     for _ in range(3 * BLOCK):

@@ -43,7 +43,7 @@ class StepTimes:
 
     @property
     def affine(self) -> tuple[float, float] | None:
-        """(overhead, seconds per sample), if the next gradient takes (overhead + b · seconds per sample) · `noise()`; None: ask `seconds`.
+        """(overhead, seconds per sample), if the next gradient takes (overhead + b · seconds per sample) · noise; None: ask `seconds`.
 
         This is found out by asking a node of the same description, without noise, for a few sizes at a few moments.
         """
@@ -54,10 +54,6 @@ class StepTimes:
         line = node.overhead_seconds, node.seconds_per_sample
         asked = [steady.seconds(b, start) == line[0] + b * line[1] for b, start in PROBED]
         return line if all(asked) and all(steady.update_seconds(start) == node.seconds_per_update for _, start in PROBED) else None
-
-    def noise(self) -> Iterator[float] | None:
-        """The factors of its next gradients, where they are affine; None: always 1."""
-        return self._factors
 
     def seconds(self, samples: int, start: float = 0.0) -> float:
         """Of the next gradient, over so many samples, started at second `start` of the run."""

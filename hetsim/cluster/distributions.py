@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hetsim import checks
 from hetsim.cluster.factors import measured_factors
+from hetsim.cluster.streams import generator
 
 GRADIENTS, PROFILING, SPELLS, SERVICE, JITTER, OUTAGES, PERIODS, SHARING, COLLECTIVES = 1, 4, 6, 7, 8, 9, 10, 11, 12
 """Keep the streams of random numbers of a run apart; 2, 3 and 5 are those of other draws from the same seed."""
@@ -60,15 +61,16 @@ class Distribution:
 
     def _blocks(self, stream: tuple[int, ...], least: float) -> Iterator[memoryview]:
         """The same numbers, packed; the generator is made when the first is drawn."""
-        draw, rng = self.drawer(), np.random.default_rng(stream)
+        draw, rng = self.drawer(), generator(*stream)
         while True:
-            yield self._checked(draw(rng, BLOCK), least).data
+            yield self.checked(draw(rng, BLOCK), least).data
 
     def drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
         """So many numbers from a generator; ValueError as of `draws`."""
-        return self._checked(self.drawer()(rng, size), 0.0)
+        return self.checked(self.drawer()(rng, size), 0.0)
 
-    def _checked(self, block: NDArray[np.float64], least: float) -> NDArray[np.float64]:
+    def checked(self, block: NDArray[np.float64], least: float) -> NDArray[np.float64]:
+        """The numbers that were drawn; ValueError as of `draws`."""
         smallest, largest = block.min(initial=MAX_DRAWN), block.max(initial=least)
         if not (least <= smallest and largest <= MAX_DRAWN):  # also of NaN
             extreme = float(largest if least <= smallest else smallest)

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from hetsim import checks
-from hetsim.coordination.contributions import part
+from hetsim.coordination.contributions import part, ranks
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.regions import Regions
 from hetsim.coordination.state import State
@@ -147,6 +147,8 @@ class Coordination(ABC):
         if len(group) == 1 and self.counts_alike:  # asked for every gradient of an asynchronous run
             return [(group[0].rank, 1.0)]
         group = self.grouped(group)
+        if self.counts_alike and group:
+            return [(rank, 1.0 / len(group)) for rank in ranks(group)]
         return [(c.rank, factor) for c, factor in zip(group, self.factors(group, plan), strict=True)] if group else []
 
     @cached_property

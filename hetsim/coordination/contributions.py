@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple, overload
 
 from hetsim.coordination.plan import Split
@@ -76,6 +77,13 @@ class SynchronousContributions(Sequence[Contribution]):
         batch = round_.batches[rank]
         seconds = measured.get((rank, batch.samples), round_.seconds)
         return Contribution(rank, batch, self.version, seconds, round_.loss, self.staleness)
+
+
+def ranks(group: Sequence[Contribution]) -> Iterable[int]:
+    """The rank of each contribution of a group, in order."""
+    if isinstance(group, SynchronousContributions):
+        return chain.from_iterable(round_.batches.ranks for round_ in group.rounds)
+    return (c.rank for c in group)
 
 
 def part(group: Sequence[Contribution], factors: Sequence[float], rank: int) -> float:

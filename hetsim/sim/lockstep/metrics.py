@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
 from hetsim.runtime.metrics import RECENT_INTERVALS, Applied, RankActivity, WeightsOf, check_finite, summary
 from hetsim.runtime.recorder import Recorder
 from hetsim.sim.lockstep.times import Counts, Seconds
+
+SUMS = ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds")
+"""The arrays, in the order of the fields of `RankActivity`."""
 
 
 class VectorizedMetrics(Recorder):
@@ -49,9 +53,9 @@ class VectorizedMetrics(Recorder):
 
     @property
     def activity(self) -> list[RankActivity]:
-        """What each rank did, once the run is over."""
+        """What each rank did until the last commit, once the run is over."""
         if self._activity is None:
-            self._activity = self._by_rank()
+            self._activity = self._until(self.applied.seconds)
         return self._activity
 
     def by_rank(self) -> list[RankActivity]:
@@ -60,18 +64,31 @@ class VectorizedMetrics(Recorder):
 
     def restore(self, activity: Sequence[RankActivity]) -> None:
         """Go on from what the ranks had done. Lockstep has no absences but those of ranks that were not there before."""
-        for name in ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds"):
+        for name in SUMS:
             getattr(self, name)[:] = [getattr(its, name) for its in activity]
 
     def summary(self) -> dict[str, Any]:
         """Rates, staleness and idleness, up to the last commit."""
         return summary(self.applied, self.activity)
 
+    def _until(self, seconds: float) -> list[RankActivity]:
+        """The activity of all ranks, cut as `RankActivity.cut` does, without the latest intervals."""
+        numbers = {name: getattr(self, name).copy() for name in SUMS}
+        for is_gradient, start, end, samples in self._recent:
+            removed = end - np.maximum(start, seconds)
+            late = removed > 0
+            numbers["compute_seconds" if is_gradient else "update_seconds"][late] -= removed[late]
+            numbers["iterations"] -= late & is_gradient
+            numbers["samples"][late] -= samples[late]
+        return self._with(numbers)
+
+    def _with(self, numbers: Mapping[str, NDArray[Any]]) -> list[RankActivity]:
+        """The activity of all ranks, with these sums."""
+        columns = [numbers[name].tolist() for name in SUMS]
+        return [RankActivity(*row, num_ahead=self.num_ahead) for row in zip(*columns, strict=True)]
+
     def _by_rank(self) -> list[RankActivity]:
-        ranks = [RankActivity(num_ahead=self.num_ahead) for _ in self.samples]
-        for name in ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds"):
-            for activity, number in zip(ranks, getattr(self, name).tolist(), strict=True):
-                setattr(activity, name, number)
+        ranks = self._with({name: getattr(self, name) for name in SUMS})
         for is_gradient, *arrays in self._recent:
             name, iterations = ("compute_seconds", 1) if is_gradient else ("update_seconds", 0)
             for activity, start, end, samples in zip(ranks, *(array.tolist() for array in arrays), strict=True):

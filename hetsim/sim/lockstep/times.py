@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice, repeat
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetsim.cluster.compute_times import StepTimes
+from hetsim.cluster.distributions import BLOCK, GRADIENTS, MIN_FACTOR, Distribution
+from hetsim.cluster.model import Node
+from hetsim.cluster.streams import generator
 
-BLOCK = 64  # numbers taken from each random stream at a time
+TOGETHER = 1024
+"""Streams whose numbers are copied together."""
 
 Seconds = NDArray[np.float64]
 """By rank."""
@@ -19,52 +22,79 @@ Counts = NDArray[np.int64]
 
 
 class Draws:
-    """The next numbers of many random streams at once; a stream that is not asked keeps its number for later."""
+    """The next numbers of many ranks' streams of one law, as `Distribution.draws` has them, without an iterator for each.
 
-    def __init__(self, streams: Sequence[Iterator[float]]) -> None:
-        self._streams = streams
-        self._ranks = np.arange(len(streams))
-        self._block = np.empty((BLOCK, len(streams)))
-        self._taken = np.full(len(streams), BLOCK)
+    A stream that is not asked keeps its number for later. `positions` has how many numbers of each stream an earlier run took.
+    """
 
-    def next(self, asked: NDArray[np.bool_]) -> Seconds:
-        """One number for each stream; only the numbers of the streams that are asked count as taken."""
-        empty = self._taken == BLOCK
-        if empty.all():
-            drawn = chain.from_iterable(islice(stream, BLOCK) for stream in self._streams)
-            self._block = np.ascontiguousarray(np.fromiter(drawn, np.float64, self._block.size).reshape(-1, BLOCK).T)
-        elif empty.any():
-            for rank in np.flatnonzero(empty).tolist():
-                self._block[:, rank] = list(islice(self._streams[rank], BLOCK))
-        self._taken[empty] = 0
-        numbers: Seconds = self._block[self._taken, self._ranks]
-        self._taken += asked
-        return numbers
+    def __init__(self, law: Distribution, ranks: Sequence[int], *, seed: int, positions: Sequence[int]) -> None:
+        self._law, self._seed, self._ranks = law, seed, np.array(ranks)
+        self._draw = law.drawer()
+        self._generators: list[np.random.Generator] = []
+        self._positions = np.array(positions)
+        self._columns = np.arange(len(ranks))
+        self._block = np.empty((BLOCK, len(ranks)))
+        self._taken = np.full(len(ranks), BLOCK)
+
+    def fill(self, numbers: Seconds, asked: NDArray[np.bool_]) -> None:
+        """Put one number of each stream at its rank; only the numbers of ranks that are asked count as taken."""
+        empty = np.flatnonzero(self._taken == BLOCK)
+        for first in range(0, len(empty), TOGETHER):
+            self._refill(empty[first : first + TOGETHER])
+        numbers[self._ranks] = self._block[self._taken, self._columns]
+        self._taken += asked[self._ranks]
+
+    def _refill(self, columns: NDArray[np.intp]) -> None:
+        """Draw the next block of these streams."""
+        if len(self._generators) < len(self._ranks):  # at first, all are empty
+            for column in columns.tolist():
+                self._generators.append(generator(self._seed, int(self._ranks[column]), GRADIENTS))
+                for _ in range(self._positions[column] // BLOCK):
+                    self._draw(self._generators[-1], BLOCK)
+            self._taken[columns] = self._positions[columns] % BLOCK
+        else:
+            self._taken[columns] = 0
+        drawn = np.empty((len(columns), BLOCK))
+        for row, column in enumerate(columns.tolist()):
+            drawn[row] = self._draw(self._generators[column], BLOCK)
+        self._block[:, columns] = self._law.checked(drawn, MIN_FACTOR).T
 
 
 class VectorizedTimes:
     """The times of the next gradients and updates of all nodes, equal to those of their `StepTimes`.
 
     Times that are affine in the samples, times noise, are computed as arrays; the other nodes' `StepTimes` are asked one by one.
+    `positions` has how many gradients of each rank an earlier run has had.
     """
 
-    def __init__(self, times: Sequence[StepTimes]) -> None:
-        distinct = {id(node.node): node for node in times}  # nodes of one row are one object
-        lines = {key: node.affine for key, node in distinct.items()}
-        affine = [lines[id(node.node)] for node in times]
-        self._one_by_one = {rank: node for rank, node in enumerate(times) if affine[rank] is None}
+    def __init__(self, nodes: Sequence[Node], *, seed: int, positions: Sequence[int]) -> None:
+        distinct = {id(node): StepTimes(node, seed=seed, rank=0) for node in nodes}  # nodes of one row are one object
+        lines = {key: times.affine for key, times in distinct.items()}
+        affine = [lines[id(node)] for node in nodes]
+        self._one_by_one: dict[int, StepTimes] = {}
+        streams: dict[int, list[int]] = {}
+        for rank, (node, line) in enumerate(zip(nodes, affine, strict=True)):
+            if line is None:
+                self._one_by_one[rank] = StepTimes(node, seed=seed, rank=rank)
+                self._one_by_one[rank].skip(positions[rank])
+            elif node.noise is not None:
+                streams.setdefault(id(node.noise), []).append(rank)
         self._overhead = np.array([0.0 if line is None else line[0] for line in affine])
         self._per_sample = np.array([0.0 if line is None else line[1] for line in affine])
-        self._update = np.array([0.0 if line is None else node.update_seconds(0.0) for node, line in zip(times, affine, strict=True)])
-        noise = [None if line is None else node.noise() for node, line in zip(times, affine, strict=True)]
-        self._draws = Draws([repeat(1.0) if one is None else one for one in noise]) if any(one is not None for one in noise) else None
+        update = {key: 0.0 if lines[key] is None else times.update_seconds(0.0) for key, times in distinct.items()}
+        self._update = np.array([update[id(node)] for node in nodes])
+        laws = [(nodes[ranks[0]].noise, ranks) for ranks in streams.values()]
+        self._draws = [Draws(law, ranks, seed=seed, positions=[positions[r] for r in ranks]) for law, ranks in laws if law is not None]
 
     def seconds(self, samples: Counts, start: Seconds) -> Seconds:
         """Each rank's seconds for a gradient over its samples, begun at `start`; 0, and no number drawn, for no samples."""
         asked = samples > 0
         seconds: Seconds = self._overhead + samples * self._per_sample
-        if self._draws is not None:
-            seconds *= self._draws.next(asked)
+        if self._draws:
+            factors = np.ones(len(seconds))
+            for draws in self._draws:
+                draws.fill(factors, asked)
+            seconds *= factors
         for rank, times in self._one_by_one.items():
             if asked[rank]:
                 seconds[rank] = times.seconds(int(samples[rank]), float(start[rank]))

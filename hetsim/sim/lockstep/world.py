@@ -88,9 +88,8 @@ class LockstepWorld:
         """The present time of each rank."""
         self.clock[: len(resumed.seconds)] = resumed.seconds[:num_workers]
         self._committed_at = self.clock
-        self._times = VectorizedTimes(
-            [self.prepared.step_times(rank, num_gradients=count) for rank, count in enumerate(self.record.num_gradients_before)]
-        )
+        positions = self.record.num_gradients_before
+        self._times = VectorizedTimes(experiment.cluster.nodes, seed=experiment.seed, positions=positions)
         self._collectives = Collectives(experiment.cluster, seed=experiment.seed)
         self._computes_until: Seconds = np.zeros(num_workers)
         self._computed: NDArray[np.bool_] = np.zeros(num_workers, np.bool_)
