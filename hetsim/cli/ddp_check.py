@@ -19,9 +19,11 @@ ABOUT = """Run a training script that has a hetsim.ddp.Team in several processes
 and then in one process on the same global batches from the same start, by torchrun. Prints how far the weighted gradients are from the
 serial ones, and how far plain averages would be. Exit status 1 if the weighted gradients are wrong, or cannot be told from others. The
 script writes what it writes in these steps."""
-CAUSES = "dropout, batch norm over each rank's own samples, samples that are changed at random, a loss that is no mean over the samples"
+CAUSES = """dropout, batch norm over each rank's own samples, samples that are changed at random, a loss that is no mean over the samples, a
+second loss over samples that are not the Team's""".replace("\n", " ")
 SUM = "the loss is a sum over the samples, whose gradients add up: divide it by their number (reduction='mean')"
-NORMALISED = "plain averages are right, as the loss is divided by a number of all ranks already: call team.count(1) before each backward"
+NORMALISED = "plain averages are right, as the loss is divided by a number of all ranks already: call team.wrap(model, loss='global')"
+MEAN = "the loss is the mean over this rank's samples, and is divided by no number of all ranks: leave loss='global' out of team.wrap"
 REMEDIES = "take a smaller batch or samples that differ more, or compute in a higher precision"
 MARGIN = 10
 """How many times as far as the weighted gradients plain averages must be from the serial ones for a check to tell them apart."""
@@ -104,19 +106,23 @@ def verdict(folder: Path) -> tuple[str, bool]:
     told_apart = max(*plain, *by_samples) > max(epsilon, MARGIN * error)
     if error > bound:
         conclusion = f"the gradients are not those of one process; causes that no weight mends: {CAUSES}"
-        for found, remedy in ((plain, NORMALISED), (sums, SUM)):
-            if found[0] <= bound and MARGIN * found[0] < errors[0]:  # in later steps, wrong gradients have changed the weights
+        known = [(plain, NORMALISED), (sums, SUM), *[(by_samples, MEAN)] * (weighted["steps"][worst]["loss"] == "global")]
+        for found, remedy in known:
+            if found[worst] <= bound and MARGIN * found[worst] < error:  # in later steps, wrong gradients have changed the weights
                 conclusion = f"the gradients are not those of one process: {remedy}"
     elif told_apart:
         conclusion = "the gradients are right"
     else:
         conclusion = f"this proves nothing, as plain averaging would pass too: {REMEDIES}"
-    splits = [tuple(step["shares"]) for step in weighted["steps"]]
+    splits = {step["number"]: tuple(step["shares"]) for step in weighted["steps"]}  # a step reduces the gradients of each model
+    number = weighted["steps"][worst]["number"]
+    of_first = next(iter(splits.values()))
+    num_parameters = len({name for step in serial["steps"] for name in step["reduced"]})
     lines = [
-        f"{len(splits)} steps of {len(splits[0])} processes with {', '.join(map(str, splits[0]))} samples at first, and of one with all "
-        f"{sum(splits[0])}; {len(set(splits))} splits, {len(right)} parameters:",
-        f"  weighted gradients differ from the serial ones by {error:.2g} in step {worst + 1} "
-        f"with {', '.join(map(str, splits[worst]))} samples (relative; a rounding is {epsilon:.2g})",
+        f"{len(splits)} steps of {len(of_first)} processes with {', '.join(map(str, of_first))} samples at first, and of one with all "
+        f"{sum(of_first)}; {len(set(splits.values()))} splits, {num_parameters} parameters:",
+        f"  weighted gradients differ from the serial ones by {error:.2g} in step {list(splits).index(number) + 1} "
+        f"with {', '.join(map(str, splits[number]))} samples (relative; a rounding is {epsilon:.2g})",
         f"  plain averaging of the same batches would differ by {max(plain):.2g}",
         conclusion,
     ]

@@ -24,11 +24,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hetsim.ddp.hook import not_compiled
 from hetsim.ddp.schedule import Data
-from hetsim.ddp.used import tensors
+from hetsim.ddp.used import Given, tensors
 from hetsim.policies.allocation import Allocation, proportional
 
 VARIABLE = "HETSIM_DDP_CHECK"
-START, SERIAL, WEIGHTED, REFUSED = "start.pt", "serial.pt", "weighted.pt", "refused.txt"
+START, SERIAL, WEIGHTED, REFUSED = "start-{}.pt", "serial.pt", "weighted.pt", "refused.txt"
 MIN_STEPS = 6
 KEPT_ENTRIES = 2**16
 """Of each parameter's gradient, evenly spaced: the gradients of all steps are kept."""
@@ -68,19 +68,17 @@ class Shortened(Data):
 
 
 class Check:
-    """The gradients of each step, by parameter: as they are reduced, by plain averaging, and weighted by samples."""
+    """The gradients of each step and model, by parameter: as they are reduced, by plain averaging, and weighted by samples."""
 
     allocation: Allocation = Turning()
 
     def __init__(self, folder: Path, rank: int, size: int) -> None:
         self.folder, self.rank, self.size = folder, rank, size
-        self.names: dict[int, str] = {}
+        self.num_models = 0
         self.steps: list[dict[str, Any]] = []
-        """Of each reduction: the gradients `reduced`, `plain` and `weighted`, and the ranks' `shares`."""
+        """Of each reduction: the gradients `reduced`, `plain` and `weighted`, the step's `number` and `shares`, and the model's `loss`."""
         self.num_steps = MIN_STEPS
-        """After how many reductions the script ends."""
-        self.shares: Callable[[], tuple[int, ...]] = tuple
-        self.group: Any = None
+        """After how many steps whose gradients are reduced the script ends."""
         self.epsilon = 0.0
         """The coarsest rounding in the computation, so far as it can be seen: of outputs of modules, of gradients, of torch's settings."""
 
@@ -95,19 +93,20 @@ class Check:
         self.num_steps = -(-num_whole // data.num_steps()) * data.num_steps() // window
         return data
 
-    def begin(self, ddp: DistributedDataParallel, shares: Callable[[], tuple[int, ...]]) -> None:
-        """Several processes leave their start; a single one takes it. `shares` are those of the present step."""
-        atexit.register(self.leave)
-        self.group, self.shares = ddp.process_group, shares
-        self.names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
+    def begin(self, ddp: DistributedDataParallel, loss: str, present: Callable[[], Given]) -> Compared:
+        """Several processes leave the start of this model; a single one takes it. `present` is the batch whose gradients arrive."""
+        if not self.num_models:
+            atexit.register(self.leave)
         for part in ddp.module.modules():
             part.register_forward_hook(not_compiled(self._computed))
-        start = self.folder / START
+        start = self.folder / START.format(self.num_models)
+        self.num_models += 1
         if self.size > 1:
             if self.rank == 0:
                 torch.save(ddp.module.state_dict(), start)
         else:
             ddp.module.load_state_dict(torch.load(start, weights_only=True, map_location="cpu"))
+        return Compared(self, ddp, loss, present)
 
     def _computed(self, module: torch.nn.Module, _: Any, output: Any) -> None:
         """A module has computed this: under autocast, in a precision that its parameters do not show."""
@@ -116,30 +115,9 @@ class Check:
             if tensor.dtype == torch.float32:
                 self.epsilon = max(self.epsilon, rounding_of_products(module, tensor.device))
 
-    def before(self, bucket: Any) -> None:
-        """The mean gradients of this rank: what plain averaging, and weighing them by samples, would make of them."""
-        shares = self.shares()
-        if bucket.index() == 0:
-            self.steps.append({"reduced": {}, "plain": {}, "weighted": {}, "shares": list(shares), "complete": False})
-        for kind, weight in (("plain", 1 / self.size), ("weighted", shares[self.rank] / sum(shares))):
-            average = bucket.buffer().detach() * weight if weight else torch.zeros_like(bucket.buffer())
-            dist.all_reduce(average, group=self.group)
-            self._take(kind, bucket, average)
-
-    def after(self, bucket: Any, average: torch.Tensor) -> None:
-        """The reduced gradients."""
-        self._take("reduced", bucket, average)
-        self.steps[-1]["complete"] |= bucket.is_last()
-
-    def _take(self, kind: str, bucket: Any, flat: torch.Tensor) -> None:
-        self.epsilon = max(self.epsilon, torch.finfo(flat.dtype).eps)
-        parts = torch.split(flat.detach(), [parameter.numel() for parameter in bucket.parameters()])
-        for parameter, part in zip(bucket.parameters(), parts, strict=True):
-            self.steps[-1][kind][self.names[id(parameter)]] = part[:: -(-len(part) // KEPT_ENTRIES)].to("cpu", copy=True)
-
     def end(self) -> None:
         """The loop asks for a batch. After enough steps: leave what was found, and end the script."""
-        if sum(step["complete"] for step in self.steps) < self.num_steps:
+        if len({step["number"] for step in self.steps if step["complete"]}) < self.num_steps:
             return
         self.leave()
         if threading.current_thread() is not threading.main_thread():  # one that draws ahead; the loop would wait for its next batch
@@ -153,6 +131,39 @@ class Check:
             self.steps = []
             if self.rank == 0:
                 torch.save({"steps": steps, "epsilon": self.epsilon}, self.folder / (WEIGHTED if self.size > 1 else SERIAL))
+
+
+class Compared:
+    """The gradients of one model."""
+
+    def __init__(self, check: Check, ddp: DistributedDataParallel, loss: str, present: Callable[[], Given]) -> None:
+        self._check, self._group, self._loss, self._present = check, ddp.process_group, loss, present
+        self._names = {id(parameter): f"{check.num_models}.{name}" for name, parameter in ddp.module.named_parameters()}
+        self._step: dict[str, Any] = {}
+
+    def before(self, bucket: Any) -> None:
+        """The mean gradients of this rank: what plain averaging, and weighing them by samples, would make of them."""
+        given = self._present()
+        number, shares = given.number, given.step.shares
+        if bucket.index() == 0:
+            self._step = {"number": number, "shares": list(shares), "loss": self._loss, "complete": False}
+            self._step |= {"reduced": {}, "plain": {}, "weighted": {}}
+            self._check.steps.append(self._step)
+        for kind, weight in (("plain", 1 / len(shares)), ("weighted", shares[self._check.rank] / sum(shares))):
+            average = bucket.buffer().detach() * weight if weight else torch.zeros_like(bucket.buffer())
+            dist.all_reduce(average, group=self._group)
+            self._take(kind, bucket, average)
+
+    def after(self, bucket: Any, average: torch.Tensor) -> None:
+        """The reduced gradients."""
+        self._take("reduced", bucket, average)
+        self._step["complete"] |= bucket.is_last()
+
+    def _take(self, kind: str, bucket: Any, flat: torch.Tensor) -> None:
+        self._check.epsilon = max(self._check.epsilon, torch.finfo(flat.dtype).eps)
+        parts = torch.split(flat.detach(), [parameter.numel() for parameter in bucket.parameters()])
+        for parameter, part in zip(bucket.parameters(), parts, strict=True):
+            self._step[kind][self._names[id(parameter)]] = part[:: -(-len(part) // KEPT_ENTRIES)].to("cpu", copy=True)
 
 
 def checked(rank: int, size: int) -> Check | None:

@@ -20,6 +20,10 @@ Hook = Callable[[Any, Any], Any]
 """A hook of DistributedDataParallel, which averages a bucket over N ranks."""
 
 
+MEAN, GLOBAL = LOSSES = ("mean", "global")
+"""What a loss is: the mean over this rank's samples, or normalised over all ranks, so that gradients are averaged as they are."""
+
+
 not_compiled: Callable[[Any], Any] = torch.compiler.disable
 """Keeps a function out of compiled code, such as one that reads a clock."""
 
@@ -49,13 +53,12 @@ def wait_for_gloo() -> None:
 
 
 class Steps(Protocol):
-    """What the hook needs to know of the present step, and whom it tells how far the gradients are."""
+    """What the hook needs to know of the present step, and whom it tells how far the gradients are: those of one of several models."""
 
-    @property
-    def factor(self) -> float:
-        """By which this rank's gradients are multiplied before the average."""
+    def factor(self, loss: str) -> float:
+        """By which this rank's gradients of this loss are multiplied before the average."""
 
-    def first_bucket(self) -> Normalised | None:
+    def first_bucket(self, loss: str) -> Normalised | None:
         """The first gradients are ready. With counted tokens: how they are averaged."""
 
     def last_bucket(self) -> Callable[[], None]:
@@ -93,6 +96,7 @@ class Weighted:
     steps: Steps
     hook: Hook
     state: Any = None
+    loss: str = MEAN
     check: Any = None
     """Who compares gradients with the serial ones, under `hetsim-ddp-check`."""
     _tokens: Normalised | None = field(init=False, default=None)
@@ -101,9 +105,9 @@ class Weighted:
 def weighted_hook(state: Weighted, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     """Σ b_i g_i / R: each rank's mean gradient times N·b_i/R, averaged over N ranks by the inner hook."""
     if bucket.index() == 0:
-        state._tokens = state.steps.first_bucket()
+        state._tokens = state.steps.first_bucket(state.loss)
     reduced = state.steps.last_bucket() if bucket.is_last() else None
-    factor, tokens, check = state.steps.factor, state._tokens, state.check
+    factor, tokens, check = state.steps.factor(state.loss), state._tokens, state.check
     if check is not None:
         check.before(bucket)
     if factor == 0:

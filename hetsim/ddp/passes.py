@@ -1,4 +1,4 @@
-"""The forward and backward passes of the wrapped model: which step they belong to, what its gradients weigh, how long it takes."""
+"""The forward and backward passes of the wrapped models: which step they belong to, what their gradients weigh, how long they take."""
 
 from __future__ import annotations
 
@@ -9,22 +9,40 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from hetsim.ddp.exchange import Balance
-from hetsim.ddp.schedule import Schedule
+from hetsim.ddp.hook import GLOBAL, MEAN
+from hetsim.ddp.schedule import Schedule, Step
 from hetsim.ddp.tokens import Normalised, Tokens
 from hetsim.ddp.used import Given, Used
-from hetsim.ddp.windows import Windows
+from hetsim.ddp.windows import Window, Windows
+
+NO_BATCH = (
+    "gradients have arrived before team.loader gave a batch, by whose samples they would count: iterate over team.loader(…), and let the "
+    "Team of this loader wrap all models that it trains"
+)
+NOT_LEFT_OUT = (
+    "the last step of this epoch has {} samples for {} ranks, and a rank without one computes one of others, which a number of all ranks "
+    "must not count: add drop_last=True to the loader, or leave it out where team.samples is 0"
+)
+COUNTED_FOR_ANOTHER = (
+    "team.count was called for another batch than that of the gradients, as the loop draws batches ahead: call it between the model and "
+    "backward"
+)
 
 
 class Passes:
-    """What the model and its communication hook tell a Team."""
+    """What the models and their communication hooks tell a Team."""
 
     schedule: Schedule
     model: DistributedDataParallel
+    """The first one; others are on the same device and have the same ranks."""
+    _window: Window
 
     def __init__(self, rank: int, used: Used, windows: Windows, balance: Balance, tokens: Tokens, trace: Any) -> None:
         self._rank, self._used, self._windows, self._balance, self._tokens, self._trace = rank, used, windows, balance, tokens, trace
-        self._kept: list[tuple[int, ...]] = []
-        """Of the steps since the last reduction whose gradients were kept: the ranks' samples."""
+        self.asked = self.scaled = -1
+        """The steps in which the script has last asked for this rank's samples, and has last scaled a loss."""
+        self._kept: dict[int, Step] = {}
+        """The steps since the last reduction whose gradients were kept, by number."""
 
     @property
     def device(self) -> torch.device:
@@ -33,14 +51,18 @@ class Passes:
         return device
 
     @property
-    def shares(self) -> tuple[int, ...]:
-        """The samples of each rank in the step whose gradients arrive."""
-        return self._present.step.shares
+    def present(self) -> Given:
+        """The batch whose gradients arrive."""
+        if self._used.present is None:
+            raise ValueError(NO_BATCH)
+        return self._used.present
 
-    @property
-    def factor(self) -> float:
+    def factor(self, loss: str) -> float:
         """By which this rank's gradients are multiplied before they are averaged."""
-        step, own = self._present.step, self._tokens.own
+        number, step, *_ = self.present
+        if loss == GLOBAL:
+            return float(step.shares[self._rank] > 0 or self.scaled == number)
+        own = self._tokens.own
         return step.weight(self._rank) if own is None else len(step.shares) * own / step.samples
 
     def begin_window(self) -> None:
@@ -50,63 +72,71 @@ class Passes:
             self._trace.updated(mark)
         self._windows.begin(mark)
 
-    def begin_forward(self, inputs: Any, *, is_kept: bool) -> None:
-        """The model is called; the gradients are kept on this rank (`no_sync`), or reduced together with what was kept."""
+    def begin_forward(self, inputs: Any, loss: str, *, is_kept: bool) -> None:
+        """A model is called; the gradients are kept on this rank (`no_sync`), or reduced together with what was kept."""
         before, was_computing = self._used.present, self._used.computes
-        is_new = self._used.begin(inputs, measures=self._balance.measures)
+        measures = self._balance.measures
+        is_new = self._used.begin(inputs, measures=measures, varies=measures or not self.schedule.weighs_alike())
         is_over = self._windows.is_over or (was_computing and not self._kept)
         if is_new and is_over and before is not None and before.step.ends_window:  # the batch was drawn before the window began
             self.begin_window()
         if is_kept:
-            self._kept.append(self._used.keep().step.shares)
-        self.check_window(self._present)
-        self._windows.begin_forward()
+            given = self._used.keep()
+            self._kept[given.number] = given.step
+        self.check_window(self.present, loss)
 
-    def check_window(self, given: Given) -> None:
+    def check_window(self, given: Given, loss: str = MEAN) -> None:
         """ValueError with one sentence if no weight would be right for what was kept and for this batch."""
         if self._kept and self._tokens.own is not None and self._tokens.number == given.number:
             raise ValueError(
                 "count is for the tokens of one step, and no_sync adds up the gradients of several: leave no_sync out, or do not wrap the "
                 "model and take team.scale(loss, tokens)"
             )
-        if any(kept != given.step.shares for kept in self._kept):
+        if any(weights(kept, loss) != weights(given.step, loss) for kept in self._kept.values()):
             raise ValueError(
                 "no_sync has kept gradients of steps with other shares, and one weight cannot be right for all of them: "
-                f"give the Team accumulate={len(self._kept) + 1}, so that the split changes only between windows"
+                f"give the Team accumulate={len({*self._kept, given.number})}, so that the split changes only between windows"
             )
 
-    def first_bucket(self) -> Normalised | None:
-        """The first gradients are ready."""
-        if self._windows.begin_reduction():
+    def first_bucket(self, loss: str) -> Normalised | None:
+        """The first gradients of a model are ready."""
+        number, step, *_ = given = self.present
+        if self._windows.begin_reduction(torch._C._current_graph_task_id()):
             self._balance.begin_exchange(self._windows.clock)
-        if self._tokens.number != self._present.number:
+        if loss == GLOBAL:
+            if (fewest := self.schedule.fewest_samples()) < len(step.shares) and self.asked != number:
+                raise ValueError(NOT_LEFT_OUT.format(fewest, len(step.shares)))
+            return None
+        if self._tokens.number != number:
+            if self._tokens.is_new:
+                raise ValueError(COUNTED_FOR_ANOTHER)
             self._tokens.own = None
-        if self._tokens.own is None and (size := other_size(self._present, self._rank)) is not None:
+        if self._tokens.own is None and (size := other_size(given, self._rank)) is not None:
             raise ValueError(
-                f"the batch has {size} samples where the Team assigned {self._present.step.shares[self._rank]}, so its mean would count "
+                f"the batch has {size} samples where the Team assigned {step.shares[self._rank]}, so its mean would count "
                 "wrongly: call team.count(len(batch)) on all ranks before backward"
             )
-        return self._tokens.begin(self._present.step.samples, self.model.process_group, self.device)
+        return self._tokens.begin(step.samples, self.model.process_group, self.device)
 
     def last_bucket(self) -> Callable[[], None]:
-        """All gradients are ready."""
+        """All gradients of a model are ready."""
         number, step, *_ = self._used.end()
         self._kept.clear()
         num_steps = number - self.schedule.window_of(number) + 1
-        window = self._windows.end(number, step, num_steps, self.schedule.at(number + 1)[0])
-        self._balance.end_window(window)
+        self._window = self._windows.end(number, step, num_steps, self.schedule.at(number + 1)[0])
+        self._balance.end_window(self._window)
 
         def reduced() -> None:
             mark = self._windows.reduced()
             if self._trace is not None:
-                self._trace.reduced(window, mark, self._windows.clock)
+                self._trace.reduced(self._window, mark, self._windows.clock)
 
         return reduced
 
-    @property
-    def _present(self) -> Given:
-        assert self._used.present is not None
-        return self._used.present
+
+def weights(step: Step, loss: str) -> tuple[float, ...]:
+    """By which the ranks' gradients of this loss count in this step."""
+    return tuple(float(share > 0) for share in step.shares) if loss == GLOBAL else step.weights
 
 
 def other_size(given: Given, rank: int) -> int | None:

@@ -43,6 +43,11 @@ class Step:
         """N·b_i/R: by this factor the rank's mean gradient counts, before N of them are averaged."""
         return len(self.shares) * self.shares[rank] / self.samples
 
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Those of all ranks."""
+        return tuple(map(self.weight, range(len(self.shares))))
+
     def range_of(self, rank: int) -> range:
         """The positions of this rank. One that takes no sample computes the step's first one, whose gradient has weight 0."""
         first = self.start + sum(self.shares[:rank])
@@ -162,6 +167,11 @@ class Schedule:
         """Those of the last step of the present epoch; no other step has fewer."""
         data = self.data
         return data.batch_size if data.drop_last else (data.num_samples - self._begin) % data.batch_size or data.batch_size
+
+    def weighs_alike(self) -> bool:
+        """Whether the short last step of an epoch has the weights of the others, so long as the split stays."""
+        steps = [Step(0, 0, sum(shares), shares, shares, True) for shares in (self.shares, short_split(self.shares, self.fewest_samples()))]
+        return steps[0].weights == steps[1].weights
 
     def is_over(self, number: int) -> bool:
         """Whether the step of this number would be after the end of the present epoch."""

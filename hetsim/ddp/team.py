@@ -16,15 +16,15 @@ from hetsim import checks
 from hetsim.ddp.check import checked
 from hetsim.ddp.clock import clock_of
 from hetsim.ddp.exchange import Balance, Control
-from hetsim.ddp.hook import Hook, Weighted, distributed, not_compiled, weighted_hook
+from hetsim.ddp.hook import LOSSES, MEAN, Hook, Weighted, distributed, not_compiled, weighted_hook
 from hetsim.ddp.loader import TeamLoader, check_options, look_ahead
 from hetsim.ddp.passes import Passes
 from hetsim.ddp.rules import allocation_of, bounds_of, signature
 from hetsim.ddp.saved import check_saved, digest, resume, save
+from hetsim.ddp.scaled import check_scaled, scaled
 from hetsim.ddp.schedule import Data, Schedule, Step
 from hetsim.ddp.tokens import Tokens
 from hetsim.ddp.used import AMBIGUOUS, Given, Used
-from hetsim.ddp.weightless import weightless
 from hetsim.ddp.windows import Windows
 from hetsim.policies.allocation import Allocation
 
@@ -85,7 +85,8 @@ class Team:
         self._windows, self._tokens = Windows(), Tokens(self._control)
         self._schedule: Schedule | None = None
         self._saved: Mapping[str, Any] | None = None
-        self._model: DistributedDataParallel | None = None
+        self._losses: dict[DistributedDataParallel, str] = {}
+        """Of the wrapped models."""
         self._used, self._is_agreed = Used(), False
         self.number = 0
         self._trace: Any = None
@@ -119,69 +120,63 @@ class Team:
             resume(self._schedule, self._balance, self._max_samples, self._saved)
         return TeamLoader(dataset, self._schedule, self, self.rank, device, options)
 
-    def wrap(self, model: M, hook: Hook = allreduce_hook, state: Any = None) -> M:
+    def wrap(self, model: M, hook: Hook = allreduce_hook, state: Any = None, *, loss: str = MEAN) -> M:
         """Weigh the gradients of a DistributedDataParallel model, and measure its steps. Returns the model.
+
+        Call it for each model that the loader's batches train. `loss="global"` is for a loss that is divided by a number of all ranks
+        already, or that `scale` has weighed: gradients are averaged as they are.
 
         `hook` and its `state` average the weighted gradients: one of torch.distributed.algorithms.ddp_comm_hooks, which may compress them.
         A `state` of None is the model's process group, as these hooks take it. ValueError with one sentence for a model whose gradients
         would be wrong.
         """
         ddp = distributed(model, self._control.group, state)
-        if self._model is not None:
-            raise ValueError("a Team weighs the gradients of one model, and has it: make another Team for another model")
-        self._model = self._passes.model = ddp
-        self._windows.use(clock_of(self._passes.device))
+        if ddp in self._losses:
+            raise ValueError("the Team weighs the gradients of this model already: wrap it once")
+        if loss not in LOSSES:
+            raise ValueError(f"loss must be {' or '.join(LOSSES)}, not {checks.shown(loss)}")
+        if not self._losses:
+            self._passes.model = ddp
+            self._windows.use(clock_of(self._passes.device))
+        self._losses[ddp] = loss
         if self._trace is not None:
-            self._trace.nbytes = sum(p.numel() * p.element_size() for p in ddp.module.parameters() if p.requires_grad)
-        if self._check is not None:
-            self._check.begin(ddp, lambda: self._passes.shares)
-        ddp.register_comm_hook(Weighted(self._passes, hook, ddp.process_group if state is None else state, self._check), weighted_hook)
+            self._trace.nbytes += sum(p.numel() * p.element_size() for p in ddp.module.parameters() if p.requires_grad)
+        check = None if self._check is None else self._check.begin(ddp, loss, lambda: self._passes.present)
+        ddp.register_comm_hook(Weighted(self._passes, hook, ddp.process_group if state is None else state, loss, check), weighted_hook)
         ddp.register_forward_pre_hook(not_compiled(self._begin_forward), with_kwargs=True)
         if ddp.broadcast_buffers and self._balance.measures and any(True for _ in ddp.module.buffers()):
+            ddp.register_forward_pre_hook(not_compiled(lambda *_: self._windows.begin_forward()))
             ddp.module.register_forward_pre_hook(not_compiled(lambda *_: self._windows.begin_module()))
         return model
 
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
         """The loss whose gradients, averaged over the ranks, are those of the mean over the whole batch: loss · N·b_i/R.
 
-        For models that `wrap` does not take: FSDP2, SyncBatchNorm, losses over the samples of all ranks. With a `weight`, such as the
-        number of tokens whose mean the loss is, it is loss · N·weight/Σ weight; all ranks then wait for one another. A loss of weight 0 may
-        be no number. ValueError with one sentence where the gradient could be wrong.
+        For models that `wrap` does not take: FSDP2, SyncBatchNorm, losses over the samples of all ranks. Of a model that is wrapped with
+        `loss="global"`, for a loss to which another one is added, such as a mean over other samples of each rank. With a `weight`, such as
+        the number of tokens whose mean the loss is, it is loss · N·weight/Σ weight; all ranks then wait for one another. A loss of weight 0
+        may be no number. ValueError with one sentence where the gradient could be wrong.
         """
-        if self._model is not None:
-            raise ValueError("the gradients of the wrapped model are weighed already, and would be twice: do not scale its loss")
-        if self._balance.measures:
-            raise ValueError(
-                f"{type(self.allocation).__name__} goes by measured times, and steps whose loss is scaled are not measured: "
-                "take allocation='even' or hetsim.policies.allocation.Fixed(parts=[…])"
-            )
-        if self._trace is not None or self._check is not None:
-            raise ValueError("a trace, and hetsim-ddp-check, have the steps of a wrapped model, and steps whose loss is scaled leave none")
+        leaves_steps = self._trace is not None or self._check is not None
+        check_scaled(self._losses.values(), self._balance, self._schedule, leaves_steps=leaves_steps)
         self._agree()
-        step, schedule = self._given().step, self._schedule
-        assert schedule is not None
-        fewest = schedule.fewest_samples()
-        if fewest < self.size:
-            raise ValueError(
-                f"the last step of this epoch has {fewest} samples for {self.size} ranks, and a rank without one computes one of others, "
-                "which their forward passes may take into account: add drop_last=True to the loader"
-            )
-        factor = step.weight(self.rank)
-        if weight is not None:
-            total = float(self._control.sum(torch.tensor([float(weight)], dtype=torch.float64)))
-            factor = self.size * float(weight) / total if total else 0.0
-        return loss * factor if factor else weightless(loss)
+        given = self._used.scaled(self._given(), varies=self._schedule is not None and not self._schedule.weighs_alike())
+        self._passes.scaled = given.number
+        with self._windows.waiting():
+            return scaled(loss, weight, given.step, self._control)
 
     def count(self, weight: float | torch.Tensor) -> None:
         """How many tokens (or what else the loss is the mean over) this rank has in this step: before `backward`, and on all ranks.
 
         The gradient is then the mean over the tokens of the whole batch. In the first such step, all ranks wait for one another here.
         """
-        if self._model is None:
-            raise ValueError("count weighs the gradients of a wrapped model, and there is none: wrap it, or scale(loss, weight)")
+        if MEAN not in self._losses.values():
+            raise ValueError(
+                "count weighs the gradients of a wrapped model whose loss is a mean, and there is none: wrap it, or scale(loss, weight)"
+            )
         given = self._given()
         step = given.step
-        self._tokens.own, self._tokens.number = float(weight) if step.shares[self.rank] else 0.0, given.number
+        self._tokens.count(float(weight) if step.shares[self.rank] else 0.0, given.number)
         self._passes.check_window(given)
         if not self._tokens.known:
             with self._windows.waiting():
@@ -207,7 +202,9 @@ class Team:
     @property
     def samples(self) -> int:
         """How many samples of this step are this rank's; 0 if its batch is one sample of weight 0."""
-        return self._given().step.shares[self.rank]
+        given = self._given()
+        self._passes.asked = given.number
+        return given.step.shares[self.rank]
 
     @property
     def shares(self) -> tuple[int, ...]:
@@ -281,7 +278,7 @@ class Team:
 
     def hand_over(self, step: Step, batch: Any) -> None:
         """The loop gets the batch of this step. Before an epoch's last one, after which it may ask for no other, the trace is gathered."""
-        self._used.give(self.number, step, batch, is_used=self._model is None)
+        self._used.give(self.number, step, batch, is_used=not self._losses)
         self.number += 1
         if self._trace is not None and self._schedule is not None and self._schedule.is_over(self.number):
             with self._windows.waiting():
@@ -305,9 +302,9 @@ class Team:
     # Within
 
     def _begin_forward(self, module: torch.nn.Module, *inputs: Any) -> None:
-        if torch.is_grad_enabled() and self._used.given() is not None:
+        if module in self._losses and torch.is_grad_enabled() and self._used.given() is not None:
             self._agree()
-            self._passes.begin_forward(inputs, is_kept=not module.require_backward_grad_sync)
+            self._passes.begin_forward(inputs, self._losses[module], is_kept=not module.require_backward_grad_sync)
 
     def _given(self) -> Given:
         given = self._used.given()

@@ -32,9 +32,17 @@ class Tokens:
         """t_i; None where a mean over samples is taken."""
         self.number = -1
         """Of the step whose tokens they are."""
+        self.is_new = False
+        """Whether no gradients have arrived since they were counted."""
         self._control = control
         self._per_sample: torch.Tensor | None = None
         """ρ, the same on all ranks."""
+        self._normalised: Normalised | None = None
+        """Of these tokens: that of all models of the step, as ρ may be a new one by the time that the second one's gradients arrive."""
+
+    def count(self, own: float, number: int) -> None:
+        """This rank has so many tokens in the step of this number."""
+        self.own, self.number, self.is_new, self._normalised = own, number, True, None
 
     @property
     def known(self) -> bool:
@@ -49,8 +57,9 @@ class Tokens:
 
     def begin(self, samples: int, group: Any, device: torch.device) -> Normalised | None:
         """Start to sum up the tokens of this step, of so many samples on all ranks; None if none are counted."""
-        if self.own is None:
-            return None
+        self.is_new = False
+        if self.own is None or self._normalised is not None:
+            return self._normalised
         per_sample = torch.ones((), dtype=torch.float64) if self._per_sample is None else self._per_sample
         before = per_sample.to(device)
         total = torch.tensor(self.own, dtype=torch.float64, device=device)
@@ -61,4 +70,5 @@ class Tokens:
             self._per_sample = torch.where(total > 0, total / samples, before)
             return torch.where(total > 0, samples * before / total, 0.0)
 
-        return Normalised(1 / before, correction)
+        self._normalised = Normalised(1 / before, correction)
+        return self._normalised

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -11,8 +11,12 @@ import torch
 from hetsim.ddp.schedule import Step
 
 AMBIGUOUS = (
-    "the loop has drawn several batches that the model has not used, and the model's input is none of their tensors, so the weight of its "
-    "gradient is unknown: let team.loader(…, device=…) move batches, or draw each batch after the backward pass of the one before"
+    "the loop draws batches ahead of the model, and the model's input is none of their tensors, so the weight of its gradient is unknown: "
+    "let team.loader(…, device=…) move batches, or draw each batch after the backward pass of the one before"
+)
+SCALED_AHEAD = (
+    "the loop has drawn several batches since the last scaled loss, and their gradients weigh differently: draw each batch after the "
+    "backward pass of the one before, or add drop_last=True to the loader, so that all steps weigh alike"
 )
 ANOTHER_THREAD = (
     "batches are drawn in another thread than the model's, where the ranks cannot agree on a new split: iterate over team.loader in the "
@@ -27,8 +31,6 @@ class Given(NamedTuple):
     step: Step
     tensors: tuple[torch.Tensor, ...]
     """They are kept while the batch is not used, so that no other tensor is in their place in memory."""
-    during: bool
-    """Whether the loop was given it between a forward pass and the reduction of its gradients."""
 
 
 class Used:
@@ -42,7 +44,13 @@ class Used:
         self.reduced = False
         """Whether the gradients of the present batch were reduced."""
         self._waiting: list[Given] = []
+        self._unscaled: list[Given] = []
+        """Without a wrapped model: those since the last scaled loss, of which two are kept."""
         self._given_since = False
+        self._is_next = False
+        """Whether the loop was given its last batch after all that the model did before: the model is called with it next."""
+        self._is_kept = False
+        """Whether the gradients of the present batch stay on this rank."""
         self._ended = 0
         self._thread = 0
         self._lock = threading.Lock()
@@ -60,12 +68,14 @@ class Used:
 
     def give(self, number: int, step: Step, batch: Any, *, is_used: bool = False) -> None:
         """The loop gets this batch. Without a wrapped model, nobody says when it is used: it is at once."""
-        given = Given(number, step, tuple(tensors(batch)), self.computes)
+        given = Given(number, step, tuple(tensors(batch)))
         if is_used:
             self.present, self.reduced, self.number = given, True, number + 1
+            self._unscaled = [*self._unscaled[-1:], given]
         else:
             with self._lock:
                 self._waiting.append(given)
+                self._is_next = True
         self._given_since |= not self.computes
         self._thread = threading.get_ident()
 
@@ -73,6 +83,14 @@ class Used:
         """A new iterator begins: what the model has not used of one that did not end is drawn again."""
         with self._lock:
             self._waiting = [given for given in self._waiting if given.number < self.next_to_draw]
+        self._unscaled.clear()
+
+    def scaled(self, given: Given, *, varies: bool) -> Given:
+        """The loss of this batch is scaled; ValueError with one sentence if it may be that of another one."""
+        if varies and len(self._unscaled) > 1:
+            raise ValueError(SCALED_AHEAD)
+        self._unscaled.clear()
+        return given
 
     def end_loop(self, number: int) -> None:
         """The loop has had all batches of an iterator, up to this number: a new one does not draw them again, used or not."""
@@ -82,6 +100,7 @@ class Used:
         """The gradients of the present batch are kept on this rank: a new iterator does not draw it again."""
         assert self.present is not None
         self._ended = max(self._ended, self.present.number + 1)
+        self._is_kept = True
         return self.present
 
     @property
@@ -90,43 +109,58 @@ class Used:
         return max(self.number, self._ended)
 
     def given(self) -> Given | None:
-        """The batch that the script means when it does not call the model; None before the first one."""
-        later = self._later()
-        return later[0] if later else self.present
+        """The batch whose gradients are computed, or else the next one that the model is called with; None before the first one."""
+        return self._waiting[0] if self._waiting and not self.computes else self.present
 
     @property
     def is_ambiguous(self) -> bool:
         """Whether the script may mean one of several batches whose gradients weigh differently."""
-        return any(given.step.shares != self._later()[0].step.shares for given in self._later())
+        return not self.computes and any(given.step.shares != self._waiting[0].step.shares for given in self._waiting)
 
-    def _later(self) -> list[Given]:
-        return [given for given in self._waiting if not (self.computes and given.during)]
+    def begin(self, inputs: Any, *, measures: bool, varies: bool) -> bool:
+        """The model is called. Whether it is with another batch than before. ValueError with one sentence if it is unknown with which.
 
-    def begin(self, inputs: Any, *, measures: bool) -> bool:
-        """The model is called. Whether it is with another batch than before. ValueError with one sentence if it is unknown with which."""
+        `measures` says whether the split may change, `varies` whether steps may weigh differently.
+        """
         if not self._waiting:
             return False
         if measures and self._thread != threading.get_ident():
             raise ValueError(ANOTHER_THREAD)
-        places = {tensor.untyped_storage().data_ptr() for tensor in tensors(inputs)}
-        given = [*([self.present] if self.present is not None else []), *self._waiting]
-        found = [each for each in given if any(tensor.untyped_storage().data_ptr() in places for tensor in each.tensors)]
-        if not found and len(self._waiting) > 1 and (measures or any(w.step.shares != self._waiting[0].step.shares for w in self._waiting)):
-            raise ValueError(AMBIGUOUS)
-        used = found[-1] if found else self._waiting[0]
+        used = self._found(inputs)
+        if used is None and self.computes and any(tensor.grad_fn is not None for tensor in tensors(inputs)):
+            used = self.present  # what another model has made of it
+        if used is None:
+            is_next = self._is_next and len(self._waiting) == 1 and (self._is_kept or not self.computes)
+            if varies and not is_next:
+                raise ValueError(AMBIGUOUS)
+            used = self._waiting[0]
         if used is self.present:
             return False
         with self._lock:
             self._waiting = [given for given in self._waiting if given.number > used.number]
-        self.present, self.reduced = used, False
+        self.present, self.reduced, self._is_next, self._is_kept = used, False, False, False
         return True
+
+    def _found(self, inputs: Any) -> Given | None:
+        """The last batch that has a tensor of these inputs which no other batch has; None if there is none."""
+        given = [*([self.present] if self.present is not None else []), *self._waiting]
+        places = places_of(tensors(inputs))
+        of_each = [places_of(each.tensors) for each in given]
+        own = [place for of_one in of_each for place in of_one & places]
+        found = [each for each, of_one in zip(given, of_each, strict=True) if any(own.count(place) == 1 for place in of_one & places)]
+        return found[-1] if found else None
 
     def end(self) -> Given:
         """All gradients of the present batch are ready."""
         assert self.present is not None
-        self.reduced, self._given_since = True, False
+        self.reduced, self._given_since, self._is_next = True, False, False
         self.number = max(self.number, self.present.number + 1)
         return self.present
+
+
+def places_of(of: Iterable[torch.Tensor]) -> set[int]:
+    """Where the memory of these tensors begins."""
+    return {tensor.untyped_storage().data_ptr() for tensor in of}
 
 
 def tensors(value: Any, *, within: bool = True) -> Iterator[torch.Tensor]:

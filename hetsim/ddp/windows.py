@@ -49,6 +49,7 @@ class Windows:
         self._over: Window | None = None
         """From the last bucket of a backward pass to the next window."""
         self._reduced_at: Any = None
+        self._backward = -1
 
     @property
     def is_over(self) -> bool:
@@ -82,11 +83,16 @@ class Windows:
             self._waits.append((self._forward_at, self.clock.mark()))
             self._forward_at = None
 
-    def begin_reduction(self) -> bool:
-        """The first gradients of a backward pass are ready. Whether it is the first pass of the window; another has waited for that one."""
+    def begin_reduction(self, backward: int) -> bool:
+        """A model's first gradients in the backward pass of this number are ready. Whether they are the window's first.
+
+        A pass ends by waiting until all gradients are reduced, also those of several models.
+        """
+        before, self._backward = self._backward, backward
         if self._over is None:
             return True
-        self._waits.append((self._over.end, self._reduced_at))
+        if backward != before:
+            self._waits.append((self._over.end, self._reduced_at))
         return False
 
     def end(self, number: int, step: Step, num_steps: int, epoch: int) -> Window:

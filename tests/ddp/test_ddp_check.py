@@ -25,21 +25,24 @@ size = dist.get_world_size()
 x = torch.randn({samples}, 4).double()
 team = Team(20)
 loader = team.loader(TensorDataset(x, x.exp().sum(1)), {options})
-model = team.wrap(DDP(torch.nn.Sequential({layers}torch.nn.Linear(4, 1)).double()))
+model = team.wrap(DDP(torch.nn.Sequential({layers}torch.nn.Linear(4, 1)).double()), {wrapped})
+encoder = {encoder}
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 first = None
 for epoch in range(4):
     for step, (X, Y) in enumerate(loader):
-        errors = ((model(X)[:, 0] - Y) ** 2)
+        errors = ((model(encoder(X))[:, 0] - Y) ** 2)
         loss = errors.mean()
 {loop}
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 """
+IDENTITY = "torch.nn.Identity()"
 DROPPED = "collate_fn=lambda rows: torch.utils.data.default_collate([row for row in rows if row[0][0] > 0] or rows)"
 GLOBAL = "n = torch.tensor(float(len(X))); dist.all_reduce(n); loss = errors.sum() * size / n"
-SECOND = "loss = loss + (model(x[dist.get_rank() :: size][:9]) ** 2).mean()"
+SECOND = "loss = {} + (model(x[dist.get_rank() :: size][: 18 // size]) ** 2).mean()"
+ENCODER = "team.wrap(DDP(torch.nn.Linear(4, 4).double()))"
 RIGHT, WRONG = "the gradients are right", "the gradients are not those of one process"
 TABLE = {
     "mean": ({}, RIGHT),
@@ -51,9 +54,14 @@ TABLE = {
     "normalised over all ranks, and counted as one": ({"loop": GLOBAL + "; team.count(1)"}, RIGHT),
     "sum": ({"loop": "loss = errors.sum()"}, ddp_check.SUM),
     "normalised over all ranks": ({"loop": GLOBAL}, ddp_check.NORMALISED),
+    "normalised over all ranks, and wrapped so": ({"loop": GLOBAL, "wrapped": "loss='global'"}, RIGHT),
+    "mean, and wrapped as global": ({"wrapped": "loss='global'"}, ddp_check.MEAN),
     "wrong after the first change of the split": ({"loop": "first = first or len(X); team.count(first)"}, WRONG),
     "wrong in the short last step": ({"loop": "team.count(1 if step == len(loader) - 1 else len(X))"}, WRONG),
-    "a second loss over other samples": ({"loop": SECOND}, WRONG),
+    "a second loss over other samples": ({"loop": SECOND.format("loss")}, ddp_check.CAUSES),
+    "a second loss beside a scaled one": ({"loop": SECOND.format("team.scale(loss)"), "wrapped": "loss='global'"}, RIGHT),
+    "an encoder and a decoder": ({"encoder": ENCODER}, RIGHT),
+    "an encoder that is normalised over all ranks, and a decoder": ({"encoder": ENCODER, "loop": GLOBAL}, ddp_check.NORMALISED),
     "dropout": ({"layers": "torch.nn.Dropout(0.5), "}, ddp_check.CAUSES),
     "batch norm": ({"layers": "torch.nn.BatchNorm1d(4), ", "options": "drop_last=True"}, ddp_check.CAUSES),
     "noise of each rank": ({"loop": "loss = loss * (1 + dist.get_rank())"}, WRONG),
@@ -76,7 +84,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, b
     """Of all scripts of the table, in one world of two processes and one of a single process."""
     folders = {name: tmp_path_factory.mktemp("script") for name in TABLE}
     for name, folder in folders.items():
-        filled = {"samples": 253, "options": "", "layers": "", "loop": "pass"} | TABLE[name][0]
+        filled = {"samples": 253, "options": "", "layers": "", "encoder": IDENTITY, "wrapped": "", "loop": "pass"} | TABLE[name][0]
         filled["loop"] = "        " + str(filled["loop"])
         (folder / "script.py").write_text(SCRIPT.format(**filled), encoding="utf-8")
     for size in (2, 1):
@@ -149,7 +157,7 @@ def test_a_module_is_checked_and_nothing_else_of_its_folder_runs(tmp_path: Path)
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "sizes.py").write_text("STEPS = 8", encoding="utf-8")
-    text = SCRIPT.format(samples=253, options="", layers="", loop="        pass")
+    text = SCRIPT.format(samples=253, options="", layers="", encoder=IDENTITY, wrapped="", loop="        pass")
     (package / "train.py").write_text("from .sizes import STEPS\n" + text, encoding="utf-8")
     for folder in (tmp_path, package):
         (folder / "torch.py").write_text("raise SystemExit('a torch of the folder')", encoding="utf-8")

@@ -214,7 +214,8 @@ def test_a_verdict_goes_by_the_precision_and_by_what_plain_averaging_would_be(
 ) -> None:
     """Right up to the root of a rounding, and only where plain averages are ten times as far off."""
     right, other = torch.tensor([1.0, 0.0]).double(), torch.tensor([0.0, 1.0]).double()
-    weighted = {"reduced": {"w": right + error * other}, "plain": {"w": right + plain * other}, "weighted": {"w": right}, "shares": [2, 1]}
+    weighted = {"reduced": {"w": right + error * other}, "plain": {"w": right + plain * other}, "weighted": {"w": right}}
+    weighted |= {"shares": [2, 1], "number": 0, "loss": "mean"}
     for name, step in ((SERIAL, {"reduced": {"w": right}}), (WEIGHTED, weighted)):
         torch.save({"steps": [step], "epsilon": torch.finfo(dtype).eps}, tmp_path / name)
     said, fine = ddp_check.verdict(tmp_path)

@@ -1,0 +1,47 @@
+"""A loss that is scaled, so that plain averages of its gradients are those of the mean over the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+
+from hetsim.ddp.exchange import Balance, Control
+from hetsim.ddp.hook import MEAN
+from hetsim.ddp.schedule import Schedule, Step
+from hetsim.ddp.weightless import weightless
+
+
+def check_scaled(losses: Collection[str], balance: Balance, schedule: Schedule | None, *, leaves_steps: bool) -> None:
+    """ValueError with one sentence where a scaled loss could have wrong gradients.
+
+    `losses` are those of the wrapped models; `leaves_steps` says whether a trace or a check is to have the steps.
+    """
+    if MEAN in losses:
+        raise ValueError(
+            "the gradients of the wrapped model are weighed already, and would be twice: leave scale out, or wrap it with loss='global'"
+        )
+    if losses:
+        return
+    if balance.measures:
+        raise ValueError(
+            f"{type(balance.allocation).__name__} goes by measured times, and steps whose loss is scaled are not measured: "
+            "take allocation='even' or hetsim.policies.allocation.Fixed(parts=[…])"
+        )
+    if leaves_steps:
+        raise ValueError("a trace, and hetsim-ddp-check, have the steps of a wrapped model, and steps whose loss is scaled leave none")
+    if schedule is not None and (fewest := schedule.fewest_samples()) < schedule.num_ranks:
+        raise ValueError(
+            f"the last step of this epoch has {fewest} samples for {schedule.num_ranks} ranks, and a rank without one computes one of "
+            "others, which their forward passes may take into account: add drop_last=True to the loader"
+        )
+
+
+def scaled(loss: torch.Tensor, weight: float | torch.Tensor | None, step: Step, control: Control) -> torch.Tensor:
+    """loss · N·b_i/R, or loss · N·weight/Σ weight, for which all ranks wait for one another."""
+    factor = step.weight(control.rank)
+    if weight is not None:
+        own = float(weight) if factor else 0.0
+        total = float(control.sum(torch.tensor([own], dtype=torch.float64)))
+        factor = control.size * own / total if total else 0.0
+    return loss * factor if factor else weightless(loss)
