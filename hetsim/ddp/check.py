@@ -22,7 +22,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.nn.parallel import DistributedDataParallel
 
-from hetsim.ddp.hook import not_compiled
+from hetsim.ddp.copies import not_compiled
 from hetsim.ddp.schedule import Data
 from hetsim.ddp.used import Given, tensors
 from hetsim.policies.allocation import Allocation, proportional

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 
 from hetsim.ddp.clock import Clock
+from hetsim.ddp.grain import Grain
+from hetsim.ddp.timed import Timed
 from hetsim.ddp.windows import Window
 from hetsim.effects import Batch, Contribution
 from hetsim.policies.allocation import Allocation
@@ -23,7 +26,8 @@ class Control:
 
     def __init__(self, group: Any = None) -> None:
         ranks = None if group is None else dist.get_process_group_ranks(group)
-        self.group = cast(Any, dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None))
+        alone = ranks is not None
+        self.group = cast(Any, dist.new_group(ranks, timeout_of(group), "gloo", use_local_synchronization=alone))
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
@@ -67,6 +71,13 @@ class Control:
                 raise ValueError(f"{name} must be the same on all ranks, and is not ({', '.join(map(str, numbers))} in rank order)")
 
 
+def timeout_of(group: Any) -> timedelta | None:
+    """The timeout of this group, or of the group of all ranks; None if its backends do not say."""
+    group = group or dist.group.WORLD
+    options: list[Any] = [getattr(group._get_backend(device), "options", None) for device in group._device_types]
+    return max((each._timeout for each in options if hasattr(each, "_timeout")), default=None)
+
+
 @dataclass(frozen=True)
 class _Report:
     """A window that the allocation is to observe, with the exchange that it asked for."""
@@ -81,27 +92,37 @@ class Balance:
 
     A window counts if it is split as was last decided, but for the first `warmup_steps` windows of each split: in them, kernels are
     chosen and compiled for its sizes. Short steps at the end of an epoch are not measured, nor are windows in which a rank only waited
-    by its clock; where a rank has no others, the allocation observes nothing.
+    by its clock, nor outliers; where a rank has no others, the allocation observes nothing.
     """
 
-    def __init__(self, allocation: Allocation, state: Any, control: Control, *, warmup_steps: int) -> None:
-        self.allocation, self.state = allocation, state
+    def __init__(
+        self,
+        allocation: Allocation,
+        state: Any,
+        control: Control,
+        *,
+        warmup_steps: int,
+        grain: Grain = Grain(),  # noqa: B008 it is frozen
+        bounds: Sequence[int] | None = None,
+    ) -> None:
+        """The allocation divides a batch into units of the `grain`, with these `bounds` of the ranks in units."""
+        self.allocation, self.state, self.grain, self._bounds = allocation, state, grain, bounds
         self.measures = type(allocation).observe is not Allocation.observe
         self.num_exchanges = 0
         self._control, self._warmup_steps = control, warmup_steps
         self._last: Window | None = None
         self._report: _Report | None = None
         self._num_windows = 0  # of the present split
-        self._unread: list[Window] = []
+        self._unread: list[tuple[Window, bool]] = []
+        """Windows, and whether they count."""
         self._num_steps = 0
         """To be reported: the same on all ranks."""
-        self._seconds, self._num_timed = 0.0, 0
-        """Of this rank's windows that were read, and the steps in them."""
+        self._timed = Timed()
 
     @property
     def shares(self) -> tuple[int, ...]:
         """The split that was last decided."""
-        return self.allocation.shares(self.state)
+        return self.grain.samples(self.allocation.shares(self.state), self._bounds)
 
     def end_window(self, window: Window) -> None:
         """This window is over; in the next one it is reported."""
@@ -116,26 +137,31 @@ class Balance:
             self._num_windows = 0
             return
         self._num_windows += 1
-        if self._num_windows <= self._warmup_steps:
-            return
+        counts = self._num_windows > self._warmup_steps
         if window.step.full and window.measured:
-            self._unread.append(window)
-            self._num_steps += window.num_steps
+            self._unread.append((window, counts))
+            self._num_steps += window.num_steps * counts
+        if not counts:
+            return
         asked = self._num_steps > 0 and self.allocation.asks(self.state, window.epoch)
         self._read(clock, keep=0 if asked else UNREAD_WINDOWS)
         if not asked:
             self._report = _Report(window)
             return
         self.num_exchanges += 1
-        self._report = _Report(window, *self._control.begin_gather(self._seconds / self._num_timed if self._num_timed else 0.0))
-        self._seconds, self._num_timed, self._num_steps = 0.0, 0, 0
+        self._report = _Report(window, *self._control.begin_gather(self._timed.mean()))
+        self._num_steps = 0
 
     def _read(self, clock: Clock, *, keep: int) -> None:
         while len(self._unread) > keep:
-            window = self._unread.pop(0)
-            seconds = window.seconds(clock)
-            if seconds > 0:
-                self._seconds, self._num_timed = self._seconds + seconds, self._num_timed + window.num_steps
+            window, counts = self._unread.pop(0)
+            seconds, samples = window.seconds(clock) / window.num_steps, window.step.shares[self._control.rank]
+            if seconds <= 0:
+                continue
+            if counts:
+                self._timed.add(seconds, samples, window.num_steps)
+            else:
+                self._timed.know(seconds, samples)
 
     def decided(self) -> tuple[int, ...] | None:
         """At the beginning of a step: observe what was exchanged in the step before; the new split, if there is one."""
@@ -145,15 +171,16 @@ class Balance:
         before, timings = self.shares, tuple[Contribution, ...]()
         if report.seconds is not None:
             report.work.wait()
-            split, seconds = report.window.step.split, report.seconds.tolist()
+            seconds = report.seconds.tolist()
             if min(seconds) > 0:
+                units = [samples // self.grain.multiple_of for samples in report.window.step.split]
                 timings = tuple(
-                    Contribution(rank, Batch(0, split[rank]), report.window.number, seconds[rank], 0.0) for rank in range(len(split))
+                    Contribution(rank, Batch(0, number), report.window.number, seconds[rank], 0.0) for rank, number in enumerate(units)
                 )
         self.state = self.allocation.observe(self.state, timings, report.window.epoch)
         if self.shares == before:
             return None
-        self._num_windows = self._num_steps = self._num_timed = 0
-        self._seconds = 0.0
+        self._num_windows = self._num_steps = 0
+        self._timed.forget()
         self._unread.clear()
         return self.shares

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from hetsim.ddp.copies import Copied, remove
 from hetsim.ddp.tokens import Normalised
 
 Hook = Callable[[Any, Any], Any]
@@ -22,10 +23,6 @@ Hook = Callable[[Any, Any], Any]
 
 MEAN, GLOBAL = LOSSES = ("mean", "global")
 """What a loss is: the mean over this rank's samples, or normalised over all ranks, so that gradients are averaged as they are."""
-
-
-not_compiled: Callable[[Any], Any] = torch.compiler.disable
-"""Keeps a function out of compiled code, such as one that reads a clock."""
 
 
 RELEASE_SECONDS = 5.0
@@ -100,6 +97,24 @@ class Weighted:
     check: Any = None
     """Who compares gradients with the serial ones, under `hetsim-ddp-check`."""
     _tokens: Normalised | None = field(init=False, default=None)
+
+    def __reduce__(self) -> Any:
+        return Copied, ()
+
+
+def register(ddp: DistributedDataParallel, weighted: Weighted) -> None:
+    """Let the model average its gradients so; ValueError with one sentence if it has a hook already."""
+    remove(ddp)
+    try:
+        if not ddp._comm_hooks:
+            ddp.register_comm_hook(weighted, weighted_hook)
+            return
+    except RuntimeError:  # one in C++, of which Python keeps no record
+        ddp._comm_hooks.clear()
+    raise ValueError(
+        "the model has a communication hook already, and takes only one: do not register yours, and give it to wrap, as in "
+        "team.wrap(model, fp16_compress_hook)"
+    )
 
 
 def weighted_hook(state: Weighted, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]

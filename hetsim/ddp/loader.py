@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
 import torch
@@ -64,6 +65,7 @@ class TeamLoader:
     def __init__(self, dataset: Any, schedule: Schedule, loop: Loop, rank: int, device: Any, options: Mapping[str, Any]) -> None:
         self.dataset, self.schedule = dataset, schedule
         self._loop, self._rank, self._device = loop, rank, device
+        self.sampler = Reshuffled()
         self._drawn: deque[Step] = deque()
         self._loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=_Batches(self), **options)
 
@@ -97,6 +99,13 @@ class TeamLoader:
         self._loop.end_epoch()
 
 
+class Reshuffled:
+    """The sampler of a TeamLoader, for loops that call `loader.sampler.set_epoch`. Each epoch has an order of its own without it."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing."""
+
+
 class _Batches:
     """The batch sampler of a TeamLoader."""
 
@@ -111,13 +120,20 @@ class _Batches:
 
 
 def moved(batch: Any, device: Any) -> Any:
-    """The batch with its tensors on the device."""
+    """The batch with all that can be moved on the device, in containers of the same types."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):
+        return batch.to(device)
     if isinstance(batch, Mapping):
-        return type(batch)({name: moved(part, device) for name, part in batch.items()})  # type: ignore[call-arg]
+        parts = {name: moved(part, device) for name, part in batch.items()}
+        if not isinstance(batch, MutableMapping):
+            return type(batch)(parts)  # type: ignore[call-arg]
+        other = copy.copy(batch)  # a defaultdict takes other arguments than its parts
+        other.update(parts)
+        return other
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(moved(part, device) for part in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(moved(part, device) for part in batch)
-    return batch.to(device) if hasattr(batch, "to") else batch
+    return batch

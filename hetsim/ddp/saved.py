@@ -62,7 +62,8 @@ def digest(saved: Mapping[str, Any] | None) -> int:
 
 def _conditions(schedule: Schedule, balance: Balance, bounds: Sequence[int] | None) -> dict[str, Any]:
     data, most = schedule.data, None if bounds is None else list(bounds)
-    values = (data.batch_size, data.accumulate, schedule.num_ranks, most, signature(balance.allocation))
+    allocation = signature(balance.allocation) + ("" if balance.grain.is_single else f" of {balance.grain}")
+    values = (data.batch_size, data.accumulate, schedule.num_ranks, most, allocation)
     return dict(zip(CONDITIONS, values, strict=True))
 
 

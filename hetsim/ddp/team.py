@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 from hetsim import checks
 from hetsim.ddp.check import checked
 from hetsim.ddp.clock import clock_of
+from hetsim.ddp.copies import Own
 from hetsim.ddp.exchange import Balance, Control
-from hetsim.ddp.hook import LOSSES, MEAN, Hook, Weighted, distributed, not_compiled, weighted_hook
+from hetsim.ddp.grain import Grain
+from hetsim.ddp.hook import LOSSES, MEAN, Hook, Weighted, distributed, register
 from hetsim.ddp.loader import TeamLoader, check_options, look_ahead
 from hetsim.ddp.passes import Passes
 from hetsim.ddp.rules import allocation_of, bounds_of, signature
@@ -25,6 +28,7 @@ from hetsim.ddp.scaled import check_scaled, scaled
 from hetsim.ddp.schedule import Data, Schedule, Step
 from hetsim.ddp.tokens import Tokens
 from hetsim.ddp.used import AMBIGUOUS, Given, Used
+from hetsim.ddp.waits import unwatch, watch
 from hetsim.ddp.windows import Windows
 from hetsim.policies.allocation import Allocation
 
@@ -49,13 +53,16 @@ class Team:
         max_samples: int | Sequence[int] | None = None,
         accumulate: int = 1,
         warmup_steps: int = 2,
+        multiple_of: int = 1,
+        at_least: int = 1,
         trace: str | Path | None = None,
     ) -> None:
         """`allocation` is the name of one of `hetsim.ddp.rules.RULES`, or an allocation with parameters of your own.
 
         `max_samples` is the most samples that fit into this rank's memory, or a list for all ranks. `accumulate` is the number of steps in
-        a window of `no_sync`. The first `warmup_steps` steps of each split are not measured. Rank 0 writes the files of a run to the folder
-        `trace`. ValueError with one sentence if something is wrong, or not the same on all ranks.
+        a window of `no_sync`. The first `warmup_steps` steps of each split are not measured. Shares are multiples of `multiple_of` samples,
+        and `at_least` so many. Rank 0 writes the files of a run to the folder `trace`. ValueError with one sentence if something is wrong,
+        or not the same on all ranks.
         """
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError("a Team needs a process group: call torch.distributed.init_process_group before it")
@@ -64,6 +71,7 @@ class Team:
         checks.whole("accumulate", accumulate)
         checks.whole("seed", seed, least=0)
         checks.whole("warmup_steps", warmup_steps, least=0)
+        self._grain = Grain(multiple_of, at_least)
         self._data = {"batch_size": batch_size, "seed": seed, "accumulate": accumulate}
         self._control = Control(group)
         self.rank, self.size = self._control.rank, self._control.size
@@ -72,6 +80,7 @@ class Team:
             self.allocation, warmup_steps = self._check.allocation, 0
         self._control.check_agreed(
             **self._data,
+            **vars(self._grain),
             warmup_steps=warmup_steps,
             allocation=zlib.crc32(signature(self.allocation).encode()),
             trace=int(trace is not None),
@@ -80,8 +89,9 @@ class Team:
             raise ValueError(f"batch_size={batch_size} is less than one sample for each of {self.size} ranks: raise it")
         alone = self._check is not None and self.size == 1  # with the batches of all ranks
         self._max_samples = None if alone else bounds_of(max_samples, self._control, batch_size)
-        state = self.allocation.initial_within(self.size, batch_size, self._max_samples)
-        self._balance = Balance(self.allocation, state, self._control, warmup_steps=warmup_steps)
+        bounds = self._grain.bounds(self._max_samples, batch_size)
+        state = self.allocation.initial_within(self.size, self._grain.units(batch_size, self.size), bounds)
+        self._balance = Balance(self.allocation, state, self._control, warmup_steps=warmup_steps, grain=self._grain, bounds=bounds)
         self._windows, self._tokens = Windows(), Tokens(self._control)
         self._schedule: Schedule | None = None
         self._saved: Mapping[str, Any] | None = None
@@ -108,6 +118,8 @@ class Team:
         if self._schedule is not None:
             raise ValueError("a Team divides one training set, and has it: make another Team for another one")
         check_options(dataset, options)
+        if not (self._grain.is_single or drop_last):
+            raise ValueError("multiple_of and at_least may not divide the short last step of an epoch: add drop_last=True to the loader")
         data = Data(len(dataset), **self._data, shuffle=checks.flag("shuffle", shuffle), drop_last=checks.flag("drop_last", drop_last))
         ahead = max(ahead for (ahead,) in self._control.gather([look_ahead(options)]))
         data = data if self._check is None else self._check.shorten(data, ahead)
@@ -138,15 +150,16 @@ class Team:
         if not self._losses:
             self._passes.model = ddp
             self._windows.use(clock_of(self._passes.device))
+            if self._balance.measures or self._trace is not None:
+                watch(self._windows)
         self._losses[ddp] = loss
         if self._trace is not None:
             self._trace.nbytes += sum(p.numel() * p.element_size() for p in ddp.module.parameters() if p.requires_grad)
         check = None if self._check is None else self._check.begin(ddp, loss, lambda: self._passes.present)
-        ddp.register_comm_hook(Weighted(self._passes, hook, ddp.process_group if state is None else state, loss, check), weighted_hook)
-        ddp.register_forward_pre_hook(not_compiled(self._begin_forward), with_kwargs=True)
+        register(ddp, Weighted(self._passes, hook, ddp.process_group if state is None else state, loss, check))
+        ddp.register_forward_pre_hook(Own(self._begin_forward), with_kwargs=True)
         if ddp.broadcast_buffers and self._balance.measures and any(True for _ in ddp.module.buffers()):
-            ddp.register_forward_pre_hook(not_compiled(lambda *_: self._windows.begin_forward()))
-            ddp.module.register_forward_pre_hook(not_compiled(lambda *_: self._windows.begin_module()))
+            ddp.module.register_forward_pre_hook(Own(lambda *_: self._windows.begin_module()))
         return model
 
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
@@ -247,8 +260,19 @@ class Team:
         if self._schedule is not None:
             resume(self._schedule, self._balance, self._max_samples, saved)
 
+    def waiting(self) -> AbstractContextManager[None]:
+        """A context in the loop that is no work of this rank, such as an evaluation on rank 0 alone.
+
+        Calls of torch.distributed are that by themselves: collectives, `send`, `recv`, `barrier`, and `wait` of what they return.
+        """
+        return self._windows.waiting()
+
     def close(self) -> None:
-        """With `trace`: write the rest of it. All ranks call it. A script whose loop asks for a batch after the last one need not."""
+        """Time nothing any more. With `trace`, write the rest of it; all ranks then call `close`.
+
+        A script whose loop asks for a batch after the last one need not.
+        """
+        unwatch(self._windows)
         if self._trace is not None:
             self._trace.close()
 

@@ -69,7 +69,7 @@ class TeamTrace:
         while len(self._marked) > keep:
             window, reduced, updated, clock = self._marked.pop(0)
             start, end, last, done = (clock.seconds(mark) for mark in (window.start, window.end, reduced, updated))
-            waited = sum(clock.seconds(until) - clock.seconds(since) for since, until in window.waits)
+            waited = window.waited(clock)
             samples = window.num_steps * window.step.shares[self._control.rank]
             self._rows.append((start + waited, end, max(end, last), max(end, last, done), samples))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,14 +26,20 @@ class Window:
     end: Any
     """Marks of a clock: the loop asked for the first batch; the last bucket of gradients was ready."""
     waits: tuple[tuple[Any, Any], ...] = ()
-    """Between these marks, the rank waited for others."""
+    """Between these marks, which may overlap, the rank waited for others."""
     measured: bool = True
     """Whether its seconds say how fast the rank is."""
 
     def seconds(self, clock: Clock) -> float:
         """What this rank took to compute. It may be zero or less where a clock cannot tell computing from waiting."""
-        waited = sum(clock.seconds(end) - clock.seconds(start) for start, end in self.waits)
-        return clock.seconds(self.end) - clock.seconds(self.start) - waited
+        return clock.seconds(self.end) - clock.seconds(self.start) - self.waited(clock)
+
+    def waited(self, clock: Clock) -> float:
+        """The seconds in which it waited."""
+        known, last = 0.0, clock.seconds(self.start)
+        for start, end in sorted((clock.seconds(start), clock.seconds(end)) for start, end in self.waits):
+            known, last = known + max(0.0, end - max(start, last)), max(last, end)
+        return known
 
 
 class Windows:
@@ -50,6 +57,8 @@ class Windows:
         """From the last bucket of a backward pass to the next window."""
         self._reduced_at: Any = None
         self._backward = -1
+        self._thread: int | None = None
+        """The model's."""
 
     @property
     def is_over(self) -> bool:
@@ -68,14 +77,17 @@ class Windows:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """The rank waits for others within."""
-        start = self.clock.mark()
-        yield
-        self._waits.append((start, self.clock.mark()))
+        """The rank waits for others within; in another thread than the model's, that is no wait of the loop."""
+        start = self.clock.mark() if self._thread in (None, threading.get_ident()) else None
+        try:
+            yield
+        finally:
+            if start is not None:
+                self._waits.append((start, self.clock.mark()))
 
     def begin_forward(self) -> None:
         """DDP is called, and may wait for the buffers of rank 0."""
-        self._forward_at = self.clock.mark()
+        self._forward_at, self._thread = self.clock.mark(), threading.get_ident()
 
     def begin_module(self) -> None:
         """The module itself is called: by DDP, which has its buffers by now, or by the script, which has not waited."""

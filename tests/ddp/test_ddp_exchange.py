@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hetsim.ddp.exchange import Balance
 from hetsim.ddp.rules import RULES
 from hetsim.ddp.saved import plain, restored
 from hetsim.ddp.schedule import Data, Schedule
+from hetsim.ddp.timed import Timed
 from hetsim.ddp.windows import Window
 from hetsim.policies.allocation import Allocation, OptPerf, SpeedProportional
 from hetsim.trust.shipped import configs
@@ -22,14 +24,15 @@ SPEEDS = (4.0, 2.0, 1.0)
 class Alone:
     """The control group of one rank of three, which knows how fast the others are: all seconds are in proportion to samples."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
+    rank = 0
+
+    def __init__(self, speeds: tuple[float, ...]) -> None:
+        self.speeds = speeds
         self.windows: list[tuple[int, ...]] = []
 
     def begin_gather(self, seconds: float):
-        split = self.windows[-1]
-        own = seconds * SPEEDS[0] / split[0]
-        return torch.tensor([own * b / v for b, v in zip(split, SPEEDS, strict=True)], dtype=torch.float64), self
+        others = [b / v for b, v in zip(self.windows[-1], self.speeds, strict=True)][1:]
+        return torch.tensor([seconds, *others], dtype=torch.float64), self
 
     def wait(self) -> None:
         """It is there."""
@@ -44,10 +47,15 @@ def run(
     batch_size: int = 84,
     num_samples: int = 10**6,
     waits: tuple[tuple[float, float], ...] = (),
+    speeds: tuple[float, ...] = SPEEDS,
+    slower: Callable[[int], float] = lambda _: 1.0,
 ):
-    """A loop of this many steps on rank 0; of each step its split, and what the allocation observed at its beginning."""
+    """A loop of this many steps on rank 0; of each step its split, and what the allocation observed at its beginning.
+
+    A step of rank 0 takes `slower` times as long as by its speed.
+    """
     schedule = Schedule(Data(num_samples, batch_size), 3, allocation.shares(allocation.initial(3, batch_size)), look_ahead)
-    control = Alone(schedule)
+    control = Alone(speeds)
     seen: list[tuple[int, object]] = []
 
     class Watched(type(allocation)):
@@ -68,7 +76,9 @@ def run(
         balance.begin_exchange(HostClock())
         control.windows.append(step.split)
         splits.append(step.split)
-        balance.end_window(Window(number, step, 1, 0, 0.0, step.split[0] / SPEEDS[0], waits if number % 2 else ()))
+        balance.end_window(
+            Window(number, step, 1, (number + 1) // 40, 0.0, step.split[0] / speeds[0] * slower(number), waits if number % 2 else ())
+        )
     return splits, seen, balance
 
 
@@ -124,6 +134,44 @@ def test_a_short_step_is_not_measured():
     balance.begin_exchange(HostClock())
 
     assert balance._num_steps == 1
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("at", [3, 4, 9, 17])
+def test_an_outlier_never_decides_a_split(name: str, at: int):
+    """Rank 0 of equal ranks evaluates in this step and in every 25th after it, for as long as a hundred steps: its share stays."""
+    outliers = {"slower": lambda number: 100.0 if number % 25 == at else 1.0}
+    seen, calm = (run(RULES[name], steps=120, warmup_steps=2, speeds=(1.0,) * 3, **each)[0] for each in (outliers, {}))
+
+    assert seen == calm == [(28, 28, 28)] * len(seen)
+
+
+@pytest.mark.parametrize("name", ["dbs", "omnilearn", "optperf"])
+def test_a_rank_that_stays_slow_is_no_outlier(name: str):
+    """Ten times as slow from step 60 on, of three equal ranks: its share is that of its speed."""
+    splits, *_ = run(RULES[name], steps=400, warmup_steps=2, speeds=(1.0,) * 3, slower=lambda number: 10.0 if number >= 60 else 1.0)
+
+    assert splits[59] == (28, 28, 28)
+    assert splits[-1] == (4, 40, 40)
+
+
+def test_a_step_is_compared_with_what_others_would_have_taken_for_its_samples():
+    """Thirty samples instead of one may take thirty times as long, and one sample as long as thirty."""
+    timed = Timed()
+    for seconds, samples in ((1.0, 1), (1.0, 1), (30.0, 30), (31.0, 30), (1.5, 1)):
+        timed.add(seconds, samples, 1)
+        assert timed.mean() == seconds
+
+    timed.add(151.0, 30, 1)
+    assert timed.mean() == 0.0
+
+
+@pytest.mark.parametrize("at", range(12))
+def test_optperf_recovers_from_one_outlier(at: int):
+    """Also in its first step, which nothing can be compared with: after the next check of the split, and for good."""
+    splits, *_ = run(OptPerf(recheck_steps=20), steps=120, speeds=(1.0,) * 3, slower=lambda number: 100.0 if number == at else 1.0)
+
+    assert splits[60:] == [(28, 28, 28)] * 60
 
 
 def test_settled_steps_cost_no_exchange():

@@ -1,0 +1,55 @@
+"""What a copy of a wrapped model has in the place of the Team's hooks, such as one for an average of the weights.
+
+No `from __future__ import annotations` here: DistributedDataParallel compares the hook's annotations with its own classes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+not_compiled: Callable[[Any], Any] = torch.compiler.disable
+"""Keeps a function out of compiled code, such as one that reads a clock."""
+
+
+class Copied:
+    """In a copy, which may compute: gradients that it would average are refused, as nobody weighs them."""
+
+    def __call__(self, module: torch.nn.Module, *_: Any) -> None:
+        """The copy is called."""
+        if isinstance(module, DistributedDataParallel) and torch.is_grad_enabled() and module._comm_hooks:
+            remove(module)
+            module.register_comm_hook(None, refuse)
+
+
+class Own:
+    """A Team's hook on a model, of which a copy has none."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = not_compiled(function)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call the function, outside compiled code."""
+        return self._function(*arguments, **options)
+
+    def __reduce__(self) -> Any:
+        return Copied, ()
+
+
+def remove(ddp: DistributedDataParallel) -> None:
+    """Of a copy: take out what a copy has, so that another Team may wrap it."""
+    for module in ddp.modules():
+        for key in [key for key, hook in module._forward_pre_hooks.items() if isinstance(hook, Copied)]:
+            del module._forward_pre_hooks[key]
+            module._forward_pre_hooks_with_kwargs.pop(key, None)
+    ddp._comm_hooks[:] = [(hook, state) for hook, state in ddp._comm_hooks if not isinstance(state, Copied)]
+
+
+def refuse(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]  # noqa: ARG001
+    """ValueError with one sentence."""
+    raise ValueError(
+        "this model is a copy of one that a Team wraps, and its gradients would not be weighed: train the wrapped model, "
+        "or let another Team wrap the copy"
+    )
