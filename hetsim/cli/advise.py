@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from hetsim.advice.picture import picture
 from hetsim.advice.processes import counted
 from hetsim.advice.question import asked
 from hetsim.advice.text import text
-from hetsim.cli.command import command
+from hetsim.cli.command import Parser, command
 from hetsim.config.errors import USERS, sentence
 from hetsim.results.reading.run_files import check_is_no_link
 from hetsim.results.writing.figures import own_style, save
@@ -29,7 +28,7 @@ epochs of the budget), and method=ssgd,dbs_sgd names the only candidates. A phan
 def main() -> None:
     """Print what to do, the choices, a ranked table and the command of the best; exit status 1 with one sentence if there is no advice."""
     outlive_readers()
-    parser = argparse.ArgumentParser(prog="hetsim-advise", description=ABOUT)
+    parser = Parser(prog="hetsim-advise", description=ABOUT)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the words of hetsim, and timing, target_accuracy=… or target_loss=…")
     parser.add_argument("--json", action="store_true", help="print the advice as JSON")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it, as PNG")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from hetsim.calibration.measuring.from_run import from_trace
 from hetsim.calibration.measuring.measure import calibrate
-from hetsim.cli.command import command
+from hetsim.cli.command import Parser, command
 from hetsim.config.cluster_files import compose
 from hetsim.config.errors import USERS, sentence
 from hetsim.distributed.launch.failure_report import CAUSE, leave_reason
@@ -24,7 +23,7 @@ count, and times are ignored. FILE is the cluster that is written, such as my/cl
 def main() -> None:
     """Measure, and write the cluster; exit status 1 with one sentence if that cannot be done."""
     outlive_readers()
-    parser = argparse.ArgumentParser(prog="hetsim-calibrate", description=ABOUT)
+    parser = Parser(prog="hetsim-calibrate", description=ABOUT)
     parser.add_argument("file", type=Path, metavar="FILE.yaml", help="the cluster to be written")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the words of hetsim")
     parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long each node is measured in each phase (10)")

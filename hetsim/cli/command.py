@@ -1,15 +1,26 @@
-"""What the commands do with an error: one printable line on standard error, and an exit status."""
+"""What the commands share: `--version`, and what they do with an error: one printable line on standard error, and an exit status."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from hetsim.checks import one_line
+from hetsim.version import __version__
 
 READING = (OSError, RecursionError, ValueError)
 """The errors of who reads the runs of a folder."""
+
+
+class Parser(argparse.ArgumentParser):
+    """The arguments of a command, and `--version`."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog=prog, **options)
+        self.add_argument("--version", action="version", version=f"{prog} {__version__}", help="print the version of hetsim and exit")
 
 
 @contextlib.contextmanager

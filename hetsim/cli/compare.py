@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from functools import partial
 from pathlib import Path
 
 from hetsim.checks import printable
-from hetsim.cli.command import READING, command, of_reading
+from hetsim.cli.command import READING, Parser, command, of_reading
 from hetsim.results.comparison.findings import compare, document
 from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.text import render
@@ -22,7 +21,7 @@ TOO_DEEP = "a folder has others nested hundreds deep: give the folders of the ru
 def main() -> None:
     """Print the comparison; exit status 1 with one sentence if there are no runs to compare."""
     outlive_readers()
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="hetsim-compare",
         usage="hetsim-compare [-h] [--json FILE] [--pictures FOLDER] RUNS RUNS | RUNS... --with RUNS...",
         description="Compare two runs, or repeats of two, simulated or measured: number by number, and where their time went.",

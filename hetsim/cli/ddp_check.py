@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.checks import printable
-from hetsim.cli.command import command
+from hetsim.cli.command import Parser, command
 from hetsim.runtime.output import outlive_readers
 
 ABOUT = """Run a training script that has a hetsim.ddp.Team in several processes, through a short epoch in which uneven shares change twice,
@@ -34,7 +34,7 @@ MAX_LINES = 20
 def main() -> None:
     """Print both errors; exit status 1 with one sentence if they cannot be had."""
     outlive_readers()
-    parser = argparse.ArgumentParser(prog="hetsim-ddp-check", description=ABOUT)
+    parser = Parser(prog="hetsim-ddp-check", description=ABOUT)
     parser.add_argument("--processes", type=int, default=3, metavar="N", help="how many processes share the batch (3)")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in -m package.train")
     parser.add_argument("script", help="the script, and its arguments")

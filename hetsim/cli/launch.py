@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from hetsim.cli.command import command
+from hetsim.cli.command import Parser, command
 from hetsim.distributed.rank.stopping import ENDED, LauncherStop
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.runtime.checkpointing import STOPPED
@@ -25,7 +25,7 @@ def main() -> None:
     After SIGTERM or SIGUSR1 it is 75 if the run has saved a checkpoint, and 143 if it has not.
     """
     outlive_readers()
-    parser = argparse.ArgumentParser(prog="hetsim-launch", description=DESCRIPTION)
+    parser = Parser(prog="hetsim-launch", description=DESCRIPTION)
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="the number of hosts (1)")
     parser.add_argument("--node-rank", type=int, metavar="K", help="which of them this one is, from 0")
     parser.add_argument("--processes", type=int, default=1, metavar="P", help="the number of processes to start on this host (1)")

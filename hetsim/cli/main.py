@@ -26,11 +26,15 @@ from hetsim.sweeps.launchers import own_plugins
 from hetsim.sweeps.record import RESUME, Refused, SweepRecord, launch_failure
 from hetsim.sweeps.task import run_by_hydra
 from hetsim.trust.libraries import keep_processes_out
+from hetsim.version import __version__
 
 
 def main() -> None:
     """Run what was typed. Exit status 0 if every run succeeded, 1 if one failed or the user must correct something, 130 after Ctrl-C."""
     outlive_readers()
+    if "--version" in sys.argv[1:]:  # Hydra would print its own
+        print(f"hetsim {__version__}")
+        sys.exit(0)
     follow_launcher()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them; they are reported here
     job.failures.clear()

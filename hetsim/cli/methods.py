@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import textwrap
 
+from hetsim.cli.command import Parser
 from hetsim.config.methods import FAMILIES, Method, shipped
 from hetsim.runtime.output import outlive_readers
 
@@ -30,7 +30,7 @@ def table(methods: list[Method]) -> str:
 def main() -> None:
     """Print the methods as text or JSON."""
     outlive_readers()
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="hetsim-methods", description="The methods that hetsim ships: what each is, where it was published, what it is made of."
     )
     parser.add_argument("names", nargs="*", metavar="METHOD", help="only these")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
 
-from hetsim.cli.command import command
+from hetsim.cli.command import Parser, command
 from hetsim.config.errors import USERS, sentence
 from hetsim.runtime.output import outlive_readers
 from hetsim.searches.search import Question, opened
@@ -22,7 +21,7 @@ searched: 'learning_rate=tag(log,interval(0.01,1))' 'batch_size=int(interval(64,
 def main() -> None:
     """Search, and print the best trial; exit status 1 with one sentence if no trial has a number."""
     outlive_readers()
-    parser = argparse.ArgumentParser(prog="hetsim-search", description=ABOUT)
+    parser = Parser(prog="hetsim-search", description=ABOUT)
     parser.add_argument("words", nargs="+", metavar="KEY=VALUE", help="the words of hetsim")
     parser.add_argument(
         "--objective", required=True, metavar="NAME", help="seconds_to_0.9 (that test accuracy), or a number of summary.json"

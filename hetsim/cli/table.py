@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from pathlib import Path
 
-from hetsim.cli.command import READING, command, of_reading
+from hetsim.cli.command import READING, Parser, command, of_reading
 from hetsim.results.reading.finished_runs import read_runs
 from hetsim.results.tables.files import markdown, write
 from hetsim.results.tables.metrics import METRICS, Target
@@ -18,7 +17,7 @@ from hetsim.runtime.output import outlive_readers
 def main() -> None:
     """Write and print the table; exit status 1 with one sentence if there is none."""
     outlive_readers()
-    parser = argparse.ArgumentParser(prog="hetsim-table", description="One table and one picture of a sweep: means over seeds.")
+    parser = Parser(prog="hetsim-table", description="One table and one picture of a sweep: means over seeds.")
     parser.add_argument("sweep", metavar="SWEEP_DIR", type=Path, help="the folder of a sweep: finished runs at any depth")
     parser.add_argument(
         "--metric", metavar="NAME", help=f"rank by this number and draw it: {', '.join(METRICS)}, or final.NAME of your own"
