@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hetsim import checks
 from hetsim.advice.advice import advised, as_data
 from hetsim.advice.picture import picture
 from hetsim.advice.processes import counted
@@ -13,7 +12,7 @@ from hetsim.advice.question import asked
 from hetsim.advice.text import text
 from hetsim.cli.command import Parser, command
 from hetsim.config.errors import USERS, sentence
-from hetsim.results.reading.run_files import check_is_no_link
+from hetsim.reports.place import check_place
 from hetsim.results.writing.figures import own_style, save
 from hetsim.runtime.files import written_whole
 from hetsim.runtime.output import outlive_readers
@@ -41,7 +40,7 @@ def main() -> None:
         keep_processes_out()
         processes = counted(arguments.processes)
         if arguments.picture is not None:
-            _check_picture(arguments.picture)
+            check_place(arguments.picture, "--picture", ".png")
         question = asked(arguments.words, arguments.config_dir)
         question.check()
         found = advised(question, processes, arguments.folder, arguments.minutes, tell)
@@ -49,15 +48,6 @@ def main() -> None:
         if arguments.picture is not None:
             with own_style(), written_whole(arguments.picture) as file:
                 save(picture(found), file)
-
-
-def _check_picture(file: Path) -> None:
-    """ValueError with one sentence if no picture can be written there."""
-    if file.suffix.lower() != ".png":
-        raise ValueError(f"--picture {checks.printable(str(file))} must end in .png")
-    if not file.absolute().parent.is_dir():
-        raise ValueError(f"--picture {checks.printable(str(file))} is in no folder that exists: make it")
-    check_is_no_link(file)
 
 
 if __name__ == "__main__":

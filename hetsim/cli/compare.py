@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hetsim.checks import printable
 from hetsim.cli.command import READING, Parser, command, of_reading
+from hetsim.reports import perfetto
 from hetsim.results.comparison.findings import compare, document
 from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.text import render
@@ -23,13 +24,14 @@ def main() -> None:
     outlive_readers()
     parser = Parser(
         prog="hetsim-compare",
-        usage="hetsim-compare [-h] [--json FILE] [--pictures FOLDER] RUNS RUNS | RUNS... --with RUNS...",
+        usage="hetsim-compare [-h] [--json FILE] [--pictures FOLDER] [--perfetto FILE] RUNS RUNS | RUNS... --with RUNS...",
         description="Compare two runs, or repeats of two, simulated or measured: number by number, and where their time went.",
     )
     parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="a folder of a run, or of several repeats of one")
     parser.add_argument("--with", nargs="+", default=[], metavar="RUNS", type=Path, dest="second", help="the second side")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write what is found to this file, as JSON")
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw both timelines and all curves in this folder")
+    parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write both timelines as two processes, for ui.perfetto.dev")
     arguments = parser.parse_args()
     first, second = (arguments.runs, arguments.second) if arguments.second else (arguments.runs[:1], arguments.runs[1:])
     if len(second) != 1 and not arguments.second:
@@ -37,6 +39,7 @@ def main() -> None:
     with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)) as tell:
         found = compare(first, second)
         draw = None if arguments.pictures is None else drawing(found.sides)
+        traced = [] if arguments.perfetto is None else perfetto.of_sides(arguments.perfetto, found.sides)
         print(render(found))
         for key, (one, other) in found.sides.different.items():
             tell(f"the runs differ in {key}: {one} and {other}")
@@ -51,6 +54,9 @@ def main() -> None:
         if draw is not None:
             draw(arguments.pictures)
             print(f"pictures in {printable(os.path.relpath(arguments.pictures))}")
+        if traced:
+            perfetto.write(arguments.perfetto, traced)
+            print(f"open {printable(os.path.relpath(arguments.perfetto))} on https://ui.perfetto.dev")
 
 
 if __name__ == "__main__":

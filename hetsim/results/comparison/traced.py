@@ -20,7 +20,7 @@ from hetsim.runtime.recorder import GRADIENT, KINDS, MESSAGE
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 TIMES = ("start", "end")
-COLUMNS = [*TIMES, "rank", "kind", "version", "staleness", "nbytes"]
+COLUMNS = [*TIMES, "rank", "kind", "version", "samples", "staleness", "nbytes"]
 BYTES_OF_A_ROW, BYTES_OF_A_WORKER = 500, 500
 """What a row, and a worker, take in memory while the seconds of a run are added up."""
 
@@ -34,6 +34,7 @@ class Rows:
     rank: Integers
     kind: Integers
     version: Integers
+    samples: Integers
     staleness: Integers
     nbytes: Integers
     num_workers: int
@@ -107,6 +108,6 @@ def _check(trace: Path, table: Any, columns: Mapping[str, NDArray[Any]], num_wor
     fine &= (start <= end) | (columns["kind"] == MESSAGE)
     for place in np.flatnonzero(~fine)[:1].tolist():
         check_interval(trace, *(table[name][place].as_py() for name in ("start", "end", "rank")), num_workers=num_workers)
-    for name in ("kind", "staleness", "nbytes"):
+    for name in ("kind", "samples", "staleness", "nbytes"):
         for place in np.flatnonzero(columns[name] < 0)[:1].tolist():
             raise ValueError(f"{trace} has a row whose {name} is {table[name][place].as_py()}, as none of a run is: {REMEDY}")

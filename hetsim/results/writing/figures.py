@@ -91,7 +91,7 @@ def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int
             for kind, (_, colour, (above, height), edge) in DRAWN.items():
                 spans = [(start, min(until, end) - start) for start, until in bars.get((rank, kind), ()) if start < end]
                 axes.broken_barh(spans, (place + above, height), facecolor=colour, edgecolor="white", linewidth=edge)
-        axes.set_yticks(range(len(ranks)), [_whose(rank, num_workers) for rank in ranks])
+        axes.set_yticks(range(len(ranks)), [whose(rank, num_workers) for rank in ranks])
         axes.set(xlim=(0, end), ylim=(len(ranks) - 0.5, -0.5))
         axes.set_title(title, fontsize=10, color=INK, loc="left", parse_math=False)
         axes.tick_params(length=0, labelsize=9, labelcolor=INK)
@@ -193,7 +193,7 @@ def _first_steps(lanes: Lanes, steps: int = 6) -> float:
     return 1.1 * communicated if end < communicated < 4 * end else end
 
 
-def _whose(rank: int, num_workers: int) -> str:
+def whose(rank: int, num_workers: int) -> str:
     """Who is on a lane."""
     if rank < num_workers:
         return f"worker {rank}"

@@ -1,0 +1,223 @@
+"""Runs as a trace for Perfetto (https://ui.perfetto.dev): one process for each run, with tracks for each rank."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from hetsim.checks import printable
+from hetsim.reports.place import check_place
+from hetsim.results.comparison.sides import Sides
+from hetsim.results.comparison.traced import Rows, read_rows
+from hetsim.results.reading.finished import Curve, check_has, read_points, read_summary
+from hetsim.results.writing.describe import in_words
+from hetsim.results.writing.figures import whose
+from hetsim.runtime.files import written_whole
+from hetsim.runtime.recorder import ALL_REDUCE, APPLY, COMMIT, DOWN, GATHER, GRADIENT, KINDS, MESSAGE, REGROUP, UPDATE
+
+TRACKS = {
+    "computing": (GRADIENT,),
+    "updating": (UPDATE,),
+    "sending": (MESSAGE,),
+    "receiving": (),
+    "reducing": (ALL_REDUCE, GATHER, REGROUP),
+    "absent": (DOWN,),
+}
+"""The tracks of a rank, with the kinds of intervals that each shows. `receiving` has the moments of delivery."""
+SEQUENCE = 1
+"""The number of the one writer of a file."""
+
+
+class TracedRun(NamedTuple):
+    """A run whose trace has intervals."""
+
+    title: str
+    rows: Rows
+    curve: Curve
+
+
+def traced(run: Path, name: str = "") -> TracedRun:
+    """The run in a folder, with its `name` before its title. ValueError with one sentence if its trace has no intervals."""
+    summary = read_summary(run)
+    check_has(run, summary, "method", "cluster", "workload", "backend")
+    rows = read_rows(run, summary)
+    if rows is None:
+        raise ValueError(f"{run} has no intervals in its trace.parquet, so there is no timeline: run it again with trace=full")
+    title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
+    return TracedRun(printable(f"{name}: {title}" if name else title), rows, read_points(run))
+
+
+def of_sides(file: Path, sides: Sides) -> list[TracedRun]:
+    """The first run of each side. ValueError with one sentence if they cannot be written to the file, before anything is."""
+    check_file(file)
+    return [traced(side.folders[0], side.name) for side in sides.both]
+
+
+def check_file(file: Path) -> None:
+    """ValueError with one sentence if no trace can be written there, or the package perfetto is not installed."""
+    _builder()
+    check_place(file, "--perfetto", ".pftrace")
+
+
+def write(path: Path, runs: Sequence[TracedRun]) -> None:
+    """Write these runs to one file, each as a process."""
+    with written_whole(path) as file:
+        trace = _Trace(file)
+        for number, run in enumerate(runs, 1):
+            process = trace.track(run.title, process=number)
+            _write_counters(trace, process, run)
+            _write_ranks(trace, process, run.rows)
+
+
+def _builder() -> Any:
+    try:
+        from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
+    except ModuleNotFoundError:
+        raise ValueError("a Perfetto trace needs the package perfetto: pip install 'hetsim[perfetto]'") from None
+    return StreamingTraceProtoBuilder
+
+
+class _Trace:
+    """The packets of a file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackDescriptor, TrackEvent
+
+        self._packets = _builder()(file)
+        self._event = TrackEvent
+        self._explicit = TrackDescriptor.EXPLICIT
+        self._num_tracks = self._num_flows = 0
+
+    def track(self, name: str, parent: int = 0, *, process: int = 0, counter: bool = False) -> int:
+        """A new track, below those that were made before; its number."""
+        self._num_tracks += 1
+        packet = self._packets.create_packet()
+        track = packet.track_descriptor
+        track.uuid, track.name, track.child_ordering, track.sibling_order_rank = self._num_tracks, name, self._explicit, self._num_tracks
+        if parent:
+            track.parent_uuid = parent
+        if process:
+            track.process.pid, track.process.process_name = process, name
+        if counter:
+            track.counter.SetInParent()
+        self._packets.write_packet(packet)
+        return self._num_tracks
+
+    def flow(self) -> int:
+        """The number of a new flow, which joins a message to its delivery."""
+        self._num_flows += 1
+        return self._num_flows
+
+    def interval(self, track: int, name: str, start: float, end: float, *, flow: int = 0, **details: int) -> None:
+        """A bar on a track, after those before it."""
+        self._begin(track, self._event.TYPE_SLICE_BEGIN, name, start, flow, details)
+        packet = self._packet(track, end)
+        packet.track_event.type = self._event.TYPE_SLICE_END
+        self._packets.write_packet(packet)
+
+    def moment(self, track: int, name: str, at: float, *, flow: int = 0, **details: int) -> None:
+        """A mark on a track."""
+        self._begin(track, self._event.TYPE_INSTANT, name, at, flow, details)
+
+    def count(self, track: int, at: float, value: float) -> None:
+        """A value of a counter, from this moment on."""
+        packet = self._packet(track, at)
+        packet.track_event.type, packet.track_event.double_counter_value = self._event.TYPE_COUNTER, value
+        self._packets.write_packet(packet)
+
+    def _begin(self, track: int, kind: int, name: str, at: float, flow: int, details: dict[str, int]) -> None:
+        packet = self._packet(track, at)
+        event = packet.track_event
+        event.type, event.name = kind, name
+        if flow:
+            event.flow_ids.append(flow)
+        for key, value in details.items():
+            note = event.debug_annotations.add()
+            note.name, note.int_value = key, value
+        self._packets.write_packet(packet)
+
+    def _packet(self, track: int, at: float) -> Any:
+        packet = self._packets.create_packet()
+        packet.trusted_packet_sequence_id, packet.timestamp, packet.track_event.track_uuid = SEQUENCE, round(at * 1e9), track
+        return packet
+
+
+def _write_counters(trace: _Trace, process: int, run: TracedRun) -> None:
+    """What was evaluated, and the largest staleness in each version."""
+    for name in dict.fromkeys(name for _, judged in run.curve for name in judged):
+        values = [(at, judged.get(name)) for at, judged in run.curve]
+        _write_counter(trace, process, "training loss" if name == "train_loss" else in_words(name), values)
+    versions = run.rows.of(COMMIT)
+    _write_counter(trace, process, "staleness of a version", _by_time(run.rows.end[versions], run.rows.staleness[versions]))
+
+
+def _write_ranks(trace: _Trace, process: int, rows: Rows) -> None:
+    """The tracks of each rank, with its batch sizes and the staleness of its gradients."""
+    receiver = _receivers(rows)
+    flows = {message: trace.flow() for message in np.flatnonzero(receiver >= 0).tolist()}
+    delivered = _places(receiver)
+    for rank, own in _places(rows.rank).items():
+        kind = rows.kind[own]
+        parent = trace.track(whose(rank, rows.num_workers), process)
+        for name, kinds in TRACKS.items():
+            if kinds:
+                _write_intervals(trace, parent, name, rows, own[np.isin(kind, kinds) & (rows.end[own] >= 0)], flows)
+            elif rank in delivered:
+                _write_deliveries(trace, trace.track(name, parent), rows, delivered[rank], flows)
+        computed, applied = own[kind == GRADIENT], own[kind == APPLY]
+        _write_counter(trace, parent, "batch size", _by_time(rows.start[computed], rows.samples[computed]))
+        _write_counter(trace, parent, "staleness", _by_time(rows.end[applied], rows.staleness[applied]))
+
+
+def _places(keys: Any) -> dict[int, Any]:
+    """The places of each key."""
+    order = np.argsort(keys, kind="stable")
+    found, first = np.unique(keys[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, first[1:]), strict=True))
+
+
+def _write_intervals(trace: _Trace, parent: int, name: str, rows: Rows, which: Any, flows: dict[int, int]) -> None:
+    """Intervals that overlap, such as messages to several workers, are on several tracks of one name, which Perfetto shows as one."""
+    free: list[tuple[float, int]] = []
+    for place in which[np.argsort(rows.start[which], kind="stable")].tolist():
+        start = max(0.0, float(rows.start[place]))
+        end = max(start, float(rows.end[place]))  # the clocks of two hosts agree within an error
+        track = heapq.heappop(free)[1] if free and free[0][0] <= start else trace.track(name, parent)
+        heapq.heappush(free, (end, track))
+        trace.interval(
+            track, KINDS[rows.kind[place]], start, end, flow=flows.get(place, 0),
+            version=int(rows.version[place]), samples=int(rows.samples[place]), bytes=int(rows.nbytes[place]),
+        )  # fmt: skip
+
+
+def _write_deliveries(trace: _Trace, track: int, rows: Rows, which: Any, flows: dict[int, int]) -> None:
+    for place in which[np.argsort(rows.end[which], kind="stable")].tolist():
+        sender = whose(int(rows.rank[place]), rows.num_workers)
+        trace.moment(track, f"from {sender}", max(0.0, float(rows.end[place])), flow=flows[place], bytes=int(rows.nbytes[place]))
+
+
+def _write_counter(trace: _Trace, parent: int, name: str, values: Iterable[tuple[float, float | None]]) -> None:
+    known = [(at, value) for at, value in values if value is not None and math.isfinite(value)]
+    if known:
+        track = trace.track(name, parent, counter=True)
+        for at, value in known:
+            trace.count(track, at, value)
+
+
+def _by_time(moments: Any, values: Any) -> Iterable[tuple[float, float]]:
+    order = np.argsort(moments, kind="stable")
+    return zip(moments[order].tolist(), values[order].tolist(), strict=True)
+
+
+def _receivers(rows: Rows) -> Any:
+    """The rank that each message went to; -1 where the trace does not tell: a message of a worker, where there are local servers."""
+    found = rows.receiver.copy()
+    servers = np.unique(rows.rank[~rows.of_workers])
+    if len(servers) == 1:
+        found[rows.of(MESSAGE) & rows.of_workers] = servers[0]
+    return found

@@ -1,0 +1,17 @@
+"""Where a report may be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hetsim.checks import printable
+from hetsim.results.reading.run_files import check_is_no_link
+
+
+def check_place(file: Path, option: str, ending: str) -> None:
+    """ValueError with one sentence if the file of this option does not end so, or no file can be written there."""
+    if file.suffix.lower() != ending:
+        raise ValueError(f"{option} {printable(str(file))} must end in {ending}")
+    if not file.absolute().parent.is_dir():
+        raise ValueError(f"{option} {printable(str(file))} is in no folder that exists: make it")
+    check_is_no_link(file)
