@@ -156,6 +156,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "results/tables/": ("results.tables", "results.writing", "results.reading", "runtime", "trust", *GROUND),
     "results/comparison/": ("results", "runtime", *GROUND),
     "results/__init__.py": (),
+    "reports/of_advice.py": ("reports", "advice", "results", "runtime", *GROUND),
+    "reports/of_calibration.py": ("reports", "calibration", "results", "runtime", *GROUND),
     "reports/": ("reports", "results", "runtime", *GROUND),
     "sim/": ("sim", *PLANNED),
     "distributed/__init__.py": ("distributed.backend",),

@@ -9,17 +9,27 @@ from hetsim.advice.advice import Advice, Row
 from hetsim.advice.decision import in_own_script
 from hetsim.results.writing.describe import formatted
 
+Cells = tuple[list[str], list[list[str]]]
+"""The heads and the rows of a table."""
+
 
 def text(found: Advice) -> str:
     """For the terminal: what to do, the decision, all methods, and what the numbers do not say."""
     head = f"{found.cluster}, {found.workload}: seconds to {found.what}, by {found.num_runs} simulated runs"
     stopped = [f"stopped {found.stopped}: this is the best so far"] if found.stopped else []
-    parts = ([found.sentence, *stopped], _decision(found), [checks.printable(head)], _table(found), _remarks(found))
+    parts = ([found.sentence, *stopped], _decision(found), [checks.printable(head)], _aligned(*ranking(found)), remarks(found))
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
 def _decision(found: Advice) -> Iterator[str]:
     """The choices that people have, each as a line."""
+    yield from _aligned(*decision(found))
+    if found.goal is None and not found.best.candidate.synchronous:
+        yield "The last one is fastest by time alone: it takes other steps than DDP, so the loss may fall more slowly. " + found.more
+
+
+def decision(found: Advice) -> Cells:
+    """The choices that people have, as a table: plain DDP, what trains as it does, and the fastest."""
     per_epoch = found.goal is None
     costs = any(row.cost is not None for row in (*found.rows, found.baseline))
     rows = [("today: plain DDP on all nodes", found.baseline)]
@@ -35,18 +45,17 @@ def _decision(found: Advice) -> Iterator[str]:
         share = found.epochs if per_epoch else 1.0
         cost = ["–" if row.cost is None else f"{row.cost / share:.3g}"] if costs else []
         cells.append([name, *_cells(row, costs=False)[:3], *cost])
-    yield from _aligned(heads, cells)
-    if found.goal is None and not found.best.candidate.synchronous:
-        yield "The last one is fastest by time alone: it takes other steps than DDP, so the loss may fall more slowly. " + found.more
+    return heads, cells
 
 
-def _table(found: Advice) -> Iterator[str]:
+def ranking(found: Advice) -> Cells:
+    """All candidates that are reported, the best first, and plain DDP, as a table."""
     costs = any(row.cost is not None for row in (*found.rows, found.baseline))
     heads = ["", "method", "seconds", "gain", *(["cost"] if costs else []), "why"]
     rows = [[str(rank), *_cells(row, costs)] for rank, row in enumerate(found.rows, start=1)]
     rows.append(["–", *_cells(found.baseline, costs)])
     rows[-1][1] = f"plain DDP ({found.baseline.candidate.method.name})"
-    yield from _aligned(heads, rows)
+    return heads, rows
 
 
 def _aligned(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
@@ -63,7 +72,8 @@ def _cells(row: Row, costs: bool) -> list[str]:
     return [row.candidate.label + rate, seconds, "–" if row.gain.mean is None else f"× {row.gain}", *cost, row.why]
 
 
-def _remarks(found: Advice) -> Iterator[str]:
+def remarks(found: Advice) -> Iterator[str]:
+    """What the tables do not say, and the commands that run the recommended and the fastest candidate."""
     if found.best.seconds.mean is None:
         yield f"nothing reached {found.goal} in all its runs, in twice the time of {formatted(found.epochs)} epochs of plain DDP: " + (
             "ask for less, or for more epochs by budget.epochs"

@@ -10,8 +10,9 @@ from hetsim.advice.picture import picture
 from hetsim.advice.processes import counted
 from hetsim.advice.question import asked
 from hetsim.advice.text import text
-from hetsim.cli.command import Parser, command
+from hetsim.cli.command import Parser, command, typed
 from hetsim.config.errors import USERS, sentence
+from hetsim.reports import of_advice, page
 from hetsim.reports.place import check_place
 from hetsim.results.writing.figures import own_style, save
 from hetsim.runtime.files import written_whole
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the words of hetsim, and timing, target_accuracy=… or target_loss=…")
     parser.add_argument("--json", action="store_true", help="print the advice as JSON")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it, as PNG")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to this file, which any browser shows")
     parser.add_argument("--processes", type=int, metavar="P", help="how many simulations run at a time (as many as cores, at most 8)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the answers of all simulations there, and resume from them")
     parser.add_argument("--minutes", type=float, metavar="M", help="end after so many minutes with the best so far, as after SIGTERM")
@@ -41,6 +43,8 @@ def main() -> None:
         processes = counted(arguments.processes)
         if arguments.picture is not None:
             check_place(arguments.picture, "--picture", ".png")
+        if arguments.html is not None:
+            page.check_file(arguments.html)
         question = asked(arguments.words, arguments.config_dir)
         question.check()
         found = advised(question, processes, arguments.folder, arguments.minutes, tell)
@@ -48,6 +52,8 @@ def main() -> None:
         if arguments.picture is not None:
             with own_style(), written_whole(arguments.picture) as file:
                 save(picture(found), file)
+        if arguments.html is not None:
+            page.write(of_advice.page(found, typed(parser.prog)), arguments.html)
 
 
 if __name__ == "__main__":

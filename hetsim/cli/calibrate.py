@@ -6,12 +6,13 @@ from pathlib import Path
 
 from hetsim.calibration.measuring.from_run import from_trace
 from hetsim.calibration.measuring.measure import calibrate
-from hetsim.cli.command import Parser, command
+from hetsim.cli.command import Parser, command, typed
 from hetsim.config.cluster_files import compose
 from hetsim.config.errors import USERS, sentence
 from hetsim.distributed.launch.failure_report import CAUSE, leave_reason
 from hetsim.distributed.rank.cleanup import follow_launcher
 from hetsim.errors import RunFailed
+from hetsim.reports import of_calibration, page
 from hetsim.runtime.output import outlive_readers
 from hetsim.trust.libraries import keep_processes_out
 
@@ -35,20 +36,27 @@ def main() -> None:
         help="measure nothing: the nodes of these calibrations, the links of the first",
     )
     parser.add_argument("--from-trace", type=Path, metavar="RUN", help="measure nothing: take the times of this run")
+    parser.add_argument("--html", type=Path, metavar="PAGE", help="write a report to this file, which any browser shows")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     follow_launcher()
     with command(parser.prog, USERS, _sentence):
         keep_processes_out()
+        if arguments.html is not None:
+            page.check_file(arguments.html)
+            if arguments.compose is not None or arguments.from_trace is not None:
+                raise ValueError("--html is for what was measured: leave it out with --compose and --from-trace")
         if arguments.compose is not None:
             compose(arguments.file, arguments.compose, arguments.words)
             return
         if arguments.from_trace is not None:
             from_trace(arguments.file, arguments.from_trace, arguments.words)
             return
-        calibrate(
+        result = calibrate(
             arguments.file, arguments.words, seconds=arguments.seconds, against=arguments.against, config_dir=arguments.config_dir
         )  # fmt: skip
+        if arguments.html is not None and result is not None:
+            page.write(of_calibration.page(arguments.file, result, typed(parser.prog)), arguments.html)
 
 
 def _sentence(error: BaseException) -> str | None:

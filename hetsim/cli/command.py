@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,6 +49,11 @@ def command(
         if (text := sentence(error)) is not None:
             tell(f"error: {text}")
         sys.exit(1)
+
+
+def typed(name: str) -> str:
+    """The command as it was typed, in one printable line."""
+    return one_line(shlex.join([name, *sys.argv[1:]]))
 
 
 def of_reading(error: BaseException, *, too_deep: str) -> str:

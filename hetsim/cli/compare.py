@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from hetsim.checks import printable
-from hetsim.cli.command import READING, Parser, command, of_reading
-from hetsim.reports import perfetto
+from hetsim.cli.command import READING, Parser, command, of_reading, typed
+from hetsim.reports import of_comparison, page, perfetto
 from hetsim.results.comparison.findings import compare, document
 from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.text import render
@@ -24,7 +24,7 @@ def main() -> None:
     outlive_readers()
     parser = Parser(
         prog="hetsim-compare",
-        usage="hetsim-compare [-h] [--json FILE] [--pictures FOLDER] [--perfetto FILE] RUNS RUNS | RUNS... --with RUNS...",
+        usage="hetsim-compare [-h] [--json FILE] [--pictures FOLDER] [--perfetto FILE] [--html FILE] RUNS RUNS | RUNS... --with RUNS...",
         description="Compare two runs, or repeats of two, simulated or measured: number by number, and where their time went.",
     )
     parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="a folder of a run, or of several repeats of one")
@@ -32,12 +32,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write what is found to this file, as JSON")
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw both timelines and all curves in this folder")
     parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write both timelines as two processes, for ui.perfetto.dev")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to this file, which any browser shows")
     arguments = parser.parse_args()
     first, second = (arguments.runs, arguments.second) if arguments.second else (arguments.runs[:1], arguments.runs[1:])
     if len(second) != 1 and not arguments.second:
         parser.error(f"{len(arguments.runs)} folders are no two sides: give two, or those of the second side after --with")
     with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)) as tell:
+        if arguments.html is not None:
+            page.check_file(arguments.html)
         found = compare(first, second)
+        report = None if arguments.html is None else of_comparison.page(found, typed(parser.prog))
         draw = None if arguments.pictures is None else drawing(found.sides)
         traced = [] if arguments.perfetto is None else perfetto.of_sides(arguments.perfetto, found.sides)
         print(render(found))
@@ -54,6 +58,9 @@ def main() -> None:
         if draw is not None:
             draw(arguments.pictures)
             print(f"pictures in {printable(os.path.relpath(arguments.pictures))}")
+        if report is not None:
+            page.write(report(), arguments.html)
+            print(f"report in {printable(os.path.relpath(arguments.html))}")
         if traced:
             perfetto.write(arguments.perfetto, traced)
             print(f"open {printable(os.path.relpath(arguments.perfetto))} on https://ui.perfetto.dev")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from hetsim.cli.command import READING, Parser, command, of_reading
+from hetsim.cli.command import READING, Parser, command, of_reading, typed
+from hetsim.reports import of_table, page
 from hetsim.results.reading.finished_runs import read_runs
 from hetsim.results.tables.files import markdown, write
 from hetsim.results.tables.metrics import METRICS, Target
@@ -33,15 +34,20 @@ def main() -> None:
         "--best-of", metavar="KEYS", default="", help="of rows that differ in these keys alone keep the best: learning_rate,momentum"
     )
     parser.add_argument("--to", metavar="DIR", type=Path, help="write the files to this folder instead of SWEEP_DIR")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a report to this file, which any browser shows")
     arguments = parser.parse_args()
     too_deep = f"{arguments.sweep} has folders that are nested hundreds deep: move them elsewhere"
     with command(parser.prog, READING, partial(of_reading, too_deep=too_deep)) as tell:
+        if arguments.html is not None:
+            page.check_file(arguments.html)
         keys = tuple(key.strip() for key in arguments.best_of.split(",") if key.strip())
         target = Target(arguments.target_accuracy, arguments.target_loss, arguments.at_seconds)
         question = Question(arguments.metric, target, arguments.baseline, keys, arguments.direction)
         found = read_runs(arguments.sweep)
         made = table(found.runs, question, num_failed=found.num_failed)
         write(made, arguments.to or arguments.sweep)
+        if arguments.html is not None:
+            page.write(of_table.page(made, typed(parser.prog)), arguments.html)
         print(markdown(made), end="")
         for remark in made.remarks:
             tell(remark)

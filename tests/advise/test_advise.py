@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from hetsim.advice.timing import Timed, Timing
 from hetsim.advice.training import Round, Trained, Training, reachable
 from hetsim.cli.advise import main
 from hetsim.config.methods import shipped
+from hetsim.reports import of_advice
+from hetsim.reports.page import document
 from hetsim.results.reading.finished import LossPoint
 
 pytestmark = pytest.mark.slow
@@ -248,6 +251,15 @@ def test_an_advice_is_json_and_a_picture(trained: Advice) -> None:
     assert len(drawn.axes[0].get_yticklabels()) == len(trained.rows) + 1
 
 
+def test_an_advice_is_a_page(trained: Advice) -> None:
+    """With its sentence, its picture, both tables and the commands."""
+    page = document(of_advice.page(trained, "hetsim-advise cluster=mixed4"))
+
+    assert all(escape(part) in page for part in (trained.sentence, trained.rows[0].why, trained.rows[0].command))
+    assert page.count("<svg") == 1
+    assert page.count("<tr>") >= 2 + 2 + len(trained.rows)
+
+
 def test_a_goal_that_nobody_reaches_is_said(trained: Advice) -> None:
     missed = replace(trained.rows[0].seconds, mean=None, low=None, high=None, num_known=0)
     row = replace(trained.rows[0], seconds=missed)
@@ -286,14 +298,27 @@ def test_the_command_prints_a_table_and_draws_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With processes of its own; the picture is a PNG, and no process is left."""
-    file = tmp_path / "advice.png"
-    words = ("cluster=mixed4", *PHANTOM, "method=ssgd,asgd", "timing", "--picture", str(file), "--processes", "1", "--json")
+    file, page = tmp_path / "advice.png", tmp_path / "advice.html"
+    words = (
+        "cluster=mixed4",
+        *PHANTOM,
+        "method=ssgd,asgd",
+        "timing",
+        "--picture",
+        str(file),
+        "--processes",
+        "1",
+        "--json",
+        "--html",
+        str(page),
+    )
 
     assert exit_status(monkeypatch, "hetsim-advise", main, *words) == 0
     printed = json.loads(capfd.readouterr().out)
 
     assert {row["method"] for row in printed["rows"]} == {"ssgd", "asgd"}
     assert file.read_bytes()[:4] == b"\x89PNG"
+    assert "hetsim-advise cluster=mixed4" in page.read_text(encoding="utf-8")
     for wrong, sentence in {"no/such.png": "is in no folder that exists", str(tmp_path / "advice.pdf"): "must end in .png"}.items():
         assert exit_status(monkeypatch, "hetsim-advise", main, "timing", "--picture", wrong) == 1
         assert sentence in capfd.readouterr().err

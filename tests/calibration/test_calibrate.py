@@ -30,7 +30,23 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
     file = tmp_path / "cluster" / "lab.yaml"
     file.parent.mkdir()
 
-    assert exit_status(monkeypatch, "hetsim-calibrate", main, file, "workload=digits", "batch_size=64", NODES, "--seconds", "0.2") == 0
+    assert (
+        exit_status(
+            monkeypatch,
+            "hetsim-calibrate",
+            main,
+            file,
+            "workload=digits",
+            "batch_size=64",
+            NODES,
+            "--seconds",
+            "0.2",
+            "--html",
+            file.with_suffix(".html"),
+        )
+        == 0
+    )
+    assert "hetsim-calibrate" in file.with_suffix(".html").read_text(encoding="utf-8")
 
     said = capfd.readouterr().out
     assert re.search(r"2 workers, about \d+\.\d minutes", said)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 from test_fit import HELD_OUT, SIZES, readings
 from test_noise import normalised
 
+from hetsim.calibration.cluster import Calibrated
 from hetsim.calibration.fit import Steps
 from hetsim.calibration.noise import Noise
 from hetsim.calibration.picture import MAX_NODES, page
+from hetsim.reports import of_calibration
+from hetsim.reports.page import document
 from hetsim.results.writing.figures import own_style
 
 FAST = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4, deviation=0.1), SIZES)
@@ -43,6 +47,22 @@ def test_points_lie_where_they_were_measured_and_the_fit_passes_by() -> None:
     assert noise.get_title(loc="left").startswith("deviation 9.7 %, autocorrelation 0.06")
     assert fit.get_ylabel() == "ms of CPU"
     assert fit.get_xlabel() == "samples of a gradient"
+
+
+def test_a_calibration_is_a_page_with_the_file_that_it_wrote(tmp_path: Path) -> None:
+    """The error, a row for each node, and why it is not to be trusted."""
+    file = tmp_path / "lab.yaml"
+    file.write_text("name: lab  # <b>\n")
+
+    page = document(
+        of_calibration.page(file, Calibrated({}, [FAST, WITH_MODES], doubts=["node 1 was <busy>"]), "hetsim-calibrate lab.yaml")
+    )
+
+    assert f"a mean error of {100 * FAST.error:.1f} %" in page
+    assert "Not trustworthy: node 1 was &lt;busy&gt;." in page
+    assert "name: lab  # &lt;b&gt;" in page
+    assert page.count("<tr>") == 3
+    assert page.count("<svg") == 1
 
 
 def test_no_text_covers_another() -> None:

@@ -34,22 +34,24 @@ from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import BYTES
 
 
-def calibrate(file: Path, words: Sequence[str], *, seconds: float, against: Path | None = None, config_dir: Path | None) -> None:
-    """Measure, and write the file; in a process that does not lead, measure only."""
+def calibrate(
+    file: Path, words: Sequence[str], *, seconds: float, against: Path | None = None, config_dir: Path | None
+) -> Calibrated | None:
+    """Measure, and write the file. Returns what was found; None in a process that does not lead, which measures only."""
     if not 0.1 <= seconds <= 3600:
         raise ValueError(f"--seconds must be from 0.1 to 3600, not {seconds:g}")
     check_file(file)
     old = None if against is None else (against, written_cluster("--against", against))
     config, _, typed = composed(["backend=dist", *words, "pictures=false", "trace=none"], config_dir=config_dir)
     try:
-        _calibrate(config, typed, file, seconds, old)
+        return _calibrate(config, typed, file, seconds, old)
     except Exception as error:
         kind = ValueError if isinstance(error, ValueError) else RunFailed
         said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
         raise kind(said) from None
 
 
-def _calibrate(config: Any, typed: Sequence[str], file: Path, seconds: float, old: tuple[Path, Cluster] | None) -> None:
+def _calibrate(config: Any, typed: Sequence[str], file: Path, seconds: float, old: tuple[Path, Cluster] | None) -> Calibrated | None:
     experiment, backend = build_experiment(config)
     check_download(experiment, typed)
     check_places(file, experiment.num_workers)
@@ -77,7 +79,7 @@ def _calibrate(config: Any, typed: Sequence[str], file: Path, seconds: float, ol
             if measured is not None:
                 found[kind] = measured
     if not found:
-        return
+        return None
     plan_sizes = [sizes(experiment, rank) for rank in range(experiment.num_workers)]
 
     def fitted(of: Mapping[type[Measurement], Measured], *, beside: str | None = None) -> Calibrated:
@@ -96,6 +98,7 @@ def _calibrate(config: Any, typed: Sequence[str], file: Path, seconds: float, ol
         clusters = [parse_cluster(each.config) for each in (fitted(found), *parts)]
         nbytes = BYTES[experiment.dtype] * num_parameters
         print(f"drift since {old[0]}:\n{table(drifts(old[1], clusters[0], clusters[1:], samples=plan_sizes, nbytes=nbytes))}", flush=True)
+    return result
 
 
 def measure(

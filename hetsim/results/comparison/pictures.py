@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hetsim.results.comparison.sides import Sides
 from hetsim.results.reading.finished import check_has, read_points
@@ -13,8 +14,8 @@ from hetsim.results.writing.figures import curves, own_style, save, timeline
 from hetsim.runtime.files import written_whole
 
 
-def drawing(sides: Sides) -> Callable[[Path], None]:
-    """What draws the timelines of both first runs on one axis and the curves of all runs, as files in a folder. All is read before."""
+def figures(sides: Sides) -> Callable[[], dict[str, Any]]:
+    """What draws the curves of all runs and the timelines of both first runs on one axis, None if there is none. All is read before."""
     for side in sides.both:
         for run, summary in zip(side.folders, side.summaries, strict=True):
             check_has(run, summary, "method", "cluster", "workload", "num_workers")
@@ -24,16 +25,27 @@ def drawing(sides: Sides) -> Callable[[Path], None]:
     sizes = [side.summaries[0]["num_workers"] for side in sides.both]
     steps = [read_intervals(trace, num_workers=size) for trace, size in zip(traces, sizes, strict=True) if trace.exists()]
 
+    def draw() -> dict[str, Any]:
+        with own_style():
+            drawn = {"curve": curves(points, title=" and ".join(dict.fromkeys(side.title for side in sides.both)))}
+            if len(steps) == len(traces):
+                drawn["timeline"] = timeline(list(zip(titles, steps, strict=True)), num_workers=max(sizes))
+            return drawn
+
+    return draw
+
+
+def drawing(sides: Sides) -> Callable[[Path], None]:
+    """What draws the figures as files in a folder. All is read before."""
+    drawn = figures(sides)
+
     def draw(folder: Path) -> None:
         check_is_no_link(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with own_style():
-            figures = {"curve.png": curves(points, title=" and ".join(dict.fromkeys(side.title for side in sides.both)))}
-            if len(steps) == len(traces):
-                figures["timeline.png"] = timeline(list(zip(titles, steps, strict=True)), num_workers=max(sizes))
-            for name, figure in figures.items():
+            for name, figure in drawn().items():
                 if figure is not None:
-                    with written_whole(folder / name) as file:
+                    with written_whole(folder / f"{name}.png") as file:
                         save(figure, file)
 
     return draw

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetsim.checks import printable
 from hetsim.results.comparison.findings import Findings
@@ -22,19 +22,34 @@ SPREAD = ("spread",)
 Line = Sequence[str]
 
 
+class Section(NamedTuple):
+    """A table of a comparison, in whose first lines the heads are, and a sentence below it."""
+
+    title: str
+    lines: Sequence[Line]
+    least: Sequence[int]
+    """How wide the columns are at least."""
+    below: str = ""
+
+
 def render(found: Findings) -> str:
     """Numbers, components, staleness and intervals; of runs without a trace the numbers alone."""
-    tables = [_numbers(found)]
+    return "\n".join([*about(found), *map(_table, sections(found)), found.where]).rstrip("\n")
+
+
+def sections(found: Findings) -> list[Section]:
+    """The tables: of runs without a trace that of the numbers alone."""
+    made = [_numbers(found)]
     if found.components:
-        tables.append(_components(found))
+        made.append(_components(found))
     if found.staleness is not None:
-        tables.append(_staleness(found, found.staleness))
+        made.append(_staleness(found, found.staleness))
     if found.intervals:
-        tables.append(_intervals(found))
-    return "\n".join([*_about(found), *tables, found.where]).rstrip("\n")
+        made.append(_intervals(found))
+    return made
 
 
-def _about(found: Findings) -> Iterator[str]:
+def about(found: Findings) -> Iterator[str]:
     """How many runs there are, where there are several, and what a mark says."""
     if found.sides.repeats:
         for side in found.sides.both:
@@ -46,7 +61,7 @@ def _about(found: Findings) -> Iterator[str]:
         yield ""
 
 
-def _numbers(found: Findings) -> str:
+def _numbers(found: Findings) -> Section:
     names, repeats = found.sides.names, found.sides.repeats
     title = "relative error" if names[1] == "measured" else "first vs. second"
     lines = []
@@ -55,7 +70,7 @@ def _numbers(found: Findings) -> str:
         sides = [formatted(row[name]) for name in ("first", "second")]
         line = [row["name"], *(map(str, _estimates(row)) if repeats else sides), error + _mark(row), spread]
         lines.append(line if repeats else line[:-1])
-    return _table(("", *names, title, *SPREAD[:repeats]), lines, least=(16, 14, 14, 18, 10))
+    return Section("Numbers", [("", *names, title, *SPREAD[:repeats]), *lines], (16, 14, 14, 18, 10))
 
 
 def in_points(row: dict[str, Any]) -> tuple[str, str]:
@@ -65,7 +80,7 @@ def in_points(row: dict[str, Any]) -> tuple[str, str]:
     return f"{100 * (first - second):+.2f} pp" if known else "–", "–" if spread is None else f"{100 * spread * abs(second):.2f} pp"
 
 
-def _components(found: Findings) -> str:
+def _components(found: Findings) -> Section:
     repeats = found.sides.repeats
     lines = []
     for row in found.components:
@@ -74,7 +89,8 @@ def _components(found: Findings) -> str:
             sides = [str(_in_percent(share)) for share in _estimates(row)]
             line = [row["name"], *sides, f"{signed(row['percentage_points'])} pp{_mark(row)}", spread]
             lines.append(line if repeats else line[:-1])
-    return _table(("% of the time", *found.sides.names, "difference", *SPREAD[:repeats]), lines, least=(16, 14, 14, 18, 10))
+    heads = ("% of the time", *found.sides.names, "difference", *SPREAD[:repeats])
+    return Section("Where the time went", [heads, *lines], (16, 14, 14, 18, 10))
 
 
 def _estimates(row: dict[str, Any]) -> tuple[Estimate, Estimate]:
@@ -86,7 +102,7 @@ def _in_percent(share: Estimate) -> Estimate:
     return replace(share, mean=mean, low=low, high=high)
 
 
-def _staleness(found: Findings, told: Staleness) -> str:
+def _staleness(found: Findings, told: Staleness) -> Section:
     sides = told.first, told.second
     values = sorted({*told.first, *told.second})
     if len(values) <= MAX_VALUES:
@@ -100,10 +116,10 @@ def _staleness(found: Findings, told: Staleness) -> str:
     distance += "" if relative is None else f", {100 * relative:.2f} % of the {found.sides.second.name} mean"
     if told.spread is not None:
         distance += f"; between {found.sides.second.name} runs up to {formatted(told.spread)}{WITHIN if told.within_spread else ''}"
-    return _table(("contributions", *found.sides.names), lines, least=(16, 14, 14)) + distance + "\n"
+    return Section("Staleness", [("contributions", *found.sides.names), *lines], (16, 14, 14), distance)
 
 
-def _intervals(found: Findings) -> str:
+def _intervals(found: Findings) -> Section:
     unit = Unit(max(abs(row[part]) for row in found.intervals for part in ("by_length", "by_number")))
     lines = []
     for row in found.intervals:
@@ -113,7 +129,7 @@ def _intervals(found: Findings) -> str:
         lines.append((row["name"], *counts, *means, unit.fixed(row["by_length"]), unit.fixed(row["by_number"])))
     heads = ("intervals", "per update:", "", "of length:", "", "difference", "per update:")
     below = ("", *found.sides.names, *found.sides.names, "by length", "by number")
-    return _table(heads, [below, *lines], least=(16, 14, 14, 14, 14, 14, 14))
+    return Section("Intervals", [heads, below, *lines], (16, 14, 14, 14, 14, 14, 14))
 
 
 def _percent(share: float | None, sign: str = "") -> str:
@@ -124,9 +140,9 @@ def _mark(row: dict[str, Any]) -> str:
     return WITHIN if row["within_spread"] else ""
 
 
-def _table(heads: Line, lines: Sequence[Line], *, least: Sequence[int]) -> str:
+def _table(section: Section) -> str:
     """Columns of at least these widths, the first one to the left and the others to the right."""
-    rows = [heads, *lines]
-    widths = [max(width, *(len(row[place]) + 2 for row in rows)) for place, width in enumerate(least[: len(heads)])]
+    rows = section.lines
+    widths = [max(width, *(len(row[place]) + 2 for row in rows)) for place, width in enumerate(section.least[: len(rows[0])])]
     said = (row[0].ljust(widths[0]) + "".join(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)) for row in rows)
-    return "\n".join(map(str.rstrip, said)) + "\n"
+    return "\n".join([*map(str.rstrip, said), *([section.below] if section.below else [])]) + "\n"

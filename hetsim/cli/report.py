@@ -1,0 +1,40 @@
+"""The command `hetsim-report RUN`."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+from hetsim.checks import printable
+from hetsim.cli.command import READING, Parser, command, of_reading
+from hetsim.reports import of_run, page, perfetto
+from hetsim.runtime.output import outlive_readers
+
+TOO_DEEP = "its files are nested hundreds deep: give the folder of another run"
+
+
+def main() -> None:
+    """Write the files that are asked for; exit status 1 with one sentence if that cannot be done."""
+    outlive_readers()
+    parser = Parser(prog="hetsim-report", description="Write a finished run, simulated or measured, as files for a browser.")
+    parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="a report: the numbers, pictures, tables and the config")
+    parser.add_argument("--perfetto", type=Path, metavar="FILE", help="the whole timeline, for ui.perfetto.dev")
+    arguments = parser.parse_args()
+    if arguments.html is None and arguments.perfetto is None:
+        parser.error("nothing is asked for: give --html report.html, or --perfetto run.pftrace")
+    with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)):
+        if arguments.html is not None:
+            page.check_file(arguments.html)
+        if arguments.perfetto is not None:
+            perfetto.check_file(arguments.perfetto)
+            perfetto.write(arguments.perfetto, [perfetto.traced(arguments.run)])
+            print(f"open {printable(os.path.relpath(arguments.perfetto))} on https://ui.perfetto.dev")
+        if arguments.html is not None:
+            page.write(of_run.page(arguments.run), arguments.html)
+            print(f"report in {printable(os.path.relpath(arguments.html))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The report of a calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from hetsim.calibration.cluster import Calibrated
+from hetsim.calibration.picture import page as picture
+from hetsim.reports.page import Page, Sheet
+from hetsim.results.reading.run_files import read_text
+from hetsim.results.writing.figures import own_style
+
+HEADS = ("node", "µs a sample", "ms a gradient", "error of the line, %", "error of the table, %", "taken", "noise, %")
+
+
+def page(file: Path, found: Calibrated, command: str) -> Page:
+    """The report of a calibration, which is in this file, and which this command measured."""
+    with own_style():
+        drawn = picture(file.stem, found.steps)
+    return Page(
+        question=f"How long do gradients take on the machines of {file.stem}?",
+        answer=" ".join(_answer(found)),
+        figures=[("For each node the gradients' times and what is left of them", drawn)],
+        sheets=[Sheet("Nodes", HEADS, list(_nodes(found)))],
+        remarks=[f"node {rank}: {steps.noise.told()}" for rank, steps in enumerate(found.steps)],
+        command=command,
+        texts=[(f"The cluster, {file.name}", read_text(file))],
+    )
+
+
+def _answer(found: Calibrated) -> Iterator[str]:
+    yield f"The times of gradients at batch sizes that were held out are predicted with a mean error of {100 * found.error:.1f} %."
+    if found.doubts:
+        yield f"Not trustworthy: {'; '.join(found.doubts)}. Calibrate again while no other program runs."
+
+
+def _nodes(found: Calibrated) -> Iterator[list[str]]:
+    for rank, steps in enumerate(found.steps):
+        numbers = (1e6 * steps.line.slope, 1e3 * steps.line.constant, 100 * steps.error_of_line, 100 * steps.error_of_table)
+        taken = "table" if steps.takes_table else "line"
+        yield [str(rank), *(f"{number:.4g}" for number in numbers), taken, f"{100 * steps.noise.deviation:.1f}"]

@@ -1,0 +1,169 @@
+"""A report as one HTML file that loads nothing: the question, the answer, pictures, tables, the command and the versions."""
+
+from __future__ import annotations
+
+import base64
+import io
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hetsim.checks import printable
+from hetsim.reports.place import check_place
+from hetsim.results.writing.figures import own_style
+from hetsim.runtime.files import write_text
+from hetsim.version import __version__
+
+MAX_SVG, MAX_TABLES, MAX_TEXT = 500_000, 400_000, 100_000
+"""Letters of a picture, of which a larger one is a PNG; of all tables; and of a text. So a page has less than 3 MB."""
+MAX_CELL = 200
+"""Letters of a cell."""
+COLOURS = {
+    "#333333": "currentColor",
+    "#000000": "currentColor",
+    "#e9ecef": "var(--quiet, #e9ecef)",
+    "#ffffff": "var(--paper, #ffffff)",
+    "#888888": "var(--grey, #777777)",
+    "#555555": "var(--grey, #555555)",
+}
+"""What the colours of a figure are in a page, which may be dark; all others are seen on both."""
+STYLE = Path(__file__).with_name("page.css")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""What a browser may load and run: the style and the pictures of the page itself, and no script."""
+WORDS = ' class="words"'
+"""Of a column that does not hold numbers."""
+VERSIONS = ("torch", "numpy", "matplotlib")
+
+
+class Sheet(NamedTuple):
+    """A table."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What a report says. All texts are plain, and are escaped where they are written."""
+
+    question: str
+    answer: str
+    figures: Sequence[tuple[str, Any]] = ()
+    """Each with its caption; None where there is nothing to draw."""
+    sheets: Sequence[Sheet] = ()
+    remarks: Sequence[str] = ()
+    command: str = ""
+    texts: Sequence[tuple[str, str]] = ()
+    """Longer texts with their titles, folded up."""
+
+
+def check_file(file: Path) -> None:
+    """ValueError with one sentence if no page can be written there."""
+    check_place(file, "--html", ".html")
+
+
+def write(page: Page, file: Path) -> None:
+    """Write a page to its file, whole or not at all."""
+    write_text(file, document(page))
+
+
+def document(page: Page) -> str:
+    """The page as one file."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
+        f"<title>{_text(page.question)}</title>\n<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>\n"
+        f"<main>\n{article(page)}\n</main>\n<footer>{_text(versions())}</footer>\n</body>\n</html>\n"
+    )
+
+
+def article(page: Page) -> str:
+    """The page without the frame of a file, as a notebook shows it."""
+    return "\n".join(_parts(page))
+
+
+def versions() -> str:
+    """What made the page."""
+    found = [f"{name} {metadata.version(name)}" for name in VERSIONS if _is_installed(name)]
+    system = f"Python {platform.python_version()}, {platform.system()} on {platform.machine()}"
+    return f"hetsim {__version__}, {', '.join([*found, system])}"
+
+
+def _is_installed(name: str) -> bool:
+    return next(iter(metadata.distributions(name=name)), None) is not None
+
+
+def _parts(page: Page) -> Iterator[str]:
+    yield f'<h1>{_text(page.question)}</h1>\n<p class="answer">{_text(page.answer)}</p>'
+    for number, (caption, figure) in enumerate(page.figures):
+        if figure is not None:
+            yield f"<figure><div>{picture(figure, caption, f'figure {number}')}</div><figcaption>{_text(caption)}</figcaption></figure>"
+    room = MAX_TABLES
+    for sheet in page.sheets:
+        table = _table(sheet, room)
+        room -= len(table)
+        yield table
+    if page.remarks:
+        yield f'<h2>Remarks</h2><ul class="remarks">{"".join(f"<li>{_text(remark)}</li>" for remark in page.remarks)}</ul>'
+    if page.command:
+        yield f"<h2>Command</h2><pre><code>{_text(page.command)}</code></pre>"
+    for title, text in page.texts:
+        kept = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}\n… and {len(text) - MAX_TEXT} letters more"
+        lines = "\n".join(map(_text, kept.splitlines()))
+        yield f"<details><summary>{_text(title)}</summary><pre><code>{lines}</code></pre></details>"
+
+
+def _table(sheet: Sheet, room: int) -> str:
+    """The first rows of a table that have room in the page."""
+    kept = []
+    words = [any(row[place][:1].isalpha() for row in sheet.rows[:10]) for place in range(len(sheet.heads))]
+    for row in sheet.rows:
+        cells = "".join(f"<td{WORDS if is_words else ''}>{_cell(cell)}</td>" for cell, is_words in zip(row, words, strict=True))
+        room -= len(cells)
+        if room < 0:
+            break
+        kept.append(f"<tr>{cells}</tr>")
+    left = len(sheet.rows) - len(kept)
+    more = f"<p>{left} more rows are left out.</p>" if left else ""
+    title = f"<h2>{_text(sheet.title)}</h2>" if sheet.title else ""
+    heads = "".join(f"<th{WORDS if is_words else ''}>{_cell(head)}</th>" for head, is_words in zip(sheet.heads, words, strict=True))
+    return f'{title}<div class="table"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(kept)}</tbody></table></div>{more}'
+
+
+def picture(figure: Any, words: str, name: str) -> str:
+    """A figure as an inline picture: SVG in the colours of the page, or PNG if that would be large. `words` are for who cannot see it.
+
+    Figures of one page need different names, as parts of an SVG refer to each other.
+    """
+    import matplotlib
+
+    told = io.StringIO()
+    with own_style(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(told, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        svg = told.getvalue().partition("<svg")[2]
+        if len(svg) > MAX_SVG:
+            image = io.BytesIO()
+            figure.savefig(image, format="png", dpi=110)
+            return f'<img alt="{_text(words)}" src="data:image/png;base64,{base64.b64encode(image.getvalue()).decode()}">'
+    head, _, rest = svg.partition(">")
+    head = re.sub(r' (width|height)="[^"]*"', "", head)
+    for colour, instead in COLOURS.items():
+        rest = re.sub(rf"(?<=: ){colour}(?=[;\"])", instead, rest)
+    rest = re.sub(r" id=\"(?!\w*[0-9a-f]{10}\")\w+\"", "", rest)  # those that nothing refers to
+    return f'<svg role="img" aria-label="{_text(words)}"{head}>{rest.strip()}'
+
+
+def _cell(text: str) -> str:
+    return _text(text if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}…")
+
+
+def _text(text: str) -> str:
+    """A text, which may be a stranger's, as HTML that is nothing but this text."""
+    return escape(printable(text))
