@@ -20,7 +20,7 @@ from hetsim.results.reading.config_file import flattened, parsed
 
 GROUPS = ("cluster", "backend")
 """Groups of which another choice may be typed: on other nodes, in the other world."""
-PLAIN = ("trace", "pictures", "threads", "device", "data_root", "download", "trust", "save_weights", "nonfinite")
+PLAIN = ("trace", "pictures", "threads", "device", "data_root", "download", "trust", "save_weights", "nonfinite", "logger")
 """Keys that may be typed, which change no number but for the last bits."""
 WITHIN = re.compile(r"(budget|checkpoint|cluster|backend)(\..+)?|workload\.(path|data_root|download|loader_workers)")
 """Keys within others that may be typed."""

@@ -22,7 +22,7 @@ REQUIRED = ("method", "seed", "batch_size", "dtype", "threads", "trace", "pictur
 """The keys with plain values that every run needs."""
 OPTIONAL = (
     *("evaluate_every_epochs", "evaluate_every_seconds", "stop_when_diverged", "device", "autocast", "data", "epochs"),
-    *("nonfinite", "save_weights"),
+    *("nonfinite", "save_weights", "logger"),
 )
 """The keys with plain values that a config may lack."""
 PLAIN = (

@@ -20,6 +20,7 @@ from hetsim.coordination.plan import Plan
 from hetsim.coordination.pools import AlignedPools, Pools
 from hetsim.coordination.regions import Regions
 from hetsim.effects import Batch, Contribution
+from hetsim.runtime import loggers
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.checkpointing import Checkpointing
 from hetsim.runtime.curve import Point
@@ -64,6 +65,8 @@ class Experiment:
     """Of owned data: each pool has epochs of its own, or no worker begins the next one before all have ended this one (aligned)."""
     trace: str = "full"
     pictures: bool = True
+    logger: str | None = None
+    """What else gets the finished run: tensorboard, wandb or mlflow."""
     nonfinite: str = "skip"
     """What becomes of a gradient with a NaN or an infinity: it is left out (skip), or ends the run (fail)."""
     save_weights: str | None = None
@@ -90,6 +93,8 @@ class Experiment:
             if getattr(self, key) is not None:
                 checks.number(key, getattr(self, key))
         checks.flag("pictures", self.pictures)
+        if self.logger is not None:
+            loggers.check(self.logger)
         if self.save_weights is not None:
             checks.choice("save_weights", self.save_weights, ("final", "best"))
             if isinstance(self.workload, PhantomWorkload):

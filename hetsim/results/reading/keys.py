@@ -10,7 +10,7 @@ from hetsim.trust.registry import current_name
 CHANGE_NO_FILE = ("objective", "download")
 """Keys that change no file of a run. They are not part of its identity: a run with another value of them is the same run."""
 
-CHANGE_NO_NUMBER = (*CHANGE_NO_FILE, "trace", "pictures", "data_root", "trust", "checkpoint", "resume", "save_weights")
+CHANGE_NO_NUMBER = (*CHANGE_NO_FILE, "trace", "pictures", "data_root", "trust", "checkpoint", "resume", "save_weights", "logger")
 """Keys that change no number of a run. Some change which files it leaves, or where its data and its code are found."""
 
 VARY_IN_A_ROW = (*CHANGE_NO_NUMBER, "seed")
@@ -33,6 +33,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "resume": None,
         "nonfinite": "skip",
         "save_weights": None,
+        "logger": None,
     },
     "hetsim.distributed.Processes": {"reduction": "ordered", "micro_batch": None, "heartbeat_seconds": 0.5, "lost_after_seconds": 10.0},
     "hetsim.policies.allocation.GradualShift": {"repetitions": 0},

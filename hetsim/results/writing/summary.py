@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hetsim.results.reading.config_file import flattened, read_config
 from hetsim.results.writing.figures import draw_run
 from hetsim.results.writing.folder import finish_run
 from hetsim.results.writing.remarks import diverged, remarks
 from hetsim.results.writing.workers import MAX_LISTED, with_quantiles, write_workers
-from hetsim.runtime import metrics
+from hetsim.runtime import loggers, metrics
 from hetsim.runtime.curve import Point
 from hetsim.runtime.files import begun, unfinished
 from hetsim.runtime.outcome import Outcome, Pool
@@ -51,6 +52,9 @@ def write_summary(
     with begun(folder / "summary.json") as file:
         file.write(json.dumps(summary, indent=2, allow_nan=False).encode() + b"\n")
     finish_run(folder, written)
+    if outcome.experiment.logger is not None:
+        title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({backend})"
+        loggers.write(outcome.experiment.logger, loggers.Log(folder, title, dict(flattened(read_config(folder))), outcome.points, summary))
     return summary
 
 

@@ -1,0 +1,118 @@
+"""A finished run for TensorBoard, Weights & Biases or MLflow: its config, its curve and the numbers of its summary."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hetsim import checks
+from hetsim.runtime.curve import Point
+
+MAX_PARAMETER = 500
+"""Letters of a value of the config, which MLflow takes everywhere."""
+BATCH = 100
+"""Parameters, and metrics, that MLflow takes at a time."""
+
+
+def check(name: str) -> None:
+    """ValueError with one sentence for an unknown logger, and for one that is not installed."""
+    checks.choice("logger", name, tuple(LOGGERS))
+    if importlib.util.find_spec(name) is None:
+        raise ValueError(f"logger={name} needs the package {name}: pip install {name}, or leave logger out")
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a logger gets of a run."""
+
+    folder: Path
+    """Of the run."""
+    title: str
+    config: Mapping[str, Any]
+    """By dotted key."""
+    points: Sequence[Point]
+    summary: Mapping[str, Any]
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers of the summary, by name."""
+        found = {**self.summary, **self.summary["final"]}
+        return {name: float(value) for name, value in found.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+
+    @property
+    def curve(self) -> list[tuple[Point, dict[str, float]]]:
+        """Each evaluation, and its finite numbers by name."""
+        return [(point, {name: value for name, value in point.evaluation.named().items() if _is_finite(value)}) for point in self.points]
+
+
+def write(name: str, log: Log) -> None:
+    """Give a run to this logger. The run's own files are complete by then, so an error of the logger is a warning."""
+    try:
+        LOGGERS[name](log)
+    except Exception as error:
+        said = checks.one_line(f"{type(error).__name__}: {error}")
+        warnings.warn(f"logger={name} did not get this run ({said}); the run's own files are complete", stacklevel=2)
+
+
+def _to_tensorboard(log: Log) -> None:
+    """Event files in `tensorboard` in the run's folder. Their times are seconds of the run's own clock."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    place = log.folder / "tensorboard"
+    for earlier in place.glob("events.out.tfevents.*"):  # of a run that this one replaces
+        earlier.unlink()
+    with SummaryWriter(str(place)) as writer:  # type: ignore[no-untyped-call]
+        for point, numbers in log.curve:
+            for name, value in numbers.items():
+                writer.add_scalar(f"curve/{name}", value, point.version, walltime=point.seconds)  # type: ignore[no-untyped-call]
+        last = log.points[-1]
+        for name, value in log.numbers.items():
+            writer.add_scalar(f"summary/{name}", value, last.version, walltime=last.seconds)  # type: ignore[no-untyped-call]
+        lines = "".join(f"    {checks.printable(f'{key}: {value}')}\n" for key, value in log.config.items())
+        writer.add_text("config", lines, 0, walltime=0.0)  # type: ignore[no-untyped-call]
+
+
+def _to_wandb(log: Log) -> None:
+    """An offline run in `wandb` in the run's folder, for `wandb sync`; WANDB_MODE=online sends it at once."""
+    import wandb
+
+    mode = os.environ.get("WANDB_MODE", "offline")
+    with wandb.init(project="hetsim", name=log.title, dir=str(log.folder), config=dict(log.config), mode=mode) as run:
+        for point, numbers in log.curve:
+            run.log({"seconds": point.seconds, "samples": point.samples, **numbers}, step=point.version)
+        run.summary.update(log.numbers)
+
+
+def _to_mlflow(log: Log) -> None:
+    """A run of the experiment `hetsim`, in `mlflow.db` in the run's folder or at MLFLOW_TRACKING_URI."""
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+
+    place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(log.folder / 'mlflow.db').absolute()}"
+    client = MlflowClient(tracking_uri=place)
+    found = client.get_experiment_by_name("hetsim")
+    experiment = client.create_experiment("hetsim") if found is None else found.experiment_id
+    run = client.create_run(experiment, run_name=log.title).info.run_id
+    parameters = [Param(key, str(value)[:MAX_PARAMETER]) for key, value in log.config.items()]
+    last = log.points[-1]
+    metrics = [
+        Metric(name, value, round(1000 * point.seconds), point.version) for point, numbers in log.curve for name, value in numbers.items()
+    ]
+    metrics += [Metric(f"summary.{name}", value, round(1000 * last.seconds), last.version) for name, value in log.numbers.items()]
+    for first in range(0, max(len(parameters), len(metrics)), BATCH):
+        client.log_batch(run, metrics=metrics[first : first + BATCH], params=parameters[first : first + BATCH])
+    client.set_terminated(run)
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+LOGGERS = {"tensorboard": _to_tensorboard, "wandb": _to_wandb, "mlflow": _to_mlflow}
+"""By name, which is also the name of the package."""
