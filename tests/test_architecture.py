@@ -477,6 +477,13 @@ def test_a_timing_only_run_imports_neither_torch_nor_scipy_stats(tmp_path: Path,
     assert {"simpy", "hetsim.sim.world", "pyarrow"} <= loaded
 
 
+def test_the_command_imports_neither_a_world_nor_a_launcher_before_it_needs_one():
+    """So `hetsim --help`, and a run of the other world, do not wait for them."""
+    loaded = modules_after("import hetsim.cli.main")
+
+    assert loaded & {"hetsim.sim.backend", "hetsim.distributed.backend", "hetsim.config.build", "simpy", "joblib", "submitit"} == set()
+
+
 @pytest.mark.slow
 def test_an_experiment_is_checked_before_torch_is_imported():
     """Building one for real images and a real optimizer imports no torch; loading it would."""

@@ -21,7 +21,8 @@ def generator(*stream: int) -> np.random.Generator:
         return np.random.default_rng(stream)
     seed, rank, purpose = stream
     first = rank // RANKS * RANKS
-    return np.random.Generator(np.random.PCG64(Seed(_seeds(seed, first, purpose)[rank - first])))
+    words: Any = Seed(_seeds(seed, first, purpose)[rank - first])
+    return np.random.Generator(np.random.PCG64(words))
 
 
 class Seed(ISeedSequence):

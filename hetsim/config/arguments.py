@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
 
 from hetsim.checks import printable
@@ -39,11 +41,24 @@ def without_control_characters(arguments: Sequence[str]) -> Iterator[None]:
         yield
         return
     told = io.StringIO()
+    listed = Hydra.format_config_groups
+    Hydra.format_config_groups = lambda *given, **more: _Later(lambda: listed(*given, **more))  # type: ignore[method-assign,assignment]
     try:
         with contextlib.redirect_stdout(told):
             yield
     finally:
+        Hydra.format_config_groups = listed  # type: ignore[method-assign]
         print("\n".join(map(printable, told.getvalue().split("\n"))), end="")
+
+
+class _Later:
+    """A text that is made if a template has it: Hydra lists all groups and choices for each `--help`, and hetsim's has its own."""
+
+    def __init__(self, made: Callable[..., Any]) -> None:
+        self._made = made
+
+    def __str__(self) -> str:
+        return str(self._made())
 
 
 def check_options(arguments: Sequence[str]) -> None:

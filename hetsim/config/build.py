@@ -20,6 +20,11 @@ from hetsim.config.resolved import resolved
 from hetsim.config.resumed import resumed_file
 from hetsim.config.schema import AXES, GROUPS, OPTIMIZERS, OPTIONAL, PLAIN, RATES, REQUIRED, TORCH_KEYS
 from hetsim.coordination.base import Coordination
+from hetsim.policies.admission import Admission
+from hetsim.policies.allocation.base import Allocation
+from hetsim.policies.compensation import Compensation
+from hetsim.policies.compression import Compression
+from hetsim.policies.weighting import Discount, Weighting
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.checkpointing import Checkpointing
@@ -29,6 +34,15 @@ from hetsim.trust.shipped import choices_with
 from hetsim.workloads.partition import Partition
 from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
 
+POLICIES: dict[str, type] = {
+    "allocation": Allocation,
+    "weighting": Weighting,
+    "discount": Discount,
+    "compensation": Compensation,
+    "admission": Admission,
+    "compression": Compression,
+}
+"""Each axis of policies, with the class that a choice of it must be a subclass of."""
 WITHIN = "schedulers"
 """The option of torch's SequentialLR and ChainedScheduler that holds schedules."""
 
@@ -58,7 +72,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
     cluster = parse_cluster(entries["cluster"])
     cluster = replace(cluster, name=name_of(entries["cluster"]))
     check_model(entries)
-    policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in AXES.items()}
+    policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in POLICIES.items()}
     partition = None if entries.get("partition") is None else _build("partition", entries["partition"], Partition, trust)
     made = Experiment(
         method=checks.name("method", entries["method"]),

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.config.guard.resolvers import restrict
-from hetsim.config.resolved import resolved
 from hetsim.results.reading.identity import folder_name, identity_of
 
 Entries = dict[str, Any]
@@ -30,6 +29,8 @@ def entries_of(config: DictConfig) -> Entries:
 
 def identity(entries: Entries) -> str:
     """The identity of a run."""
+    from hetsim.config.resolved import resolved
+
     return identity_of(resolved(entries))
 
 

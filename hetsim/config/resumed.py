@@ -10,12 +10,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from hetsim import checks
-from hetsim.checkpoints.file import read
 from hetsim.checkpoints.folder import newest
 from hetsim.config.guard.references import check_keys, check_references
 from hetsim.config.guard.resolvers import restrict
 from hetsim.config.identity import entries_of
-from hetsim.config.resolved import resolved
 from hetsim.results.reading.config_file import flattened, parsed
 
 GROUPS = ("cluster", "backend")
@@ -50,6 +48,8 @@ def with_resumed(config: DictConfig, typed: Sequence[str]) -> DictConfig:
     entries = _entries(path)
     own = {key for key in words if not _may_differ(key)}
     if own:
+        from hetsim.config.resolved import resolved
+
         _check_agree(own, resolved(entries_of(config)), resolved(entries), str(config.resume))
     for key in (key for key in words if key not in own):
         top = key.split("@")[0].split(".")[0]
@@ -86,6 +86,8 @@ def _check_agree(keys: Collection[str], typed: Mapping[str, Any], saved: Mapping
 
 def _entries(path: Path) -> dict[str, Any]:
     """The config of the run in a checkpoint, with the references that it has."""
+    from hetsim.checkpoints.file import read
+
     loaded: Mapping[str, Any] = parsed(path, read(path)[0]["config"])
     entries = {str(key): value for key, value in loaded.items()}
     check_references("", entries, path, "begin the run again, and type the value")

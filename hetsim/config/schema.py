@@ -1,22 +1,9 @@
-"""The keys of a config: plain values, groups, and the class that each axis of policies expects."""
+"""The keys of a config: plain values, groups and axes of policies."""
 
 from __future__ import annotations
 
-from hetsim.policies.admission import Admission
-from hetsim.policies.allocation.base import Allocation
-from hetsim.policies.compensation import Compensation
-from hetsim.policies.compression import Compression
-from hetsim.policies.weighting import Discount, Weighting
-
-AXES: dict[str, type] = {
-    "allocation": Allocation,
-    "weighting": Weighting,
-    "discount": Discount,
-    "compensation": Compensation,
-    "admission": Admission,
-    "compression": Compression,
-}
-"""Each axis of policies, with the class that a choice of it must be a subclass of."""
+AXES = ("allocation", "weighting", "discount", "compensation", "admission", "compression")
+"""The axes of policies."""
 
 REQUIRED = ("method", "seed", "batch_size", "dtype", "threads", "trace", "pictures")
 """The keys with plain values that every run needs."""

@@ -11,7 +11,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from hetsim.checkpoints.file import read
 from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.config.build import build_experiment, refuse_unread_rates
 from hetsim.config.identity import entries_of, identity
@@ -57,6 +56,8 @@ def saved_by(folder: Path, identity: str) -> Path | None:
     """The newest checkpoint in a folder, if it is of a run of this identity. ValueError with one sentence if it is broken."""
     if not has_checkpoints(folder):
         return None
+    from hetsim.checkpoints.file import read
+
     path = newest(folder)
     return path if identity_in(read(path)[0]["config"]) == identity else None
 

@@ -1,5 +1,19 @@
 """The distributed backend: answers a method's effects with processes. Only this package imports torch.distributed."""
 
-from hetsim.distributed.backend import Processes
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hetsim.distributed.backend import Processes
 
 __all__ = ["Processes"]
+
+
+def __getattr__(name: str) -> Any:
+    """The backend, imported when it is first used: commands need only what a launcher tells them."""
+    if name == "Processes":
+        from hetsim.distributed.backend import Processes
+
+        return Processes
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

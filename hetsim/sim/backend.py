@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from hetsim.checkpoints.resume import check_budget, continue_trace, load, reached
-from hetsim.checkpoints.rows import SavedTrace
-from hetsim.checkpoints.saver import Saver
 from hetsim.errors import RunStopped
 from hetsim.results.writing.folder import run_folder
 from hetsim.results.writing.summary import summary_of, write_summary
@@ -23,11 +20,13 @@ from hetsim.runtime.rank import Checkpoint
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
 from hetsim.sim.garbage import of_this_run
-from hetsim.sim.hosts.world import HostWorld
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
 from hetsim.workloads.device import check_present
 from hetsim.workloads.task import Task
+
+if TYPE_CHECKING:
+    from hetsim.checkpoints.saver import Saver
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +55,20 @@ class Simulator(Backend):
         begun = perf_counter()
         task, optimizers = experiment.load()
         saves = experiment.checkpoint.enabled
-        checkpoint = None
+        checkpoint, kind_of_trace = None, Trace
+        if saves or experiment.resume is not None:  # most runs do neither, and need not import it
+            from hetsim.checkpoints.resume import check_budget, continue_trace, load
+            from hetsim.checkpoints.rows import SavedTrace
+            from hetsim.checkpoints.saver import Saver
+
+            kind_of_trace = SavedTrace if saves else Trace
         if experiment.resume is not None:
             checkpoint = load(experiment.resume, experiment, task, optimizers)
             check_budget(experiment.resume, checkpoint, experiment, task)
         with (
             closing(task),
             run_folder(folder, config),
-            (SavedTrace if saves else Trace)(folder, experiment.trace) as trace,
+            kind_of_trace(folder, experiment.trace) as trace,
         ):
             saver = None
             if saves:
@@ -82,14 +87,19 @@ def world_of(
     checkpoint: Checkpoint | None = None, saver: Saver | None = None,
 ) -> EventWorld | LockstepWorld:  # fmt: skip
     """The world for an experiment: in lockstep where that gives the same."""
-    on_cores = HostWorld if experiment.cluster.shares_cores else EventWorld
-    kind = LockstepWorld if LockstepWorld.suits(experiment, task) else on_cores
+    kind: type[EventWorld | LockstepWorld] = LockstepWorld if LockstepWorld.suits(experiment, task) else EventWorld
+    if experiment.cluster.shares_cores:
+        from hetsim.sim.hosts.world import HostWorld
+
+        kind = HostWorld
     keep, wants = (None, None) if saver is None else (partial(save, saver, experiment, task.num_samples), saver.due)
     return kind(experiment, task, optimizers, recorders, checkpoint=checkpoint, keep=keep, wants=wants)
 
 
 def save(saver: Saver, experiment: Experiment, num_samples: int, checkpoint: Checkpoint) -> None:
     """Write a checkpoint. Raises RunStopped if the run was asked to stop, and has not reached its budget."""
+    from hetsim.checkpoints.resume import reached
+
     saver.write(checkpoint)
     seconds = max(checkpoint.seconds)
     if saver.stop.asked and reached(experiment, checkpoint.state, seconds, num_samples) is None:

@@ -20,7 +20,6 @@ from hetsim.config.errors import USERS, report, sentence, show_notes, show_trace
 from hetsim.config.guard.plugins import RECORD
 from hetsim.config.identity import entries_of, identity, name_of_folder
 from hetsim.config.resumed import with_resumed
-from hetsim.config.start import start
 from hetsim.distributed.environment import check_alone, first_rank
 from hetsim.errors import RunFailed
 from hetsim.memory import out_of_memory
@@ -52,6 +51,8 @@ def job(config: DictConfig) -> Outcome | None:
 
 
 def _single_run(config: DictConfig, folder: Path) -> None:
+    from hetsim.config.start import start
+
     summary = None
     try:
         config = with_resumed(config, typed_words())
@@ -82,6 +83,8 @@ def _single_run(config: DictConfig, folder: Path) -> None:
 
 def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
     """Run it unless its folder holds it. A failure is reported here and in the folder, and does not stop the other runs."""
+    from hetsim.config.start import start
+
     settings = HydraConfig.get()
     if config.get("resume") is not None:
         raise ValueError("resume lets one run go on: leave -m out")

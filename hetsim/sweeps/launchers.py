@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -13,8 +14,6 @@ from hydra.core.utils import JobReturn, configure_log, setup_globals
 
 from hetsim.sweeps.execute import execute
 from hetsim.sweeps.sweeper import CombinationsSweeper
-
-SUBMITIT = "hydra_plugins.hydra_submitit_launcher.submitit_launcher"
 
 
 class InThisProcess(BasicLauncher):
@@ -34,6 +33,32 @@ class InThisProcess(BasicLauncher):
         ]
 
 
+def _pool(**options: Any) -> Any:
+    from hetsim.sweeps.joblib_launcher import Pool
+
+    return Pool(**options)
+
+
+def _local(**options: Any) -> Any:
+    from hetsim.sweeps.submitit_launcher import Local
+
+    return Local(**options)
+
+
+def _slurm(**options: Any) -> Any:
+    from hetsim.sweeps.submitit_launcher import Slurm
+
+    return Slurm(**options)
+
+
+LATER: dict[str, Any] = {
+    "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher": _pool,
+    "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher": _local,
+    "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher": _slurm,
+}
+"""Launchers whose modules a single run does not import: Hydra calls what makes one."""
+
+
 @contextlib.contextmanager
 def own_plugins() -> Iterator[None]:
     """While this lasts, Hydra finds these classes under the names of its own, in its table of installed plugins."""
@@ -41,14 +66,7 @@ def own_plugins() -> Iterator[None]:
     before = dict(installed)
     installed[_name(BasicSweeper)] = CombinationsSweeper
     installed[_name(BasicLauncher)] = InThisProcess
-    if (name := "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher") in installed:
-        from hetsim.sweeps.joblib_launcher import Pool
-
-        installed[name] = Pool
-    if any(name.startswith(SUBMITIT) for name in installed):
-        from hetsim.sweeps.submitit_launcher import Local, Slurm
-
-        installed[f"{SUBMITIT}.LocalLauncher"], installed[f"{SUBMITIT}.SlurmLauncher"] = Local, Slurm
+    installed.update({name: made for name, made in LATER.items() if name in installed})
     try:
         yield
     finally:

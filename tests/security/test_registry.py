@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from hetsim.config.schema import AXES
+from hetsim.config.build import POLICIES
 from hetsim.coordination.base import Coordination
 from hetsim.distributed import Processes
 from hetsim.runtime.backend import Backend
@@ -20,7 +20,7 @@ from hetsim.trust.shipped import configs
 from hetsim.workloads.data import digits, npz, torchvision
 from hetsim.workloads.task import Workload
 
-KINDS = {**AXES, "coordination": Coordination, "workload": Workload, "backend": Backend}
+KINDS = {**POLICIES, "coordination": Coordination, "workload": Workload, "backend": Backend}
 BASES = (torchvision.TorchvisionImages,)
 """Classes that others are made from, without an abstract method."""
 LOADED = (Processes, Simulator, digits, npz, torchvision)

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hetsim.cluster.hosts import default_period
 from hetsim.distributed.environment import launched
 from hetsim.distributed.pacing.cgroups import CpuCgroup, own_cgroup
-from hetsim.distributed.settings import Settings
-from hetsim.runtime.experiment import Experiment
+
+if TYPE_CHECKING:
+    from hetsim.distributed.settings import Settings
+    from hetsim.runtime.experiment import Experiment
 
 PREFIX = "hetsim-"
 """Of the name of a group, before the process id."""
@@ -51,6 +52,8 @@ class Capped(Uncapped):
 
     def __init__(self, share: float, root: Path = Path("/"), *, period_seconds: float | None = None) -> None:
         self.share = share
+        from hetsim.cluster.hosts import default_period
+
         self.period_us = ceil((default_period(share) if period_seconds is None else period_seconds) * 1e6 - 1e-6)
         self._root = root
         self._cgroup: CpuCgroup | None = None

@@ -20,7 +20,7 @@ TABLES = {"per_worker": "", "pools": "pool_"}
 
 def with_quantiles(summary: Mapping[str, Any]) -> dict[str, Any]:
     """The summary with quantiles in place of a number for each worker."""
-    found = {key: quantiles(summary[key]) for key in LISTS}
+    found: dict[str, Any] = {key: quantiles(summary[key]) for key in LISTS}
     for key in TABLES:
         rows = summary[key]
         found[key] = None if rows is None else {name: quantiles(row[name] for row in rows) for name in rows[0] if name != "rank"}
