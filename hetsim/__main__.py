@@ -1,6 +1,6 @@
 """`python -m hetsim` is `hetsim`."""
 
-from hetsim.cli.main import main
+from hetsim.cli.scripts import hetsim
 
 if __name__ == "__main__":
-    main()
+    hetsim()

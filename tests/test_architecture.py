@@ -141,7 +141,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors.py": (),
     "effects.py": ("vector", "errors"),
     "__init__.py": ("trust.libraries", "version", "api", "workloads.own"),
-    "__main__.py": ("cli.main",),
+    "__main__.py": ("cli.scripts",),
     "trust/": ("trust", "checks"),
     "policies/": ("effects", "vector", "checks", "policies"),
     "coordination/": ("policies", "effects", "vector", "checks", "coordination"),
@@ -193,6 +193,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cli/": (
         "cli.command",
         "reports",
+        "cli.ending",
         "advice",
         "searches",
         "sweeps",

@@ -20,7 +20,7 @@ from hetsim.advice.subsets import LeaveOut
 from hetsim.advice.variants import Variant, least_seconds, timed
 from hetsim.config.errors import sentence
 from hetsim.errors import RunFailed
-from hetsim.sweeps.json_process import JsonProcess
+from hetsim.sweeps.json_process import JsonProcess, answering
 
 Refused = str
 """The sentence of a run that there cannot be."""
@@ -60,6 +60,10 @@ class Processes:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self.progress.stop("by an error")  # or the threads would have processes answer the other questions
+        for process in self._all:
+            process.let_go()
         for process in self._all:
             process.close()
         self._threads.shutdown(cancel_futures=True)
@@ -189,11 +193,9 @@ def _or_refused(asked: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """The other end: each line of the input is a question."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a user's own code prints is no answer
-    os.environ["TQDM_DISABLE"] = "1"
-    for line in sys.stdin:
-        print(json.dumps(answered(json.loads(line))), file=answers, flush=True)
+    with answering() as answers:
+        for line in sys.stdin:
+            print(json.dumps(answered(json.loads(line))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

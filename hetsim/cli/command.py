@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hetsim.checks import one_line
+from hetsim.cli.ending import raise_at_signals, said, status
+from hetsim.runtime.output import discard_output
 from hetsim.version import __version__
 
 READING = (OSError, RecursionError, ValueError)
@@ -30,21 +32,24 @@ def command(
     errors: tuple[type[BaseException], ...] = (ValueError,),
     sentence: Callable[[BaseException], str | None] = str,
     *,
-    interrupted: str = "interrupted",
+    again: str = "",
 ) -> Iterator[Callable[[str], None]]:
-    """Exit with status 1 and a sentence after one of these errors, with 130 after Ctrl-C. Yields what prints a line on standard error.
+    """Exit with status 1 and a sentence after one of these errors, with 128 + n after signal n. Yields what prints a line on stderr.
 
-    No sentence is printed if `sentence` returns None. What a line quotes may be a stranger's, who could steer the terminal.
+    No sentence is printed if `sentence` returns None; `again` says after a signal how to continue. What a line quotes may be a stranger's,
+    who could steer the terminal.
     """
+    raise_at_signals()
 
     def tell(message: str) -> None:
         print(f"{name}: {one_line(message)}", file=sys.stderr, flush=True)
 
     try:
         yield tell
-    except KeyboardInterrupt:
-        tell(interrupted)
-        sys.exit(130)
+    except KeyboardInterrupt as signalled:
+        discard_output()
+        tell(said(signalled) + again)
+        sys.exit(status(signalled))
     except errors as error:
         if (text := sentence(error)) is not None:
             tell(f"error: {text}")

@@ -44,7 +44,7 @@ def main() -> None:
         report = None if arguments.html is None else of_comparison.page(found, typed(parser.prog))
         draw = None if arguments.pictures is None else drawing(found.sides)
         traced = [] if arguments.perfetto is None else perfetto.of_sides(arguments.perfetto, found.sides)
-        print(render(found))
+        print(render(found), flush=True)
         for key, (one, other) in found.sides.different.items():
             tell(f"the runs differ in {key}: {one} and {other}")
         for remark in found.remarks:

@@ -63,12 +63,18 @@ def run(processes: int, script: Sequence[str], folder: Path) -> None:
     torchrun = [*python, "torchrun", "--standalone", f"--nproc-per-node={processes}", "-m", "hetsim.ddp.launched"]
     known = os.environ | {VARIABLE: str(folder), SAFE: "1", AS_BEFORE: os.environ.get(SAFE, "")}
     known["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
-    done = subprocess.run([*torchrun, *script], env=known, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    text = done.stdout.decode(errors="replace")
+    known["TMPDIR"] = str(folder)  # torchrun leaves files there if it is killed
+    with subprocess.Popen([*torchrun, *script], env=known, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+        try:
+            output, _ = running.communicate()
+        except BaseException:
+            running.terminate()  # it ends the processes that it has started, each the leader of a session
+            raise
+    text = output.decode(errors="replace")
     name = next(word for word in script if word != "-m")
     if (folder / REFUSED).is_file():
         raise ValueError(f"{name}: {(folder / REFUSED).read_text(encoding='utf-8')}")
-    if done.returncode:
+    if running.returncode:
         said, torchrun_said, _ = text.partition("failed (exitcode")
         lines = said.splitlines()[:-1] if torchrun_said else said.splitlines()
         for line in lines[-MAX_LINES:]:

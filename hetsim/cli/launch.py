@@ -39,7 +39,7 @@ def main() -> None:
     given = parser.parse_args()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns, at length, of every connection that breaks
     stop = LauncherStop()
-    with command(parser.prog, (ValueError, RunFailed, OSError)):
+    with command(parser.prog, (ValueError, RunFailed, OSError)) as tell:
         if given.nodes > 1 and (given.node_rank is None or given.master is None):
             raise ValueError(f"--nodes {given.nodes} needs --node-rank K and --master HOST:PORT: give both")
         keep_processes_out()
@@ -57,8 +57,9 @@ def main() -> None:
                 )
         except RunStopped:
             sys.exit(STOPPED)
-        except (RunFailed, OSError):
+        except (RunFailed, OSError, SystemExit):
             if stop.asked:
+                tell("ended by SIGTERM or SIGUSR1: the run saves no checkpoints")
                 sys.exit(ENDED)
             raise
 

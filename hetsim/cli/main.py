@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from hetsim.checks import one_line
+from hetsim.cli.ending import raise_at_signals, said
+from hetsim.cli.ending import status as ended
 from hetsim.config.arguments import check_options, options_first, verbose, without_control_characters
 from hetsim.config.errors import USERS, report, show_traceback, tell_stopped
 from hetsim.config.guard.folders import check_folder
@@ -20,7 +22,7 @@ from hetsim.distributed.rank.cleanup import follow_launcher
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.memory import out_of_memory
 from hetsim.runtime.checkpointing import STOPPED
-from hetsim.runtime.output import outlive_readers
+from hetsim.runtime.output import discard_output, outlive_readers
 from hetsim.sweeps import job
 from hetsim.sweeps.launchers import own_plugins
 from hetsim.sweeps.record import RESUME, Refused, SweepRecord, launch_failure
@@ -30,11 +32,12 @@ from hetsim.version import __version__
 
 
 def main() -> None:
-    """Run what was typed. Exit status 0 if every run succeeded, 1 if one failed or the user must correct something, 130 after Ctrl-C."""
+    """Run what was typed. Exit status 0 if every run succeeded, 1 if one failed or the user must correct it, 128 + n after signal n."""
     outlive_readers()
     if "--version" in sys.argv[1:]:  # Hydra would print its own
         print(f"hetsim {__version__}")
         sys.exit(0)
+    raise_at_signals()
     follow_launcher()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them; they are reported here
     job.failures.clear()
@@ -53,9 +56,12 @@ def main() -> None:
     except RunStopped as stopped:
         tell_stopped(stopped)
         status = STOPPED
-    except KeyboardInterrupt:
-        print(f"hetsim: interrupted{_resume(SweepRecord.current)}", file=sys.stderr)
-        sys.exit(130)
+    except KeyboardInterrupt as signalled:
+        discard_output()
+        if SweepRecord.current is not None:
+            SweepRecord.current.remove_unfinished()
+        print(f"hetsim: {said(signalled)}{_resume(SweepRecord.current)}", file=sys.stderr)
+        sys.exit(ended(signalled))
     except Exception as error:
         short = out_of_memory(error)
         failure = RunFailed(short) if short else error if isinstance(error, USERS) else None

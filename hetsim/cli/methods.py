@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 
-from hetsim.cli.command import Parser
+from hetsim.cli.command import Parser, command
 from hetsim.config.methods import FAMILIES, Method, shipped
 from hetsim.runtime.output import outlive_readers
 
@@ -36,20 +36,15 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="METHOD", help="only these")
     parser.add_argument("--json", action="store_true", help="as JSON, for scripts")
     arguments = parser.parse_args()
-    methods = shipped()
-    known = {method.name: method for method in methods}
-    for name in arguments.names:
-        if name not in known:
-            parser.error(f"{name} is no method: take {', '.join(known)}")
-    chosen = [known[name] for name in arguments.names] or methods
-    if arguments.json:
-        print(
-            json.dumps(
-                [{**vars(method), "family": method.family, "composes": method.composes} for method in chosen], indent=2, ensure_ascii=False
-            )
-        )
-    else:
-        print(table(chosen))
+    with command(parser.prog):
+        methods = shipped()
+        known = {method.name: method for method in methods}
+        for name in arguments.names:
+            if name not in known:
+                parser.error(f"{name} is no method: take {', '.join(known)}")
+        chosen = [known[name] for name in arguments.names] or methods
+        entries = [{**vars(method), "family": method.family, "composes": method.composes} for method in chosen]
+        print(json.dumps(entries, indent=2, ensure_ascii=False) if arguments.json else table(chosen), flush=True)
 
 
 if __name__ == "__main__":

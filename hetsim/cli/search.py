@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     os.environ["TQDM_DISABLE"] = "1"  # the bars of the runs
-    with command(parser.prog, USERS, sentence, interrupted="interrupted: the same command goes on with what is missing"):
+    with command(parser.prog, USERS, sentence, again=": the same command continues with what is missing"):
         keep_processes_out()
         question = Question(
             tuple(arguments.words), arguments.objective, arguments.direction, arguments.trials, arguments.processes,

@@ -48,7 +48,7 @@ def main() -> None:
         write(made, arguments.to or arguments.sweep)
         if arguments.html is not None:
             page.write(of_table.page(made, typed(parser.prog)), arguments.html)
-        print(markdown(made), end="")
+        print(markdown(made), end="", flush=True)
         for remark in made.remarks:
             tell(remark)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from hetsim.config.errors import sentence
 from hetsim.errors import RunFailed
 from hetsim.searches import trial
 from hetsim.searches.trial import Place, Pruned, Watch
-from hetsim.sweeps.json_process import JsonProcess
+from hetsim.sweeps.json_process import JsonProcess, answering
 
 
 class Process(JsonProcess):
@@ -40,27 +39,25 @@ class Process(JsonProcess):
 
 def main() -> None:
     """The other end: each line of the input is a run, each line of the output an evaluation of it or what became of it."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a user's own code prints is no answer
-    os.environ["TQDM_DISABLE"] = "1"
+    with answering() as answers:
 
-    def tell(**message: object) -> None:
-        print(json.dumps(message), file=answers, flush=True)
+        def tell(**message: object) -> None:
+            print(json.dumps(message), file=answers, flush=True)
 
-    def watch(*point: float | None) -> bool:
-        tell(point=point)
-        return bool(json.loads(sys.stdin.readline()))
+        def watch(*point: float | None) -> bool:
+            tell(point=point)
+            return bool(json.loads(sys.stdin.readline()))
 
-    for line in sys.stdin:
-        task = json.loads(line)
-        try:
-            tell(value=trial.run(task["words"], Place(**task["place"]), watch))
-        except Pruned:
-            tell(pruned=True)
-        except ValueError as error:
-            tell(refused=str(error))
-        except Exception as error:
-            tell(failed=f"{type(error).__name__}: {sentence(error)}" if not isinstance(error, RunFailed) else str(error))
+        for line in sys.stdin:
+            task = json.loads(line)
+            try:
+                tell(value=trial.run(task["words"], Place(**task["place"]), watch))
+            except Pruned:
+                tell(pruned=True)
+            except ValueError as error:
+                tell(refused=str(error))
+            except Exception as error:
+                tell(failed=f"{type(error).__name__}: {sentence(error)}" if not isinstance(error, RunFailed) else str(error))
 
 
 if __name__ == "__main__":

@@ -108,6 +108,8 @@ class Search:
             except BaseException:
                 self._stopped = True
                 for process in processes:
+                    process.let_go()
+                for process in processes:
                     process.close()
                 raise
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from hydra.types import HydraContext, TaskFunction
 from hydra_plugins.hydra_joblib_launcher._core import process_joblib_cfg
 from hydra_plugins.hydra_joblib_launcher.joblib_launcher import JoblibLauncher
 from joblib import Parallel, delayed
+from joblib.externals.loky.backend import resource_tracker
 from joblib.externals.loky.backend.reduction import dumps
 from omegaconf import DictConfig
 
@@ -35,6 +37,9 @@ class Pool(JoblibLauncher):  # type: ignore[misc]
         Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
         options = {**self.joblib, "backend": "loky"}
         process_joblib_cfg(options)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        resource_tracker.ensure_running()  # it outlives a terminal that is closed, as it does Ctrl-C, and tidies up in silence
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         common = bytes(dumps((self.hydra_context, self.task_function, self.config, Singleton.get_state(), os.getpid())))
         known = compositions(self.hydra_context.config_loader, self.config)
         return list(

@@ -5,12 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from threading import Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from hetsim.errors import RunFailed
+
+USER = "HETSIM_USER"
+"""The variable that holds the end of a pipe which the system closes when the process's user ends, however it ends."""
+LAST_SECONDS = 3.0
+"""How long a process may take to end the run that is under way in it."""
 
 
 class JsonProcess:
@@ -24,7 +32,14 @@ class JsonProcess:
     def _started(self) -> subprocess.Popen[str]:
         safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
         command = [sys.executable, *safe, "-m", self.module]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0)
+        read, self._write = os.pipe()
+        environment = os.environ | {USER: str(read)}
+        try:
+            return subprocess.Popen(
+                *(command,), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0, pass_fds=[read], env=environment
+            )
+        finally:
+            os.close(read)
 
     def __enter__(self) -> Self:
         return self
@@ -33,10 +48,20 @@ class JsonProcess:
         self.close()
 
     def close(self) -> None:
-        """End the process, and the run that is under way in it."""
-        self._process.kill()
+        """End the process, and the run that is under way in it, which removes what it has begun."""
+        self.let_go()
+        try:
+            self._process.wait(LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
         with contextlib.suppress(BrokenPipeError):
             self._process.communicate()
+
+    def let_go(self) -> None:
+        """Let the process end, without waiting for it."""
+        if self._write is not None:
+            os.close(self._write)
+        self._write = None
 
     def kill(self) -> None:
         """End the process. A thread that reads from it gets RunFailed."""
@@ -63,3 +88,23 @@ class JsonProcess:
             raise RunFailed(f"a process of {self.of} was killed, perhaps for lack of memory")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+@contextlib.contextmanager
+def answering() -> Iterator[TextIO]:
+    """In the process: the stream for its answers. The block is interrupted, and the process ends without a word, when its user lets go."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a user's own code prints is no answer
+    os.environ["TQDM_DISABLE"] = "1"
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    Thread(target=_interrupt_without, args=(int(os.environ.pop(USER)),), daemon=True).start()
+    try:
+        yield answers
+    except (KeyboardInterrupt, BrokenPipeError):
+        os._exit(1)  # what is left in a buffer has no reader
+
+
+def _interrupt_without(user: int) -> None:
+    while os.read(user, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
+import time
 import uuid
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -20,13 +21,17 @@ from hetsim.config.guard.folders import check_folder, check_no_links, check_scri
 from hetsim.distributed.launch.failure_report import leave_reason
 from hetsim.errors import RunFailed
 from hetsim.results.reading.finished_runs import keep_index
-from hetsim.runtime.files import write_text
+from hetsim.results.reading.lock import only_run_in
+from hetsim.results.writing.folder import abandon
+from hetsim.runtime.files import unfinished, write_text
 from hetsim.runtime.output import outlive_readers
 from hetsim.sweeps.execute import is_plain
 from hetsim.sweeps.outcomes import Outcome, closing_line, failure_lines
 from hetsim.sweeps.sweep_size import check_sweep_size
 
 AGAIN = "the same command with the same hydra.sweep.dir goes on with what is missing"
+LOCK_SECONDS = (0.1, 0.3, 0.6)
+"""Pauses in which the system releases the locks of processes that were killed."""
 RESUME = "add hydra.sweep.dir={folder} to go on"
 
 
@@ -131,6 +136,15 @@ class SweepRecord(Callback):
             print(failures, file=sys.stderr, flush=True)
         keep_index(Path(self.folder), num_runs=len(outcomes))
         return not failures
+
+    def remove_unfinished(self) -> None:
+        """Remove what runs that a signal ended have begun. Those of other processes have been killed, or still run, as on a cluster."""
+        assert self.folder is not None
+        for pause in (0.0, *LOCK_SECONDS):
+            time.sleep(pause)
+            for path in list(Path(self.folder).rglob(unfinished(Path("config.yaml")).name)):
+                with contextlib.suppress(OSError, RunFailed), only_run_in(path.parent):
+                    abandon(path.parent)
 
     def close(self) -> None:
         """Remove the files of the outcomes; the command is at its end."""

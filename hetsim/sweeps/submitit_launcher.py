@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import submitit
 from hydra.core.utils import JobReturn, JobStatus
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher, LocalLauncher, SlurmLauncher
+from submitit.local import local
 
 from hetsim.config.errors import USERS
 from hetsim.config.guard import provenance
@@ -33,6 +37,31 @@ def _keeping_out(cluster: str) -> Iterator[None]:
         yield
     finally:
         submitit.AutoExecutor = made  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def _ending_jobs() -> Iterator[None]:
+    """End the jobs that the block starts on this host if it raises, as after a signal.
+
+    Each is in a process group of its own: Ctrl-C reaches this process alone, which else prints one sentence and they their tracebacks.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(*arguments, process_group=0, **options))
+        return started[-1]
+
+    local.subprocess = SimpleNamespace(Popen=start)
+    try:
+        yield
+    except BaseException:
+        for controller in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(controller.pid, signal.SIGKILL)
+            controller.wait()
+        raise
+    finally:
+        local.subprocess = subprocess
 
 
 class _Checked(BaseSubmititLauncher):  # type: ignore[misc]
@@ -60,6 +89,11 @@ class _Checked(BaseSubmititLauncher):  # type: ignore[misc]
 
 class Local(_Checked, LocalLauncher):  # type: ignore[misc]
     """`hydra/launcher=submitit_local`."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """How each of these runs ended. None of them outlives this process's interruption."""
+        with _ending_jobs():
+            return super().launch(job_overrides, initial_job_idx)
 
 
 class Slurm(_Checked, SlurmLauncher):  # type: ignore[misc]

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
@@ -22,6 +23,7 @@ from hetsim.distributed.launch.supervision import BEGIN_SECONDS, GRACE_SECONDS, 
 from hetsim.distributed.membership.faults import Schedule, is_elastic, surviving_run
 from hetsim.distributed.membership.keeper import BEGAN, FAILED, SurvivingRun
 from hetsim.distributed.pacing.cpu_quota import remove_leftovers
+from hetsim.distributed.pacing.link_emulator import remove_leftovers as remove_transfers
 from hetsim.distributed.pacing.padding import clock
 from hetsim.distributed.settings import Settings
 from hetsim.errors import RunFailed, RunStopped
@@ -164,6 +166,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
         _end(ranks, kill=saves)
         ours.close()  # the keeper ends with it
         _terminate([keeper], kill=saves)
+        remove_transfers(Path(tempfile.gettempdir()))
         if settings.emulate == "quota":
             remove_leftovers()
 

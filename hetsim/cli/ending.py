@@ -1,0 +1,84 @@
+"""How a signal ends a command: one sentence, status 128 + n, no process left, and nothing half-written."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a command: Ctrl-C, `kill` and batch systems, a terminal that is closed."""
+LAUNCHED = {"RANK", "WORLD_SIZE"}
+"""Variables of launchers, one of which each of their processes has; besides, SLURM says how many tasks a step has."""
+LAST_SECONDS = 7.0
+"""How long a command may take to end after the first of them."""
+
+
+class Signalled(KeyboardInterrupt):
+    """Raised in the main thread by the first of `SIGNALS`."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def status(error: KeyboardInterrupt) -> int:
+    """The exit status of a command that this ended."""
+    return 128 + (error.number if isinstance(error, Signalled) else signal.SIGINT)
+
+
+def said(error: KeyboardInterrupt) -> str:
+    """What ended the command, as its last line begins."""
+    number = status(error) - 128
+    return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+
+
+def raise_at_signals() -> None:
+    """From now on the first of `SIGNALS` raises Signalled in the main thread, and later ones change nothing.
+
+    A signal that the parent has set to be ignored, as `nohup` does, stays so. Other signals than Ctrl-C end a process of a launcher at
+    once, as the launcher reports the end. A command whose end takes too long is ended by force.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    launched = LAUNCHED & os.environ.keys() or os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1"
+    for number in SIGNALS[:1] if launched else SIGNALS:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _raise)
+
+
+def _raise(number: int, _: FrameType | None) -> None:
+    for each in SIGNALS:
+        if signal.getsignal(each) is _raise:
+            signal.signal(each, _ignored)
+    _thread.start_new_thread(_end_by_force, (number,))  # threading.Thread takes a lock that the main thread may hold now
+    raise Signalled(number)
+
+
+def _ignored(*_: object) -> None:
+    """Not SIG_IGN, which a process that is started would inherit."""
+
+
+def _end_by_force(number: int) -> None:
+    time.sleep(LAST_SECONDS)
+    for process in _descendants(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    os._exit(128 + number)
+
+
+def _descendants(process: int) -> list[int]:
+    """The processes that this one has started, and theirs, where the system lists them."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [process]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found[1:]

@@ -1,0 +1,29 @@
+"""What the commands start with: signals are heeded before a command is imported, which takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from hetsim.cli.command import command
+
+
+def _script(name: str, module: str) -> Callable[[], None]:
+    def script() -> None:
+        with command(name, ()):
+            import_module(f"hetsim.cli.{module}").main()
+
+    script.__doc__ = f"The command `{name}`."
+    return script
+
+
+hetsim = _script("hetsim", "main")
+advise = _script("hetsim-advise", "advise")
+calibrate = _script("hetsim-calibrate", "calibrate")
+compare = _script("hetsim-compare", "compare")
+ddp_check = _script("hetsim-ddp-check", "ddp_check")
+launch = _script("hetsim-launch", "launch")
+methods = _script("hetsim-methods", "methods")
+report = _script("hetsim-report", "report")
+search = _script("hetsim-search", "search")
+table = _script("hetsim-table", "table")

@@ -1,0 +1,213 @@
+"""Each command × each signal that ends one: within ten seconds one sentence, the documented status, no process, nothing half-written."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from running import family, wait_for
+
+pytestmark = pytest.mark.slow
+
+SCRIPTS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["scripts"]
+SIGNALS = {
+    # to whom: a terminal and `timeout` signal the whole group, and timeout its command besides; `kill` one process
+    "interrupt": (signal.SIGINT, ("group",), "interrupted"),
+    "interrupt twice": (signal.SIGINT, ("command", "group"), "interrupted"),
+    "terminate": (signal.SIGTERM, ("command",), "ended by SIGTERM"),
+    "hang up": (signal.SIGHUP, ("group",), "ended by SIGHUP"),
+}
+ENDS_WITHIN = 10.0
+SHORT = ("workload=phantom", "budget.epochs=null", "pictures=false", "trace=none")
+SIMULATED = (*SHORT, "budget.updates=1000000000", "method=asgd")
+REAL = ("backend=dist", "workload=quadratic", "budget.epochs=100000", "pictures=false", "trace=none", "cluster=uniform4", "method=asgd")
+SWEEP = ("-m", *SHORT, "hydra.sweep.dir=sweep")
+SAVED = "checkpoint.every_updates=1000000000"
+RUN = "hydra.run.dir=run"
+LAST = "budget.updates=5"
+
+Moment = Callable[[Path], bool]
+
+
+def exists(pattern: str) -> Moment:
+    """That a file is there."""
+    return lambda folder: any(folder.glob(pattern))
+
+
+def told(text: str) -> Moment:
+    """That this was printed on standard error."""
+    return lambda folder: text in (folder / "err").read_text(encoding="utf-8")
+
+
+def blocked(folder: Path) -> bool:
+    """That the command's only thread waits until somebody reads its output."""
+    pid = (folder / "pid").read_text()
+    return Path(f"/proc/{pid}/syscall").read_text().startswith("1 0x1 ")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, when it is signalled, and what it ends with other than 128 + n and the signal's words."""
+
+    script: str
+    words: tuple[str, ...]
+    moment: Moment
+    before: tuple[str, ...] = ()
+    """What hetsim runs first."""
+    terminated: tuple[int, str] | None = None
+    """The status and the words after SIGTERM."""
+
+
+UNSAVED = (143, "ended by SIGTERM or SIGUSR1: the run saves no checkpoints")
+STOPPED = (75, "stopped at version")
+CASES = {
+    "simulated run": Case("hetsim", (*SIMULATED, RUN), exists("run/.config.yaml.unfinished")),
+    "simulated run, saved": Case("hetsim", (*SIMULATED, SAVED, RUN), exists("run/.config.yaml.unfinished"), terminated=STOPPED),
+    "real run": Case("hetsim", (*REAL, RUN), exists("run/.config.yaml.unfinished")),
+    "real run, all-reduce": Case("hetsim", (*REAL, "method=ssgd", RUN), exists("run/.config.yaml.unfinished")),
+    "real run, saved": Case("hetsim", (*REAL, SAVED, RUN), exists("run/.config.yaml.unfinished"), terminated=STOPPED),
+    "sweep": Case("hetsim", (*SWEEP, "budget.updates=1000000000", "method=asgd,dc_asgd"), exists("sweep/*/.config.yaml.unfinished")),
+    "sweep, joblib": Case(
+        "hetsim",
+        (*SWEEP, "budget.updates=3000", "seed=range(0,100)", "method=asgd,ssgd", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"),
+        exists("sweep/*/summary.json"),
+    ),
+    "sweep, submitit": Case(
+        "hetsim",
+        (*SWEEP, "budget.updates=1000000000", "method=asgd,dc_asgd", "hydra/launcher=submitit_local"),
+        exists("sweep/*/.config.yaml.unfinished"),
+    ),
+    "advice": Case(
+        "hetsim-advise",
+        ("cluster=mixed8", "budget.epochs=3", "--processes=2"),
+        told("training plain DDP"),
+        terminated=(0, "training"),
+    ),
+    "search": Case(
+        "hetsim-search",
+        (*SIMULATED, "learning_rate=0.1,0.2", "--objective=seconds", "--trials=2", "--folder=search"),
+        exists("search/*/.config.yaml.unfinished"),
+    ),
+    "search, two processes": Case(
+        "hetsim-search",
+        (*SIMULATED, "learning_rate=0.1,0.2", "--objective=seconds", "--trials=2", "--folder=search", "--processes=2"),
+        exists("search/*/.config.yaml.unfinished"),
+    ),
+    "launch": Case("hetsim-launch", ("--processes", "5", "--", *REAL, RUN), exists("run/.config.yaml.unfinished"), terminated=UNSAVED),
+    "launch, saved": Case(
+        "hetsim-launch", ("--processes", "5", "--", *REAL, SAVED, RUN), exists("run/.config.yaml.unfinished"), terminated=STOPPED
+    ),
+    "calibrate": Case("hetsim-calibrate", ("c.yaml", "cluster=uniform4", "--seconds=100"), exists("tmp/hetsim-calibrate-*")),
+    "ddp-check": Case("hetsim-ddp-check", ("script.py",), exists("began")),
+    "methods": Case("hetsim-methods", (), blocked),
+    "table": Case("hetsim-table", ("sweep",), blocked, before=(*SWEEP, LAST, "method=ssgd,asgd")),
+    "compare": Case("hetsim-compare", ("run", "run"), blocked, before=(*SHORT, LAST, "method=ssgd", RUN)),
+}
+CHEAP = {("simulated run", "interrupt twice"), ("sweep", "hang up"), ("search", "terminate"), ("methods", "interrupt")}
+"""The cells that are in every `make test`."""
+
+
+def started(case: Case, folder: Path) -> subprocess.Popen[bytes]:
+    """The command, once it has come to its moment."""
+    (folder / "script.py").write_text("import pathlib, time\npathlib.Path('began').touch()\ntime.sleep(10000)\n")
+    (folder / "tmp").mkdir()
+    if case.before:
+        subprocess.run([sys.executable, "-m", "hetsim", *case.before], cwd=folder, check=True, capture_output=True)
+    module = {"hetsim": "hetsim"}.get(case.script, f"hetsim.cli.{SCRIPTS[case.script].partition(':')[2]}")
+    reading, writing = os.pipe()
+    if case.moment is blocked:  # a pipe that is full
+        os.write(writing, bytes(fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)))
+    with (folder / "err").open("wb") as errors:
+        command = subprocess.Popen(
+            [sys.executable, "-m", module, *case.words], cwd=folder, env={**os.environ, "TMPDIR": str(folder / "tmp")}, stdout=writing,
+            stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    os.close(writing)
+    (folder / "pid").write_text(str(command.pid))
+    wait_for(lambda: case.moment(folder) or command.poll() is not None)
+    assert command.poll() is None, (folder / "err").read_text()
+    os.set_blocking(reading, False)
+    return command
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        pytest.param(name, how, marks=() if (name, how) in CHEAP else pytest.mark.long, id=f"{name}-{how}")
+        for name in CASES
+        for how in SIGNALS
+    ],
+)
+def test_a_signal_ends_a_command_with_one_sentence(name: str, how: str, tmp_path: Path) -> None:
+    case, (number, receivers, words) = CASES[name], SIGNALS[how]
+    status = 128 + number
+    if case.terminated is not None and how == "terminate":
+        status, words = case.terminated
+    command = started(case, tmp_path)
+    before = (tmp_path / "err").read_text().splitlines()
+
+    for receiver in receivers:
+        (os.killpg if receiver == "group" else os.kill)(command.pid, number)
+    begun = time.monotonic()
+    command.wait(60)
+    seconds = time.monotonic() - begun
+
+    lines = (tmp_path / "err").read_text().splitlines()
+    assert command.returncode == status, lines
+    assert words in (lines[-1] if lines else ""), lines
+    assert len(lines) - len(before) <= 1, lines
+    assert seconds < ENDS_WITHIN or os.getloadavg()[0] > 2 * (os.cpu_count() or 1), seconds
+    wait_for(lambda: not family(command.pid))
+    assert not list(tmp_path.rglob(".*.unfinished"))
+    assert not [path for path in (tmp_path / "tmp").iterdir() if not path.name.startswith(("torchinductor", "joblib"))]
+
+
+def test_each_command_is_interrupted() -> None:
+    assert {case.script for case in CASES.values()} == set(SCRIPTS)
+
+
+def test_a_command_is_interrupted_while_it_is_imported(tmp_path: Path) -> None:
+    """The import of PyTorch takes seconds, in which users change their minds."""
+    code = (
+        "import hetsim.cli.scripts as scripts, os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'hetsim.cli.search': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "scripts.search()\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+
+    assert (ended.returncode, ended.stderr) == (130, "hetsim-search: interrupted\n")
+
+
+def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    """As `nohup` asks for."""
+    code = "import os, signal\nfrom hetsim.cli.ending import raise_at_signals\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    code += "raise_at_signals()\nos.kill(os.getpid(), signal.SIGHUP)\nprint('goes on')\n"
+
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True).stdout == "goes on\n"
+
+
+def test_an_end_that_takes_too_long_is_ended_by_force(tmp_path: Path) -> None:
+    """With the processes that it has started."""
+    code = (
+        "import os, signal, subprocess, time\nfrom hetsim.cli import ending\nending.LAST_SECONDS = 0.1\nending.raise_at_signals()\n"
+        "child = subprocess.Popen(['sleep', '1000'])\nprint(child.pid, flush=True)\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGTERM)\nexcept KeyboardInterrupt:\n    child.wait()\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+
+    assert ended.returncode == 143
+    wait_for(lambda: not Path(f"/proc/{int(ended.stdout)}").exists())
