@@ -71,7 +71,7 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     """
     from hetsim.config.compose import composed
     from hetsim.config.errors import USERS, sentence
-    from hetsim.config.resumed import with_resumed
+    from hetsim.config.resumed import automatic, finished_already, with_resumed
     from hetsim.config.start import start
     from hetsim.results.reading.lock import only_run_in
 
@@ -81,8 +81,8 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     if place.is_symlink():
         raise ValueError(f"{place} is a link, and would be written through: give another folder")
     try:
-        config = with_resumed(config, typed)
-        summary = start(config, place, typed, only_run_in)
+        config = with_resumed(automatic(config, typed, place), typed)
+        summary = finished_already(config, typed, place) or start(config, place, typed, only_run_in)
     except Exception as error:
         whole = "".join(traceback.format_exception(error))  # a notebook shows it
         is_printable = all(map(str.isprintable, whole.split("\n")))

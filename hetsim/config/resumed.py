@@ -10,11 +10,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from hetsim import checks
-from hetsim.checkpoints.folder import newest
+from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.config.guard.references import check_keys, check_references
 from hetsim.config.guard.resolvers import restrict
-from hetsim.config.identity import entries_of
+from hetsim.config.identity import entries_of, identity
+from hetsim.config.resolved import resolved
 from hetsim.results.reading.config_file import flattened, parsed
+from hetsim.results.reading.identity import finished_summary
 
 GROUPS = ("cluster", "backend")
 """Groups of which another choice may be typed: on other nodes, in the other world."""
@@ -22,6 +24,23 @@ PLAIN = ("trace", "pictures", "threads", "device", "data_root", "download", "tru
 """Keys that may be typed, which change no number but for the last bits."""
 WITHIN = re.compile(r"(budget|checkpoint|cluster|backend)(\..+)?|workload\.(path|data_root|download|loader_workers)")
 """Keys within others that may be typed."""
+
+
+def automatic(config: DictConfig, typed: Sequence[str], folder: Path) -> DictConfig:
+    """The config with the run to resume in the place of a typed `resume=auto`: the unfinished one of this folder, or none."""
+    if "resume=auto" not in typed:
+        return config
+    found = OmegaConf.merge(config, {"resume": str(folder) if has_checkpoints(folder) else None})
+    assert isinstance(found, DictConfig)
+    return found
+
+
+def finished_already(config: DictConfig, typed: Sequence[str], folder: Path) -> dict[str, Any] | None:
+    """The summary of this run if `resume=auto` was typed and the folder holds the run, finished: at its first start, or resumed."""
+    if "resume=auto" not in typed:
+        return None
+    at_once, resumed_once = (OmegaConf.merge(config, {"resume": resume}) for resume in (None, str(folder)))
+    return next(filter(None, (finished_summary(folder, identity(entries_of(each))) for each in (at_once, resumed_once))), None)  # type: ignore[arg-type]
 
 
 def resumed_file(resume: Any) -> Path | None:

@@ -19,7 +19,7 @@ from hetsim.config.arguments import verbose
 from hetsim.config.errors import USERS, report, sentence, show_notes, show_traceback
 from hetsim.config.guard.plugins import RECORD
 from hetsim.config.identity import entries_of, identity, name_of_folder
-from hetsim.config.resumed import with_resumed
+from hetsim.config.resumed import automatic, finished_already, with_resumed
 from hetsim.distributed.environment import check_alone, first_rank
 from hetsim.errors import RunFailed
 from hetsim.memory import out_of_memory
@@ -55,11 +55,18 @@ def _single_run(config: DictConfig, folder: Path) -> None:
 
     summary = None
     try:
-        config = with_resumed(config, typed_words())
+        typed = typed_words()
+        if "resume=auto" in typed and not any(word.startswith("hydra.run.dir=") for word in HydraConfig.get().overrides.hydra):
+            raise ValueError("resume=auto resumes the run in its own folder, which has a new name each time: type hydra.run.dir=FOLDER")
         if folder.is_symlink():
             raise ValueError(f"{folder} is a link, and would be written through: set hydra.run.dir to another folder")
+        config = with_resumed(automatic(config, typed, folder), typed)
+        if finished_already(config, typed, folder) is not None:
+            if first_rank():
+                print(f"{checks.printable(os.path.relpath(folder))} holds this run, finished: nothing is left to do", flush=True)
+            return
         _check_launched(config)
-        summary = start(config, folder, typed_words(), only_run_in)
+        summary = start(config, folder, typed, only_run_in)
     except USERS as error:
         if verbose(sys.argv):
             show_traceback()
