@@ -26,7 +26,9 @@ def test_it_starts_resumes_and_ends(tmp_path: Path) -> None:
     first, again = (hetsim.run(*WORDS, "budget.updates=4", folder=tmp_path / "run") for _ in range(2))
     longer, again_longer = (hetsim.run(*WORDS, "budget.updates=8", folder=tmp_path / "run") for _ in range(2))
 
-    assert [run.summary["seconds"] / first.summary["seconds"] for run in (first, again, longer, again_longer)] == pytest.approx([1, 1, 2, 2])
+    runs = (first, again, longer, again_longer)
+
+    assert [run.summary["seconds"] / first.summary["seconds"] for run in runs] == pytest.approx([1, 1, 2, 2])
 
 
 def test_the_command_says_that_nothing_is_left_to_do(

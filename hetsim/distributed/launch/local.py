@@ -250,12 +250,12 @@ def _no_main() -> Iterator[None]:
 
 
 def _without_signals(start: Callable[[], None]) -> None:
-    """Call `start` with two signals blocked in the processes that it starts.
+    """Call `start` with three signals blocked in the processes that it starts.
 
-    They ignore Ctrl-C, and the parent ends them; and what asks a rank to stop waits until it has a handler for it.
+    They ignore Ctrl-C and a closed terminal, and the parent ends them; and what asks a rank to stop waits until it has a handler for it.
     """
     resource_tracker.ensure_running()  # it would unblock the signals if `start` started it
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGUSR1})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1})
     try:
         start()
     finally:
