@@ -32,7 +32,8 @@ class JsonProcess:
     def _started(self) -> subprocess.Popen[str]:
         safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
         command = [sys.executable, *safe, "-m", self.module]
-        read, self._write = os.pipe()
+        read, write = os.pipe()
+        self._write: int | None = write
         environment = os.environ | {USER: str(read)}
         try:
             return subprocess.Popen(

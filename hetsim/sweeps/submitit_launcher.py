@@ -51,7 +51,7 @@ def _ending_jobs() -> Iterator[None]:
         started.append(subprocess.Popen(*arguments, process_group=0, **options))
         return started[-1]
 
-    local.subprocess = SimpleNamespace(Popen=start)
+    local.subprocess = SimpleNamespace(Popen=start)  # type: ignore[attr-defined,assignment]
     try:
         yield
     except BaseException:
@@ -61,7 +61,7 @@ def _ending_jobs() -> Iterator[None]:
             controller.wait()
         raise
     finally:
-        local.subprocess = subprocess
+        local.subprocess = subprocess  # type: ignore[attr-defined]
 
 
 class _Checked(BaseSubmititLauncher):  # type: ignore[misc]
