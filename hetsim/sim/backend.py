@@ -26,6 +26,7 @@ from hetsim.workloads.device import check_present
 from hetsim.workloads.task import Task
 
 if TYPE_CHECKING:
+    from hetsim.checkpoints.rows import SavedTrace
     from hetsim.checkpoints.saver import Saver
 
 
@@ -55,7 +56,8 @@ class Simulator(Backend):
         begun = perf_counter()
         task, optimizers = experiment.load()
         saves = experiment.checkpoint.enabled
-        checkpoint, kind_of_trace = None, Trace
+        checkpoint = None
+        kind_of_trace: type[SavedTrace | Trace] = Trace
         if saves or experiment.resume is not None:  # most runs do neither, and need not import it
             from hetsim.checkpoints.resume import check_budget, continue_trace, load
             from hetsim.checkpoints.rows import SavedTrace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,8 @@ class VectorizedMetrics(Recorder):
     def _with(self, numbers: Mapping[str, NDArray[Any]]) -> list[RankActivity]:
         """The activity of all ranks, with these sums."""
         columns = [numbers[name].tolist() for name in SUMS]
-        return [RankActivity(*row, num_ahead=self.num_ahead) for row in zip(*columns, strict=True)]
+        made: Any = partial(RankActivity, num_ahead=self.num_ahead)
+        return [made(*row) for row in zip(*columns, strict=True)]
 
     def _by_rank(self) -> list[RankActivity]:
         ranks = self._with({name: getattr(self, name) for name in SUMS})
