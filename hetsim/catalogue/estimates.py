@@ -1,0 +1,106 @@
+"""Seconds of a step for a GPU and a model that nobody measured together, and how wrong such estimates are.
+
+The law is additive in logarithms, fitted by ridge regression to all rows:
+
+    log seconds = GPU + GPU in half precision + GPU with the programs of the source + series + slope of the model · log batch
+
+A larger GPU was mostly measured with a larger batch, so that slope is not that of one GPU's batch curve: see `curves`.
+
+Its error is that of leaving one out: all rows of a pair of GPU and model, whatever their precision and source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsim.catalogue.tables import Row, Source
+
+RIDGE = {"gpu": 0.01, "half": 0.3, "programs": 0.3, "pair": 0.3, "series": 1e-6, "slope": 0.05}
+"""How strongly each effect is drawn to zero."""
+USUAL_SLOPE = 0.8
+"""Of the logarithm of the batch size; that of a model is drawn to it."""
+COVERED = 0.8
+"""The share of left-out pairs that is within the error."""
+ENOUGH = 8
+"""A model with so many left-out pairs has an error of its own."""
+LAWS = {
+    "GPU": {"gpu"},
+    "GPU, precision": {"gpu", "half"},
+    "GPU, programs": {"gpu", "programs"},
+    "GPU, precision, programs": {"gpu", "half", "programs"},
+}
+"""The effects of a GPU in the laws that were compared; the last one is taken."""
+CHOSEN: Collection[str] = LAWS["GPU, precision, programs"]
+
+Effect = tuple[str, ...]
+
+
+class Law:
+    """The fitted law."""
+
+    def __init__(self, rows: Sequence[Row], sources: Mapping[str, Source], of_gpu: Collection[str] = CHOSEN) -> None:
+        self._rows, self._sources, self._of_gpu = rows, sources, of_gpu
+        columns: dict[Effect, int] = {}
+        entries = [[(columns.setdefault(effect, len(columns)), value) for effect, value in self._effects(row)] for row in rows]
+        self._columns, self._matrix = columns, np.zeros((len(rows), len(columns)))
+        for place, its in enumerate(entries):
+            for column, value in its:
+                self._matrix[place, column] = value
+        self._logs = np.array([math.log(row.seconds) - USUAL_SLOPE * math.log(row.batch) for row in rows])
+        numbers: dict[tuple[str, ...], int] = {}
+        for row in rows:
+            numbers[row.gpu, *row.series] = numbers.get((row.gpu, *row.series), 0) + 1
+        weights = np.array([1 / numbers[row.gpu, *row.series] for row in rows])
+        self._weighted = np.sqrt(weights)[:, None] * self._matrix
+        right = np.sqrt(weights) * self._logs
+        self._inverse = np.linalg.inv(self._weighted.T @ self._weighted + np.diag([RIDGE[effect[0]] for effect in columns]))
+        self._solved = self._inverse @ (self._weighted.T @ right)
+        self._roots, self._residuals = np.sqrt(weights), right - self._weighted @ self._solved
+
+    def _effects(self, row: Row) -> list[tuple[Effect, float]]:
+        found: list[tuple[Effect, float]] = [(("series", *row.series), 1.0), (("slope", row.model), math.log(row.batch))]
+        of_gpu = {"gpu": 1.0, "half": -1.0 if row.precision == "fp32" else 1.0}
+        found += [((name, row.gpu), value) for name, value in of_gpu.items() if name in self._of_gpu]
+        if "programs" in self._of_gpu:
+            found.append((("programs", row.gpu, self._sources[row.source].family), 1.0))
+        return [*found, (("pair", row.gpu, row.model), 1.0)]
+
+    def seconds(self, row: Row) -> float:
+        """Seconds of this step, whose own `seconds` are not used."""
+        log = math.fsum(self._solved[self._columns[effect]] * value for effect, value in self._effects(row) if effect in self._columns)
+        return math.exp(log + USUAL_SLOPE * math.log(row.batch))
+
+    @cached_property
+    def left_out(self) -> dict[tuple[str, str], float]:
+        """By pair of GPU and model: the median relative error of its rows if all are left out. Its GPU and series must have other rows."""
+        places: dict[tuple[str, str], list[int]] = {}
+        gpus_of: dict[tuple[str, str, str], set[str]] = {}
+        for place, row in enumerate(self._rows):
+            places.setdefault((row.gpu, row.model), []).append(place)
+            gpus_of.setdefault(row.series, set()).add(row.gpu)
+        models_of: dict[str, int] = {}
+        for gpu, _ in places:
+            models_of[gpu] = models_of.get(gpu, 0) + 1
+        found = {}
+        for (gpu, model), its in places.items():
+            errors = self._errors(its)[[len(gpus_of[self._rows[place].series]) > 1 for place in its]]
+            if models_of[gpu] > 1 and len(errors):
+                found[gpu, model] = math.exp(float(np.median(np.abs(errors)))) - 1
+        return found
+
+    def _errors(self, places: list[int]) -> NDArray[np.float64]:
+        """Of the logarithms of these rows, by the law without them: (1 − their block of the hat matrix)⁻¹ · their residuals."""
+        rows = self._weighted[places]
+        block = np.eye(len(places)) - rows @ self._inverse @ rows.T
+        return np.asarray(np.linalg.solve(block, self._residuals[places]) / self._roots[places])
+
+    def error(self, model: str) -> tuple[float, int]:
+        """The relative error that `COVERED` of the left-out pairs are within, of this model if they are enough, and their number."""
+        of_model = [error for (_, its), error in self.left_out.items() if its == model]
+        errors = of_model if len(of_model) >= ENOUGH else list(self.left_out.values())
+        return (float(np.quantile(errors, COVERED)), len(errors)) if errors else (math.inf, 0)

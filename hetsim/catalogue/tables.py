@@ -1,0 +1,152 @@
+"""The tables of the catalogue: GPUs, models, sources and measured steps."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from hetsim import checks
+
+COLUMNS = {
+    "measured": ("gpu", "model", "precision", "batch", "seconds", "source", "system"),
+    "models": ("name", "title", "sample", "parameters", "parameters_from"),
+    "gpus": ("name", "title", "aliases", "memory_gb", "inside_gb_per_second", "link", "source", "url"),
+    "sources": ("name", "family", "title", "url", "commit", "date", "licence", "how"),
+}
+PRECISIONS = ("fp32", "amp", "fp16")
+BYTES_PER_PARAMETER = 4
+"""Of a gradient: PyTorch's DistributedDataParallel reduces the float32 gradients of all three precisions' master weights."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU; figures of its maker, or None where the catalogue cites none."""
+
+    name: str
+    title: str
+    aliases: tuple[str, ...] = ()
+    memory_bytes: float | None = None
+    inside: float | None = None
+    """Bytes per second that it sends to the others in its machine, in one direction."""
+    link: str = ""
+    source: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model; `parameters` is None where no source gives their number."""
+
+    name: str
+    title: str
+    sample: str
+    parameters: int | None = None
+    parameters_from: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where figures are from."""
+
+    name: str
+    family: str
+    """Sources of one family run the same programs."""
+    title: str
+    url: str
+    commit: str
+    date: str
+    licence: str
+    how: str
+
+
+Named = TypeVar("Named", Gpu, Model, Source)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured step of one GPU."""
+
+    gpu: str
+    model: str
+    precision: str
+    batch: int
+    seconds: float
+    source: str
+    system: str
+
+    @property
+    def series(self) -> tuple[str, str, str]:
+        """Steps of one series are of the same program: source, model and precision."""
+        return self.source, self.model, self.precision
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All tables, each by name."""
+
+    gpus: Mapping[str, Gpu]
+    models: Mapping[str, Model]
+    sources: Mapping[str, Source]
+    rows: tuple[Row, ...]
+
+    def gpu(self, name: str) -> Gpu:
+        """The GPU of this name or alias, in letters of either case. ValueError with the closest name if there is none."""
+        names = {each: gpu for gpu in self.gpus.values() for each in (*gpu.aliases, gpu.name)}
+        return _found("GPU", name, names)
+
+    def model(self, name: str) -> Model:
+        """The model of this name, in letters of either case. ValueError with the closest name if there is none."""
+        return _found("model", name, self.models)
+
+    def with_own(self, gpus: Iterable[Gpu], models: Iterable[Model], source: Source, rows: Iterable[Row]) -> Catalogue:
+        """The catalogue with rows of the user's own."""
+        return Catalogue(
+            {**self.gpus, **{gpu.name: gpu for gpu in gpus}},
+            {**self.models, **{model.name: model for model in models}},
+            {**self.sources, source.name: source},
+            (*self.rows, *rows),
+        )
+
+
+def _found(kind: str, name: str, known: Mapping[str, Named]) -> Named:
+    key = str(name).strip().lower().replace(" ", "-").replace("_", "-")
+    if key not in known:
+        raise ValueError(f"{checks.shown(name)} is no {kind} of the catalogue{checks.suggestion(key, known) or ': see hetsim-catalogue'}")
+    return known[key]
+
+
+@cache
+def shipped() -> Catalogue:
+    """The catalogue that hetsim ships."""
+    gpus = [
+        Gpu(
+            each["name"],
+            each["title"],
+            tuple(each["aliases"].split()),
+            _number(each["memory_gb"], 1e9),
+            _number(each["inside_gb_per_second"], 1e9),
+            *(each[name] for name in COLUMNS["gpus"][5:]),
+        )
+        for each in _read("gpus")
+    ]
+    models = [Model(**{**each, "parameters": int(each["parameters"]) if each["parameters"] else None}) for each in _read("models")]  # type: ignore[arg-type]
+    sources = [Source(**each) for each in _read("sources")]
+    rows = [Row(**{**each, "batch": int(each["batch"]), "seconds": float(each["seconds"])}) for each in _read("measured")]  # type: ignore[arg-type]
+    return Catalogue(_by_name(gpus), _by_name(models), _by_name(sources), tuple(rows))
+
+
+def _by_name(table: Iterable[Named]) -> dict[str, Named]:
+    return {each.name: each for each in table}
+
+
+def _number(text: str, factor: float) -> float | None:
+    return float(text) * factor if text else None
+
+
+def _read(table: str) -> Iterator[dict[str, str]]:
+    with Path(__file__).with_name(f"{table}.csv").open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)

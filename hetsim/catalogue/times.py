@@ -1,0 +1,116 @@
+"""Seconds of a named GPU for a named model: measured where they were published, estimated where not, and never silent about which."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hetsim import checks
+from hetsim.catalogue import curves
+from hetsim.catalogue.curves import Table
+from hetsim.catalogue.estimates import Law
+from hetsim.catalogue.tables import PRECISIONS, Catalogue, Gpu, Model, Row
+
+FITS = "lambda"
+"""The family of sources whose batches are the largest that fit."""
+
+Series = tuple[str, str, str]
+"""Source, model and precision."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """What a GPU takes, by batch size, and how that is known."""
+
+    gpu: Gpu
+    series: Series
+    table: Table
+    num_measured: int
+    """Batch sizes that were measured: 0 for an estimate, 1 for a single point, more for a curve."""
+    error: float
+    """Relative; 0 if measured. Of ten such estimates, eight are right when divided or multiplied by at most 1 + error."""
+    num_pairs: int
+    max_samples: int | None
+    """None: no published batch says how many fit."""
+
+    def __str__(self) -> str:
+        source, model, precision = self.series
+        what = f"{self.gpu.name} with {model} in {precision}"
+        if not self.num_measured:
+            return f"{what}: estimated, ± {100 * self.error:.0f} % (leave-one-out over {self.num_pairs} pairs)"
+        if self.num_measured == 1:
+            return f"{what}: measured at {self.table[-1][0]} samples ({source}), and on a line from there"
+        return f"{what}: measured at {self.num_measured} batch sizes ({source})"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Looks up times in one catalogue."""
+
+    catalogue: Catalogue
+
+    @cached_property
+    def law(self) -> Law:
+        """Fitted to all rows."""
+        return Law(self.catalogue.rows, self.catalogue.sources)
+
+    def times(self, gpus: Sequence[str], model: str, precision: str | None = None) -> list[Times]:
+        """The times of these GPUs, all from one series: of the same program in one precision.
+
+        It is the series that has measured most of the GPUs, then the most batch sizes of them.
+        """
+        found, known = [self.catalogue.gpu(name) for name in gpus], self.catalogue.model(model)
+        series = self._series({gpu.name for gpu in found}, known, precision)
+        return [self._times(gpu, series) for gpu in found]
+
+    def _series(self, gpus: Collection[str], model: Model, precision: str | None) -> Series:
+        if precision is not None:
+            checks.choice("precision", precision, PRECISIONS)
+        measured: dict[Series, list[Row]] = {}
+        for row in self.catalogue.rows:
+            if row.model == model.name and precision in (None, row.precision):
+                measured.setdefault(row.series, []).append(row)
+        if not measured:
+            having = sorted({row.precision for row in self.catalogue.rows if row.model == model.name})
+            raise ValueError(f"nobody measured {model.name} in {precision}: take precision {' or '.join(having)}")
+
+        def order(series: Series) -> tuple[int, int, int]:
+            its = measured[series]
+            return len({row.gpu for row in its} & {*gpus}), sum(row.gpu in gpus for row in its), len(its)
+
+        return max(sorted(measured), key=order)
+
+    def _times(self, gpu: Gpu, series: Series) -> Times:
+        its = [row for row in self.catalogue.rows if row.series == series]
+        table = curves.measured(row for row in its if row.gpu == gpu.name)
+        fits = self.max_samples(gpu, series)
+        if len(table) > 1:
+            return Times(gpu, series, table, len(table), 0.0, 0, fits)
+        share = curves.usual_share(self.catalogue.rows, series[1])
+        if table:
+            return Times(gpu, series, curves.line(*table[0], share), 1, 0.0, 0, fits)
+        if all(row.gpu != gpu.name for row in self.catalogue.rows):
+            raise ValueError(
+                f"nobody measured {gpu.name}, with any model: give its time, such as gpus: {{count: 1, seconds_per_sample: 2.5 ms}}"
+            )
+        batch = fits or max(row.batch for row in its)
+        seconds = self.law.seconds(Row(gpu.name, series[1], series[2], batch, 0.0, series[0], ""))
+        error, num_pairs = self.law.error(series[1])
+        return Times(gpu, series, curves.line(batch, seconds, share), 0, error, num_pairs, fits)
+
+    def max_samples(self, gpu: Gpu, series: Series) -> int | None:
+        """How many samples fit: in proportion to memory, as the largest batches that fit other GPUs; at least what it was measured with."""
+        alike = [row for row in self.catalogue.rows if (row.model, row.precision) == series[1:]]
+        largest: dict[str, int] = {}
+        for row in alike:
+            if self.catalogue.sources[row.source].family == FITS:
+                largest[row.gpu] = max(row.batch, largest.get(row.gpu, 0))
+        memory = {name: its.memory_bytes for name in largest if (its := self.catalogue.gpus[name]).memory_bytes}
+        own = max((row.batch for row in alike if row.gpu == gpu.name), default=0)
+        if gpu.name in largest:
+            return own
+        if not memory or not gpu.memory_bytes:
+            return None
+        return max(own, int(gpu.memory_bytes * statistics.median(largest[name] / size for name, size in memory.items())), 1)
