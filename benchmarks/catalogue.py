@@ -3,8 +3,10 @@
     python benchmarks/catalogue.py FOLDER    rewrites measured.csv; FOLDER contains the sources' files as CSV
     python benchmarks/catalogue.py           prints the leave-one-out errors of four laws, and of lines
 
-Only figures are shipped. GNMT, Tacotron2 and WaveGlow of Lambda are left out, as their throughputs count tokens, frames or audio samples of
-sequences whose length is not published; Mask R-CNN, and BERT in the older container, as their batch sizes are not.
+Only figures are shipped. Some of Lambda's are left out:
+
+- GNMT, Tacotron2 and WaveGlow, as their throughputs count tokens, frames or audio samples, and no length of a sequence is published;
+- Mask R-CNN, and BERT in the older container, as their batch sizes are not published.
 """
 
 from __future__ import annotations

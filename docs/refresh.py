@@ -3,7 +3,8 @@
     python docs/refresh.py        rewrites the pages below
 
 `<!-- source: package.module:Class.function -->` is followed by that function's source, `<!-- methods -->` by the table of methods,
-`<!-- help: hetsim-COMMAND -->` by what the command prints for --help; each ends at `<!-- end -->`.
+`<!-- help: hetsim-COMMAND -->` by what the command prints for --help, `<!-- catalogue: TABLE -->` by a table of GPUs, models, sources or
+errors; each ends at `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,16 @@ from functools import reduce
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
+
+from hetsim.catalogue.curves import errors_left_out
+from hetsim.catalogue.estimates import Law
+from hetsim.catalogue.shown import gpu_cells, model_cells
+from hetsim.catalogue.tables import shipped as shipped_catalogue
 from hetsim.config.methods import shipped
 
-PAGES = [Path(__file__).parent / "reference" / name for name in ("methods.md", "cluster.md", "commands.md")]
-BLOCK = re.compile(r"<!-- (methods|source: [\w.:]+|help: [\w-]+) -->\n.*?<!-- end -->", flags=re.DOTALL)
+PAGES = [Path(__file__).parent / "reference" / name for name in ("methods.md", "cluster.md", "commands.md", "catalogue.md")]
+BLOCK = re.compile(r"<!-- (methods|source: [\w.:]+|help: [\w-]+|catalogue: \w+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
 
 def source(name: str) -> str:
@@ -58,12 +65,41 @@ def help_of(command: str) -> str:
     return f"```text\n{printed.getvalue().rstrip()}\n```"
 
 
+def catalogue(table: str) -> str:
+    """A table of the catalogue: gpus, models, sources, or errors of estimates."""
+    its = shipped_catalogue()
+    if table == "errors":
+        law = Law(its.rows, its.sources)
+        found = {
+            "a pair of GPU and model": [*law.left_out.values()],
+            "another batch size than the one that was measured": errors_left_out(its.rows),
+        }
+        cells = [["left out", "number", "median error", "eight of ten are within"]]
+        cells += [
+            [name, str(len(errors)), *(f"{100 * float(np.quantile(errors, q)):.0f} %" for q in (0.5, 0.8))]
+            for name, errors in found.items()
+        ]
+    elif table == "sources":
+        cells = [["source", "rows", "what", "version", "licence", "how it was measured"]]
+        for each in its.sources.values():
+            rows = sum(row.source == each.name for row in its.rows)
+            cells.append([each.name, str(rows), f"[{each.title}]({each.url})", f"{each.commit}, {each.date}", each.licence, each.how])
+    else:
+        cells = gpu_cells(its, [*its.gpus.values()]) if table == "gpus" else model_cells(its, [*its.models.values()])
+        if table == "gpus":
+            cells[0].append("figures from")
+            for row, gpu in zip(cells[1:], its.gpus.values(), strict=True):
+                row.append(f"[{gpu.source}]({gpu.url})" if gpu.url else "")
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([lines[0], "|" + "---|" * len(cells[0]), *lines[1:]])
+
+
 def refreshed(text: str) -> str:
     """The page with every block as the code is now."""
 
     def block(match: re.Match[str]) -> str:
         kind, _, name = match[1].partition(": ")
-        text = {"source": source, "help": help_of}[kind](name) if name else methods()
+        text = {"source": source, "help": help_of, "catalogue": catalogue}[kind](name) if name else methods()
         return f"<!-- {match[1]} -->\n{text}\n<!-- end -->"
 
     return BLOCK.sub(block, text)

@@ -102,15 +102,6 @@ class Catalogue:
         """The model of this name, in letters of either case. ValueError with the closest name if there is none."""
         return _found("model", name, self.models)
 
-    def with_own(self, gpus: Iterable[Gpu], models: Iterable[Model], source: Source, rows: Iterable[Row]) -> Catalogue:
-        """The catalogue with rows of the user's own."""
-        return Catalogue(
-            {**self.gpus, **{gpu.name: gpu for gpu in gpus}},
-            {**self.models, **{model.name: model for model in models}},
-            {**self.sources, source.name: source},
-            (*self.rows, *rows),
-        )
-
 
 def _found(kind: str, name: str, known: Mapping[str, Named]) -> Named:
     key = str(name).strip().lower().replace(" ", "-").replace("_", "-")

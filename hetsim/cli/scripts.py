@@ -20,6 +20,7 @@ def _script(name: str, module: str) -> Callable[[], None]:
 hetsim = _script("hetsim", "main")
 advise = _script("hetsim-advise", "advise")
 calibrate = _script("hetsim-calibrate", "calibrate")
+catalogue = _script("hetsim-catalogue", "catalogue")
 compare = _script("hetsim-compare", "compare")
 ddp_check = _script("hetsim-ddp-check", "ddp_check")
 launch = _script("hetsim-launch", "launch")

@@ -16,6 +16,7 @@ from hetsim.cluster.quantities import in_si
 from hetsim.config.cluster_model import check_model
 from hetsim.config.cluster_names import name_of
 from hetsim.config.errors import sentence
+from hetsim.config.named_gpus import with_names
 from hetsim.config.resolved import resolved
 from hetsim.config.resumed import resumed_file
 from hetsim.config.schema import AXES, GROUPS, OPTIMIZERS, OPTIONAL, PLAIN, RATES, REQUIRED, TORCH_KEYS
@@ -63,7 +64,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         checks.mapping(name, entries.get(name), optional=None)
     if entries.get("partition") is not None:
         checks.mapping("partition", entries["partition"], optional=None)
-    entries = resolved(in_si(entries))
+    entries = resolved(with_names(in_si(entries)))
     trust = check_trusted(entries.get("trust"))
     _check_targets(entries, trust)
     _check_rates(entries)

@@ -1,6 +1,6 @@
 """Texts that stand for something else, where a config is read: so the written config and the identity of a run do not depend on them.
 
-They are quantities with units, a network that is a rate alone, the size of a phantom, and `device: auto`.
+They are quantities with units, names of GPUs, a network that is a rate alone, the size of a phantom, and `device: auto`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from hetsim.cluster.parse.network import default_sharing, spelled_out
 from hetsim.cluster.quantities import in_si
 from hetsim.config.cluster_model import with_model
+from hetsim.config.named_gpus import with_names
 from hetsim.trust.registry import current_name
 from hetsim.workloads import device
 from hetsim.workloads.device import AUTO
@@ -25,6 +26,8 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
     """
     with contextlib.suppress(ValueError):
         entries = in_si(entries)
+    with contextlib.suppress(ValueError):
+        entries = with_names(entries)
     entries = with_model(entries)
     backend, cluster = entries.get("backend"), entries.get("cluster")
     target = backend.get("_target_") if isinstance(backend, Mapping) else None

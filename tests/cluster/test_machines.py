@@ -174,7 +174,7 @@ REFUSED = {
     "a name": (
         {"gpus": {"a100": 2}, "inside": 1e9, "network": 1e8},
         {},
-        "cluster.machines[0].gpus has no count, and hetsim knows no GPU by its name: write gpus: {count: 2, "
+        "cluster.machines[0].gpus has no count: write gpus: {count: 2, "
         "seconds_per_sample: 2.5 ms}, with the time of a100",
     ),
     "a speed and a time": (

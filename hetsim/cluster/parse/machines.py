@@ -159,8 +159,8 @@ def _gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any
         row = _given(of_row, machine["gpus"], example=GPUS)
         if "count" not in row:
             raise ValueError(
-                f"{of_row} has no count, and hetsim knows no GPU by its name: write gpus: {GPUS}, with the time of "
-                f"{next(iter(row), 'a GPU')}"
+                f"{of_row} has no count: write gpus: {GPUS}, with the time of {next(iter(row), 'a GPU')}, or a name of the catalogue, "
+                "such as gpus: {t4: 4}, with catalogue: {model: resnet50}"
             )
         num_gpus = checks.whole(f"{of_row}.count", row.pop("count"), most=MAX_NODES_PER_ROW)
     if num_gpus > 1 and "inside" not in machine:

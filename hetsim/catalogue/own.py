@@ -1,0 +1,91 @@
+"""Measured rows of the user's own, in a YAML file of the catalogue's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hetsim import checks
+from hetsim.catalogue.tables import PRECISIONS, Catalogue, Gpu, Model, Row, Source, shipped
+
+MAX_BYTES = 1_000_000
+EXAMPLE = "rows: [{gpu: rtx3090, model: my-net, precision: amp, batch: 32, seconds: 0.14, how: by hand}]"
+OF_GPU, OF_MODEL = ("title", "memory_gb", "inside_gb_per_second"), ("title", "sample", "parameters")
+
+
+def catalogue_of(file: Any) -> Catalogue:
+    """The shipped catalogue, with the rows of this file if one is given. ValueError with one sentence if it cannot be read."""
+    if file is None:
+        return shipped()
+    if not isinstance(file, str):
+        raise ValueError(f"the catalogue's file must be the name of a .yaml file, not {checks.shown(file)}")
+    gpus, models, rows = _parts(read(Path(file)))
+    base = shipped()
+    source = Source("own", "own", f"your own rows in {Path(file).name}", "", "", "", "yours", "as each row says")
+    return Catalogue(
+        {**base.gpus, **{gpu.name: gpu for gpu in gpus}},
+        {**base.models, **{model.name: model for model in models}},
+        {**base.sources, source.name: source},
+        (*base.rows, *rows),
+    )
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The parts of the file; no code runs, and no sentence quotes what is in it but keys."""
+    what = f"the catalogue's file {checks.printable(str(file))}"
+    try:
+        if not file.is_file() or file.stat().st_size > MAX_BYTES:
+            raise ValueError(f"{what} is no file of at most {MAX_BYTES} bytes")
+        text = file.read_text(encoding="utf-8")
+        if "&" in text or "*" in text:
+            raise ValueError(f"{what} contains & or *, which could stand for more than fits into memory: write each value out")
+        found = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        raise ValueError(f"{what} cannot be read as YAML: write {EXAMPLE}") from None
+    return checks.mapping(what, found, required=("rows",), optional=("gpus", "models"), example=EXAMPLE)
+
+
+def _parts(found: Mapping[str, Any]) -> tuple[list[Gpu], list[Model], list[Row]]:
+    gpus = [_gpu(str(name).lower(), its) for name, its in _mapping("gpus", found.get("gpus"))]
+    models = [_model(str(name).lower(), its) for name, its in _mapping("models", found.get("models"))]
+    rows = [_row(f"rows[{place}]", its) for place, its in enumerate(_list(found["rows"]))]
+    known = {gpu.name for gpu in gpus} | {*shipped().gpus}, {model.name for model in models} | {*shipped().models}
+    for place, row in enumerate(rows):
+        for kind, name, names in (("gpu", row.gpu, known[0]), ("model", row.model, known[1])):
+            if name not in names:
+                raise ValueError(
+                    f"rows[{place}].{kind} {checks.shown(name)} is neither shipped nor below {kind}s{checks.suggestion(name, names)}"
+                )
+    return gpus, models, rows
+
+
+def _mapping(key: str, value: Any) -> list[tuple[Any, Any]]:
+    return [*checks.mapping(key, value or {}, optional=None).items()]
+
+
+def _list(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"rows must be a list, such as {EXAMPLE}")
+    return value
+
+
+def _gpu(name: str, config: Any) -> Gpu:
+    its = checks.mapping(f"gpus.{name}", config or {}, optional=OF_GPU)
+    sizes = {key: None if its.get(key) is None else 1e9 * checks.number(f"gpus.{name}.{key}", its[key]) for key in OF_GPU[1:]}
+    return Gpu(name, str(its.get("title", name)), memory_bytes=sizes["memory_gb"], inside=sizes["inside_gb_per_second"])
+
+
+def _model(name: str, config: Any) -> Model:
+    its = checks.mapping(f"models.{name}", config or {}, optional=OF_MODEL)
+    size = None if its.get("parameters") is None else checks.whole(f"models.{name}.parameters", its["parameters"])
+    return Model(name, str(its.get("title", name)), str(its.get("sample", "a sample")), size, "the user")
+
+
+def _row(key: str, config: Any) -> Row:
+    its = checks.mapping(key, config, required=("gpu", "model", "precision", "batch", "seconds"), optional=("how",), example=EXAMPLE)
+    precision = checks.choice(f"{key}.precision", its["precision"], PRECISIONS)
+    batch, seconds = checks.whole(f"{key}.batch", its["batch"]), checks.seconds(f"{key}.seconds", its["seconds"])
+    return Row(str(its["gpu"]).lower(), str(its["model"]).lower(), precision, batch, seconds, "own", str(its.get("how", "")))

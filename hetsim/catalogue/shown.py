@@ -1,0 +1,73 @@
+"""The catalogue as text: lists of GPUs and models, what was measured of one, and a pair with its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hetsim.catalogue.tables import Catalogue, Gpu, Model, Row
+from hetsim.catalogue.times import Choice
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows of cells as lines, in columns."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def gpu_cells(catalogue: Catalogue, gpus: Sequence[Gpu]) -> list[list[str]]:
+    """A head, and a row for each GPU."""
+    cells = [["GPU", "also", "what it is", "memory", "inside a machine", "models measured"]]
+    for gpu in gpus:
+        models = {row.model for row in catalogue.rows if row.gpu == gpu.name}
+        inside = "" if gpu.inside is None else f"{gpu.inside / 1e9:g} GB/s, {gpu.link}"
+        cells.append([gpu.name, " ".join(gpu.aliases), gpu.title, _gigabytes(gpu.memory_bytes), inside, str(len(models))])
+    return cells
+
+
+def model_cells(catalogue: Catalogue, models: Sequence[Model]) -> list[list[str]]:
+    """A head, and a row for each model."""
+    cells = [["model", "what it is", "a sample is", "parameters", "size from", "GPUs measured"]]
+    for model in models:
+        gpus = {row.gpu for row in catalogue.rows if row.model == model.name}
+        size = "" if model.parameters is None else f"{model.parameters / 1e6:.4g} M"
+        cells.append([model.name, model.title, model.sample, size, model.parameters_from, str(len(gpus))])
+    return cells
+
+
+def measured_lines(catalogue: Catalogue, rows: Sequence[Row]) -> Iterator[str]:
+    """A line for each GPU and series: batch sizes, milliseconds, source and system."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.gpu, row.model, row.precision, row.source, row.system), []).append(row)
+    cells = [["GPU", "model", "precision", "samples: ms", "source", "system"]]
+    for key, its in sorted(groups.items()):
+        curve = ", ".join(f"{row.batch}: {1000 * row.seconds:.4g}" for row in sorted(its, key=lambda row: row.batch))
+        cells.append([*key[:3], curve + (" (single point)" if len(its) == 1 else ""), *key[3:]])
+    yield from aligned(cells)
+    yield ""
+    yield from source_lines(catalogue, sorted({row.source for row in rows}))
+
+
+def source_lines(catalogue: Catalogue, names: Sequence[str]) -> Iterator[str]:
+    """A line for each source: title, address, version, date, licence, and how it measured."""
+    for name in names:
+        its = catalogue.sources[name]
+        yield f"{name}: {its.title}; {its.url} at {its.commit}, {its.date}; licence: {its.licence}; {its.how}"
+
+
+def pair_lines(choice: Choice, gpu: Gpu, model: Model, precision: str | None) -> Iterator[str]:
+    """What a simulation takes for this pair, and from where."""
+    (times,) = choice.times([gpu.name], model.name, precision)
+    yield str(times)
+    yield "samples: ms  " + ", ".join(f"{batch}: {1000 * seconds:.4g}" for batch, seconds in times.table)
+    yield "at most      " + ("unknown" if times.max_samples is None else f"{times.max_samples} samples, by the largest batches that fit")
+    if gpu.url:
+        yield f"{_gigabytes(gpu.memory_bytes)} of memory, {(gpu.inside or 0) / 1e9:g} GB/s by {gpu.link}: {gpu.source}, {gpu.url}"
+    rows = [row for row in choice.catalogue.rows if (row.gpu, row.model) == (gpu.name, model.name)]
+    yield ""
+    yield from measured_lines(choice.catalogue, rows) if rows else source_lines(choice.catalogue, [times.series[0]])
+
+
+def _gigabytes(size: float | None) -> str:
+    return "" if size is None else f"{size / 1e9:g} GB"

@@ -1,0 +1,96 @@
+"""GPUs of `cluster.machines` by the names of the catalogue: `gpus: {a100-40gb: 2}` with `cluster.catalogue: {model: resnet50}`.
+
+They become measured tables, bounds of memory and links, where a config is read. So the written config depends on no later catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hetsim import checks
+from hetsim.catalogue.own import catalogue_of
+from hetsim.catalogue.tables import BYTES_PER_PARAMETER, Model
+from hetsim.catalogue.times import Choice, Times
+from hetsim.cluster.parse.machines import OF_NODE, OUTWARDS
+
+KEY = "catalogue"
+EXAMPLE = "{model: resnet50}"
+OPTIONAL = ("precision", "factors", "file")
+
+
+@dataclass(frozen=True)
+class Named:
+    """What the catalogue knows of the GPUs that a cluster names."""
+
+    model: Model
+    times: Mapping[str, Times]
+    """By the name in the config."""
+    factors: Mapping[str, float]
+    """How many times the seconds of the catalogue a GPU takes, by the name in the config."""
+
+
+def named_gpus(cluster: Any) -> Named | None:
+    """What the catalogue knows, or None if the cluster names no GPU. ValueError with one sentence if it is not in the catalogue."""
+    machines = cluster.get("machines") if isinstance(cluster, Mapping) else None
+    names = [name for each in machines if (name := _name(each)) is not None] if isinstance(machines, Sequence) else []
+    config = cluster.get(KEY) if isinstance(cluster, Mapping) else None
+    if not names:
+        if config is not None:
+            raise ValueError(f"cluster.{KEY} does nothing, as no machine names a GPU: write gpus: {{t4: 4}}, or leave it out")
+        return None
+    if config is None:
+        raise ValueError(
+            f"cluster.machines names {names[0]}, whose time depends on the model: add {KEY}: {EXAMPLE}, or type model=resnet50"
+        )
+    entry = checks.mapping(f"cluster.{KEY}", config, required=("model",), optional=OPTIONAL, example=EXAMPLE)
+    catalogue = catalogue_of(entry.get("file"))
+    factors = checks.mapping(f"cluster.{KEY}.factors", entry.get("factors") or {}, optional=names)
+    precision = entry.get("precision")
+    times = Choice(catalogue).times(names, str(entry["model"]), None if precision is None else str(precision))
+    return Named(
+        catalogue.model(str(entry["model"])),
+        dict(zip(names, times, strict=True)),
+        {name: checks.number(f"cluster.{KEY}.factors.{name}", factor) for name, factor in factors.items()},
+    )
+
+
+def with_names(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with tables in place of the names of GPUs, and with the size of the named model."""
+    cluster = entries.get("cluster")
+    named = named_gpus(cluster)
+    if named is None or not isinstance(cluster, Mapping):
+        return {**entries}
+    machines = [_described(machine, named) if _name(machine) is not None else machine for machine in cluster["machines"]]
+    cluster = {key: value for key, value in cluster.items() if key != KEY} | {"machines": machines}
+    return {**entries, "cluster": cluster, "workload": _sized(entries.get("workload"), cluster, named.model)}
+
+
+def _sized(workload: Any, cluster: Mapping[str, Any], model: Model) -> Any:
+    """The phantom with the size of the model, if it has none of its own and the cluster gives none."""
+    if not isinstance(workload, Mapping) or workload.get("num_parameters", 0) is not None or cluster.get("model") is not None:
+        return workload
+    if model.parameters is None:
+        raise ValueError(f"no source gives the size of {model.name}: type workload.num_parameters=10M, with its number of parameters")
+    sent = BYTES_PER_PARAMETER if workload.get("bytes_per_parameter") is None else workload["bytes_per_parameter"]
+    return {**workload, "num_parameters": model.parameters, "bytes_per_parameter": sent}
+
+
+def _name(machine: Any) -> str | None:
+    """The name of the machine's GPUs; None if they are described."""
+    gpus = machine.get("gpus") if isinstance(machine, Mapping) else None
+    if not isinstance(gpus, Mapping) or "count" in gpus:
+        return None
+    known = (*OF_NODE, *OUTWARDS)
+    return next((str(key) for key, value in gpus.items() if key not in known and type(value) is int), None)
+
+
+def _described(machine: Mapping[str, Any], named: Named) -> dict[str, Any]:
+    name = str(_name(machine))
+    gpus = {str(key): value for key, value in machine["gpus"].items()}
+    its, count, factor = named.times[name], gpus.pop(name), named.factors.get(name, 1.0)
+    table = [[samples, float(f"{factor * seconds:.6g}")] for samples, seconds in its.table]
+    bound = {} if its.max_samples is None else {"max_samples": its.max_samples}
+    inside = {"inside": its.gpu.inside} if count > 1 and its.gpu.inside is not None else {}
+    return {**inside, **machine, "gpus": {"count": count, "table": table, **bound, **gpus}}
