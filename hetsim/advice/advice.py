@@ -16,8 +16,9 @@ from hetsim.advice.processes import Processes
 from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.question import BASELINE, Question
 from hetsim.advice.simulated import Goal, Outcome
-from hetsim.advice.timing import SEEDS, Timed, Timing, ranked
+from hetsim.advice.timing import Timed, Timing, ranked
 from hetsim.advice.training import Training
+from hetsim.advice.within import intervals
 from hetsim.cluster.fewer import without
 from hetsim.results.tables.estimates import Estimate, estimate, paired_ratio
 from hetsim.results.writing.describe import formatted
@@ -166,7 +167,7 @@ def _by_time(question: Question, timing: Timing, even: Timed, timed: Sequence[Ti
     again: list[Timed] = []
     if timing.processes.progress.reason is None:
         tell("timing the best again, on more seeds")
-        again = ranked(timing.times(finalists, seeds=SEEDS))
+        again = ranked(timing.times(finalists, seeds=timing.seeds))
     if timing.processes.progress.reason is not None:
         again = ranked([each for each in timed if each.candidate in finalists])
     others = {same[0]: tuple(each.label for each in same[1:]) for same in groups}
@@ -183,6 +184,8 @@ def _by_time(question: Question, timing: Timing, even: Timed, timed: Sequence[Ti
     shown = {again[0].candidate, *leading, *(each.candidate for each in best if each is not None)} if again else set()
     rows = [row(each) for each in methods.values() if each.candidate in shown]
     chosen = [None if each is None else row(each) for each in best]
+    if timing.processes.progress.reason is None:
+        timing.left[:0] = intervals(question.named, timing, even.candidate, ranked([*again, *timed]))
     return _advice(question, timing, None, rows, row(even), chosen, timing.processes.num_runs, timing.refused, even, timed)
 
 

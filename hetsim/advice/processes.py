@@ -179,7 +179,8 @@ def answered(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _variant(entries: dict[str, Any]) -> Variant:
-    return Variant(**{**entries, "leave_out": tuple(entries["leave_out"])})
+    slower = tuple((rank, factor) for rank, factor in entries["slower"])
+    return Variant(**{**entries, "leave_out": tuple(entries["leave_out"]), "slower": slower})
 
 
 def _or_refused(asked: Callable[[], dict[str, Any]]) -> dict[str, Any]:

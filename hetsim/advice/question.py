@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from hetsim import checks
+from hetsim.advice.gpus_by_name import spelled_out
 from hetsim.advice.simulated import Goal, experiment
+from hetsim.config.compose import composed
 from hetsim.config.methods import Method, shipped
+from hetsim.config.named_gpus import Named, named_gpus
 from hetsim.runtime.experiment import Experiment
 
 TIMING = "timing"
@@ -37,6 +41,12 @@ class Question:
     def experiment(self) -> Experiment:
         """Plain DDP, as the words have it. ValueError with one sentence if it makes no experiment."""
         return experiment([*self.words, f"method={BASELINE}", "allocation=even", "backend=sim"], self.config_dir)
+
+    @cached_property
+    def named(self) -> Named | None:
+        """What the catalogue knows of the GPUs that the words name; None if they name none."""
+        config, _, _ = composed([*self.words, f"method={BASELINE}"], config_dir=None if self.config_dir is None else Path(self.config_dir))
+        return named_gpus(config.cluster)
 
     def check(self) -> None:
         """ValueError with one sentence if plain DDP makes no experiment, or the goal is of nothing that it learns."""
@@ -70,6 +80,7 @@ def key_of(word: str) -> str:
 
 def asked(words: Sequence[str], config_dir: str | None) -> Question:
     """The question that these words ask; ValueError with one sentence if they ask none."""
+    words = spelled_out(words)
     timing = TIMING in words
     goals = {key: word.partition("=")[2] for word in words if (key := key_of(word)) in GOALS}
     if timing + len(goals) > 1:

@@ -24,6 +24,8 @@ from hetsim.workloads.task import BYTES
 
 STEPS = 20_000
 """Gradients of a simulated run: so many in all, of 20 to 300 global batches."""
+QUICK = 60
+"""Global batches of a run without noise, whose steps soon repeat."""
 SEEDS = 3
 """Of the runs that are reported; one tells which these are."""
 POINTS = 50
@@ -75,10 +77,16 @@ class Timing:
     left: list[str] = field(default_factory=list)
     """Sentences of what was not looked at."""
 
+    @property
+    def seeds(self) -> int:
+        """How many runs tell a time that is reported: one for GPUs of the catalogue without noise of the user's own."""
+        nodes = self.question.experiment.cluster.nodes
+        return 1 if self.question.named is not None and not any(node.noise or node.slow_spells for node in nodes) else SEEDS
+
     def baseline(self) -> Timed:
         """Equal batches. ValueError with one sentence if they cannot be simulated."""
         first = baseline()
-        found = self.times([first], seeds=SEEDS)
+        found = self.times([first], seeds=self.seeds)
         if not found:
             raise ValueError(self.refused.get(first.label, f"stopped {self.processes.progress.reason}, before plain DDP was simulated"))
         return found[0]
@@ -177,10 +185,10 @@ class Timing:
         self.processes.progress.check()
         return [self.found[candidate] for candidate in listed if candidate in self.found]
 
-    def times(self, candidates: Iterable[Candidate], *, seeds: int = 1) -> list[Timed]:
-        """The candidates that can be simulated, by so many runs each."""
+    def times(self, candidates: Iterable[Candidate], *, seeds: int = 1, slower: Sequence[tuple[int, float]] = ()) -> list[Timed]:
+        """The candidates that can be simulated, by so many runs each, on nodes of which some take so many times as long."""
         listed = list(candidates)
-        runs = [(method, replace(its, seed=seed)) for method, its in map(_run, listed) for seed in range(seeds)]
+        runs = [(method, replace(its, seed=seed, slower=tuple(slower))) for method, its in map(_run, listed) for seed in range(seeds)]
         found = self.processes.time_all(self._words(), runs)
         timed = []
         for place, candidate in enumerate(listed):
@@ -203,7 +211,7 @@ class Timing:
     def _words(self) -> list[str]:
         """As many epochs as will be trained, of a data set that is smaller where these would be many steps: as some split by the epoch."""
         made, epochs = self.question.experiment, self.question.epochs
-        batches = min(300, max(20, STEPS // made.num_workers))
+        batches = min(300 if self.seeds > 1 else QUICK, max(20, STEPS // made.num_workers))
         samples = min(self.sizes[1], max(made.batch_size, math.ceil(batches * made.batch_size / epochs)))
         return [
             *self.question.words_of_timing,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
@@ -11,6 +11,7 @@ from hetsim.advice.question import BASELINE
 from hetsim.advice.simulated import Outcome, experiment, run
 from hetsim.advice.subsets import LeaveOut
 from hetsim.cluster.fewer import without
+from hetsim.cluster.model import Cluster, Node
 from hetsim.runtime.experiment import Experiment
 
 NO_TIME = ("weighting", "discount", "compensation")
@@ -26,6 +27,21 @@ class Variant:
     """Whether gradients are weighted by their samples."""
     leave_out: LeaveOut = ()
     seed: int = 0
+    slower: tuple[tuple[int, float], ...] = ()
+    """Ranks whose gradients take so many times as long."""
+
+
+def _slowed(cluster: Cluster, factors: Mapping[int, float]) -> Cluster:
+    """The cluster whose nodes of these ranks, which have tables, take so many times as long."""
+
+    def slowed(node: Node, factor: float) -> Node:
+        return replace(node, table=tuple((samples, factor * seconds) for samples, seconds in node.table))
+
+    return (
+        replace(cluster, nodes=tuple(slowed(node, factors.get(rank, 1.0)) for rank, node in enumerate(cluster.nodes)))
+        if factors
+        else cluster
+    )
 
 
 def varied(words: Sequence[str], method: str, its: Variant, config_dir: str | None) -> Experiment:
@@ -37,7 +53,8 @@ def varied(words: Sequence[str], method: str, its: Variant, config_dir: str | No
         coordination = replace(coordination, allocation=of_split.allocation)
         if its.per_sample:
             coordination = replace(coordination, weighting=of_split.weighting)
-    cluster = without(made.cluster, its.leave_out) if its.leave_out else made.cluster
+    cluster = _slowed(made.cluster, dict(its.slower))
+    cluster = without(cluster, its.leave_out) if its.leave_out else cluster
     return replace(made, coordination=coordination, cluster=cluster, seed=made.seed + its.seed)
 
 

@@ -29,6 +29,8 @@ class Named:
     """By the name in the config."""
     factors: Mapping[str, float]
     """How many times the seconds of the catalogue a GPU takes, by the name in the config."""
+    ranks: Mapping[str, tuple[int, ...]]
+    """Which nodes each name is."""
 
 
 def named_gpus(cluster: Any) -> Named | None:
@@ -53,7 +55,23 @@ def named_gpus(cluster: Any) -> Named | None:
         catalogue.model(str(entry["model"])),
         dict(zip(names, times, strict=True)),
         {name: checks.number(f"cluster.{KEY}.factors.{name}", factor) for name, factor in factors.items()},
+        _ranks(machines or ()),
     )
+
+
+def _ranks(machines: Sequence[Any]) -> dict[str, tuple[int, ...]]:
+    """By name, the ranks of its GPUs; machines that are not described as mappings are reported elsewhere."""
+    found: dict[str, tuple[int, ...]] = {}
+    first = 0
+    for machine in machines:
+        name, gpus = _name(machine), machine.get("gpus") if isinstance(machine, Mapping) else None
+        its = (gpus[name] if name in gpus else gpus.get("count", 1)) if isinstance(gpus, Mapping) else 1
+        copies = machine.get("count") if isinstance(machine, Mapping) else 1
+        after = first + checks.whole("cluster.machines.gpus", its) * checks.whole("cluster.machines.count", copies or 1)
+        if name is not None:
+            found[name] = (*found.get(name, ()), *range(first, after))
+        first = after
+    return found
 
 
 def with_names(entries: Mapping[str, Any]) -> dict[str, Any]:
