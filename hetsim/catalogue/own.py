@@ -89,3 +89,19 @@ def _row(key: str, config: Any) -> Row:
     precision = checks.choice(f"{key}.precision", its["precision"], PRECISIONS)
     batch, seconds = checks.whole(f"{key}.batch", its["batch"]), checks.seconds(f"{key}.seconds", its["seconds"])
     return Row(str(its["gpu"]).lower(), str(its["model"]).lower(), precision, batch, seconds, "own", str(its.get("how", "")))
+
+
+def with_steps(file: Path, gpu: str, model: str, parameters: int, precision: str, steps: Mapping[int, float], how: str) -> dict[str, Any]:
+    """The parts of the file, or of a new one, with these steps in place of any that it has of the GPU, model and precision."""
+    known: dict[str, Any] = read(file) if file.exists() else {"rows": []}
+    gpus, models = dict(_mapping("gpus", known.get("gpus"))), dict(_mapping("models", known.get("models")))
+    if gpu not in shipped().gpus:
+        gpus.setdefault(gpu, {"title": gpu})
+    if model not in shipped().models:
+        models[model] = {"parameters": parameters}
+    its = {"gpu": gpu, "model": model, "precision": precision}
+    kept = [row for row in _list(known["rows"]) if not isinstance(row, Mapping) or {**row, **its} != row]
+    added = [{**its, "batch": batch, "seconds": seconds, "how": how} for batch, seconds in steps.items()]
+    found = {"gpus": gpus, "models": models, "rows": [*kept, *added]}
+    _parts(found)
+    return {key: value for key, value in found.items() if value}

@@ -7,7 +7,7 @@ from pathlib import Path
 from hetsim.calibration.measuring.from_run import from_trace
 from hetsim.calibration.measuring.measure import calibrate
 from hetsim.cli.command import Parser, command, typed
-from hetsim.config.cluster_files import compose
+from hetsim.config.cluster_files import as_rows, compose
 from hetsim.config.errors import USERS, sentence
 from hetsim.distributed.launch.failure_report import CAUSE, leave_reason
 from hetsim.distributed.rank.cleanup import follow_launcher
@@ -37,6 +37,8 @@ def main() -> None:
     )
     parser.add_argument("--from-trace", type=Path, metavar="RUN", help="measure nothing: take the times of this run")
     parser.add_argument("--html", type=Path, metavar="PAGE", help="write a report to this file, which any browser shows")
+    parser.add_argument("--rows", type=Path, metavar="ROWS.yaml", help="measure nothing: append steps of FILE.yaml to a catalogue of yours")
+    parser.add_argument("--gpu", metavar="NAME[:RANK]", help="with --rows: what the GPU of this node is called (of node 0)")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     follow_launcher()
@@ -48,6 +50,11 @@ def main() -> None:
                 raise ValueError("--html is for what was measured: leave it out with --compose and --from-trace")
         if arguments.compose is not None:
             compose(arguments.file, arguments.compose, arguments.words)
+            return
+        if (arguments.rows is None) != (arguments.gpu is None):
+            raise ValueError("--rows and --gpu go together: give --rows my-gpus.yaml --gpu my-card")
+        if arguments.rows is not None:
+            as_rows(arguments.file, arguments.gpu, arguments.rows, arguments.words)
             return
         if arguments.from_trace is not None:
             from_trace(arguments.file, arguments.from_trace, arguments.words)

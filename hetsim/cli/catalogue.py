@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 
 from hetsim.catalogue.own import catalogue_of
@@ -10,7 +9,7 @@ from hetsim.catalogue.shown import aligned, gpu_cells, measured_lines, model_cel
 from hetsim.catalogue.tables import PRECISIONS, Catalogue, Gpu, Model
 from hetsim.catalogue.times import Choice
 from hetsim.checks import printable
-from hetsim.cli.command import command
+from hetsim.cli.command import Parser, command
 from hetsim.runtime.output import outlive_readers
 
 ABOUT = """Published training steps of GPUs by name, which cluster.machines and hetsim-advise take. Without words it lists GPUs and models.
@@ -21,7 +20,7 @@ word is searched."""
 def main() -> None:
     """Print the catalogue, or what the words ask of it; exit status 1 with one sentence if nothing matches."""
     outlive_readers()
-    parser = argparse.ArgumentParser(prog="hetsim-catalogue", description=ABOUT)
+    parser = Parser(prog="hetsim-catalogue", description=ABOUT)
     parser.add_argument("words", nargs="*", metavar="WORD", help="a GPU, a model, a precision (fp32, amp, fp16), or part of a name")
     parser.add_argument("--file", metavar="FILE.yaml", help="with your own measured rows (docs/reference/catalogue.md)")
     arguments = parser.parse_args()

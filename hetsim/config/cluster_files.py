@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from hetsim import checks
 from hetsim.calibration import composition
+from hetsim.catalogue import own
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.errors import sentence
@@ -46,6 +47,29 @@ def compose(file: Path, given: Sequence[str], words: Sequence[str]) -> None:
     print(
         f"{os.path.relpath(file)}: {cluster.num_workers} nodes, composed of {', '.join(config['calibrated']['composed'])}, never measured"
     )
+
+
+def as_rows(file: Path, given: str, rows_file: Path, words: Sequence[str]) -> None:
+    """Append the measured steps of a node of a calibrated cluster to a catalogue of one's own; `given` is GPU or GPU:RANK."""
+    if words:
+        raise ValueError(f"{words[0]} would do nothing, as --rows measures nothing: leave it out")
+    if rows_file.suffix != ".yaml" or not rows_file.absolute().parent.is_dir():
+        raise ValueError(f"--rows {rows_file} must be called NAME.yaml, in a folder that there is: rows are written to it")
+    check_is_no_link(rows_file)
+    cluster = written_cluster("FILE", file)
+    if cluster.calibrated is None:
+        raise ValueError(f"{file} was not calibrated, so nothing in it was measured: run hetsim-calibrate {file} first")
+    gpu, colon, rank = given.partition(":")
+    if colon and not rank.isdecimal():
+        raise ValueError(f"--gpu {given} must be NAME or NAME:RANK, such as my-card:1")
+    place = checks.whole("the rank of --gpu", int(rank or 0), least=0, most=cluster.num_workers - 1)
+    node, its = cluster.nodes[place], cluster.calibrated
+    line = {size: node.overhead_seconds + size * node.seconds_per_sample for size in its.samples}
+    steps = dict(node.table) or line
+    how = f"hetsim-calibrate, {its.date}, {its.machine}, PyTorch {its.torch}, {its.threads} threads on {its.device}"
+    model, precision = its.workload.replace("_", "-"), "fp32" if its.dtype in ("float32", "float64") else "amp"
+    write_text(rows_file, as_yaml(own.with_steps(rows_file, gpu, model, its.num_parameters, precision, steps, how)))
+    print(f"{os.path.relpath(rows_file)}: {len(steps)} rows of {gpu} with {model}; see hetsim-catalogue --file {rows_file} {gpu} {model}")
 
 
 def part_of(given: str) -> composition.Part:

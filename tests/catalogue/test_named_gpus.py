@@ -12,6 +12,7 @@ from hetsim.catalogue.own import catalogue_of
 from hetsim.catalogue.times import Choice
 from hetsim.cli.catalogue import answered
 from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.config.cluster_files import as_rows
 from hetsim.config.named_gpus import named_gpus, with_names
 
 BOXES = [{"gpus": {"a100-40gb": 2}, "network": 1.25e8}, {"gpus": {"t4": 4, "cost_per_hour": 0.5}, "network": 1.25e8}]
@@ -112,3 +113,20 @@ def test_the_command_lists_searches_and_shows() -> None:
     assert [line.split()[0] for line in answered(catalogue, ["quadro"])] == ["GPU", "rtx5000", "rtx6000", "rtx8000"]
     with pytest.raises(ValueError, match="nothing in the catalogue matches nonsense"):
         [*answered(catalogue, ["nonsense"])]
+
+
+def test_a_calibrated_cluster_becomes_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of its first node at the smallest and the largest measured batch, with how they were measured; again, they are replaced."""
+    monkeypatch.chdir(Path(__file__).parents[2] / "studies" / "04-simulated-against-measured")
+    calibrated = Path("calibrated/cluster/links_held_out_2_workers.yaml")
+    rows = tmp_path / "rows.yaml"
+    for _ in range(2):
+        as_rows(calibrated, "my-card", rows, [])
+    catalogue = catalogue_of(str(rows))
+    own = [row for row in catalogue.rows if row.gpu == "my-card"]
+
+    assert len(own) == len({row.batch for row in own}) >= 2
+    assert all(row.system.startswith("hetsim-calibrate, 20") for row in own)
+    assert Choice(catalogue).times(["my-card"], own[0].model)[0].num_measured == len(own)
+    with pytest.raises(ValueError, match="the rank of --gpu"):
+        as_rows(calibrated, "my-card:99", rows, [])
