@@ -14,7 +14,6 @@ from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.config.guard.references import check_keys, check_references
 from hetsim.config.guard.resolvers import restrict
 from hetsim.config.identity import entries_of, identity
-from hetsim.config.resolved import resolved
 from hetsim.results.reading.config_file import flattened, parsed
 from hetsim.results.reading.identity import finished_summary
 

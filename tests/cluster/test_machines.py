@@ -174,8 +174,7 @@ REFUSED = {
     "a name": (
         {"gpus": {"a100": 2}, "inside": 1e9, "network": 1e8},
         {},
-        "cluster.machines[0].gpus has no count: write gpus: {count: 2, "
-        "seconds_per_sample: 2.5 ms}, with the time of a100",
+        "cluster.machines[0].gpus has no count: write gpus: {count: 2, seconds_per_sample: 2.5 ms}, with the time of a100",
     ),
     "a speed and a time": (
         {"seconds_per_sample": 1, "speed": 2, "network": 1e8},
