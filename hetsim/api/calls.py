@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import traceback
 import warnings
@@ -63,8 +64,11 @@ _lock = RLock()
 
 
 @_one_at_a_time
-def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = None, folder: str | Path | None = None) -> Run:
+def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = None, folder: str | Path | None = None, **keys: Any) -> Run:
     """Run `hetsim` with these words, such as "method=dbs_sgd" and "backend=dist", and return what it left.
+
+    `keys` are words, too: method="dbs_sgd", or a mapping of the keys below one: cluster={"nodes": [{"count": 2, …}]}. What a mapping does
+    not name keeps its value.
 
     `trust` names your own modules exactly, whose classes a `_target_` may name; `config_dir` is a folder with further choices. The run's
     files go to `folder`, by default to a new one below runs/.
@@ -73,10 +77,13 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     from hetsim.config.errors import USERS, sentence
     from hetsim.config.resumed import automatic, finished_already, with_resumed
     from hetsim.config.start import start
+    from hetsim.config.typed import words_for
     from hetsim.results.reading.lock import only_run_in
 
     keep_processes_out()
-    config, usual, typed = composed([*words, *_trusted(trust)], config_dir=None if config_dir is None else Path(config_dir))
+    config, usual, typed = composed(
+        [*words, *words_for(keys), *_trusted(trust)], config_dir=None if config_dir is None else Path(config_dir)
+    )
     place = usual if folder is None else Path(folder)
     if place.is_symlink():
         raise ValueError(f"{place} is a link, and would be written through: give another folder")
@@ -239,10 +246,17 @@ def advise(
     from hetsim.advice.processes import counted
     from hetsim.advice.question import asked
     from hetsim.advice.text import text
+    from hetsim.reports import of_advice
 
     keep_processes_out()
     own = None if config_dir is None else str(config_dir)
     question = asked([*words, *_trusted(trust)], own)
     question.check()
     found = advised(question, counted(processes), None if folder is None else Path(folder), minutes, lambda _: None)
-    return Advice(as_data(found), found.recommended.words, text(found), partial(picture, found))
+    return Advice(
+        as_data(found),
+        found.recommended.words,
+        text(found),
+        partial(picture, found),
+        partial(of_advice.page, found, shlex.join(["hetsim-advise", *words])),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from hetsim.checks import printable
+from hetsim.reports import of_comparison, of_run
+from hetsim.reports.page import Page, Sheet, article
 from hetsim.results.comparison.findings import Findings
 from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.staleness import Staleness
@@ -43,8 +46,29 @@ def printable_errors(function: Callable[P, R]) -> Callable[P, R]:
     return called
 
 
+class InNotebooks:
+    """What a notebook shows as a report."""
+
+    def _page(self) -> Page:
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows; None, for which it shows the text, if the files have gone."""
+        try:
+            return article(self._page())
+        except (OSError, ValueError):
+            return None
+
+
+def as_pandas(table: Any) -> Any:
+    """An Arrow table as a data frame. ValueError with one sentence if pandas is not installed."""
+    if importlib.util.find_spec("pandas") is None:
+        raise ValueError("to_pandas needs the package pandas: pip install pandas")
+    return table.to_pandas()
+
+
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(InNotebooks):
     """A finished run: the folder, and the numbers of its summary.json. Its other files are read when they are asked for."""
 
     folder: Path
@@ -70,6 +94,14 @@ class Run:
         return curve_table(self.folder)
 
     @printable_errors
+    def to_pandas(self) -> Any:
+        """The learning curve as a data frame."""
+        return as_pandas(self.curve())
+
+    def _page(self) -> Page:
+        return of_run.page(self.folder)
+
+    @printable_errors
     def timeline(self) -> Any:
         """Who computes, updates, communicates and waits in the first steps, as a matplotlib figure; None if the run has no step."""
         check_has(self.folder, self.summary, "method", "cluster", "workload", "num_workers")
@@ -83,7 +115,7 @@ class Run:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(InNotebooks):
     """Two sides, each a run or repeats of one, number by number: the simulated side first if the other is measured."""
 
     found: Findings
@@ -135,6 +167,9 @@ class Comparison:
         """The keys in which the configs differ, except those that may differ in a comparison."""
         return self.found.sides.different
 
+    def _page(self) -> Page:
+        return of_comparison.page(self.found, "")()
+
     @printable_errors
     def draw(self, folder: str | Path) -> None:
         """Draw the curves of all runs, and a timeline of each side, in this folder."""
@@ -165,6 +200,10 @@ class Table:
         """The table as an Arrow table, with the columns of table.parquet. `.to_pandas()` makes a data frame of it."""
         return arrow(self.ranking)
 
+    def to_pandas(self) -> Any:
+        """The same as a data frame."""
+        return as_pandas(self.to_arrow())
+
     def picture(self) -> Any:
         """A matplotlib figure: a point and an interval for each row, and the baseline."""
         with own_style():
@@ -183,7 +222,7 @@ class Table:
 
 
 @dataclass(frozen=True, repr=False)
-class Search:
+class Search(InNotebooks):
     """A search that has ended: its folder, and its best trial."""
 
     folder: Path
@@ -200,12 +239,21 @@ class Search:
 
         return csv.read_csv(self.folder / "trials.csv")
 
+    def to_pandas(self) -> Any:
+        """All trials as a data frame."""
+        return as_pandas(self.trials)
+
+    def _page(self) -> Page:
+        trials = self.trials
+        rows = [[str(value) for value in row.values()] for row in trials.to_pylist()]
+        return Page(question="Which values are best?", answer=self._said, sheets=[Sheet("Trials", trials.column_names, rows)])
+
     def __repr__(self) -> str:
         return self._said
 
 
 @dataclass(frozen=True, repr=False)
-class Advice:
+class Advice(InNotebooks):
     """Candidates for a cluster, ranked by `hetsim-advise`."""
 
     data: dict[str, Any]
@@ -214,6 +262,16 @@ class Advice:
     """What runs the recommended candidate for real, for `hetsim.run`."""
     _said: str
     _drawn: Callable[[], Any]
+    _reported: Callable[[], Page]
+
+    def to_pandas(self) -> Any:
+        """The rows as a data frame, the best first."""
+        import pyarrow as pa
+
+        return as_pandas(pa.Table.from_pylist(self.data["rows"]).flatten())
+
+    def _page(self) -> Page:
+        return self._reported()
 
     def picture(self) -> Any:
         """A matplotlib figure: expected seconds with their intervals, and plain DDP."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hydra.core.override_parser.types import Override, Quote, QuotedString
@@ -18,6 +19,19 @@ def as_typed(value: Any) -> str:
     if isinstance(value, str) and PLAIN.fullmatch(value):
         return value
     return str(Override._get_value_element_as_str(_quoted(value)))
+
+
+def words_for(keys: Mapping[str, Any]) -> list[str]:
+    """The words of a command line that give each key its value; a mapping gives values to the keys below its key."""
+    return [word for key, value in keys.items() for word in _words(key, value, "++" if isinstance(value, Mapping) else "")]
+
+
+def _words(key: str, value: Any, adds: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _words(f"{key}.{name}", part, adds)
+    else:
+        yield f"{adds}{key}={as_typed(value)}"
 
 
 def _quoted(value: Any) -> Any:

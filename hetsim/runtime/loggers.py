@@ -6,7 +6,7 @@ import importlib.util
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Log:
     @property
     def curve(self) -> list[tuple[Point, dict[str, float]]]:
         """Each evaluation, and its finite numbers by name."""
-        return [(point, {name: value for name, value in point.evaluation.named().items() if _is_finite(value)}) for point in self.points]
+        return [(point, dict(_finite(point))) for point in self.points]
 
 
 def write(name: str, log: Log) -> None:
@@ -67,15 +67,15 @@ def _to_tensorboard(log: Log) -> None:
     place = log.folder / "tensorboard"
     for earlier in place.glob("events.out.tfevents.*"):  # of a run that this one replaces
         earlier.unlink()
-    with SummaryWriter(str(place)) as writer:  # type: ignore[no-untyped-call]
+    with SummaryWriter(str(place)) as writer:
         for point, numbers in log.curve:
             for name, value in numbers.items():
-                writer.add_scalar(f"curve/{name}", value, point.version, walltime=point.seconds)  # type: ignore[no-untyped-call]
+                writer.add_scalar(f"curve/{name}", value, point.version, walltime=point.seconds)
         last = log.points[-1]
         for name, value in log.numbers.items():
-            writer.add_scalar(f"summary/{name}", value, last.version, walltime=last.seconds)  # type: ignore[no-untyped-call]
+            writer.add_scalar(f"summary/{name}", value, last.version, walltime=last.seconds)
         lines = "".join(f"    {checks.printable(f'{key}: {value}')}\n" for key, value in log.config.items())
-        writer.add_text("config", lines, 0, walltime=0.0)  # type: ignore[no-untyped-call]
+        writer.add_text("config", lines, 0, walltime=0.0)
 
 
 def _to_wandb(log: Log) -> None:
@@ -110,8 +110,8 @@ def _to_mlflow(log: Log) -> None:
     client.set_terminated(run)
 
 
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+def _finite(point: Point) -> Iterator[tuple[str, float]]:
+    yield from ((name, value) for name, value in point.evaluation.named().items() if value is not None and math.isfinite(value))
 
 
 LOGGERS = {"tensorboard": _to_tensorboard, "wandb": _to_wandb, "mlflow": _to_mlflow}
