@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ COMMANDS = {
     "hetsim": SWEEP,
     "hetsim-advise": ("workload=phantom", "timing", "method=ssgd,asgd", "--processes=1"),
     "hetsim-calibrate": ("--help",),
+    "hetsim-catalogue": (),
     "hetsim-compare": ("run", "run"),
     "hetsim-ddp-check": ("--help",),
     "hetsim-launch": ("--", *RUN),
@@ -39,24 +41,35 @@ def _ended(folder: Path, module: str, *words: str) -> subprocess.CompletedProces
         os.close(writing)
 
 
-def test_each_command_is_in_the_table() -> None:
+def _module(command: str) -> str:
+    """What `python -m` takes in place of the command."""
+    return "hetsim" if command == "hetsim" else command.replace("hetsim-", "hetsim.cli.").replace("-", "_")
+
+
+def test_each_command_is_in_the_table_and_can_be_run_as_a_module() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 
     assert COMMANDS.keys() == project["scripts"].keys()
+    for command in COMMANDS:
+        spec = find_spec("hetsim.__main__" if command == "hetsim" else _module(command))
+        assert spec is not None
+        assert spec.origin is not None
+        assert 'if __name__ == "__main__":' in Path(spec.origin).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_minds_that_nobody_reads_its_output(command: str, tmp_path: Path) -> None:
-    modules = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["scripts"]
     if command in PREPARED:
         _ended(tmp_path, "hetsim", *PREPARED[command])
 
-    ended = _ended(tmp_path, modules[command].partition(":")[0], *COMMANDS[command])
+    ended = _ended(tmp_path, _module(command), *COMMANDS[command])
 
     assert "Broken" not in ended.stderr
     assert "Traceback" not in ended.stderr
     assert ended.returncode == 0, ended.stderr
+    if command == "hetsim":
+        assert len([*(tmp_path / "sweep").glob("*/summary.json")]) == 2
 
 
 @pytest.mark.slow
