@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from hetsim.checks import one_line
+from hetsim.cli.command import command
 from hetsim.cli.ending import raise_at_signals, said
 from hetsim.cli.ending import status as ended
 from hetsim.config.arguments import check_options, options_first, verbose, without_control_characters
+from hetsim.config.completion import completion
 from hetsim.config.errors import USERS, report, show_traceback, tell_stopped
 from hetsim.config.guard.folders import check_folder
 from hetsim.distributed.environment import GOES_ON, is_launched
@@ -36,6 +38,10 @@ def main() -> None:
     outlive_readers()
     if "--version" in sys.argv[1:]:  # Hydra would print its own
         print(f"hetsim {__version__}")
+        sys.exit(0)
+    if sys.argv[1:2] == ["completion"]:
+        with command("hetsim"):
+            print(completion(sys.argv[2:]), end="")
         sys.exit(0)
     raise_at_signals()
     follow_launcher()
