@@ -111,6 +111,8 @@ CASES = {
     "methods": Case("hetsim-methods", (), blocked),
     "table": Case("hetsim-table", ("sweep",), blocked, before=(*SWEEP, LAST, "method=ssgd,asgd")),
     "compare": Case("hetsim-compare", ("run", "run"), blocked, before=(*SHORT, LAST, "method=ssgd", RUN)),
+    "report": Case("hetsim-report", ("run", "--perfetto", "run.pftrace"), blocked, before=(*SHORT, LAST, "method=ssgd", "trace=full", RUN)),
+    "catalogue": Case("hetsim-catalogue", (), blocked),
 }
 CHEAP = {("simulated run", "interrupt twice"), ("sweep", "hang up"), ("search", "terminate"), ("methods", "interrupt")}
 """The cells that are in every `make test`."""

@@ -56,10 +56,12 @@ def test_the_wheel_brings_the_package_and_its_configs(environment: Path, tmp_pat
         "hetsim",
         "hetsim-advise",
         "hetsim-calibrate",
+        "hetsim-catalogue",
         "hetsim-compare",
         "hetsim-ddp-check",
         "hetsim-launch",
         "hetsim-methods",
+        "hetsim-report",
         "hetsim-search",
         "hetsim-table",
     }

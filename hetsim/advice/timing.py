@@ -18,7 +18,7 @@ from hetsim.advice.question import Question
 from hetsim.advice.simulated import Outcome
 from hetsim.advice.subsets import Subsets, classes, neighbours, subsets
 from hetsim.advice.variants import Variant
-from hetsim.cluster.link_slowdown import changes
+from hetsim.cluster.changing_links import changes
 from hetsim.config.methods import FAMILIES
 from hetsim.workloads.task import BYTES
 

@@ -17,9 +17,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from hetsim.cluster.changing_links import changes, slowdown_of
 from hetsim.cluster.compute_times import interpolated
 from hetsim.cluster.lateness import Lateness
-from hetsim.cluster.link_slowdown import Way, changes, slowdown_of, way_seconds
+from hetsim.cluster.link_slowdown import Way, way_seconds
 from hetsim.cluster.model import Cluster, Node, Rack, has_links
 
 T = TypeVar("T")

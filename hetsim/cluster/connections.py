@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hetsim.cluster.changing_links import slowdown_of
 from hetsim.cluster.fairness import max_min_fair
-from hetsim.cluster.link_slowdown import LinkSlowdown, slowdown_of
+from hetsim.cluster.link_slowdown import LinkSlowdown
 from hetsim.cluster.model import Cluster
 
 

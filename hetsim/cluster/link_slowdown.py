@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hetsim.errors import RunFailed
-
-if TYPE_CHECKING:
-    from hetsim.cluster.model import Cluster, Node, Rack, Server
 
 MAX_CHANGES = 100_000
 """A transfer in a collective during which its links change more often is refused."""
@@ -62,18 +57,3 @@ def way_seconds(way: Way, nbytes: float, begins: float) -> float:
         nbytes -= rate * (until - now)
         now = until
     raise RunFailed(f"during one message of a collective its links change {MAX_CHANGES} times: make link_slowdown change less often")
-
-
-def slowdown_of(cluster: Cluster, link: tuple[str, int | str]) -> LinkSlowdown | None:
-    """That of a link by its name; None if the link does not change."""
-    owner = link[1]
-    if isinstance(owner, int):
-        return cluster.nodes[owner].link_slowdown
-    if owner.startswith("server"):
-        return cluster.server.link_slowdown
-    return None if owner.startswith("host ") else cluster.network.racks[owner.removeprefix("rack ")].link_slowdown
-
-
-def changes(ends: Iterable[Node | Rack | Server]) -> bool:
-    """Whether a link of any of these changes."""
-    return any(end.link_slowdown is not None for end in ends)

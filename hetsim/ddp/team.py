@@ -158,7 +158,7 @@ class Team:
         check = None if self._check is None else self._check.begin(ddp, loss, lambda: self._passes.present)
         register(ddp, Weighted(self._passes, hook, ddp.process_group if state is None else state, loss, check))
         ddp.register_forward_pre_hook(Own(self._begin_forward), with_kwargs=True)
-        if ddp.broadcast_buffers and self._balance.measures and any(True for _ in ddp.module.buffers()):
+        if self._balance.measures and receives_buffers(ddp):
             ddp.module.register_forward_pre_hook(Own(lambda *_: self._windows.begin_module()))
         return model
 
@@ -329,6 +329,7 @@ class Team:
         if module in self._losses and torch.is_grad_enabled() and self._used.given() is not None:
             self._agree()
             self._passes.begin_forward(inputs, self._losses[module], is_kept=not module.require_backward_grad_sync)
+        self._windows.begin_forward(receives=receives_buffers(module))
 
     def _given(self) -> Given:
         given = self._used.given()
@@ -337,3 +338,8 @@ class Team:
         if self._used.is_ambiguous:
             raise ValueError(AMBIGUOUS)
         return given
+
+
+def receives_buffers(ddp: Any) -> bool:
+    """Whether each call of the model begins with the buffers of rank 0."""
+    return bool(ddp.broadcast_buffers) and any(True for _ in ddp.module.buffers())

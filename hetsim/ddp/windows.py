@@ -85,9 +85,9 @@ class Windows:
             if start is not None:
                 self._waits.append((start, self.clock.mark()))
 
-    def begin_forward(self) -> None:
-        """DDP is called, and may wait for the buffers of rank 0."""
-        self._forward_at, self._thread = self.clock.mark(), threading.get_ident()
+    def begin_forward(self, *, receives: bool) -> None:
+        """DDP is called. If it receives the buffers of rank 0, it may wait for them."""
+        self._forward_at, self._thread = self.clock.mark() if receives else None, threading.get_ident()
 
     def begin_module(self) -> None:
         """The module itself is called: by DDP, which has its buffers by now, or by the script, which has not waited."""

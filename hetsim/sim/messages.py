@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hetsim import effects as fx
+from hetsim.cluster.changing_links import slowdown_of
 from hetsim.cluster.compute_times import Jitter, SharingWeights
-from hetsim.cluster.link_slowdown import slowdown_of
 from hetsim.cluster.model import Cluster
 from hetsim.runtime.recorder import MESSAGE, Recorder, interval_recorder
 from hetsim.sim.clock import LAST, SUSPENDED, Callback, Clock

@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from hetsim.ddp import Team
 from hetsim.ddp.schedule import Data
 
-LOOPS = [block.split("```")[0] for block in pages.text("ddp.md").split("```python\n")[1:]]
+BLOCKS = [block.split("```")[0] for block in pages.text("ddp.md").split("```python\n")[1:]]
+LOOPS = [block for block in BLOCKS if "optimizer.step()" in block]
 STEPS = 4
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 import subprocess
@@ -243,6 +244,16 @@ def test_a_check_sees_in_which_precision_modules_compute(tmp_path: Path) -> None
         torch.backends.cuda.matmul.fp32_precision = before
 
 
+class Ended:
+    """A process that has ended without a word."""
+
+    returncode = 0
+
+    def communicate(self) -> tuple[bytes, None]:
+        """What it has printed."""
+        return b"", None
+
+
 @pytest.mark.parametrize(
     ("typed", "sentence"),
     [
@@ -256,7 +267,7 @@ def test_the_command_says_what_is_wrong(
 ):
     """One sentence, exit status 1."""
     monkeypatch.setattr(sys, "argv", ["hetsim-ddp-check", *typed])
-    monkeypatch.setattr(ddp_check.subprocess, "run", lambda command, **_: ddp_check.subprocess.CompletedProcess(command, 0, b"", b""))
+    monkeypatch.setattr(ddp_check.subprocess, "Popen", lambda *_, **__: contextlib.nullcontext(Ended()))
 
     with pytest.raises(SystemExit) as ended:
         ddp_check.main()

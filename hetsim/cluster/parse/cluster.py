@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from hetsim import checks
+from hetsim.cluster.changing_links import changes
 from hetsim.cluster.fewer import without
-from hetsim.cluster.link_slowdown import changes
 from hetsim.cluster.model import Cluster, Node, Rack, Server
 from hetsim.cluster.parse.faults import _faults, with_pauses
 from hetsim.cluster.parse.hosts import _hosts

@@ -1,0 +1,23 @@
+"""Which links of a cluster change over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hetsim.cluster.link_slowdown import LinkSlowdown
+from hetsim.cluster.model import Cluster, Node, Rack, Server
+
+
+def slowdown_of(cluster: Cluster, link: tuple[str, int | str]) -> LinkSlowdown | None:
+    """That of a link by its name; None if the link does not change."""
+    owner = link[1]
+    if isinstance(owner, int):
+        return cluster.nodes[owner].link_slowdown
+    if owner.startswith("server"):
+        return cluster.server.link_slowdown
+    return None if owner.startswith("host ") else cluster.network.racks[owner.removeprefix("rack ")].link_slowdown
+
+
+def changes(ends: Iterable[Node | Rack | Server]) -> bool:
+    """Whether a link of any of these changes."""
+    return any(end.link_slowdown is not None for end in ends)
