@@ -54,6 +54,9 @@ class Log:
 def write(name: str, log: Log) -> None:
     """Give a run to this logger. The run's own files are complete by then, so an error of the logger is a warning."""
     try:
+        place = log.folder / PLACES[name]
+        if place.is_symlink():
+            raise ValueError(f"{place} is a link, and would be written through: remove it")
         LOGGERS[name](log)
     except Exception as error:
         said = checks.one_line(f"{type(error).__name__}: {error}")
@@ -116,3 +119,5 @@ def _finite(point: Point) -> Iterator[tuple[str, float]]:
 
 LOGGERS = {"tensorboard": _to_tensorboard, "wandb": _to_wandb, "mlflow": _to_mlflow}
 """By name, which is also the name of the package."""
+PLACES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow.db"}
+"""What each writes in the folder of a run."""

@@ -67,6 +67,17 @@ def test_an_error_of_a_logger_is_a_warning(tmp_path: Path, monkeypatch: pytest.M
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["num_updates"] == 3
 
 
+@pytest.mark.parametrize("name", loggers.LOGGERS)
+def test_no_logger_writes_through_a_link(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of a stranger's may have one that leads to other events."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / loggers.PLACES[name]).symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setitem(loggers.LOGGERS, name, lambda _: pytest.fail("it was called"))
+
+    with pytest.warns(UserWarning, match=f"logger={name} did not get this run .* is a link, and would be written through: remove it"):
+        loggers.write(name, loggers.Log(tmp_path / "run", "title", {}, [], {"final": {}}))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("backend", ["sim", "dist"])
