@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from hetsim.checks import one_line
 from hetsim.cli.command import command
-from hetsim.cli.ending import raise_at_signals, said
+from hetsim.cli.ending import LAUNCHED, raise_at_signals, said
 from hetsim.cli.ending import status as ended
 from hetsim.config.arguments import check_options, options_first, verbose, without_control_characters
 from hetsim.config.completion import completion
@@ -45,6 +45,8 @@ def main() -> None:
         sys.exit(0)
     raise_at_signals()
     follow_launcher()
+    if LAUNCHED & os.environ.keys():  # a launcher may end this rank at any time: import before Hydra makes the run's folder
+        import hetsim.config.start  # noqa: F401
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them; they are reported here
     job.failures.clear()
     sys.argv[1:] = options_first(sys.argv[1:])
