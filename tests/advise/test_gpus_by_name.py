@@ -59,6 +59,7 @@ def test_the_question_knows_which_nodes_are_estimated() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_advice_says_what_is_estimated_and_whether_it_matters() -> None:
     """Two T4 and an L4 on a fast network: the L4 takes part at both ends of its interval, with another share. No torch is imported."""
     program = "import sys; from hetsim.cli.advise import main; main(); assert 'torch' not in sys.modules"

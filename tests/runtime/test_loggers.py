@@ -80,7 +80,7 @@ def test_no_logger_writes_through_a_link(name: str, tmp_path: Path, monkeypatch:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("backend", ["sim", "dist"])
+@pytest.mark.parametrize("backend", ["sim", pytest.param("dist", marks=pytest.mark.long)])
 def test_tensorboard_reads_the_run(backend: str, tmp_path: Path) -> None:
     """Over versions and seconds of the run's own clock; a run that replaces another one replaces its events."""
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed")
