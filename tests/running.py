@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -61,10 +62,11 @@ def wait_for(condition: object, seconds: float = 120.0) -> None:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as some:
-        some.bind(("127.0.0.1", 0))
-        return int(some.getsockname()[1])
+    """A port that is free, and below those (from 32768 on) that Linux gives to a program that asks for any."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32768)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def started(command: subprocess.Popen[str], folder: Path) -> list[int]:

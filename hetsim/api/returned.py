@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
@@ -46,11 +47,12 @@ def printable_errors(function: Callable[P, R]) -> Callable[P, R]:
     return called
 
 
-class InNotebooks:
+class InNotebooks(ABC):
     """What a notebook shows as a report."""
 
+    @abstractmethod
     def _page(self) -> Page:
-        raise NotImplementedError
+        """The report."""
 
     def _repr_html_(self) -> str | None:
         """What a notebook shows; None, for which it shows the text, if the files have gone."""
