@@ -1,6 +1,7 @@
-"""Random clusters, and the fastest of all methods, splits and sets of nodes on each: a search that shares no code with the advice.
+"""Clusters, and the fastest of all methods, splits and sets of nodes on each: a search that shares no code with the advice.
 
-`benchmarks/advice.py exhaustive first|second|NUMBER …` runs it: clusters 0 … 149, on which the advice may be worked on, and 150 … 299.
+`benchmarks/advice.py exhaustive first|second|questions|NUMBER …` runs it. Of 300 random clusters, the advice may be worked on with the
+first 150; the second 150 are for the end. The questions are three clusters on which an earlier advice was wrong.
 
 Each line is a cluster: how many times as long as the fastest the advised one takes, of all candidates and of those that train as DDP does.
 Times are those of the simulator, for 12 global batches. A cluster has 2 to 12 nodes of one to three kinds, single or in boxes that share an
@@ -38,8 +39,62 @@ MOST_SETS = 64
 """Sets of nodes of a cluster; one with more is drawn again."""
 
 
-def drawn(number: int) -> tuple[dict[str, Any], int, int]:
-    """A cluster as a config has it, the parameters of a model, and a batch size."""
+Asked = tuple[dict[str, Any], int, int]
+"""A cluster as a config has it, the parameters of a model, and a batch size."""
+
+LINKED = {
+    "count": 7,
+    "seconds_per_sample": 1e-3,
+    "overhead_seconds": 1e-3,
+    "uplink_bytes_per_second": 1.25e9,
+    "downlink_bytes_per_second": 1.25e9,
+}
+QUESTIONS: dict[str, Asked] = {
+    "a100_and_t4": (
+        {
+            "name": "a100_and_t4",
+            "nodes": [
+                {"count": 2, "seconds_per_sample": 2.5e-3, "overhead_seconds": 0, "rack": "a"},
+                {"count": 4, "seconds_per_sample": 12.5e-3, "overhead_seconds": 0, "rack": "b"},
+            ],
+            "network": {
+                "latency_seconds": 5e-5,
+                "bytes_per_second": 1e10,
+                "racks": {"a": {"uplink_bytes_per_second": 1.25e8}, "b": {"uplink_bytes_per_second": 1.25e8}},
+            },
+            "server": {"seconds_per_update": 1e-4},
+        },
+        25_557_032,
+        384,
+    ),
+    "example_page": (
+        {
+            "name": "example_page",
+            "nodes": [
+                {"count": 2, "seconds_per_sample": 0.005625, "overhead_seconds": 0},
+                {"count": 4, "seconds_per_sample": 0.0171875, "overhead_seconds": 0},
+            ],
+            "network": {"latency_seconds": 5e-5, "bytes_per_second": 1.25e9},
+            "server": {"seconds_per_update": 1e-3},
+        },
+        25_000_000,
+        192,
+    ),
+    "one_slow_link": (
+        {
+            "name": "one_slow_link",
+            "nodes": [LINKED, {**LINKED, "count": 1, "uplink_bytes_per_second": 1e7, "downlink_bytes_per_second": 1e7}],
+            "network": {"latency_seconds": 1e-4, "bytes_per_second": 1.25e9},
+            "server": {"seconds_per_update": 1e-4},
+        },
+        250_000,
+        256,
+    ),
+}
+
+
+def drawn(number: int) -> Asked:
+    """A random cluster."""
     rng = np.random.default_rng((SEED, number))
     while True:
         found = once(number, rng)
@@ -47,7 +102,7 @@ def drawn(number: int) -> tuple[dict[str, Any], int, int]:
             return found
 
 
-def once(number: int, rng: np.random.Generator) -> tuple[dict[str, Any], int, int]:
+def once(number: int, rng: np.random.Generator) -> Asked:
     """One draw."""
 
     def between(low: float, high: float) -> float:
@@ -115,9 +170,9 @@ def seconds(made: Experiment, cluster: dict[str, Any], left_out: list[int], num_
     return float(summary["seconds"] + summary["profile_seconds"])
 
 
-def judged(number: int, every: dict[tuple[str, str | None], Experiment], processes: Processes) -> tuple[list[float], str]:
+def judged(name: str, case: Asked, every: dict[tuple[str, str | None], Experiment], processes: Processes) -> tuple[list[float], str]:
     """How many times as long as the best the advised takes, of all and of those that train as DDP does; and a line about it."""
-    cluster, num_parameters, batch_size = drawn(number)
+    cluster, num_parameters, batch_size = case
     words = [
         *("cluster=mixed4", *(f"++cluster.{key}={json.dumps(value)}" for key, value in cluster.items() if key != "network")),
         *(f"+cluster.network.{key}={json.dumps(value)}" for key, value in cluster["network"].items() if key == "racks"),
@@ -145,13 +200,15 @@ def judged(number: int, every: dict[tuple[str, str | None], Experiment], process
         best = min(known, key=lambda key: known[key])
         ratios.append(took / known[best])
         advised.append(f"{ratios[-1]:6.4f} {its.label} | {best[0][0]} {best[0][1] or ''} without {list(best[1])}")
-    return ratios, f"{number:4} {starts[-1]:3} nodes {len(times):6} candidates {processes.num_runs:5} runs   {'   '.join(advised)}"
+    return ratios, f"{name:4} {starts[-1]:3} nodes {len(times):6} candidates {processes.num_runs:5} runs   {'   '.join(advised)}"
 
 
 def judge(which: Sequence[str]) -> None:
-    """Print a line for each cluster: first, second, or numbers."""
+    """Print a line for each cluster: first, second, questions, or numbers."""
     halves = {"first": range(150), "second": range(150, 300)}
+    numbers = [number for each in which for number in halves.get(each, [int(each)] if each.isdigit() else [])]
+    asked_ones = QUESTIONS if "questions" in which else {}
     every = candidates()
     with Processes(1, None) as processes:
-        for number in [number for each in which for number in halves.get(each, [int(each)] if each.isdigit() else [])]:
-            print(judged(number, every, processes)[1], flush=True)
+        for name, case in {**asked_ones, **{str(number): drawn(number) for number in numbers}}.items():
+            print(judged(name, case, every, processes)[1], flush=True)
