@@ -44,5 +44,5 @@ def test_the_page_answers_its_question(tmp_path: Path, monkeypatch: pytest.Monke
             assert told in PAGE
             assert Path(table[1], "table.png").stat().st_size > 10_000
         else:
-            assert "| gain over `method=ssgd` |" in told
-            assert {line.split("`")[1] for line in told.splitlines()[2:]} == {"ssgd", "hetgrad", "asgd", "dbs_sgd"}
+            assert "| gain over `method=ddp,allocation=even` |" in told
+            assert {line.split("`")[1] for line in told.splitlines()[2:]} == {"ddp", "asgd", "dbs_sgd"}
