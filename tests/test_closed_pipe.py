@@ -59,6 +59,7 @@ def test_each_command_is_in_the_table_and_can_be_run_as_a_module() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.sampled(6)
 def test_no_command_minds_that_nobody_reads_its_output(command: str, tmp_path: Path) -> None:
     if command in PREPARED:
         _ended(tmp_path, "hetsim", *PREPARED[command])
@@ -74,6 +75,7 @@ def test_no_command_minds_that_nobody_reads_its_output(command: str, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.real_start
+@pytest.mark.long
 def test_no_process_of_a_sweep_minds_it(tmp_path: Path) -> None:
     ended = _ended(tmp_path, "hetsim", *SWEEP, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 

@@ -214,6 +214,7 @@ def words(typed: str) -> list[str]:
 
 
 @pytest.mark.parametrize("typed", BAD)
+@pytest.mark.sampled(50)
 def test_bad_input_is_one_sentence(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """What is wrong, where in the config, what to do; exit status 1; no traceback, and no folder remains."""
     status = command(monkeypatch, *QUICK, *words(typed), f"hydra.run.dir={tmp_path / 'run'}")

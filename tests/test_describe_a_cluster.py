@@ -38,6 +38,7 @@ def test_a_recipe_describes_a_cluster(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NUM_NODES)
+@pytest.mark.sampled(3)
 def test_the_commands_of_a_recipe_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they are typed, in the folder that the page names."""
     (tmp_path / "my" / "cluster").mkdir(parents=True)

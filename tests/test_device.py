@@ -95,7 +95,7 @@ def test_a_task_computes_on_its_device_alone(kind: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", SHIPPED)
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(4)
 def test_every_method_runs_on_a_device_alone(method: str, monkeypatch: pytest.MonkeyPatch):
     """In virtual time: the weights are those of the CPU, and no operation mixes tensors of both."""
     made = experiment(f"method={method}", "workload=quadratic", budget={"updates": 30})
@@ -117,6 +117,7 @@ def test_every_method_runs_on_a_device_alone(method: str, monkeypatch: pytest.Mo
         *("streaming_diloco", "hetgrad"),
     ],
 )
+@pytest.mark.sampled(4)
 def test_ranks_on_several_devices_send_what_is_in_the_cpus_memory(method: str):
     """Rank 0 on the CPU, the others each on a device of its own."""
     made = experiment(*f"method={method}".split(), "workload=quadratic", budget={"updates": 12})

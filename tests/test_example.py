@@ -21,6 +21,7 @@ QUICK = {"learning_rate=0.05,0.1,0.2,0.4": "learning_rate=0.1,0.2", "seed=range(
 """What the test changes in the question of learning, whose training takes minutes."""
 
 
+@pytest.mark.long
 def test_the_page_answers_its_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The cluster file, the sweep and the table are those of the page, to the last digit; its training is shortened."""
     monkeypatch.chdir(tmp_path)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("method", RECORDED)
+@pytest.mark.sampled(13)
 def test_a_method_does_what_it_did(method: str) -> None:
     """On three clusters, one of them with noise and faults, event by event and in lockstep.
 

@@ -89,7 +89,7 @@ def test_a_studys_tables_are_those_of_its_runs(study: Path) -> None:
 
 
 @every_study
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 def test_a_studys_figure_can_be_drawn_again(study: Path, load: Load, tmp_path: Path) -> None:
     """From the files in its folder."""
     for path in study.glob("*.csv"):
@@ -193,7 +193,7 @@ DELAY = STUDIES / "02-one-step-delay"
 
 
 @pytest.mark.parametrize("study", [DYNAMIC, DELAY, WEIGHTED, SCALE], ids=lambda study: study.name)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_study_of_a_claim_reports_what_its_runs_say(study: Path, load: Load, tmp_path: Path) -> None:
     """Its tables follow from results.csv, in which every run in virtual time has as many seeds as any other."""
     for path in study.glob("*.csv"):

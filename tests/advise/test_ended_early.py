@@ -53,6 +53,7 @@ def test_without_the_baseline_there_is_no_advice() -> None:
         ended(WORDS, 1)
 
 
+@pytest.mark.long
 def test_training_that_is_ended_has_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before plain DDP was trained, by time alone; in its rounds and on fresh seeds, of those that were trained."""
     monkeypatch.setattr("hetsim.advice.training.FRESH_SEEDS", 2)

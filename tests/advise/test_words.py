@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from here import Here
+from worlds import experiment
 
 from hetsim.advice.advice import Advice, advice
 from hetsim.advice.candidates import Candidate
 from hetsim.advice.decision import assumed, bits, in_own_script, machines, numbered, slowest_link
 from hetsim.advice.question import asked
-from hetsim.advice.simulated import experiment
 from hetsim.advice.text import text
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.methods import shipped
@@ -110,5 +110,5 @@ def test_who_trains_as_ddp_does_is_pointed_to_a_script_of_ones_own() -> None:
 @pytest.mark.slow
 def test_which_methods_have_a_server_is_what_their_programs_say() -> None:
     for name, method in METHODS.items():
-        made = experiment(["cluster=mixed4", "workload=phantom", f"method={name}", "backend=sim"], None)
+        made = experiment(f"method={name}", "workload=phantom")
         assert made.coordination.needs_server == Candidate(method).needs_server, name

@@ -237,6 +237,7 @@ def test_a_models_layers_are_complete_when_their_operations_are_done() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_counting_operations_does_not_import_pytorchs_compiler() -> None:
     """Which takes seconds, and does nothing here."""
     words = "workload.load(seed=0, dtype='float32', device=device('cpu')).pieces()"

@@ -32,6 +32,7 @@ def everywhere(found: list[dict], law: str) -> list:
 
 
 @pytest.mark.parametrize("loop", [*LOOPS, WITH_WORKERS])
+@pytest.mark.sampled(2)
 def test_every_epoch_is_whole(found, loop: str):
     """Also where the loop does not ask for a batch after the last one, as Lightning's: three steps in each of four epochs."""
     each = [rank[loop] for rank in everywhere(found, "epochs")]

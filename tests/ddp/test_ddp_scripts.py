@@ -178,6 +178,7 @@ def forked(command: Sequence[str], *, env: dict[str, str], **_: Any) -> subproce
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [forked, pytest.param(subprocess.run, marks=pytest.mark.long)], ids=["forked", "torchrun"])
+@pytest.mark.long
 def test_the_command_finds_gradients_right_that_are_computed_in_16_bits(
     run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

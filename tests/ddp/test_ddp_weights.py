@@ -20,6 +20,7 @@ def found() -> list[dict]:
 
 
 @pytest.mark.parametrize("hook", ["allreduce", "given"])
+@pytest.mark.sampled(1)
 def test_groups_of_ranks_keep_their_gradients_apart(found, hook: str):
     """Two Teams of two ranks: the gradient of each is that of one process with its samples, whether the hook is given the group or not."""
     for rank in range(RANKS):

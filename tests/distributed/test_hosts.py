@@ -308,6 +308,7 @@ def without_gloos(text: str) -> str:
         "kill the second launcher",
     ],
 )
+@pytest.mark.sampled(1)
 def test_no_process_is_left_on_any_host(end: str, launchers: Any, tmp_path: Path) -> None:
     """Whoever ends: both launchers say it in one sentence, and nothing unfinished is left."""
     both = launchers("budget.epochs=1000000", "backend.lost_after_seconds=3")

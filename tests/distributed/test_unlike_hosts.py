@@ -70,6 +70,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_laptop_with_a_gpu_and_one_without_train_together(with_gpu: dict[str, str], tmp_path: Path) -> None:
     """device=auto is another one on each; both ranks meet in the same way, and the summary says which device each had."""
     nodes = "cluster.nodes=[{count: 2, seconds_per_sample: 1e-5, overhead_seconds: 0}]"

@@ -147,6 +147,7 @@ def hosts(tmp_path: Path) -> Iterator[Any]:
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(map(str, value)),
 )
+@pytest.mark.sampled(1)
 def test_a_run_goes_on_without_a_rank_also_without_its_leader(
     which: str, counts: tuple[int, ...], fault: str, lost: list[int], hosts: Any
 ) -> None:

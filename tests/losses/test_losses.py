@@ -64,7 +64,7 @@ def emulated(which: str) -> str:
 
 
 @pytest.mark.parametrize("which", ONE_OF_EACH)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_run_goes_on_when_a_worker_is_killed(which: str, tmp_path: Path) -> None:
     """Under every coordination, and well within the time after which a silent rank would be suspected."""
     described = small(which)

@@ -35,7 +35,7 @@ STOPPED_AT = {"server": 100, "stopping_server": 100, "async_local_steps": 100, "
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ONE_OF_EACH)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_saved_run_goes_on_without_a_worker_and_so_does_what_is_resumed(which: str, tmp_path: Path) -> None:
     """It loses a worker, saves itself again, is stopped, goes on with all and loses another: no position is lost or applied twice."""
     described, emulate = small(which, epochs=8 if which == "local_servers" else 40), emulated(which)
@@ -172,6 +172,7 @@ def test_a_resumed_run_has_the_faults_that_it_has_not_had(began: float, joins: d
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["server", pytest.param("all_reduce", marks=pytest.mark.long)])
 @pytest.mark.sampled(1)
+@pytest.mark.long
 def test_who_is_absent_at_a_checkpoint_comes_back_when_it_would_have(which: str, tmp_path: Path) -> None:
     """Its absence counts once, and whole; the run's clock goes on."""
     faults = {"schedule": [{"nodes": [1], "crash": 0.15, "repair": 4.0}]}

@@ -104,6 +104,7 @@ def test_a_run_is_lost_with_the_last_rank_that_has_the_weights(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [3, 1000])
 @pytest.mark.sampled(1)
+@pytest.mark.long
 def test_a_saved_run_is_saved_by_its_next_leader_and_goes_on(every: int, tmp_path: Path) -> None:
     """Also one that had not been saved before; nothing is missing in the trace, or there twice."""
     described = replace(small("all_reduce", epochs=40, trace="full"), checkpoint=Checkpointing(every_updates=every))

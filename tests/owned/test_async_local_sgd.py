@@ -141,6 +141,7 @@ def test_a_fast_worker_that_is_gone_no_longer_sets_the_pace():
     ],
     ids=["per_worker", "per_local_step"],
 )
+@pytest.mark.long
 def test_where_it_comes_to_rest_goes_by_the_number_of_steps(choices: tuple[str, ...], rests_at: float, shares: tuple[float, ...]):
     """World Q: equal rounds are no equal weights, as fast workers take more steps; Δ_i / H_i is unbiased."""
     keys = {"optimizer": {"momentum": 0.0}, "local_learning_rate": 1e-3, "learning_rate": 1.0}

@@ -198,6 +198,7 @@ def test_whoever_is_always_dropped_is_told(tmp_path: Path, monkeypatch: pytest.M
     assert any(warning.startswith("no gradient of worker 3 was applied") for warning in told["warnings"])
 
 
+@pytest.mark.long
 def test_the_pages_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In the order in which they stand; and what it says of the first is so."""
     commands = [shlex.split(line) for block in re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL) for line in block.splitlines()]

@@ -119,7 +119,7 @@ def test_who_ends_its_epoch_before_others_have_begun_waits_for_them(name: str):
 @pytest.mark.parametrize("budget", [{"epochs": 3.37}, {"epochs": 0.02}, {"updates": 9}, {"seconds": 0.05}], ids=str)
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @EVERY_METHOD
-@pytest.mark.sampled(78)
+@pytest.mark.sampled(25)
 def test_each_position_of_each_pool_is_handed_out_once_and_to_its_owner(name: str, epochs: str, budget: dict[str, Any]):
     """Up to the pool's cursor, whatever ends the run; what is in flight is what is held, or held back."""
     if epochs == "aligned" and name in HANDS_OUT_AHEAD:
@@ -252,7 +252,7 @@ ONE_NODE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @EVERY_METHOD
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(10)
 def test_a_single_pool_is_the_run_without_pools_bit_for_bit(name: str, epochs: str):
     """One worker that owns everything: the same rows, and the same weights. Aligned epochs cut ranges where they end."""
     if epochs == "aligned" and name in HANDS_OUT_AHEAD:
@@ -340,6 +340,7 @@ def test_where_a_method_comes_to_rest_goes_by_the_weight_of_each_worker(name: st
 
 
 @pytest.mark.parametrize(("weighting", "rests_at"), [("tokens", 79 / 22), pytest.param("per_worker", 3.125, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_token_weights_go_by_speed_twice(weighting: str, rests_at: float):
     """Decoupled DiLoCo in World Q, H = 4: workers of 4, 4, 2 and 1 s take 1, 1, 2 and 4 steps, and w is by these once more."""
     keys = {"local_learning_rate": 1e-3, "coordination": {"period": 4, "fragments": 1, "merge": "mean"}}
@@ -352,6 +353,7 @@ def test_token_weights_go_by_speed_twice(weighting: str, rests_at: float):
 
 
 @pytest.mark.parametrize("method", LOCKSTEP_METHODS)
+@pytest.mark.sampled(10)
 def test_lockstep_is_event_by_event_with_pools_too(method: str):
     """To the last bit: commits, checkpoints, rows, what each worker did; with unequal pools and either kind of epochs."""
     for epochs in ("independent", "aligned"):

@@ -66,7 +66,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("attack", NAMES)
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 def test_a_config_names_only_what_is_offered(
     attack: tuple[str, str], mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

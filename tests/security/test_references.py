@@ -143,7 +143,7 @@ def run_with(reference: str, place: str, monkeypatch: pytest.MonkeyPatch) -> int
 @pytest.mark.slow
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(12)
 def test_a_reference_is_allowed_or_one_sentence(
     place: str, reference: str, here: Path, first: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -577,6 +577,7 @@ def test_a_pipe_is_no_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert capsys.readouterr().err == f"hetsim: error: {tmp_path}/experiment/attack.yaml is no file that can be read: move it away\n"
 
 
+@pytest.mark.long
 def test_a_matplotlibrc_in_the_current_folder_is_not_read(tmp_path: Path) -> None:
     """Up to version 3.10, Matplotlib evaluates Python in it when it is imported; it complains about what it cannot read."""
     (tmp_path / "matplotlibrc").write_text("axes.prop_cycle: nothing\n")

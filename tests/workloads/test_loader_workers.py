@@ -107,6 +107,7 @@ def seen(task: OwnTask) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.long] * (kind in ("tuples", "lists"))) for kind in KINDS])
+@pytest.mark.sampled(1)
 def test_samples_are_those_that_the_rank_would_have_read(kind: str, module: Callable[[str], str]) -> None:
     """Bit by bit, with what is drawn in them, by a collate and by the loss afterwards; also of a batch with fewer samples than workers."""
     name = module(KINDS[kind])
