@@ -58,8 +58,9 @@ class Law:
         weights = np.array([1 / numbers[row.gpu, *row.series] for row in rows])
         self._weighted = np.sqrt(weights)[:, None] * self._matrix
         right = np.sqrt(weights) * self._logs
-        self._inverse = np.linalg.inv(self._weighted.T @ self._weighted + np.diag([RIDGE[effect[0]] for effect in columns]))
-        self._solved = self._inverse @ (self._weighted.T @ right)
+        inverse = np.linalg.inv(self._weighted.T @ self._weighted + np.diag([RIDGE[effect[0]] for effect in columns]))
+        self._solved = inverse @ (self._weighted.T @ right)
+        self._shares = self._weighted @ inverse
         self._roots, self._residuals = np.sqrt(weights), right - self._weighted @ self._solved
 
     def _effects(self, row: Row) -> list[tuple[Effect, float]]:
@@ -95,8 +96,7 @@ class Law:
 
     def _errors(self, places: list[int]) -> NDArray[np.float64]:
         """Of the logarithms of these rows, by the law without them: (1 − their block of the hat matrix)⁻¹ · their residuals."""
-        rows = self._weighted[places]
-        block = np.eye(len(places)) - rows @ self._inverse @ rows.T
+        block = np.eye(len(places)) - self._shares[places] @ self._weighted[places].T
         return np.asarray(np.linalg.solve(block, self._residuals[places]) / self._roots[places])
 
     def error(self, model: str) -> tuple[float, int]:
