@@ -6,12 +6,11 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from hetsim import checks
 from hetsim.advice.answers import Answers
 from hetsim.advice.candidates import Candidate
-from hetsim.advice.decision import assumed, more_than_time, parts, what_to_do, why
+from hetsim.advice.decision import all_nodes, assumed, more_than_time, parts, what_to_do, why
 from hetsim.advice.processes import Processes
 from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.question import BASELINE, Question
@@ -27,6 +26,8 @@ REPORTED = 10
 """Methods of an advice by time alone, each with its fastest split and nodes; those that take the same time count once."""
 FINALISTS = 3
 """Candidates that are timed on more seeds for each place of the decision."""
+CLEARLY = 1.005
+"""A gain below this is none: plain DDP is recommended."""
 WORTH = 0.97
 """Another split or fewer nodes are trained beside a method as it was published if they take at most this share of its time."""
 
@@ -86,8 +87,16 @@ class Advice:
 
     @property
     def recommended(self) -> Row:
-        """The best; by time alone, which does not say what a sample teaches, the best that trains as DDP does."""
-        return self.best if self.goal is not None or self.alike is None else self.alike
+        """The best; by time alone, which does not say what a sample teaches, the best that trains as DDP does.
+
+        Plain DDP if that gains nothing.
+        """
+        return _recommended(self.best, self.alike, self.baseline, self.goal)
+
+    @property
+    def faster_still(self) -> Row | None:
+        """The best, if it is clearly faster than the recommended one, and trains differently."""
+        return _faster_still(self.best, self.recommended)
 
     @property
     def what(self) -> str:
@@ -246,14 +255,24 @@ def _advice(
         fastest, gain = timed[0].candidate.label, timed_even.mean / timed[0].mean
         why_not = refused.get(fastest, "in training it is later at the goal, as its samples teach less")
         remarks.append(f"by time alone {fastest} is the fastest, {gain:.3g} times as fast as plain DDP: {why_not}")
-    recommended = best if goal is not None else alike[0] or best
+    recommended = _recommended(best, alike[0], even, goal)
     sentence = _sentence(question, recommended, timed_even, timed, goal)
-    if recommended.gain.mean is not None and best.gain.mean is not None and best.gain.mean > 1.005 * recommended.gain.mean:
-        sentence += f" {best.candidate.label} is faster still, {best.gain.mean:.3g} times, but trains differently."
+    if (faster := _faster_still(best, recommended)) is not None:
+        sentence += f" {faster.candidate.label} is faster still, {faster.gain.mean:.3g} times, but trains differently."
     return Advice(
         made.cluster.name, made.num_workers, made.workload.name, question.epochs, goal, sentence, tuple(rows), even, alike[0], alike[1],
         error, num_runs, refused, timing.sizes[1], made.workload.has_model, more_than_time(question), tuple(remarks), stopped,
     )  # fmt: skip
+
+
+def _recommended(best: Row, alike: Row | None, baseline: Row, goal: Goal | None) -> Row:
+    found = best if goal is not None or alike is None else alike
+    return baseline if found.gain.mean is not None and found.gain.mean < CLEARLY else found
+
+
+def _faster_still(best: Row, recommended: Row) -> Row | None:
+    gains = recommended.gain.mean, best.gain.mean
+    return best if gains[0] is not None and gains[1] is not None and gains[1] > CLEARLY * gains[0] else None
 
 
 def _sentence(question: Question, best: Row, even: Timed, timed: Sequence[Timed], goal: Goal | None) -> str:
@@ -262,8 +281,8 @@ def _sentence(question: Question, best: Row, even: Timed, timed: Sequence[Timed]
     order = what_to_do(candidate, made.cluster)
     times = f"{best.gain.mean:.3g} times" if best.gain.mean is not None else ""
     to_goal = "" if goal is None else f" to {goal}"
-    on_all = f" on all {made.num_workers} nodes" if made.num_workers > 1 else ""
-    if best.gain.mean is None or best.gain.mean < 1.005:
+    on_all = f" on {all_nodes(made.num_workers)}" if made.num_workers > 1 else ""
+    if best.gain.mean is None or best.gain.mean < CLEARLY:
         return f"{order[0].upper()}{order[1:]}: nothing here is clearly faster than plain DDP{on_all}."
     its = next((each for each in timed if each.candidate.label == candidate.label), None)
     before = parts(_step(question, even), even.outcome.numbers["per_worker"])
@@ -302,48 +321,3 @@ def reason(its: Outcome, even: Outcome) -> str:
 
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.0f} %"
-
-
-def as_data(found: Advice) -> dict[str, Any]:
-    """The advice as plain numbers, lists and texts, for JSON."""
-
-    def row(each: Row) -> dict[str, Any]:
-        def interval(number: Estimate) -> dict[str, float | None]:
-            return {"mean": number.mean, "low": number.low, "high": number.high}
-
-        candidate = each.candidate
-        return {
-            "method": candidate.method.name,
-            "allocation": candidate.allocation,
-            "leave_out": list(candidate.leave_out),
-            "rate_factor": candidate.factor,
-            "trains_as_ddp": candidate.synchronous,
-            "seconds": interval(each.seconds),
-            "reached": each.seconds.num_known,
-            "runs": each.seconds.num_runs,
-            "gain": interval(each.gain),
-            "cost": each.cost,
-            "why": each.why,
-            "command": each.command,
-            "alike": list(each.alike),
-        }
-
-    goal = None if found.goal is None else {"accuracy": found.goal.accuracy, "loss": found.goal.loss}
-    return {
-        "cluster": found.cluster,
-        "workload": found.workload,
-        "epochs": found.epochs,
-        "samples": found.num_samples,
-        "goal": goal,
-        "advice": found.sentence,
-        "stopped": found.stopped,
-        "calibration_error": found.error,
-        "rows": [row(each) for each in found.rows],
-        "baseline": row(found.baseline),
-        "command": found.recommended.command,
-        "trains_as_ddp": None if found.alike is None else row(found.alike),
-        "trains_as_ddp_on_all_nodes": None if found.alike_on_all is None else row(found.alike_on_all),
-        "remarks": list(found.remarks),
-        "simulated_runs": found.num_runs,
-        "refused": found.refused,
-    }

@@ -35,9 +35,14 @@ def what_to_do(candidate: Candidate, cluster: Cluster) -> str:
     kept = [rank for rank in range(num_nodes) if rank not in out]
     split = f" with allocation={candidate.allocation}" if candidate.allocation else ""
     if not out:
-        keep = f"keep all {num_nodes} nodes and " if num_nodes > 1 else ""
+        keep = f"keep {all_nodes(num_nodes)} and " if num_nodes > 1 else ""
         return f"{keep}run {candidate.method.name}{split}"
     return f"leave out {machines(out, cluster)} and run {candidate.method.name}{split} on {machines(kept, cluster)}"
+
+
+def all_nodes(num: int) -> str:
+    """All of so many, more than one."""
+    return "both nodes" if num == 2 else f"all {num} nodes"
 
 
 def machines(ranks: Sequence[int], cluster: Cluster) -> str:

@@ -89,5 +89,5 @@ def remarks(found: Advice) -> Iterator[str]:
     yield f"{run}: {checks.printable(found.recommended.command)}"
     if not found.trains:
         yield in_own_script(found.recommended.candidate)
-    if found.best.candidate != found.recommended.candidate:
-        yield f"the fastest, which trains differently: {checks.printable(found.best.command)}"
+    if found.faster_still is not None:
+        yield f"the fastest, which trains differently: {checks.printable(found.faster_still.command)}"

@@ -241,7 +241,8 @@ def advise(
     core, at most 8. `folder` keeps the answers, and the same call resumes from them. After `minutes`, or at SIGTERM, it returns the best so
     far, and `data["stopped"]` gives the reason. ValueError with one sentence if plain DDP cannot be simulated.
     """
-    from hetsim.advice.advice import advised, as_data
+    from hetsim.advice.advice import advised
+    from hetsim.advice.data import as_data
     from hetsim.advice.picture import picture
     from hetsim.advice.processes import counted
     from hetsim.advice.question import asked

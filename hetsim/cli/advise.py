@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hetsim.advice.advice import advised, as_data
+from hetsim.advice.advice import advised
+from hetsim.advice.data import as_data
 from hetsim.advice.picture import picture
 from hetsim.advice.processes import counted
 from hetsim.advice.question import asked

@@ -17,8 +17,9 @@ from here import Here
 from worlds import exit_status
 
 import hetsim
-from hetsim.advice.advice import Advice, advice, as_data, worth_training
+from hetsim.advice.advice import Advice, advice, worth_training
 from hetsim.advice.candidates import Candidate, baseline, with_allocations
+from hetsim.advice.data import as_data
 from hetsim.advice.picture import picture
 from hetsim.advice.processes import Processes
 from hetsim.advice.question import asked

@@ -37,6 +37,18 @@ def test_numbers_and_rates_are_said_in_words() -> None:
     assert [bits(rate) for rate in (1.25e8, 1.25e9, 1e6, 12.5)] == ["1 Gbit/s", "10 Gbit/s", "8 Mbit/s", "100 bit/s"]
 
 
+def test_plain_ddp_is_recommended_if_nothing_is_faster() -> None:
+    """Of the named methods, on two equal nodes: SSGD takes longer, as it reduces after the backward pass."""
+    nodes = "cluster.nodes=[{count: 2, seconds_per_sample: 1e-2, overhead_seconds: 0}]"
+    found = advice(asked(["cluster=mixed4", nodes, *PHANTOM, "method=ssgd", "timing"], None), Here(), lambda _: None)
+
+    assert found.sentence == "Keep both nodes and run ddp: nothing here is clearly faster than plain DDP on both nodes."
+    assert found.best.candidate.method.name == "ssgd"
+    assert found.recommended is found.baseline
+    assert "method=ddp" in text(found)
+    assert "method=ssgd" not in text(found)
+
+
 def test_whole_machines_are_named_by_their_number() -> None:
     """Others, machines with one GPU and racks by the ranks of their nodes."""
     gpus: dict[str, Any] = {"gpus": {"count": 2, "seconds_per_sample": 1}, "inside": 1e9, "network": 1e8}
