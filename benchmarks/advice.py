@@ -5,10 +5,12 @@
     python benchmarks/advice.py exhaustive questions    # on three clusters on which an earlier advice was wrong
     python benchmarks/advice.py training            # every method as published and with its fastest split, at five rates
 
-`exhaustive.py` has the random clusters and the search; it shares no code with that of the advice. With training, each line is a
-cluster: what was advised, the best of all, and the ratio of their seconds on ten seeds that neither has seen, by the pairs in which
-both reach the goal, and the probability of so many pairs in which the advised one is slower, or misses the goal, if neither were (a
-signed-rank test). The last three clusters were not used while the command was built.
+`exhaustive.py` has the random clusters and the search, which shares no code with the advice's own search. The last three clusters of
+`training` were not used while the command was built. `training` prints one line per cluster:
+
+- the advised candidate, and the best of all
+- the ratio of their seconds, over ten seeds that neither has seen; pairs in which one of them misses the goal are left out
+- the p-value of a one-sided signed-rank test that the advised one is slower; here a missed goal counts as slowest
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How far the simulated rates are from the measured ones: python benchmarks/agreement.py [--repeats 3] [override …]
 
-Each method is simulated once (a simulation without noise repeats bit by bit) and run a few times in padded processes; a row
+Each method is simulated once, because a simulation without noise repeats bit by bit. It is run a few times in padded processes. A row
 has the median of the real runs, their spread (largest minus smallest, relative to the median) and the relative error.
 The exit status is 1 if updates/s differ by more than 10 %.
 """

@@ -1,13 +1,17 @@
 """What the split of the batch gains on unequal nodes, against what it could: python benchmarks/gain.py [--quotas] [override …]
 
-Four workers whose times are as 1:1:2:4, padded; with --quotas they get 0.4, 0.4, 0.2 and 0.1 of a core instead, and nothing is
-padded. SSGD with equal batches, `dbs` and `hetgrad` take turns. A step is that of the second half of a run, when the splits have
-settled. It is the longest gradient of its workers, and the rest: communication, waiting for each other's word, updates. The bound on a
-step is the time in which workers of the measured samples per second would compute the batch if all ended at once, and the rest of a
-step of SSGD.
+Four workers whose times are as 1:1:2:4, padded. With --quotas they get 0.4, 0.4, 0.2 and 0.1 of a core instead, and nothing is
+padded. SSGD with equal batches, `dbs` and `hetgrad` take turns.
 
-A row has the milliseconds of a step (median of the runs, extremes), of its longest gradient and of its rest; the gain over SSGD of the same
-turn; the gain that the bound allows; and the ratio of the two gains, with its extremes.
+Only the steps of the second half of a run count, when the splits have settled. A step is its longest gradient plus the rest:
+communication, waiting for messages, updates. The bound on a step is also a sum: the time for the batch if all workers ended at once, at
+their measured samples per second, plus the rest of a step of SSGD.
+
+A row has:
+
+- the milliseconds of a step (median of the runs, extremes), of its longest gradient and of its rest
+- the gain over SSGD of the same turn, and the gain that the bound allows
+- the ratio of the two gains, with its extremes
 """
 
 from __future__ import annotations

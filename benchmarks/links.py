@@ -1,10 +1,15 @@
 """Shared links in real processes, and what one-step delay hides of them: python benchmarks/links.py [override …]
 
-Four equal workers of 40 ms a gradient push to a server and pull from it; its links carry so much that the communication of a synchronous
-step takes half as long, as long, and twice as long. Each method is simulated once on each of these clusters, and then the methods take
-turns in real processes that are padded, where one emulator shares the links. A row has the milliseconds of a step of four gradients:
-simulated, and the median of the real runs with their extremes; the relative error of the simulation; the step over the longer of
-computation and communication; and how many of the messages were late.
+Four equal workers of 40 ms a gradient push to a server and pull from it. There are three clusters: on their links, the communication of
+a synchronous step takes half as long as the gradient, as long, and twice as long. Each method is simulated once on each cluster. Then the
+methods take turns in real, padded processes, where one emulator shares the links.
+
+A row has:
+
+- the milliseconds of a step of four gradients: simulated, and the median of the real runs with their extremes
+- the relative error of the simulation
+- the step over the longer of computation and communication
+- how many of the messages were late
 """
 
 from __future__ import annotations

@@ -1,10 +1,18 @@
 """What losses cost, simulated and measured: python benchmarks/losses.py [--repeats 2] [--methods asgd dbs_sgd ssgd local_sgd]
 
-Four equal workers (uniform4), padded. Each method runs without a fault, and with each of: a crash at 2 s with a return at 4 s, also of
-node 0, which leads a run without a server; a node that joins at 2 s; and one that is stopped from 2 to 5 s and counts as lost after 1 s.
-A row has the seconds that the run takes longer than without the fault, measured (the median of the repeats) and simulated with the
-measured detection and regroup; the updates/s before the fault and in the last second; what detecting and regrouping took; and the
-samples that were applied twice, by their count.
+Four equal workers (uniform4), padded. Each method runs without a fault, and with each of these faults:
+
+- a crash at 2 s with a return at 4 s
+- the same crash of node 0, which leads a run without a server
+- a node that joins at 2 s
+- a node that is stopped from 2 to 5 s and counts as lost after 1 s
+
+A row has:
+
+- the seconds by which the fault prolongs the run: measured (median of the repeats), and simulated with the measured detection and regroup
+- the updates/s before the fault and in the last second
+- the seconds of detection and of the regroup
+- the number of samples that were applied twice
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """How far the simulated rates are from those of real workers with CPU quotas: python benchmarks/quotas.py [override …]
 
 Two workers get 0.4 and 0.2 of a core (--shares; the machine must have more than their sum idle). Their times on a whole core are
-measured first, in seconds of the processor, and describe the cluster, which each method is simulated on once and really run on a few
-times. A row has the median of the real runs, their extremes, and the relative error of the simulation; and the part of the periods in
-which each worker used up its quota.
+measured first, in CPU-seconds, and describe the cluster. Each method is simulated on this cluster once and really run a few times. A row
+has the median of the real runs, their extremes, the relative error of the simulation, and the part of the periods in which each worker
+used up its quota.
 
-With --periods: the seconds of a busy step of about 20 ms on 0.4 of a core, relative to what they should be, by the period of the
-quota; once step after step, once with a pause of 30 ms before each, as at a barrier. The periods take turns.
+With --periods: the seconds of a busy step of about 20 ms on 0.4 of a core, relative to the expected seconds, by the period of the quota.
+Steps follow each other directly, and then with a pause of 30 ms before each, as at a barrier. The periods take turns.
 """
 
 from __future__ import annotations

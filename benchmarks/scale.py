@@ -3,8 +3,11 @@
     python benchmarks/scale.py            # the table of docs/internals/performance.md
 
 Every row is asynchronous SGD, timing only: noisy gradients, pushes and pulls that share the server's links fairly, a serial
-server, a full trace. The references are a bare SimPy loop of timeouts in 100 processes, and the same system written by hand for
-SimPy in the usual way (plain processes, a Store as the mailbox of each), without policies, versions or summaries.
+server, a full trace. The references are:
+
+- a bare SimPy loop of timeouts in 100 processes
+- the same system written by hand for SimPy in the usual way: plain processes, each with a Store as its mailbox; no policies, versions or
+  summaries
 """
 
 from __future__ import annotations

@@ -2,12 +2,15 @@
 
 python benchmarks/server.py [--workers 8] [--parameters 1000000] [--pairs 10] [--updates 100]
 
-All run in the same processes, in turn, on gloo and loopback: hetsim's ASGD, whose workers compute nothing (each gradient is a vector
-that they have), and two plain servers: one thread that receives from anyone, steps in place and sends the weights back; and a thread
-for each worker that does so under a lock, with a copy of the weights to send. The ratio is to the faster of the two of each repeat.
-All have real-time priority where the system grants it, so that other work on the machine disturbs none; with --ordinary only threads
-that move messages have it, which are gloo's and hetsim's. The last weights of all are compared. What the server's calls of send and
-recv carry in hetsim's run is counted.
+All contenders run in the same processes, in turn, on gloo and loopback:
+
+- hetsim's ASGD, whose workers compute nothing: each gradient is a vector that they already have
+- a plain server with one thread, which receives from anyone, steps in place and sends the weights back
+- a plain server with a thread for each worker, which does so under a lock and sends a copy of the weights
+
+The ratio is to the faster plain server of each repeat. All threads have real-time priority where the system grants it, so that other
+work on the machine disturbs no contender. With --ordinary only the threads that move messages have it: gloo's and hetsim's. The last
+weights of all contenders are compared. In hetsim's run, the server's calls of send and recv, and their bytes, are counted.
 """
 
 from __future__ import annotations

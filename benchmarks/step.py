@@ -2,9 +2,13 @@
 
 python benchmarks/step.py [--ranks 2 4] [--models mlp cnn] [--pairs 10] [--steps 20]
 
-All contenders run in the same processes, in turn, so that other work on the machine disturbs all of them: hetsim's SSGD and a loop
-with the same arithmetic, each with both reductions, hetsim's SSGD with coordination=overlapped_all_reduce, and DDP with its default
-overlap. They take the same steps: 32 samples a rank, SGD with momentum, one torch thread, gloo on loopback, nothing held.
+All contenders run in the same processes, in turn, so that other work on the machine disturbs all of them:
+
+- hetsim's SSGD, and a loop with the same arithmetic, each with both reductions
+- hetsim's SSGD with coordination=overlapped_all_reduce
+- DDP with its default overlap
+
+They take the same steps: 32 samples a rank, SGD with momentum, one torch thread, gloo on loopback, no padding.
 Before anything is timed, their weights are compared.
 A row has the medians of the pairs' ratios, by the clock and by the processor time of all ranks, and the extremes.
 """

@@ -1,11 +1,15 @@
 """What a Team gains on ranks of unequal speed, against what it could: python benchmarks/team.py [--turns 3] [--noise 0.0] [rule …]
 
-Three ranks of speeds 1:2:4 train a small model over gloo, two epochs of a hundred steps; a rank sleeps in proportion to its samples, with
-`--noise` by a factor whose logarithm varies by so much from step to step. Even shares and the rules take turns. The gain is the time of the
-even shares of the same turn over that of the rule; the bound is Σv/(N·min v). Settled: the same of the second half of the second epoch.
+Three ranks of speeds 1:2:4 train a small model over gloo, two epochs of a hundred steps. A rank sleeps in proportion to its samples.
+`--noise` multiplies each sleep by a random factor: it is the standard deviation of the factor's logarithm. Even shares and the rules take
+turns. The gain is the time of the even shares over that of the rule, in the same turn. The bound is Σv/(N·min v). "Settled" is the second
+half of the second epoch.
 
-A row has the milliseconds of a step (of both epochs, settled), the gain, and its part of the bound (of both epochs, settled: median of the
-turns, extremes); the exchanges of measured times, and how many steps had another split than the one before.
+A row has:
+
+- the milliseconds of a step, the gain, and the gain's part of the bound: each of both epochs and settled (median of the turns, extremes)
+- the number of exchanges of measured times
+- the number of steps with another split than the step before
 """
 
 from __future__ import annotations

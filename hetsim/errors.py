@@ -1,11 +1,11 @@
 """The exceptions of a run, by their cause. Each can be constructed from one string, as SimPy and pickle require.
 
-ValueError          the config is wrong: one sentence that names the key, the value and what to do
-RunFailed           the run cannot go on: one sentence that says why
-  └─ ProgramError   the method is wrong: its program asked for something that its world cannot answer
-RunStopped          the run was asked to stop, and has saved a checkpoint: no error, and not caught as one
-PeerLost            another rank is lost: thrown into programs, which may catch it and go on
-AssertionError      hetsim is wrong
+- ValueError: the config is wrong; one sentence names the key, the value and what to do
+- RunFailed: the run cannot continue; one sentence says why
+    - ProgramError: the method is wrong; its program asked for something that its world cannot answer
+- RunStopped: the run was asked to stop, and has saved a checkpoint; no error, and not caught as one
+- PeerLost: another rank is lost; thrown into programs, which may catch it and continue
+- AssertionError: hetsim is wrong
 """
 
 from __future__ import annotations

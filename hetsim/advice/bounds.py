@@ -1,7 +1,11 @@
 """The least time that a candidate can take for a sample: a set of nodes whose bound is above the best time is not simulated.
 
-Times are expected ones, without slow spells. With t_i(b) the time of node i for b samples, B the global batch, R(n) the network's
-all-reduce of n bytes and T the least max_i t_i(b_i) over all splits of B (over equal batches, that of these):
+Times are expected ones, without slow spells. Symbols:
+
+    t_i(b)      the seconds of node i for b samples
+    B           the global batch, in samples
+    R(n)        the seconds of the network's all-reduce of n bytes
+    T           the least max_i t_i(b_i) over all splits of B; for methods with equal batches, over those alone
 
     all_reduce           B samples take at least max_i(t_i + update_i) + R(n)
     overlapped           at least f_0 T + Σ R(n_k), and T + R(n_K), for buckets 0 … K, of which the first is ready after f_0 of a gradient

@@ -1,7 +1,7 @@
 """Which candidates reach the goal first: rounds of training in virtual time, each of fewer candidates, for longer, on more seeds.
 
-Successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943) over candidates and learning rates: a round of an eighth of the time
-that plain DDP takes, of a quarter, and then of all of it; those that are reported are trained again on seeds that chose nothing.
+Successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943) over candidates and learning rates. With T, the time that plain DDP
+takes, a round takes T/8, then T/4, then T. The reported candidates are trained again, on seeds that had no part in the choice.
 """
 
 from __future__ import annotations

@@ -142,10 +142,13 @@ class Comparison(InNotebooks):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Of each number its name, its key, both means, and `(first − second) / |second|`, which is None where it has no meaning.
+        """The rows of the comparison: for each number its name, its key, both means, and `(first − second) / |second|`.
 
-        `first_estimate` and `second_estimate` have the 95 % intervals (`low`, `high`); `spread` is how far the second side's own numbers
-        are apart, relative to their mean, and `within_spread` whether the error is no larger; None without repeats.
+        - `first_estimate` and `second_estimate` have the 95 % intervals (`low`, `high`).
+        - `spread` is how far the second side's own numbers are apart, relative to their mean. It is None without repeats.
+        - `within_spread` says whether the error is no larger than the spread. It is None without repeats.
+
+        The relative difference is None where it has no meaning.
         """
         return self.found.numbers
 

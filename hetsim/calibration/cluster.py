@@ -55,8 +55,10 @@ def calibrated(
 ) -> Calibrated:
     """The cluster of these readings: those among workers, around a server, or both; and, where there are, those without hetsim's caps.
 
-    `fitted` are the batch sizes of each worker that its times are fitted to; `capped_by_hetsim` says that the given quotas were emulated;
-    `beside` is how the names of files for measured noise begin, None if there are to be none.
+    Args:
+        fitted: the batch sizes of each worker to which its times are fitted.
+        capped_by_hetsim: whether the given quotas were emulated.
+        beside: the first part of the file names for measured noise; None writes no such files.
     """
     found = [measured for measured in (among, around) if measured is not None]
     num_workers = given.num_workers

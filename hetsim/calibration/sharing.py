@@ -58,8 +58,9 @@ def ways(cluster: Cluster, group: Sequence[int], kind: str) -> list[tuple[int, i
 def sharing_noise(cluster: Cluster, around: Measured) -> dict[str, Any]:
     """The key `sharing_noise` of the network, by how far apart the messages of two ended; nothing if they share equally.
 
-    Of two messages with weights w₁ and w₂ that begin at once, the lighter has got w₂/w₁ of its bytes when the heavier ends; log(w₁/w₂) has
-    √2 times the deviation of the logarithm of a weight. A constant preference for one of the two is not noise, and left out.
+    Two messages with weights w₁ > w₂ begin at once. When the heavier one ends, w₂/w₁ of the lighter one's bytes have arrived. The
+    deviation of log(w₁/w₂) is √2 times that of the logarithm of a weight. A constant preference for one of the two is not noise, and is
+    left out.
     """
     group = at_once(cluster)
     nbytes = max((reading.size for rank in group for reading in around.of(rank, "message")), default=0)

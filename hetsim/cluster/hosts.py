@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DEFAULT_PERIOD_SECONDS = 5e-3
-"""In a shorter period a capped process loses more to other programs, as what it could not use is not made up for; in a longer one
-more of a step runs before its first pause (docs/internals/performance.md)."""
+"""In a shorter period a capped process loses more to other programs, because the unused part of a period's budget is lost. In a longer
+one more of a step runs before its first pause (docs/internals/performance.md)."""
 MIN_BUDGET_SECONDS = 1e-3
 """The least that Linux grants in a period."""
 

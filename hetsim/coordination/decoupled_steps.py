@@ -58,15 +58,17 @@ from hetsim.vector import Vector, weighted_sum, with_piece
 
 @dataclass(frozen=True, kw_only=True)
 class DecoupledSteps(Coordination):
-    """Decoupled DiLoCo, arXiv 2604.21428: learners take local steps for ever; a syncer, the server, merges what they have learned.
+    """Decoupled DiLoCo, arXiv 2604.21428: learners take local steps without waiting; a syncer, the server, merges their weights.
 
-    A learner reports when it has taken h = H/P steps since it was last asked, and goes on. When K have reported, the syncer asks all for
-    fragment p of their weights, in its turn of P. A learner answers between two steps, with x_p, and the steps and samples since it
-    received p. The answers of those that had reported are waited for, and others' for a grace window; later ones are dropped. Then the
-    Δ_m = Θ_p − x_m,p are merged, Θ_p ← an outer step along that, and Θ_p is sent to all. They overwrite x_p by it, whatever they have
-    learned meanwhile.
+    A learner reports when it has taken h = H/P steps since the last request, and continues. When K learners have reported, the syncer
+    asks all learners for fragment p of their weights; the P fragments take turns. A learner answers between two steps: with x_p, and its
+    steps and samples since it received p.
 
-    Each of these makes a version. Its contributions are the local steps since the last one, of the learners that answered in time. Steps
+    The syncer waits for the learners that had reported, and for the others within a grace window. It drops later answers. Then it merges
+    Δ_m = Θ_p − x_m,p, takes an outer step of Θ_p along the result, and sends Θ_p to all. Learners overwrite x_p by it, with all steps
+    that they have taken meanwhile.
+
+    Each merge makes a version. Its contributions are the local steps since the last one, of the learners that answered in time. Steps
     that were overwritten in all fragments before an answer count as discarded: with P = 1 those between an answer and the new weights.
     A learner holds ranges of samples for H steps ahead. It begins at Θ after a crash, and after a resume.
     """

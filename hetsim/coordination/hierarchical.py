@@ -67,14 +67,17 @@ class Reserve:
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalLocalSteps(AsyncLocalSteps):
-    """In region r: L ← step(L, w_i − x_i) at each push; after K of them U = R − L is sent, and W ← step(W, U), L ← (1−α) L + αW, R ← L.
+    """Each region takes steps alone; a global server merges the regions' progress. HALoS, arXiv 2506.04531.
 
-    HALoS (arXiv 2506.04531), with Delayed Nesterov for the steps of both tiers. A worker is served by its local server alone and
-    never waits for U. One U of a region is on its way at most; what is pushed meanwhile moves L and never reaches W: it is counted as
-    discarded. With one region, no latency, K = α = 1 and plain steps of rate 1 along U it is asynchronous local SGD.
+    In region r, at each push: L ← step(L, w_i − x_i). After K pushes the region sends U = R − L; then W ← step(W, U),
+    L ← (1−α) L + αW, R ← L. Both tiers step by Delayed Nesterov.
 
-    The global server hands out the ranges; a local one holds some in advance for each of its workers: as many as it computes during the
-    longest round trip so far. In the first ones workers may wait. A resumed run begins with L = R = W in every region.
+    A worker is served by its local server alone and never waits for U. A region has at most one U on its way. Pushes in the meantime move
+    L and never reach W: they count as discarded. With one region, no latency, K = α = 1 and plain steps of rate 1 along U it is
+    asynchronous local SGD.
+
+    The global server assigns the ranges. A local server holds some in advance for each of its workers: as many as the worker computes
+    during the longest round trip so far. In the first round trips workers may wait. A resumed run begins with L = R = W in every region.
     """
 
     has_local_servers: ClassVar[bool] = True

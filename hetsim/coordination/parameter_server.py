@@ -87,11 +87,13 @@ class ParameterServer(Coordination):
             message = yield from Receive(server)
 
     def server(self, plan: Plan, state: State) -> Program[State | None]:
-        """Do with each gradient what admission decides, and hand out ranges, until all active workers got an empty range.
+        """Do with each gradient what admission decides, and assign ranges, until all active workers got an empty range.
 
-        The server goes on without a lost worker and hands its range out again; a worker that returns is given a range. A worker
-        for which no range is left stays idle while others hold ranges, as these may have to be handed out again, and while others have
-        not asked for their first ones, without which its next epoch does not begin.
+        The server continues without a lost worker and assigns its range again. A worker that returns gets a range. A worker for which no
+        range is left stays idle in two cases:
+
+        - Others hold ranges, which may have to be assigned again.
+        - Others have not asked for their first ranges. Until they do, the next epoch does not begin.
         """
         waiting: set[int] = set()
         idle: set[int] = set()

@@ -21,13 +21,18 @@ from hetsim.vector import Vector
 class StreamingSteps(LocalSteps):
     """Streaming DiLoCo, arXiv 2501.18512: the weights are in P fragments, one of which is averaged every h = H/P local steps.
 
-    After h − τ of these steps the all-reduce of Δ_p = (1/N) Σ w_i (Θ_p − x_i,p) starts, for fragment p of the global weights Θ; the workers
-    go on with τ steps of *all* parameters; then Θ_p ← an outer step along Δ_p, with an optimizer's memory for each fragment, and
-    x_i,p ← (1 − α) Θ_p + α x_i,p. P = 1, τ = 0, α = 0 is DiLoCo.
+    For fragment p of the global weights Θ, a period has four parts:
 
-    Each fragment's outer step makes a version of weights Θ, whose contributions are the h steps before it, those beside the all-reduce
-    included. Each worker keeps its own x_i, over a resume too, and goes on from Θ after a crash or a regroup. A period that the end of the
-    data cuts short has at least one step before its all-reduce.
+    1. h − τ local steps.
+    2. The all-reduce of Δ_p = (1/N) Σ w_i (Θ_p − x_i,p) starts. Meanwhile workers take τ steps of *all* parameters.
+    3. Θ_p ← an outer step along Δ_p, with an optimizer's memory for each fragment.
+    4. x_i,p ← (1 − α) Θ_p + α x_i,p.
+
+    P = 1, τ = 0, α = 0 is DiLoCo.
+
+    Each outer step makes a version of Θ. Its contributions are the h steps before it, those during the all-reduce included. Each worker
+    keeps its own x_i, also after a resume. After a crash or a regroup it starts from Θ. A period that the end of the data cuts short has
+    at least one step before its all-reduce.
     """
 
     same_on_every_rank: ClassVar[bool] = True

@@ -1,8 +1,8 @@
 """Which samples each rank takes in each step: a pure function of the seed, the epoch and the decisions, and so the same on all ranks.
 
-A loader with workers draws batches some steps ahead. So a new split takes effect a fixed number of steps after it was decided: with L,
-the largest look-ahead of all ranks, what was measured in step k is known to all at the beginning of step k+2, when no rank has drawn
-more than the batches up to step k+1+L; it holds from step k+2+L.
+A loader with workers draws batches some steps ahead, so a new split takes effect a fixed number of steps after it was decided. L is the
+largest look-ahead of all ranks. At the beginning of step k+2, all ranks know the measurements of step k, and no rank has drawn batches
+beyond step k+1+L. So these measurements count from step k+2+L.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ class Normalised(NamedTuple):
 class Tokens:
     """The tokens t_i of this rank in the present step, for the gradient Σ t_i g_i / Σ t_i.
 
-    The sum is known only when gradients have been sent. So they are multiplied by N·t_i/(R·ρ) before, where ρ is how many tokens a sample
-    had in the step before, and by R·ρ/Σ t_i afterwards: what is sent is about as large as a mean, and can be compressed to 16 bits.
+    The sum is known only when gradients have been sent. So each gradient is multiplied by N·t_i/(R·ρ) before it is sent; ρ is the tokens
+    per sample in the step before. The average is multiplied by R·ρ/Σ t_i. The sent gradient is about as large as a mean, so it can be
+    compressed to 16 bits.
     """
 
     def __init__(self, control: Control) -> None:

@@ -23,14 +23,18 @@ from hetsim.runtime.experiment import Experiment
 class Processes(Backend):
     """backend=dist: real processes that compute real gradients, and send them over gloo.
 
-    With `emulate` pad, every result is held until the cluster's description says that it is due. With quota, each worker (and the server)
-    that has a `cpu_quota` gets that share of a core, and the hardware determines all times; with none, it does so without quotas. None
-    is pad, but none under a launcher. With `reduction` ordered, an all-reduce adds up in rank order, so that its sum equals the
-    simulator's to the last bit; with native it is the library's own, which adds up in another order. The
-    library is NCCL where each rank has a GPU of its own, otherwise gloo. Without padding, a gradient that can be given up is computed
-    `micro_batch` samples at a time, and given up between two of these; null: it is computed to its end. Sums in parts have other last bits,
-    and batch norm other statistics.
-    Each process gives a sign of life every `heartbeat_seconds`, and counts as lost after `lost_after_seconds` without one.
+    Args:
+        emulate: how unequal nodes are made. `pad` holds every result until the cluster's description says that it is due. `quota` gives
+            each worker (and the server) that has a `cpu_quota` that share of a core; the hardware determines all times. `none` does
+            neither. None stands for `pad`, or for `none` under a launcher.
+        interface: the network interface of the processes; by default loopback, or the one that reaches the master.
+        port: the TCP port of the store; by default a free one.
+        reduction: `ordered` adds in rank order, so that a sum equals the simulator's to the last bit. `native` leaves the order to the
+            library: NCCL where each rank has a GPU of its own, otherwise gloo.
+        micro_batch: without padding, the samples of one part of a gradient that can be given up: it ends between two parts. None
+            computes the gradient to its end. Sums in parts have other last bits, and batch norm other statistics.
+        heartbeat_seconds: the interval of the processes' heartbeats.
+        lost_after_seconds: a process without a heartbeat for this time counts as lost.
     """
 
     emulate: Emulation | None = None

@@ -147,9 +147,11 @@ class Hinge(Discount):
 class Rescaled(Discount):
     """d(τ) = (τ + 1) / N: the weights of any worker add up to k/N over k versions, whatever its speed. Rescaled ASGD, arXiv 2605.13434.
 
-    A worker whose last gradient was applied at version v, and the next at u, has τ = u − v − 1 there, so the factors telescope, if it goes
-    on at once and nothing is dropped. The paper scales each worker's rate by its seconds, γ_i ∝ T_i; this form of it needs no T_i, and is
-    derived from the abstract. N are all workers of the cluster. With equal speeds τ = N − 1, and it is asynchronous SGD.
+    If two successive gradients of a worker are applied at versions v and u, the second has τ = u − v − 1. So the factors telescope, if the
+    worker continues at once and nothing is dropped. N are all workers of the cluster.
+
+    The paper scales each worker's rate by its seconds, γ_i ∝ T_i. This form needs no T_i, and is derived from the abstract. With equal
+    speeds τ = N − 1, and it is asynchronous SGD.
     """
 
     applied_on_arrival: ClassVar[bool] = True

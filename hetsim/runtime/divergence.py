@@ -13,8 +13,8 @@ from hetsim.effects import Contribution
 class Divergence:
     """A run diverges once its training loss is not finite, or stays above its initial value for a whole epoch.
 
-    The loss of a version is the mean over the contributions that it is made of, as the leader has them: a server has the losses of
-    all workers, and without a server a rank has those of its own batches. The initial value is the training loss of the initial
+    The loss of a version is the mean over its contributions, as far as the leader has their losses. A server has the losses of all
+    workers. Without a server, a rank has those of its own batches. The initial value is the training loss of the initial
     weights where it is evaluated, otherwise the loss of the first global batch.
     """
 

@@ -16,8 +16,8 @@ CHOICES = ("skip", "fail")
 class NonfiniteGradients:
     """What becomes of each gradient: one with a NaN or an infinity is left out, as a zero, or ends the run.
 
-    It is replaced where it is computed, so that it reaches no sum, no memory of an optimizer, no residual and no table; with batch norm
-    its statistics count nothing either, as the 1 behind them is 0, too.
+    It is replaced where it is computed, so that it reaches no sum, no memory of an optimizer, no residual and no table. With batch norm
+    the batch's statistics do not count either: the 1 that follows them becomes 0, too.
     """
 
     def __init__(self, choice: str, activity: Sequence[RankActivity]) -> None:

@@ -132,8 +132,8 @@ def prepare(
 def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, optimizers: Optimizers) -> Checkpoint:
     """The checkpoint, for a run whose samples belong to the same workers: ValueError with one sentence if they belong to others.
 
-    Pools that do not depend on the number of workers, as those of files, go on with more workers or fewer: then the weights, the
-    optimizer's memory and the cursors are the checkpoint's, and all policies begin anew. The pools of workers that are no more are closed.
+    Some pools do not depend on the number of workers, such as those of files. They allow another number of workers: weights, the
+    optimizer's memory and cursors are then the checkpoint's, and all policies begin anew. The pools of removed workers are closed.
     """
     state = checkpoint.state
     cursors = state.next_sample

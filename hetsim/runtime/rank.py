@@ -21,9 +21,9 @@ def by_fragment(memory: Any) -> Mapping[Fragment, Any]:
 class RankState:
     """Everything mutable that belongs to one rank. Its values are immutable, so a shallow copy is a snapshot.
 
-    A resume restores all of it, so a synchronous run goes on bit-equal, local steps and compression included. After a crash the
-    rank restarts, and after a regroup all ranks restart: they keep their rank and the positions of their streams, take version,
-    epoch and the optimizer's memory from the last commit, and lose the local optimizer's memory and `own`.
+    A resume restores all of it, so a synchronous run continues bit-equal, local steps and compression included. After a crash the
+    rank restarts, and after a regroup all ranks restart. A restart keeps the rank and the positions of its streams, takes version,
+    epoch and the optimizer's memory from the last commit, and loses the local optimizer's memory and `own`.
     """
 
     rank: Any

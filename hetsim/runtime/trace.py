@@ -42,10 +42,18 @@ DICTIONARY_COLUMNS = ("rank", "kind", "samples", "staleness", "nbytes")
 class Trace(Recorder):
     """Rows of (start end rank kind version samples staleness nbytes), seconds and bytes; in `trace.parquet`, unfinished, when closed.
 
-    gradient: a worker computes at `version` · update: an optimizer step on `rank` · message: from sending to delivery, `rank`
-    is the sender · all_reduce, gather: from this rank's entry to the end · apply: a contribution of `rank` goes into `version`,
-    `staleness` versions old · commit: `version` exists, made of `samples` samples · profile: a gradient that was measured
-    before the run began, so at negative seconds · down: a node is absent · regroup: from this rank's entry to the restart.
+    | kind | the row |
+    |---|---|
+    | gradient | a worker computes at `version` |
+    | update | an optimizer step on `rank` |
+    | message | from sending to delivery; `rank` is the sender |
+    | all_reduce, gather | from this rank's entry to the end |
+    | apply | a contribution of `rank` goes into `version`, `staleness` versions old |
+    | commit | `version` exists, made of `samples` samples |
+    | profile | a gradient that was measured before the run began, so at negative seconds |
+    | down | a node is absent |
+    | regroup | from this rank's entry to the restart |
+
     Two threads may record intervals at the same time; only one of them commits.
     """
 

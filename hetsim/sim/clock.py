@@ -29,7 +29,7 @@ class Clock(Environment):
     An entry of its queue is (time, priority, serial, callback, answer), and `callback(answer)` is called when it is due. A
     Timeout with one callback would cost three times as much. The entry of a SimPy event calls the event's callbacks.
 
-    The queue is a heap. What is scheduled by `far` waits in a second heap, and only its first entry is in the queue: so the many
+    The queue is a heap. Entries that are scheduled by `far` wait in a second heap, and only the first of them is in the queue. So the many
     entries that are due soon are not compared with an entry of each node.
     """
 

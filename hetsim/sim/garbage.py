@@ -14,8 +14,8 @@ THRESHOLD = 50_000
 def of_this_run() -> Iterator[None]:
     """While this lasts Python looks for cycles seldom, and only among what is made meanwhile; at the end it looks there once more.
 
-    A world is a cycle, and holds the task with its data: with none but Python's own, rare looks at everything, a sweep over MNIST in one
-    process kept the images of more than a hundred runs. What is older is not looked at, which would take a tenth of a second.
+    A world is a cycle, and holds the task with its data. Python's own full collections are rare: with these alone, a sweep over MNIST in
+    one process kept the images of more than a hundred runs. Older objects are not looked at, which would take a tenth of a second.
     """
     thresholds = gc.get_threshold()
     gc.freeze()

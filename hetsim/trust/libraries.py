@@ -1,9 +1,8 @@
 """What may be imported from the current folder, which may be a stranger's: nothing, unless Python itself imports from there.
 
-PyTorch: the current folder is on the search path of NVIDIA's cuSPARSELt (the RUNPATH of 0.8.1 is `$ORIGIN:`, whose empty part stands for
-it), which is loaded with it, and which then looks there for the driver, libcuda.so.1. Matplotlib: up to version 3.10 it
-evaluates Python in the matplotlibrc of the current folder. So both are imported while another folder is the current one, in every process
-that imports hetsim.
+PyTorch loads NVIDIA's cuSPARSELt, whose RUNPATH (`$ORIGIN:` in 0.8.1) has an empty part: the current folder. cuSPARSELt then looks there
+for the driver, libcuda.so.1. Matplotlib up to 3.10 evaluates Python in the matplotlibrc of the current folder. So every process that
+imports hetsim imports both while another folder is the current one.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ class CPU(Device):
 class CUDA(Device):
     """The CUDA device of this number. Several ranks may share one.
 
-    Copies to the CPU's memory run on a stream of their own, into pinned memory of PyTorch's pool: that knows which blocks nobody refers to,
-    and which a copy still reads, so a block is used again once it was sent, or has come to the device.
+    Copies to the CPU's memory run on a stream of their own, into pinned memory of PyTorch's pool. The pool knows which blocks are unused,
+    and which ones a copy still reads. So a block is used again once it was sent, or has reached the device.
     """
 
     def __init__(self, index: int, autocast: str | None = None) -> None:

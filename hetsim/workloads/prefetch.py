@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 class Prefetch(Generic[T]):
-    """Loads batches, at most one of them ahead of its being asked for.
+    """Loads batches, at most one of them ahead of the request.
 
-    The guess is that a batch starts as far after the last one as that after the one before, and has as many samples: so it is for a
-    rank of a synchronous method, whose stride is a global batch. A guess is loaded only if the one before it came true. What is loaded in
-    vain is thrown away, with its errors. `load` must be a function of the batch alone, which the program's thread and another may call
-    at the same time: so what is taken does not depend on what was guessed.
+    The guess is that the next batch starts as far after the last one as that one after its predecessor, and has as many samples. This is
+    true for a rank of a synchronous method, whose stride is a global batch. A guess is loaded only if the previous guess was right.
+    A batch that was loaded in vain is discarded, with its errors. `load` must be a function of the batch alone: the program's thread and
+    another may call it at the same time. So the returned batch does not depend on the guesses.
     """
 
     def __init__(self, load: Callable[[Batch], T], device: Device) -> None:

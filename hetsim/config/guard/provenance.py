@@ -1,9 +1,10 @@
 """What a config file from outside may say to Hydra: what a sweep varies, with how many jobs, and nothing that runs code.
 
 Hydra imports and calls what a config names as callback, launcher, sweeper or log handler, and sets environment variables for the
-processes of a run. A user may type all of this on the command line. A file may be a stranger's. So each file is checked as it is
-read, and Hydra's part of every config that was composed from such files must be what hetsim's own files and the command line make,
-but for the keys in `IN_FILES`. The same holds for `trust`.
+processes of a run. A user may type all of this on the command line. A file may be a stranger's.
+
+So each file is checked as it is read. Besides, Hydra's part of a composed config must equal what hetsim's own files and the command line
+make, except for the keys in `IN_FILES`. The same holds for `trust`.
 """
 
 from __future__ import annotations

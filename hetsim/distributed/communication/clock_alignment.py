@@ -1,9 +1,11 @@
 """The clocks of several hosts, aligned by round trips to the leader at the start and at the end of a run.
 
-A host's monotonic clock begins anywhere and runs at a rate of its own. A rank reads its clock, asks the leader, which reads its own, and
-reads its clock again when it has the answer: so it knows the difference of the two clocks to half of the round trip, and takes the
-shortest of several (as NTP does). Two such readings, at the start and at the end, make a straight line, by which the times of a run are
-put on the leader's clock. Ranks that share a clock, as those of one host do, share a reading; where all share one, nothing is measured.
+A host's monotonic clock has an arbitrary origin and its own rate. A rank reads its clock, asks the leader for the leader's clock, and
+reads its own again when the answer arrives. This gives the difference of the two clocks to half of the round trip. The shortest of
+several round trips counts, as in NTP.
+
+The readings at the start and at the end define a straight line, which converts the times of a run to the leader's clock. Ranks of one host
+share a clock, and therefore a reading. If all ranks share one clock, nothing is measured.
 """
 
 from __future__ import annotations

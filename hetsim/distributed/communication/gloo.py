@@ -1,12 +1,12 @@
 """The transport over gloo: of a run's processes for good, or of groups that can be formed again without those that are lost.
 
-Such a group is gloo's own object and not torch.distributed's default group, so that there may be several in a process, and that an old one
-leaves nothing behind. Of a lost rank only its neighbours in a collective learn by themselves: the others wait until `interrupt` shuts
-down the group's connections.
+Such a group is gloo's own object and not torch.distributed's default group. So a process may have several groups, and an old one leaves
+nothing behind. In a collective, only the neighbours of a lost rank notice the loss; the others wait until `interrupt` shuts down the
+group's connections.
 
-Even then gloo tells nobody who waits for what it has begun to write or to read: `gloo::transport::tcp::Pair::signalException` passes over
-it, so a large vector, or a small one at an unlucky moment, is waited for without an end. So whoever waits here looks up, from time to time,
-whether the group is interrupted, and leaves the operation to gloo, with its thread and its memory.
+Even then gloo does not end a read or a write that it has begun: `gloo::transport::tcp::Pair::signalException` skips it. So the wait for a
+large vector, or for a small one at an unlucky moment, never ends. Therefore each waiting caller checks from time to time whether the group
+is interrupted. If it is, the caller abandons the operation to gloo, with its thread and its memory.
 """
 
 from __future__ import annotations

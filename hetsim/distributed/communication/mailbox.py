@@ -35,13 +35,17 @@ GOODBYE, TRANSFER = "program ended", "number of transfer"
 
 
 class Mailbox:
-    """Sends and receives this rank's messages. `seconds(peer, nbytes)` is the described time of a message from this peer.
+    """Sends and receives this rank's messages.
 
-    Messages share `links`, if there are any. Payloads are sent from `device`, and those received are in the CPU's memory.
-
-    If it `goes_on` without lost peers, the loss of each is raised once, after what had arrived from it, and what is sent to it is dropped;
-    a new process of its rank may `connect`, and `on_loss` is called with the rank. On a worker that `joins` a run under way, RunOver is
-    raised if that has ended. `answering` answers a server that asks for states.
+    Args:
+        seconds: `seconds(peer, nbytes)` is the described time of a message from this peer.
+        links: the links that messages share, if there are any.
+        device: payloads are sent from this device. Received ones are in CPU memory.
+        goes_on: whether the run survives the loss of a peer. Each loss is then raised once, after the messages that had arrived from the
+            peer. Messages to a lost peer are dropped. A new process of its rank may `connect`.
+        joins: whether this worker joins a run under way: RunOver is raised if that run has ended.
+        on_loss: called with the rank of each lost peer.
+        answering: answers a server that asks for states.
     """
 
     def __init__(

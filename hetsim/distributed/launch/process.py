@@ -147,10 +147,10 @@ def _child(
 
 @contextlib.contextmanager
 def stop_of(experiment: Experiment) -> Iterator[StopRequest]:
-    """Whether the run is asked to stop, if it is saved: until this ends, by a signal to this process.
+    """The request to stop the run by a signal to this process, while this lasts; never made if the run is not saved.
 
-    It begins before the data are loaded and ends after the last evaluation, as a signal may come at any time: before the first version it
-    stops the run there, after the last one it changes nothing.
+    It begins before the data are loaded and ends after the last evaluation, because a signal may come at any time. A signal before the
+    first version stops the run at that version; one after the last version changes nothing.
     """
     stop = StopRequest()
     with stop.by_signals(again=True) if experiment.checkpoint.enabled else contextlib.nullcontext():

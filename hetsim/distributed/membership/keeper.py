@@ -1,9 +1,9 @@
-"""The keeper of a run: a process of the launcher that hosts the ranks' store, and that alone decides who takes part.
+"""The keeper of a run: a process of the launcher that hosts the ranks' store. It alone decides who takes part.
 
-It hears from the launcher which processes have ended, and from each rank a heartbeat by the store, which a stopped process does not give.
-It suspects a rank that it has not heard from for `lost_after` seconds, and the launcher kills whom it suspects: so a rank is either a
-member, or gone, and never comes back as a surprise. What it decides it writes to the store as views, one after another; nobody else does.
-It also knows when a run is lost with the last of its workers, or with the last that has the weights.
+The launcher reports the processes that have ended. Each rank sends heartbeats by the store; a stopped process sends none. A rank that
+sends none for `lost_after` seconds is suspected, and the launcher kills it. So a rank is either a member or gone, and never comes back as
+a surprise. The keeper writes its decisions to the store as views, one after another; nobody else does. It also knows when a run is lost
+with the last of its workers, or with the last that has the weights.
 """
 
 from __future__ import annotations

@@ -91,9 +91,9 @@ def realtime_priority() -> Iterator[None]:
     With more processes than cores, a thread that wakes up may otherwise wait for a scheduler tick (4 ms at 250 Hz). A gloo
     all-reduce of 10 kB among four processes on two cores took 8 ms, and 0.9 ms with real-time threads.
 
-    Whoever calls gloo's `send` or `recv` needs the priority of gloo's own threads: one of them spins for a lock that such a call holds, and
-    on the same core keeps its holder from running until the system ends that, after most of a second. Four ranks on two cores: 38 of 400
-    broadcasts of 40 kB by ordinary threads took 0.1 to 1 s, and by real-time ones none took more than 8 ms.
+    A caller of gloo's `send` or `recv` needs the priority of gloo's own threads. Such a call holds a lock for which one of gloo's threads
+    spins. On the same core, that thread keeps the caller from running until the system intervenes, after most of a second. With four
+    ranks on two cores, 38 of 400 broadcasts of 40 kB by ordinary threads took 0.1 to 1 s. With real-time threads none took more than 8 ms.
     """
     before = None
     with contextlib.suppress(AttributeError, OSError):

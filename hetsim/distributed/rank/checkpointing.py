@@ -1,12 +1,13 @@
-"""The checkpoints of a run in processes: each rank hands its state to the leader, which writes them.
+"""The checkpoints of a run in processes: each rank sends its state to the leader, which writes them.
 
-Without a server the ranks agree at each commit, by the leader's broadcast, and hand in what they have at the commit that is saved. A
-server asks its workers, which are in the middle of something, by a message before those that release them: each answers when it next
-waits for a message, so that it has pushed at most what the server knows to be outstanding, and all goes on meanwhile. A local server
-asks its own workers first, and answers with what they have answered.
+Without a server the ranks agree at each commit, by the leader's broadcast, and send their states at the commit that is saved.
 
-A rank that is lost is in a checkpoint as it will be when it comes back. Where all ranks form a new group, what was being saved is dropped:
-the last complete checkpoint stays, and the next one comes when it is due.
+A server asks its workers by a message before those that release them. Each worker answers when it next waits for a message, so it has
+pushed at most what the server knows to be outstanding. The run continues meanwhile. A local server asks its own workers first; its answer
+contains theirs.
+
+A checkpoint contains a lost rank as it will be when it comes back. If all ranks form a new group, the checkpoint under way is dropped: the
+last complete checkpoint stays, and the next one comes when it is due.
 """
 
 from __future__ import annotations
@@ -46,11 +47,14 @@ class Asked:
 
 
 class Saving(Answering):
-    """One rank's part in the checkpoints of a run. `saver` writes them, on the leader.
+    """One rank's part in the checkpoints of a run.
 
-    `joined` says whether this rank joined a run under way: its activity is what it has done since. On the leader, the record has what it
-    knows of the others; `absences` returns (rank, from, until) of each absence that is over at a second of the run, and `on_saved` is
-    called with the version of each checkpoint once it is complete.
+    Args:
+        record: this rank's record of the run. The leader's record includes what it knows of the other ranks.
+        saver: writes the checkpoints, on the leader.
+        joined: whether this rank joined a run under way: its activity then counts from that moment.
+        absences: returns (rank, from, until) of each absence that is over at this second of the run.
+        on_saved: called with the version of each checkpoint once it is complete.
     """
 
     def __init__(

@@ -35,13 +35,14 @@ class RoundState:
 
 @dataclass(frozen=True)
 class Ringleader(Admission):
-    """Once the table has a gradient of every worker, each makes one update in a round; what it sends before the next round is for that one.
+    """In each round every worker makes one update, once the table has a gradient of every worker. Ringleader ASGD, arXiv 2509.22860.
 
-    Ringleader ASGD, arXiv 2509.22860, as its authors' code, in which a worker always goes on at the newest weights. In the first phase of a
-    round every gradient enters the current table. The one that completes it makes an update, and so does the next gradient of every
-    other worker, which enters it, too: N updates. Gradients of workers that have had their turn enter the next round's table. No
-    worker waits, nothing is dropped, no gradient is more than 2N − 2 versions old. The entries of a worker that leaves are taken out;
-    what is left when all have gone is applied along the mean of its workers' means.
+    This is the authors' code, in which a worker always continues at the newest weights. In the first phase of a round every gradient
+    enters the current table. The gradient that completes the table makes an update. So does the next gradient of every other worker, which
+    enters the table too: N updates in all. Later gradients of a worker in this round enter the next round's table.
+
+    No worker waits, nothing is dropped, and no gradient is more than 2N − 2 versions old. The entries of a worker that leaves are removed.
+    When all have left, the rest is applied along the mean of the workers' means.
     """
 
     keeps_table: ClassVar[bool] = True

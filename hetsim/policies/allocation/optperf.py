@@ -73,10 +73,11 @@ def fastest_split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequ
 def overlapped(*, forward: Line, backward: Line, first_bucket: float, reduction_seconds: float, last_bucket_seconds: float) -> list[Line]:
     """A node's time under Cannikin's model of overlap (arXiv 2402.05302), as the larger of two lines.
 
-    a = forward(b) (with loading) and P = backward(b). The reduction of all buckets but the last can begin when the part
-    `first_bucket` of the backward pass is done and takes `reduction_seconds`; the last one's takes `last_bucket_seconds`
-    after that and after the whole backward pass. A node is bound by computation where a + P is the larger, else by
-    communication; at the optimum the former nodes end their computation together, the latter begin the reduction together.
+    The reduction of all buckets but the last takes `reduction_seconds`. It can begin when the part `first_bucket` of the backward pass is
+    done. The last bucket's reduction takes `last_bucket_seconds`, after that and after the whole backward pass.
+
+    With a = forward(b), loading included, and P = backward(b), a node is bound by computation where a + P is the larger, else by
+    communication. At the optimum the former nodes end their computation together, and the latter begin the reduction together.
     """
     computed = Line(forward.overhead + backward.overhead, forward.per_sample + backward.per_sample)
     until_reduction = Line(forward.overhead + first_bucket * backward.overhead, forward.per_sample + first_bucket * backward.per_sample)
@@ -148,11 +149,12 @@ class OptPerfState:
 class OptPerf(Allocation):
     """The integers b_i that minimise max_i (overhead_i + s_i·b_i), Σ b_i = B, fitted after two probing splits. Cannikin, arXiv 2402.05302.
 
-    Probes an even split, then one by speed, `probes` updates each; then solves. A worker with the same share in both probes
-    is assumed to have no overhead until the solution gives it another share; then the fit is repeated. Afterwards the split
-    is settled, and is checked every `recheck_steps` updates, by one measurement of the mean step since. If it differs from the
-    prediction, on any worker, by more than `dead_band` times the longest predicted step, as much as OmniLearn (arXiv 2503.17469)
-    tolerates around the mean, the old measurements are forgotten and it probes again: first the present split, then one by speed.
+    It probes an even split, then one by speed, `probes` updates each; then it solves. A worker with the same share in both probes
+    is assumed to have no overhead until the solution gives it another share; then the fit is repeated.
+
+    Afterwards the split is settled. Every `recheck_steps` updates it is checked, by one measurement of the mean step since. It is wrong if
+    a worker differs from the prediction by more than `dead_band` times the longest predicted step. OmniLearn (arXiv 2503.17469) tolerates
+    as much around the mean. Then the old measurements are forgotten, and it probes again: first the present split, then one by speed.
     """
 
     probes: int = 5

@@ -27,9 +27,13 @@ class Spans(NamedTuple):
 def seconds_by_worker(rows: Rows) -> Floats:
     """The seconds of each worker in each component until the last commit, shape (workers, components): a worker's add up to the run's.
 
-    compute: its gradients and updates · communication: messages from it and to it, from sending to delivery, and collectives from the
-    last entry on · server: neither, and the server updates · waiting: neither, and the server does not update · absent: its node is.
-    A moment in several counts once: as absent before compute before communication before the others.
+    - compute: the worker's gradients and updates
+    - communication: its messages, from sending to delivery, and collectives from the last entry on
+    - server: neither of these, and the server updates
+    - waiting: neither of these, and the server does not update
+    - absent: the worker's node is absent
+
+    A moment in several components counts once: as absent before compute before communication before the others.
     """
     workers = rows.of_workers
     rank, start, end, component = _partition(

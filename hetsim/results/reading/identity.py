@@ -25,8 +25,8 @@ MAX_NESTED = 8
 def identity_of(entries: Mapping[str, Any]) -> str:
     """Twelve hexadecimal digits: equal for equal resolved configs, different if any value differs that may change a file.
 
-    Runs of earlier versions of hetsim are known again: a class that has moved counts by its first name, and a key that was added
-    later does not count at the value that leaves the run as it was.
+    Runs of earlier versions of hetsim keep their identity. A class that has moved counts by its first name. A later key does not count at
+    the value that leaves a run unchanged.
     """
     counted = {key: value for key, value in without_added(entries).items() if key not in CHANGE_NO_FILE}
     return hashlib.sha256(repr(_ordered(counted)).encode()).hexdigest()[:12]

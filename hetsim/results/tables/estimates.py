@@ -42,9 +42,10 @@ def _brief(value: float) -> str:
 def estimate(values: Sequence[Number], *, scale: str) -> Estimate:
     """The mean over runs, on a scale that is "logarithmic", "linear", "from zero" (linear), or "share" (linear from 0 to 1).
 
-    On a logarithmic scale the mean is the geometric one and the interval that of the logarithms, which never reaches below zero; where a
-    value is not above zero the scale is linear from zero, on which the interval ends at zero unless a value is below. There is no mean if
-    some run has no number, as to leave that run out would favour its config, and no interval of a single run.
+    On a logarithmic scale the mean is the geometric one. The interval is that of the logarithms, so it never reaches below zero. If a
+    value is not above zero, the scale is linear from zero: there the interval ends at zero unless a value is below.
+
+    There is no mean if a run has no number, because leaving that run out would favour its config. A single run has no interval.
     """
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):

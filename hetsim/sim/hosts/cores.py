@@ -22,10 +22,11 @@ KEPT_SECONDS = 1e-3
 class Budget:
     """What a capped process may use: `share` of a core as CPU-seconds in each period, for all its threads.
 
-    Linux's CFS bandwidth control. Periods begin at `phase` plus multiples of their length, whatever the process does. With a `tick` of 0
-    the process stops at the moment at which its share is used up, and what it does not use is lost. Otherwise that is noticed at multiples
-    of the tick, or when it begins to work again, so it may be overdrawn, which the next periods pay; and of what it does not use, up to
-    `KEPT_SECONDS` stay with it.
+    This is Linux's CFS bandwidth control. Periods begin at `phase` plus multiples of their length, whatever the process does.
+
+    With a `tick` of 0 the process stops at the moment at which its share is used up, and the unused part of a period is lost. With a tick,
+    the process stops at a multiple of the tick, or when it begins to work again. So it may overdraw its share, which the next periods
+    pay. Up to `KEPT_SECONDS` of the unused part stay available.
     """
 
     __slots__ = ("left", "period", "phase", "quota", "stopped", "tick", "turn")

@@ -1,9 +1,9 @@
 """Simultaneous transfers share links max-min fairly: no flow can get a higher rate unless one of no higher rate gets less.
 
-Flows under the same constraints have the same rate by weight, so they are kept as one *group* with one running total: the bytes that each
-of its flows has been given since the group began, per unit of weight (virtual time in weighted fair queueing). A flow of nbytes that
-starts at total V ends when the total reaches its *mark* V + nbytes / weight. So each start and end among n flows through one bottleneck
-costs O(log n), and does not compute n new finish times.
+Flows under the same constraints have the same rate by weight, so they are kept as one *group* with one running total. The total is the
+bytes that each flow of the group has received since the group began, per unit of weight (virtual time in weighted fair queueing). A flow
+of nbytes that starts at total V ends when the total reaches its *mark* V + nbytes / weight. So each start and end among n flows through
+one bottleneck costs O(log n), and does not compute n new finish times.
 """
 
 from __future__ import annotations
