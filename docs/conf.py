@@ -12,7 +12,7 @@ root_doc = "docs/index"
 include_patterns = ["docs/**.md", "studies/**.md", "CHANGELOG.md", "CONTRIBUTING.md"]
 exclude_patterns = ["**/tables.md"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 myst_enable_extensions = ["dollarmath", "smartquotes"]
 myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]

@@ -29,10 +29,10 @@ Program = Generator["Effect[Any]", Any, T]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where a program runs: ranks 0 … N−1 are workers; rank N is the server in methods that have one, and local servers follow it.
+    """Where a program runs: ranks 0 … N−1 are workers; `rank` N is the server in methods that have one, and local servers follow it.
 
-    `own` holds, by name, the values that the program keeps on this rank from one version to the next, such as the residual of
-    a compression. A checkpoint saves it, so its values are immutable, as vectors are. It is empty after a crash or a regroup.
+    N is `num_workers`. `own` contains, by name, the values that the program keeps on this rank from one version to the next, such as the
+    residual of a compression. A checkpoint saves it, so its values are immutable, as vectors are. It is empty after a crash or a regroup.
     """
 
     rank: int
@@ -49,9 +49,9 @@ class Node:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Batch:
-    """The half-open range [start, start + samples) of the sequence of shuffled epochs of one pool of samples.
+    """The half-open range [`start`, `start` + `samples`) of the sequence of shuffled epochs of one `pool` of samples.
 
-    All workers share pool 0, unless the data belong to workers: then pool i has the samples of worker i.
+    All workers share pool 0, unless the data belong to workers: then pool i contains the samples of worker i.
     """
 
     start: int
@@ -69,7 +69,7 @@ class Batch:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Computed:
-    """The mean gradient over `samples` samples, their mean loss, and the seconds that it took."""
+    """The mean `gradient` over `samples` samples (a flat vector), their mean `loss`, and the `seconds` that it took."""
 
     gradient: Vector
     loss: float
@@ -79,10 +79,10 @@ class Computed:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Contribution:
-    """One worker's gradient as a policy sees it: its batch, the version of its weights, its seconds and its mean loss.
+    """One worker's gradient as a policy sees it: its `rank` and `batch`, the `version` of its weights, its `seconds` and its mean `loss`.
 
-    `staleness` is τ in versions. `used` are the weights that a compensation corrects the gradient from. Where workers take local
-    steps before a push, it is a worker's change of the weights, `gradient` is w_i − x_i, and `num_gradients` is how many steps it is of.
+    `staleness` is τ in versions. A compensation corrects the `gradient`, a flat vector, from the weights `used`. If workers take local
+    steps before a push, a contribution is the change of the weights by `num_gradients` steps: `gradient` is w_i − x_i.
     """
 
     rank: int
@@ -102,10 +102,9 @@ class Contribution:
 
 
 class Message:
-    """A received message: its `source`, its `payload` (a vector or None), and its header's values as attributes.
+    """A received message: its `source` (a rank), its `payload` (a vector or None), and the values of its `header` as attributes.
 
-    A header is data for programs: no world decides anything by it. Reading a value that was not sent ends the run with a
-    ProgramError.
+    A header is data for programs: no world decides anything by it. Reading a value that was not sent ends the run with a ProgramError.
     """
 
     __slots__ = ("__dict__", "payload", "source")
@@ -141,7 +140,7 @@ class Effect(Generic[T]):
 class Gradient(Effect[Computed]):
     """The mean gradient over `batch` at the weights `at`. Takes the seconds of the node's model, or of the real device.
 
-    `version` is the version of the global weights that `at` was made from; it is recorded in the trace.
+    `version` is the version of the global weights from which `at` was made; the trace records it.
     """
 
     communicates: ClassVar[bool] = False
@@ -153,7 +152,7 @@ class Gradient(Effect[Computed]):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """The numbers [start, stop) of a vector, where parts of it are exchanged and updated one at a time."""
+    """The numbers [`start`, `stop`) of a vector, where parts of it are exchanged and updated one at a time."""
 
     start: int
     stop: int
@@ -161,11 +160,11 @@ class Fragment:
 
 @dataclass(slots=True)
 class Attempt(Effect[Computed | None]):
-    """A gradient that is given up when a message for this rank is there, or after `within` seconds: then the answer is None.
+    """A `Gradient` over `batch` at the weights `at` of `version` that may be given up; then the answer is None.
 
-    A stopped worker is told so by a message, which it receives next. One that is there already gives the gradient up before it begins. The
-    seconds until then count as computing. In real processes without padding, a gradient is computed to its end and then given up,
-    unless `backend.micro_batch` divides it.
+    It is given up after `within` seconds, or when a message for this rank arrives, which the program receives next. A message that is
+    already there gives it up before it begins. The seconds until then count as computing. In real processes without padding, a gradient is
+    computed to its end and then given up, unless `backend.micro_batch` divides it.
     """
 
     communicates: ClassVar[bool] = False
@@ -180,7 +179,7 @@ class Attempt(Effect[Computed | None]):
 class Update(Effect[Vector]):
     """One optimizer step from `at` along `gradient`: the new weights. Takes `seconds_per_update` of the server or the node.
 
-    With a `fragment`, `gradient` is of its numbers alone. The others stay as they are, and the optimizer has a memory for each fragment.
+    With a `fragment`, `gradient` has its numbers alone. The other numbers stay, and the optimizer has a memory for each fragment.
     """
 
     communicates: ClassVar[bool] = False
@@ -192,10 +191,10 @@ class Update(Effect[Vector]):
 
 @dataclass(slots=True)
 class LocalUpdate(Effect[Vector]):
-    """One step of this worker's local optimizer: its next weights. Takes the node's `seconds_per_update`.
+    """One step of this worker's local optimizer from `at` along `gradient`: its next weights. Takes the node's `seconds_per_update`.
 
-    `version` and `epoch` are those of the newest global weights that this worker has; the local learning-rate schedule depends
-    on the epoch. Without a local optimizer the answer is `at` itself, at once.
+    `version` and `epoch` are those of the worker's newest global weights. The local learning-rate schedule depends on the epoch. Without a
+    local optimizer the answer is `at` itself, at once.
     """
 
     communicates: ClassVar[bool] = False
@@ -211,7 +210,10 @@ TAKEN = frozenset(("source", "header", "sent_at", "due_at"))
 
 
 class Send(Effect[None]):
-    """Send a message without waiting: a slow receiver never blocks a sender. Header values are numbers or a Batch."""
+    """Send a message with a `payload` (a vector or None) to the rank `to`, without waiting: a slow receiver never blocks a sender.
+
+    Values of the `header` are numbers or a Batch.
+    """
 
     __slots__ = ("header", "payload", "to")
 
@@ -232,9 +234,9 @@ class Receive(Effect[Message]):
 
 @dataclass(slots=True)
 class ReceiveWithin(Effect["Message | None"]):
-    """The next message due within so many seconds; None if there is none. What is due at the very end, as at this moment with 0, counts.
+    """The next message due within `seconds`, from any rank or from `source`; None if there is none.
 
-    From any rank or from `source`; raises PeerLost if that rank is lost.
+    A message that is due at the very end counts, and so does one that is due now with 0 seconds. Raises PeerLost if the source is lost.
     """
 
     seconds: float
@@ -243,9 +245,9 @@ class ReceiveWithin(Effect["Message | None"]):
 
 @dataclass(slots=True)
 class AllReduce(Effect[Vector]):
-    """The sum over all workers' values, the same on every rank; waits until all workers have entered.
+    """The sum of every worker's `value` (a vector), the same on every rank; waits until all workers have entered.
 
-    With `in_place`, the sum may take the place of the value, which the program does not read again: MPI's IN_PLACE. It saves a copy.
+    With `in_place`, the sum may replace the value, which the program must not read again. It saves a copy, as MPI's IN_PLACE.
     """
 
     value: Vector
@@ -254,11 +256,12 @@ class AllReduce(Effect[Vector]):
 
 @dataclass(slots=True)
 class GradientSum(Effect[Computed]):
-    """The sum over all workers of their terms: `factor()` times the mean gradient over a worker's batch, reduced during the backward pass.
+    """The sum over all workers of `factor()` times the mean gradient over `batch` at the weights `at`, reduced during the backward pass.
 
-    The answer has the sum as its gradient, and the samples, the loss and the seconds of this worker's own gradient. The vector is divided
-    from its end into buckets of about `bucket_bytes` (`hetsim.runtime.buckets`), which are added up one after another, each as soon as the
-    backward pass of every worker has it. A worker without samples computes nothing, and its term is zero. PyTorch's DDP, arXiv 2006.15704.
+    The answer has this sum as its gradient, and the samples, loss and seconds of this worker's own gradient. `version` is that of the
+    weights. From its end, the vector is divided into buckets of about `bucket_bytes` (`hetsim.runtime.buckets`). They are added up one
+    after another, each as soon as the backward pass of every worker has it. A worker without samples computes nothing and adds zero.
+    PyTorch's DDP, arXiv 2006.15704.
     """
 
     at: Vector
@@ -270,7 +273,7 @@ class GradientSum(Effect[Computed]):
 
 @dataclass(slots=True)
 class Gather(Effect[tuple[float, ...]]):
-    """Every worker's number, in rank order; waits until all workers have entered. Each sends each other eight bytes."""
+    """Every worker's `number`, in rank order; waits until all workers have entered. Each sends each other eight bytes."""
 
     number: float
 
@@ -283,21 +286,21 @@ class Pending(Generic[T]):
 
 @dataclass(slots=True)
 class Start(Effect[Pending[T]]):
-    """Start an effect and go on without its answer."""
+    """Start an `effect` and continue without its answer."""
 
     effect: Effect[T]
 
 
 @dataclass(slots=True)
 class Wait(Effect[T]):
-    """The answer of an effect that was started."""
+    """The answer of an effect that was started, from its `pending` one."""
 
     pending: Pending[T]
 
 
 @dataclass(slots=True)
 class Commit(Effect[bool]):
-    """A global version exists: record, evaluate, check the budget. Takes no time. The answer is whether to go on.
+    """A global `version` exists: record, evaluate, check the budget. Takes no time. The answer is whether to continue.
 
     `state` is all that is needed to restart from this version; `applied` are the contributions that made it.
     """
@@ -309,7 +312,7 @@ class Commit(Effect[bool]):
 
 @dataclass(frozen=True, slots=True)
 class Regrouped:
-    """The workers that are absent now, and the state of the last commit."""
+    """The ranks of the workers that are `absent` now, and the `state` of the last commit."""
 
     absent: frozenset[int]
     state: Any

@@ -65,13 +65,22 @@ _lock = RLock()
 
 @_one_at_a_time
 def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = None, folder: str | Path | None = None, **keys: Any) -> Run:
-    """Run `hetsim` with these words, such as "method=dbs_sgd" and "backend=dist", and return what it left.
+    """Run `hetsim` with these words, and return the results of the run.
 
-    `keys` are words, too: method="dbs_sgd", or a mapping of the keys below one: cluster={"nodes": [{"count": 2, …}]}. What a mapping does
-    not name keeps its value.
+    Args:
+        words: words of the command line, such as "method=dbs_sgd" and "backend=dist".
+        trust: exact names of your own modules, whose classes a `_target_` may name.
+        config_dir: a folder with further choices, as `--config-dir`.
+        folder: the folder of the run's files; by default a new one below runs/.
+        keys: words as keywords: method="dbs_sgd". A mapping sets keys of a group: cluster={"nodes": [{"count": 2, …}]}. The group's other
+            keys keep their values.
 
-    `trust` names your own modules exactly, whose classes a `_target_` may name; `config_dir` is a folder with further choices. The run's
-    files go to `folder`, by default to a new one below runs/.
+    Returns:
+        The finished run.
+
+    Raises:
+        ValueError: the config is wrong; one sentence says what to type.
+        RunFailed: the run began and failed.
     """
     from hetsim.config.compose import composed
     from hetsim.config.errors import USERS, sentence
@@ -117,12 +126,23 @@ def sweep(
     trust: Sequence[str] = (),
     config_dir: str | Path | None = None,
 ) -> Table:
-    """Run `hetsim -m`: every combination of the values, and return the table of the folder.
+    """Run `hetsim -m`: every combination of the values.
 
-    `varied` gives each key a value, or a list of values: {"method": ["ssgd", "asgd"], "seed": range(3), "budget.epochs": 2}; a value that
-    is a list itself stands in a list. `grid` gives keys of a method's own, as `+grid=` does: {"asgd": {"learning_rate": [0.01, 0.02]}}.
-    The runs go to `folder`, by default to a new one below runs/; what has finished there is not run again, and is in the table too.
-    As many `processes` run at a time. Runs that fail are listed in a warning; RunFailed if all do.
+    Args:
+        varied: a value, or a list of values, for each key: {"method": ["ssgd", "asgd"], "seed": range(3), "budget.epochs": 2}. Put a value
+            that is itself a list into a list.
+        processes: the number of runs at a time.
+        folder: the folder of the runs; by default a new one below runs/. Runs that are finished there are not repeated.
+        grid: values of a method's own keys, as `+grid=`: {"asgd": {"learning_rate": [0.01, 0.02]}}.
+        trust: exact names of your own modules, whose classes a `_target_` may name.
+        config_dir: a folder with further choices, as `--config-dir`.
+
+    Returns:
+        The table of all runs in the folder.
+
+    Raises:
+        ValueError: a config is wrong; one sentence says what to type.
+        RunFailed: all runs failed. If only some fail, a warning lists them.
     """
     from hetsim.config.compose import quoted
     from hetsim.config.guard.folders import check_folder
@@ -147,7 +167,17 @@ def sweep(
 
 @printable_errors
 def load(folder: str | Path) -> Run:
-    """A run that has finished, from its folder. ValueError with one sentence if it holds none."""
+    """Load a finished run.
+
+    Args:
+        folder: the folder of the run.
+
+    Returns:
+        The run. Its other files are read on demand.
+
+    Raises:
+        ValueError: the folder contains no finished run.
+    """
     found = Run(Path(folder), read_summary(Path(folder)))
     check_has(found.folder, found.summary, *DESCRIBED)
     return found
@@ -155,9 +185,17 @@ def load(folder: str | Path) -> Run:
 
 @printable_errors
 def compare(first: Run | str | Path | Sequence[Run | str | Path], second: Run | str | Path | Sequence[Run | str | Path]) -> Comparison:
-    """Two sides beside each other, each a run, several repeats of one config, or their folders, as `hetsim-compare` has them.
+    """Compare two sides, as `hetsim-compare` does.
 
-    A folder that holds no run itself stands for the runs below it. ValueError with one sentence if the runs of a side are no repeats.
+    Args:
+        first: a run, its folder, a folder that contains repeats of one config, or a list of these.
+        second: the same of the other side.
+
+    Returns:
+        The comparison, with the simulated side first if the other one is measured.
+
+    Raises:
+        ValueError: a side has no runs, or its runs are no repeats of one config.
     """
     sides = [[one] if isinstance(one, Run | str | Path) else list(one) for one in (first, second)]
     if not all(sides):
@@ -177,10 +215,23 @@ def table(
     baseline: str | None = None,
     best_of: Sequence[str] = (),
 ) -> Table:
-    """Finished runs as a table: those below a folder, such as that of a sweep, or these ones.
+    """Rank finished runs in a table, as `hetsim-table` does.
 
-    The arguments are the options of `hetsim-table`, such as `baseline="method=ssgd"` and `best_of=["learning_rate"]`. ValueError with one
-    sentence if there is no such table.
+    Args:
+        runs: a folder with runs below it, such as that of a sweep, or a list of runs or their folders.
+        metric: the ranked number, such as "samples_per_second"; by default the time to an accuracy that all rows reach.
+        direction: "minimize" or "maximize", for a metric of your own workload.
+        target_accuracy: the test accuracy, from 0 to 1, to which times are compared.
+        target_loss: the training loss to which times are compared.
+        at_seconds: the seconds of the run's clock at which accuracies and losses are compared.
+        baseline: the row over which gains are computed, such as "method=ssgd".
+        best_of: keys, such as ["learning_rate"]: of rows that differ only in these, the best one stays.
+
+    Returns:
+        The table: a row for each config, with means over its seeds.
+
+    Raises:
+        ValueError: no such table can be made of these runs.
     """
     question = Question(metric, Target(target_accuracy, target_loss, at_seconds), baseline, tuple(best_of), direction)
     if isinstance(runs, str | Path):
@@ -205,10 +256,26 @@ def search(
     trust: Sequence[str] = (),
     config_dir: str | Path | None = None,
 ) -> Search:
-    """Search for the best values of the keys that are given as an interval, a range or a list, as `hetsim-search` does.
+    """Search for the best values of keys, as `hetsim-search` does. The same call with the same folder resumes the search.
 
-    The same call with the same folder goes on until it holds so many trials. ValueError with one sentence if nothing can be searched,
-    RunFailed if no trial could run.
+    Args:
+        words: words of `hetsim`; keys that are an interval, a range or a list are searched.
+        objective: the number to optimise: an entry of summary.json, or "seconds_to_0.9" for the time to a test accuracy.
+        folder: the folder of the trials.
+        direction: "minimize" or "maximize"; by default the objective's own.
+        trials: the number of trials that the folder contains at the end.
+        processes: the number of trials at a time.
+        sampler: "tpe" or "random", Optuna's samplers of these names.
+        prune: whether simulated trials that cannot win are ended early.
+        trust: exact names of your own modules, whose classes a `_target_` may name.
+        config_dir: a folder with further choices, as `--config-dir`.
+
+    Returns:
+        The search, with its best trial.
+
+    Raises:
+        ValueError: nothing can be searched.
+        RunFailed: no trial could run.
     """
     from hetsim.searches.search import Question as Asked
     from hetsim.searches.search import opened
@@ -235,11 +302,21 @@ def advise(
     trust: Sequence[str] = (),
     config_dir: str | Path | None = None,
 ) -> Advice:
-    """Return which method, split of the batch and nodes to use, by simulation, as `hetsim-advise` prints it.
+    """Recommend a method, a split of the batch and nodes, by simulation, as `hetsim-advise` does.
 
-    The words are those of the command: `hetsim.advise("cluster=mixed8", "timing")`. `processes` simulate at a time, by default one for each
-    core, at most 8. `folder` keeps the answers, and the same call resumes from them. After `minutes`, or at SIGTERM, it returns the best so
-    far, and `data["stopped"]` gives the reason. ValueError with one sentence if plain DDP cannot be simulated.
+    Args:
+        words: words of the command, such as "cluster=mixed8" and "timing".
+        processes: the number of simulations at a time; by default one for each core, at most 8.
+        folder: the folder that stores the answers, from which the same call resumes; by default none.
+        minutes: the time limit. After it, or at SIGTERM, the best so far is returned, and `data["stopped"]` gives the reason.
+        trust: exact names of your own modules, whose classes a `_target_` may name.
+        config_dir: a folder with further choices, as `--config-dir`.
+
+    Returns:
+        The ranked candidates.
+
+    Raises:
+        ValueError: plain DDP cannot be simulated on this cluster.
     """
     from hetsim.advice.advice import advised
     from hetsim.advice.data import as_data

@@ -71,7 +71,7 @@ def as_pandas(table: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class Run(InNotebooks):
-    """A finished run: the folder, and the numbers of its summary.json. Its other files are read when they are asked for."""
+    """A finished run: its `folder`, and the numbers of its summary.json, as `summary`. Its other files are read on demand."""
 
     folder: Path
     summary: dict[str, Any]
@@ -84,9 +84,12 @@ class Run(InNotebooks):
 
     @printable_errors
     def trace(self) -> Any:
-        """All that happened, as an Arrow table: one row for each interval, with start and end in seconds, rank and kind.
+        """The trace, as an Arrow table: one row for each interval, with start and end in seconds, rank and kind.
 
-        `.to_pandas()` makes a data frame of it. ValueError if the run was made with trace=none.
+        `.to_pandas()` makes a data frame of it.
+
+        Raises:
+            ValueError: the run has no trace (trace=none).
         """
         return read_trace(self.folder / "trace.parquet")
 
@@ -177,7 +180,11 @@ class Comparison(InNotebooks):
 
     @printable_errors
     def draw(self, folder: str | Path) -> None:
-        """Draw the curves of all runs, and a timeline of each side, in this folder."""
+        """Draw the curves of all runs, and a timeline of each side.
+
+        Args:
+            folder: the folder for curve.png and timeline.png.
+        """
         drawing(self.found.sides)(Path(folder))
 
     def __repr__(self) -> str:
@@ -215,7 +222,11 @@ class Table:
             return picture(self.ranking)
 
     def write(self, folder: str | Path) -> None:
-        """Write table.md, table.csv, table.parquet and table.png to this folder."""
+        """Write table.md, table.csv, table.parquet and table.png.
+
+        Args:
+            folder: the folder for these files.
+        """
         write(self.ranking, Path(folder))
 
     def __repr__(self) -> str:
@@ -228,13 +239,13 @@ class Table:
 
 @dataclass(frozen=True, repr=False)
 class Search(InNotebooks):
-    """A search that has ended: its folder, and its best trial."""
+    """A finished search: its `folder`, and its best trial."""
 
     folder: Path
     value: float | None
     """The best trial's number, the mean over its seeds; None if no trial has one."""
     words: tuple[str, ...]
-    """What runs it, for `hetsim.run`."""
+    """The words that run the best trial, for `hetsim.run`."""
     _said: str
 
     @property
@@ -264,7 +275,7 @@ class Advice(InNotebooks):
     data: dict[str, Any]
     """What `hetsim-advise --json` prints: `rows`, the best first, `baseline`, `goal` and the rest."""
     words: tuple[str, ...]
-    """What runs the recommended candidate for real, for `hetsim.run`."""
+    """The words that run the recommended candidate for real, for `hetsim.run`."""
     _said: str
     _drawn: Callable[[], Any]
     _reported: Callable[[], Page]

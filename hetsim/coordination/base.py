@@ -24,7 +24,11 @@ from hetsim.vector import Vector, scaled, weighted_sum
 
 @dataclass(frozen=True, kw_only=True)
 class Coordination(ABC):
-    """One method: a program for each rank, with the policies that decide for it."""
+    """One method: a program for each rank, with the policies that decide for it.
+
+    They are `admission`, `allocation`, `weighting`, `discount`, `compensation` and `compression`. A weighted group is applied as (1/c) Σ
+    w_i d(τ_i) g_i.
+    """
 
     admission: Admission
     allocation: Allocation = field(default_factory=Even)
@@ -68,11 +72,22 @@ class Coordination(ABC):
         return None
 
     def regions(self, racks: tuple[int, ...]) -> Regions | None:
-        """Which workers have which local server, by the outermost rack of each; None without local servers. ValueError if it cannot be."""
+        """Which workers have which local server; None without local servers.
+
+        Args:
+            racks: the outermost rack of each worker, in rank order.
+
+        Raises:
+            ValueError: the racks make no regions.
+        """
         return None
 
     def remark(self, last: State) -> str | None:
-        """What a user should know about a run that ended in this state, such as a phase that was never entered; or None."""
+        """What a user should know about a run, such as a phase that was never entered; or None.
+
+        Args:
+            last: the state in which the run ended.
+        """
         return None
 
     @property
@@ -86,14 +101,31 @@ class Coordination(ABC):
         return None
 
     def check(self, num_workers: int) -> None:  # noqa: B027
-        """Raise ValueError, with one sentence, if its policies do not fit together for this number of workers."""
+        """Check that the policies fit together.
+
+        Args:
+            num_workers: N.
+
+        Raises:
+            ValueError: they do not; one sentence says why.
+        """
 
     def relies_on_scale(self, num_workers: int) -> bool:
-        """Whether its weights act only through the scale of a single gradient, on which Adam's steps do not depend."""
+        """Whether its weights act only through the scale of a single gradient, on which Adam's steps do not depend.
+
+        Args:
+            num_workers: N.
+        """
         return False
 
     def initial(self, plan: Plan, weights: Vector, profile: Sequence[Contribution] = ()) -> State:
-        """The state before the first step. `profile` has each worker's gradients that were measured before the run, if any."""
+        """The state before the first step.
+
+        Args:
+            plan: the workers, the global batch and the positions.
+            weights: the initial weights, a flat vector.
+            profile: each worker's gradients that were measured before the run, if any.
+        """
         allocation = self.allocation.initial_within(plan.num_workers, plan.batch_size, plan.max_samples)
         return State(
             weights=weights,
@@ -106,12 +138,22 @@ class Coordination(ABC):
     def with_recovery(self, node: Node, plan: Plan, state: State | None, last: State) -> Program[State | None]:
         """This rank's program, restarted from the last commit among the active ranks whenever the membership changes.
 
-        Without a `state` the rank joins a run under way: it begins with the regroup or, if none is needed, at `last`.
+        Args:
+            node: the rank.
+            plan: the workers, the global batch and the positions.
+            state: the state to begin with. None joins a run under way: the rank begins with the regroup or, if none is needed, at `last`.
+            last: the state of the last commit.
         """
         return self.restart_on_change(node, plan, state) if self.regroups else self.program(node, plan, last if state is None else state)
 
     def restart_on_change(self, node: Node, plan: Plan, state: State | None) -> Program[State | None]:
-        """The program from this state on; after each change of the membership it restarts from the last commit."""
+        """The program; after each change of the membership it restarts from the last commit.
+
+        Args:
+            node: the rank.
+            plan: the workers, the global batch and the positions.
+            state: the state to begin with; None begins with a regroup.
+        """
         if len(plan.absent) == plan.num_workers:  # a server waits for the first worker
             state = None
         while True:
@@ -125,25 +167,51 @@ class Coordination(ABC):
 
     @abstractmethod
     def program(self, node: Node, plan: Plan, state: State) -> Program[State | None]:
-        """What this rank does, from this state on. A leader may return its last state, if it dropped samples after the last commit."""
+        """What a rank does. A leader may return its last state, if it dropped samples after the last commit.
+
+        Args:
+            node: the rank.
+            plan: the workers, the global batch and the positions.
+            state: the state to begin with.
+        """
 
     def factors(self, group: Sequence[Contribution], plan: Plan) -> list[float]:
-        """w_i d(τ_i) / c of each contribution of a group of c."""
+        """w_i d(τ_i) / c of each contribution of a group of c.
+
+        Args:
+            group: the contributions.
+            plan: the workers and the global batch.
+        """
         fair_share = self.admission.fair_share(group, plan.batch_size, plan.num_workers)
         weights = self.weighting.weights(group, fair_share)
         return [w * self.discount.factor_among(c.staleness, plan.num_workers) / len(group) for w, c in zip(weights, group, strict=True)]
 
     def grouped(self, group: Sequence[Contribution]) -> Sequence[Contribution]:
-        """The contributions that have a factor each: all of them, unless a rank's go together."""
+        """The contributions that have a factor each: all of them, unless a rank's go together.
+
+        Args:
+            group: the contributions.
+        """
         return group
 
     def factor(self, group: Sequence[Contribution], plan: Plan, rank: int) -> float:
-        """This rank's factor in a group."""
+        """A rank's factor in a group.
+
+        Args:
+            group: the contributions.
+            plan: the workers and the global batch.
+            rank: the rank.
+        """
         group = self.grouped(group)
         return part(group, self.factors(group, plan), rank)
 
     def weights(self, group: Sequence[Contribution], plan: Plan) -> list[tuple[int, float]]:
-        """Of a group that makes a version: each rank, and by which factor its gradient counts."""
+        """Each rank of a group that makes a version, and the factor of its gradient.
+
+        Args:
+            group: the contributions.
+            plan: the workers and the global batch.
+        """
         if len(group) == 1 and self.counts_alike:  # asked for every gradient of an asynchronous run
             return [(group[0].rank, 1.0)]
         group = self.grouped(group)
@@ -157,15 +225,35 @@ class Coordination(ABC):
         return type(self.weighting) is PerWorker and type(self.discount) is NoDiscount and type(self).factors is Coordination.factors
 
     def term(self, g: Vector, group: Sequence[Contribution], plan: Plan, rank: int) -> Vector:
-        """This rank's term of (1/c) Σ w_i d(τ_i) g_i. Phantoms do not compute its factor, which depends on all ranks."""
+        """A rank's term of (1/c) Σ w_i d(τ_i) g_i. Phantoms do not compute its factor, which depends on all ranks.
+
+        Args:
+            g: the rank's gradient, a flat vector.
+            group: the contributions.
+            plan: the workers and the global batch.
+            rank: the rank.
+        """
         return scaled(g, lambda: self.factor(group, plan, rank))
 
     def total(self, group: Sequence[Contribution], plan: Plan) -> Vector:
-        """(1/c) Σ w_i d(τ_i) g_i."""
+        """(1/c) Σ w_i d(τ_i) g_i, a flat vector.
+
+        Args:
+            group: the contributions, with their gradients.
+            plan: the workers and the global batch.
+        """
         return weighted_sum([c.gradient for c in group], partial(self.factors, group, plan))
 
     def only(self, why: str, **kinds: type) -> None:
-        """Raise ValueError for a policy of another kind, which would have no effect, or makes no sense, in this coordination."""
+        """Refuse policies that would have no effect, or make no sense, in this coordination.
+
+        Args:
+            why: the end of the sentence, after the name of the policy.
+            kinds: the allowed class, by axis.
+
+        Raises:
+            ValueError: a policy is of another kind.
+        """
         for axis, kind in kinds.items():
             if not isinstance(given := getattr(self, axis), kind):
                 raise ValueError(f"{axis} is {type(given).__name__}, but {why}")

@@ -99,9 +99,10 @@ class PooledSplit(Split):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """N workers, a global batch of B samples, and how many positions to hand out in all (None: no end).
+    """N workers (`num_workers`), a global batch of B samples (`batch_size`), and the positions of a run.
 
-    The first `num_parameters` numbers of a vector are parameters (None: all are); the others, its tail, are averaged.
+    `num_positions` is how many positions are assigned in all (None: no end), `samples_per_epoch` how many make a pass over the data. The
+    first `num_parameters` numbers of a vector are parameters (None: all are); the others, its tail, are averaged.
     """
 
     num_workers: int
@@ -110,7 +111,7 @@ class Plan:
     samples_per_epoch: int | None = None
     num_parameters: int | None = None
     max_samples: tuple[int, ...] | None = None
-    """How many samples fit into each worker's memory (None: no bound)."""
+    """The most samples that fit into each worker's memory, in rank order (None: no bound)."""
     absent: frozenset[int] = frozenset()
     """Workers that are absent: the active ranks take their shares, too."""
     pools: Pools | None = None
@@ -132,17 +133,33 @@ class Plan:
         return 0 if self.pools is None else Cursors((0,) * self.num_workers)
 
     def has_next(self, start: int) -> bool:
-        """Whether there is a position for a worker that is present, from `State.next_sample` on."""
+        """Whether there is a position for a worker that is present.
+
+        Args:
+            start: a position: `State.next_sample`.
+        """
         if self.pools is None:
             return start != self.num_positions
         return self.pools.has_next(cursors(start).of, self.active_ranks)
 
     def epoch(self, num_samples: int) -> int:
-        """Whole passes over the data in so many samples."""
+        """Whole passes over the data.
+
+        Args:
+            num_samples: the samples so far.
+        """
         return 0 if self.samples_per_epoch is None else num_samples // self.samples_per_epoch
 
     def clip(self, start: int, samples: int) -> Batch:
-        """The range of at most `samples` positions of the one pool from `start`: shorter at the last position, and empty after it."""
+        """A range of the one pool, shorter at the last position, and empty after it.
+
+        Args:
+            start: the first position.
+            samples: the most samples of the range.
+
+        Raises:
+            ProgramError: the data belong to workers, so there is no such pool.
+        """
         check_share(samples)
         if self.pools is not None:
             raise ProgramError("a program clips ranges of a pool that all workers share, but data=owned: let it split, or take data=shared")
@@ -151,14 +168,28 @@ class Plan:
         return Batch(start, max(0, min(samples, self.num_positions - start)))
 
     def split(self, start: int, shares: Sequence[int]) -> Split:
-        """The ranges of one global batch. For shares that are the same tuple as before, the time does not depend on N."""
+        """The ranges of one global batch, in rank order. For the same tuple of shares as before, the time does not depend on N.
+
+        Args:
+            start: the first position: `State.next_sample`, or `stop` of the last split.
+            shares: the samples of each worker, in rank order, with sum B.
+
+        Raises:
+            ValueError: the shares are not N whole numbers of at least 1 with sum B, or exceed a worker's memory.
+        """
         if self.pools is not None:
             return self._split_pools(self.pools, cursors(start), self._layout(shares))
         stop = start + self.batch_size if self.num_positions is None else min(start + self.batch_size, self.num_positions)
         return Split(start, max(start, stop), self._layout(shares))
 
     def rounds(self, start: int, shares: Sequence[int], max_rounds: int) -> list[Split]:
-        """The ranges of each of the next `max_rounds` global batches; fewer at the end of the last epoch, and of aligned epochs."""
+        """The ranges of each of the next global batches; fewer at the end of the last epoch, and of aligned epochs.
+
+        Args:
+            start: the first position.
+            shares: the samples of each worker, in rank order, with sum B.
+            max_rounds: the most global batches.
+        """
         rounds: list[Split] = []
         while len(rounds) < max_rounds and self.has_next(start) and not (rounds and self._ends_epoch(rounds[0].start, start)):
             rounds.append(self.split(start, shares))

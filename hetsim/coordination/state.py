@@ -15,16 +15,19 @@ _new, _set = object.__new__, object.__setattr__
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """The state of a run at a commit: all ranks agree on it, and every program can start from it.
+    """The state of a run at a commit, on which all ranks agree, and from which every program can start.
 
-    It does not have what belongs to one rank: the optimizer's memory, and what the program keeps in `Node.own`. A checkpoint
+    It contains the `version`, its `weights` (a flat vector), the samples that were applied (`num_samples`) and dropped
+    (`num_samples_discarded`), and the states of the policies: `allocation`, `compensation`, `admission`.
+
+    It does not contain what belongs to one rank: the optimizer's memory, and what the program keeps in `Node.own`. A checkpoint
     (`hetsim.runtime.rank.Checkpoint`) is a State together with the state of each rank.
     """
 
     version: int = 0
     weights: Vector
     next_sample: int = 0
-    """How many positions were handed out: the first one that was not. Where data belong to workers, the `Cursors` of their pools."""
+    """The first position that is not assigned yet. Where data belong to workers, the `Cursors` of their pools."""
     num_samples: int = 0
     num_samples_discarded: int = 0
     allocation: Any = None
@@ -33,16 +36,20 @@ class State:
     measured: Any = None
     """What the coordination itself measures, such as the speeds by which it sets numbers of local steps."""
     outstanding: Collection[Batch] = ()
-    """Ranges that were handed out and not applied yet: after a restart they are handed out again."""
+    """Ranges that are assigned and not applied yet: after a restart they are assigned again."""
 
     def evolve(self, /, **changes: Any) -> State:
-        """A copy with these changes: as `dataclasses.replace`, but several times as fast, as it is made at every gradient."""
+        """A changed copy, as by `dataclasses.replace`, but several times as fast, because one is made at every gradient.
+
+        Args:
+            changes: new values, by name of the field.
+        """
         copy = _new(State)
         _set(copy, "__dict__", self.__dict__ | changes)
         return copy
 
     def rewound(self) -> State:
-        """The state before the outstanding ranges, so that they are handed out again."""
+        """The state before the outstanding ranges, so that they are assigned again."""
         if isinstance(self.next_sample, Cursors):
             return replace(self, next_sample=self.next_sample.before(self.outstanding), outstanding=())
         return replace(self, next_sample=min([self.next_sample, *(batch.start for batch in self.outstanding)]), outstanding=())

@@ -62,6 +62,11 @@ class Steps(Protocol):
         """All gradients are ready; the answer is called when the last of them are reduced."""
 
 
+def receives_buffers(ddp: Any) -> bool:
+    """Whether each call of the model begins with the buffers of rank 0."""
+    return bool(ddp.broadcast_buffers) and any(True for _ in ddp.module.buffers())
+
+
 def distributed(model: Any, group: Any, state: Any) -> DistributedDataParallel:
     """The DistributedDataParallel in this model; ValueError with one sentence if its gradients, weighed in this group, would be wrong.
 

@@ -19,7 +19,7 @@ from hetsim.ddp.clock import clock_of
 from hetsim.ddp.copies import Own
 from hetsim.ddp.exchange import Balance, Control
 from hetsim.ddp.grain import Grain
-from hetsim.ddp.hook import LOSSES, MEAN, Hook, Weighted, distributed, register
+from hetsim.ddp.hook import LOSSES, MEAN, Hook, Weighted, distributed, receives_buffers, register
 from hetsim.ddp.loader import TeamLoader, check_options, look_ahead
 from hetsim.ddp.passes import Passes
 from hetsim.ddp.rules import allocation_of, bounds_of, signature
@@ -44,25 +44,23 @@ class Team:
     """
 
     def __init__(
-        self,
-        batch_size: int,
-        allocation: str | Allocation = "dbs",
-        *,
-        group: Any = None,
-        seed: int = 0,
-        max_samples: int | Sequence[int] | None = None,
-        accumulate: int = 1,
-        warmup_steps: int = 2,
-        multiple_of: int = 1,
-        at_least: int = 1,
-        trace: str | Path | None = None,
-    ) -> None:
-        """`allocation` is the name of one of `hetsim.ddp.rules.RULES`, or an allocation with parameters of your own.
+        self, batch_size: int, allocation: str | Allocation = "dbs", *, group: Any = None, seed: int = 0,
+        max_samples: int | Sequence[int] | None = None, accumulate: int = 1, warmup_steps: int = 2, multiple_of: int = 1,
+        at_least: int = 1, trace: str | Path | None = None,
+    ) -> None:  # fmt: skip
+        """Create the Team on all ranks, after `init_process_group`. ValueError if an argument is wrong, or not the same on all ranks.
 
-        `max_samples` is the most samples that fit into this rank's memory, or a list for all ranks. `accumulate` is the number of steps in
-        a window of `no_sync`. The first `warmup_steps` steps of each split are not measured. Shares are multiples of `multiple_of` samples,
-        and `at_least` so many. Rank 0 writes the files of a run to the folder `trace`. ValueError with one sentence if something is wrong,
-        or not the same on all ranks.
+        Args:
+            batch_size: the samples of all ranks together.
+            allocation: the name of one of `hetsim.ddp.rules.RULES`, or an allocation with your own parameters.
+            group: the process group; by default all ranks.
+            seed: of the order of the samples.
+            max_samples: the most samples that fit into this rank's memory, or a list for all ranks.
+            accumulate: the number of steps in a window of `no_sync`.
+            warmup_steps: the first steps of each split, which are not measured.
+            multiple_of: shares are multiples of this number of samples.
+            at_least: shares have at least this number of samples.
+            trace: the folder to which rank 0 writes the files of a run; by default none.
         """
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError("a Team needs a process group: call torch.distributed.init_process_group before it")
@@ -109,11 +107,16 @@ class Team:
     # What a script calls
 
     def loader(self, dataset: Any, *, shuffle: bool = True, drop_last: bool = False, device: Any = None, **options: Any) -> TeamLoader:
-        """This rank's batches of the dataset, in place of a DataLoader with a DistributedSampler; `options` are those of a DataLoader.
+        """This rank's batches of the dataset, in place of a DataLoader with a DistributedSampler. Each epoch has a new order, by the seed
+        alone.
 
-        Each epoch is a new order of the samples, which depends on the seed alone; no `set_epoch` is needed. Without `drop_last`, the last
-        step of an epoch divides what is left, and a rank for which nothing is left gets one sample with weight 0. With a `device`, batches
-        are moved there.
+        Args:
+            dataset: a map-style Dataset.
+            shuffle: whether epochs are shuffled; `set_epoch` is not needed.
+            drop_last: whether the short last step of an epoch is left out. Otherwise it divides the remaining samples, and a rank without
+                one gets one sample with weight 0.
+            device: the device to which batches are moved; by default they stay where they are.
+            options: those of a DataLoader.
         """
         if self._schedule is not None:
             raise ValueError("a Team divides one training set, and has it: make another Team for another one")
@@ -133,14 +136,15 @@ class Team:
         return TeamLoader(dataset, self._schedule, self, self.rank, device, options)
 
     def wrap(self, model: M, hook: Hook = allreduce_hook, state: Any = None, *, loss: str = MEAN) -> M:
-        """Weigh the gradients of a DistributedDataParallel model, and measure its steps. Returns the model.
+        """Weigh the gradients of a model, measure its steps, and return it. Call it for each model that the loader's batches train.
 
-        Call it for each model that the loader's batches train. `loss="global"` is for a loss that is divided by a number of all ranks
-        already, or that `scale` has weighed: gradients are averaged as they are.
+        ValueError with one sentence for a model whose gradients would be wrong.
 
-        `hook` and its `state` average the weighted gradients: one of torch.distributed.algorithms.ddp_comm_hooks, which may compress them.
-        A `state` of None is the model's process group, as these hooks take it. ValueError with one sentence for a model whose gradients
-        would be wrong.
+        Args:
+            model: a DistributedDataParallel, compiled or not.
+            hook: averages the weighted gradients: one of torch.distributed.algorithms.ddp_comm_hooks, which may compress them.
+            state: the hook's state; None is the model's process group, as these hooks take it.
+            loss: "mean", or "global" for a loss that is already divided by a number of all ranks, or weighed by `scale`.
         """
         ddp = distributed(model, self._control.group, state)
         if ddp in self._losses:
@@ -165,10 +169,13 @@ class Team:
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
         """The loss whose gradients, averaged over the ranks, are those of the mean over the whole batch: loss · N·b_i/R.
 
-        For models that `wrap` does not take: FSDP2, SyncBatchNorm, losses over the samples of all ranks. Of a model that is wrapped with
-        `loss="global"`, for a loss to which another one is added, such as a mean over other samples of each rank. With a `weight`, such as
-        the number of tokens whose mean the loss is, it is loss · N·weight/Σ weight; all ranks then wait for one another. A loss of weight 0
-        may be no number. ValueError with one sentence where the gradient could be wrong.
+        For models that `wrap` does not take: FSDP2, SyncBatchNorm, losses over the samples of all ranks. Also with `loss="global"`, if you
+        add another loss, such as a mean over other samples of each rank. ValueError with one sentence where the gradient could be wrong.
+
+        Args:
+            loss: the mean over this rank's samples. With weight 0 it may be non-finite.
+            weight: the number of tokens of which the loss is the mean. The result is then loss · N·weight/Σ weight, and all ranks wait for
+                one another.
         """
         leaves_steps = self._trace is not None or self._check is not None
         check_scaled(self._losses.values(), self._balance, self._schedule, leaves_steps=leaves_steps)
@@ -179,9 +186,11 @@ class Team:
             return scaled(loss, weight, given.step, self._control)
 
     def count(self, weight: float | torch.Tensor) -> None:
-        """How many tokens (or what else the loss is the mean over) this rank has in this step: before `backward`, and on all ranks.
+        """Average this step's gradient over the tokens of the whole batch. Call it on all ranks, before `backward`.
 
-        The gradient is then the mean over the tokens of the whole batch. In the first such step, all ranks wait for one another here.
+        Args:
+            weight: the number of tokens (or other units) on this rank of which the loss is the mean. The ranks wait for one another in the
+                first such step only.
         """
         if MEAN not in self._losses.values():
             raise ValueError(
@@ -198,7 +207,9 @@ class Team:
     def mean(self, value: T) -> T:
         """Σ b_i v_i / R over all ranks, such as the mean loss of the whole batch. All ranks wait for one another.
 
-        The mean of whole numbers or of truth values is a tensor of torch's default dtype.
+        Args:
+            value: v_i, a number or a tensor of any shape. The mean has its shape and device; the mean of integers or booleans has torch's
+                default dtype.
         """
         present = self._used.present
         step = present.step if present is not None and self._used.is_last_word else self._given().step
@@ -238,20 +249,23 @@ class Team:
         return self._balance.num_exchanges
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, as plain numbers, texts and lists; the same on all ranks.
+        """The position of the run, as plain numbers, texts and lists; the same on all ranks.
 
-        A resumed run begins with the step after the last one whose gradients were reduced, or with the first one of a window that has
-        begun. Of a model that is not wrapped, it is the step after the last one that was handed to the loop.
+        A resumed run begins with the step after the last one whose gradients were reduced, or with the first step of an unfinished window.
+        For a model that is not wrapped, it begins after the last step that was handed to the loop.
         """
         if self._schedule is None:
             raise ValueError("the Team has no loader yet, whose position it would save: call team.loader first")
         return save(self._schedule, self._used.number, self._balance, self._max_samples)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called: on all ranks, before the first step, and with any number of ranks and batch size.
+        """Resume where `state_dict` was called: on all ranks, before the first step, and with any number of ranks and batch size.
 
-        With the same of both and the same allocation, the split goes on too; otherwise it is measured anew. ValueError with one sentence
-        for a state of other samples, and at the first step if not all ranks were given the same state.
+        With the same of both and the same allocation, the split continues; otherwise it is measured anew. ValueError for a state of other
+        samples, and at the first step if the ranks loaded different states.
+
+        Args:
+            saved: the result of `state_dict`.
         """
         if self.number:
             raise ValueError("the Team has begun its epoch already: load its state before the first step")
@@ -261,17 +275,14 @@ class Team:
             resume(self._schedule, self._balance, self._max_samples, saved)
 
     def waiting(self) -> AbstractContextManager[None]:
-        """A context in the loop that is no work of this rank, such as an evaluation on rank 0 alone.
+        """A context for work in the loop that is not this rank's own, such as an evaluation on rank 0 alone.
 
-        Calls of torch.distributed are that by themselves: collectives, `send`, `recv`, `barrier`, and `wait` of what they return.
+        Calls of torch.distributed need no such context: collectives, `send`, `recv`, `barrier`, and `wait` of their results.
         """
         return self._windows.waiting()
 
     def close(self) -> None:
-        """Time nothing any more. With `trace`, write the rest of it; all ranks then call `close`.
-
-        A script whose loop asks for a batch after the last one need not.
-        """
+        """Stop timing. With `trace`, write the rest of it, on all ranks. Not needed if the loop asks for a batch after the last one."""
         unwatch(self._windows)
         if self._trace is not None:
             self._trace.close()
@@ -285,9 +296,9 @@ class Team:
             self.number = self._schedule.back_to(self._used.next_to_draw)
 
     def begin_step(self, *, first: bool = False) -> None:
-        """The loop asks for a batch, which may be the `first` one of a new iterator: what was measured is known to all, the clock starts.
+        """The loop asks for a batch, the `first` one of a new iterator or not: all ranks know what was measured, and the clock starts.
 
-        Where any rank has workers that begin with it, that step is not measured.
+        If workers of any rank begin with a step, it is not measured.
         """
         if self._check is not None:
             self._check.end()
@@ -323,8 +334,6 @@ class Team:
                 digest(self._saved), "load_state_dict was not given the same state on all ranks: load it on each of them"
             )
 
-    # Within
-
     def _begin_forward(self, module: torch.nn.Module, *inputs: Any) -> None:
         if module in self._losses and torch.is_grad_enabled() and self._used.given() is not None:
             self._agree()
@@ -338,8 +347,3 @@ class Team:
         if self._used.is_ambiguous:
             raise ValueError(AMBIGUOUS)
         return given
-
-
-def receives_buffers(ddp: Any) -> bool:
-    """Whether each call of the model begins with the buffers of rank 0."""
-    return bool(ddp.broadcast_buffers) and any(True for _ in ddp.module.buffers())

@@ -28,18 +28,43 @@ class Compensation(ABC):
         checks.refuse_renamed(cls, reckons_with_momentum="requires_plain_sgd")
 
     def suits(self, optimizer: str, options: Mapping[str, Any], schedule: str | None) -> None:  # noqa: B027
-        """Raise ValueError, with one sentence, if it is wrong for this optimizer: class name, options, class name of the schedule."""
+        """Check that it is right for an optimizer.
+
+        Args:
+            optimizer: the optimizer's class name.
+            options: the optimizer's arguments.
+            schedule: the class name of the learning-rate schedule; None: there is none.
+
+        Raises:
+            ValueError: it is wrong for this optimizer; one sentence says why.
+        """
 
     @abstractmethod
     def initial(self, weights: Vector, num_workers: int) -> Any:
-        """The state before the first gradient is applied."""
+        """The state before the first gradient is applied.
+
+        Args:
+            weights: the initial weights W, a flat vector.
+            num_workers: N.
+        """
 
     @abstractmethod
     def correct(self, state: Any, contribution: Contribution, now: Vector) -> tuple[Any, Vector]:
-        """The state afterwards, and the gradient to apply at the weights `now`; it was computed at the weights `contribution.used`."""
+        """The state afterwards, and the gradient to apply, a vector like `contribution.gradient`.
+
+        Args:
+            state: the state of this rule.
+            contribution: the gradient, computed at the weights `contribution.used`.
+            now: the weights W at which it is applied.
+        """
 
     def outgoing(self, state: Any, weights: Vector) -> Vector:
-        """The weights that the server sends to workers."""
+        """The weights that the server sends to workers, a vector like W.
+
+        Args:
+            state: the state of this rule.
+            weights: W.
+        """
         return weights
 
 

@@ -11,22 +11,35 @@ from hetsim.vector import Vector, compress, decompress, nbytes, with_tail, zeros
 
 
 class Compression(ABC):
-    """Decides what a worker sends in place of its gradient.
-
-    The first `num_parameters` numbers of a vector are gradient (None: all); the others are averaged and are sent unchanged.
-    """
+    """Decides what a worker sends in place of its gradient."""
 
     @abstractmethod
     def initial(self, weights: Vector) -> Any:
-        """A worker's state before its first push of a run, and of a restarted run."""
+        """A worker's state before its first push of a run, and of a restarted run.
+
+        Args:
+            weights: the weights W, a flat vector.
+        """
 
     @abstractmethod
     def pack(self, state: Any, gradient: Vector, num_parameters: int | None) -> tuple[Any, Vector]:
-        """The state after this push, and the payload to send."""
+        """The state after a push, and the payload to send.
+
+        Args:
+            state: the worker's state.
+            gradient: the gradient, a flat vector.
+            num_parameters: the first numbers of the vector that are gradient (None: all). The others are averaged and sent unchanged.
+        """
 
     @abstractmethod
     def unpack(self, payload: Vector, like: Vector, num_parameters: int | None) -> Vector:
-        """The gradient that the server reads from a payload: a vector of the size and kind of `like`."""
+        """The gradient that the server reads from a payload.
+
+        Args:
+            payload: the payload of `pack`.
+            like: a vector of the gradient's size and kind.
+            num_parameters: the first numbers of the vector that are gradient (None: all).
+        """
 
 
 @dataclass(frozen=True)

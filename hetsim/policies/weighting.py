@@ -20,7 +20,12 @@ class Weighting(ABC):
 
     @abstractmethod
     def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
-        """One w_i for each contribution; `fair_share` is an equal share of the global batch, B/N samples."""
+        """One w_i for each contribution, in their order.
+
+        Args:
+            contributions: a group that makes a version.
+            fair_share: an equal share of the global batch, B/N samples.
+        """
 
 
 @dataclass(frozen=True)
@@ -89,10 +94,19 @@ class Discount(ABC):
 
     @abstractmethod
     def factor(self, staleness: int) -> float:
-        """d(τ) for a gradient that is `staleness` versions old; where it depends on the number of workers, among one."""
+        """d(τ) for a gradient. If it depends on the number of workers, d(τ) among one.
+
+        Args:
+            staleness: τ, in versions.
+        """
 
     def factor_among(self, staleness: int, num_workers: int) -> float:
-        """d(τ) among N workers."""
+        """d(τ) among N workers.
+
+        Args:
+            staleness: τ, in versions.
+            num_workers: N.
+        """
         return self.factor(staleness)
 
 

@@ -36,34 +36,75 @@ class Admission(ABC):
 
     @abstractmethod
     def initial(self, num_workers: int) -> Any:
-        """The state before the first gradient; ValueError, with one sentence, if the rule cannot work with so many workers."""
+        """The state before the first gradient.
+
+        Args:
+            num_workers: N.
+
+        Raises:
+            ValueError: the rule cannot work with this number of workers.
+        """
 
     def group_size(self, num_workers: int) -> int:
-        """How many gradients make a version; if it is one, a weight only scales that gradient."""
+        """How many gradients make a version. If it is one, a weight only scales that gradient.
+
+        Args:
+            num_workers: N.
+        """
         return 1
 
     @abstractmethod
     def arrived(self, state: Any, contribution: Contribution) -> tuple[Any, Decision]:
-        """The state and the decision after this gradient has arrived."""
+        """The state and the decision after a gradient has arrived.
+
+        Args:
+            state: the state of this rule.
+            contribution: the gradient.
+        """
 
     def gives_up(self, delay: int) -> bool:
-        """Whether a worker is stopped whose weights are so many versions old; it computes its range again, at the newest weights."""
+        """Whether a worker is stopped. It then computes its range again, at the newest weights.
+
+        Args:
+            delay: the age of the worker's weights, in versions.
+        """
         return False
 
     def worker_left(self, state: Any, rank: int) -> tuple[Any, Decision]:
-        """The state and the decision after this worker has sent its last gradient; after the last worker, apply what is still held."""
+        """The state and the decision after a worker has sent its last gradient. After the last worker, apply what is still held.
+
+        Args:
+            state: the state of this rule.
+            rank: the worker.
+        """
         return state, Decision()
 
     def worker_joined(self, state: Any, rank: int) -> Any:
-        """The state after this worker, which had left or was lost, takes part again."""
+        """The state after a worker that had left or was lost takes part again.
+
+        Args:
+            state: the state of this rule.
+            rank: the worker.
+        """
         return state
 
     def resumed(self, state: Any, num_workers: int) -> Any:
-        """The state after a restart, in which all workers take part again."""
+        """The state after a restart, in which all workers take part again.
+
+        Args:
+            state: the state of this rule.
+            num_workers: N.
+        """
         return state
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
-        """An equal share of the global batch that this group belongs to, in samples."""
+        """An equal share of the global batch to which a group belongs, in samples.
+
+        Args:
+            group: the contributions that make a version.
+            batch_size: B, the samples of a global batch.
+            num_workers: N.
+        """
         return batch_size / num_workers
 
 

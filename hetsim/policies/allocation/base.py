@@ -91,10 +91,25 @@ class Allocation(ABC):
 
     @abstractmethod
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> Any:
-        """The state before the first observation; no share may ever exceed the worker's `max_samples` (None: no bounds)."""
+        """The state before the first observation.
+
+        Args:
+            num_workers: N.
+            batch_size: B, the samples of a global batch.
+            max_samples: the most samples of each worker, in rank order, which no share may ever exceed; None: no bounds.
+        """
 
     def initial_within(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None) -> Any:
-        """`initial`; a rule without the argument `max_samples` works where no node has such a bound, and is refused elsewhere."""
+        """`initial`, also for a rule without the argument `max_samples`.
+
+        Args:
+            num_workers: N.
+            batch_size: B, the samples of a global batch.
+            max_samples: the most samples of each worker, in rank order; None: no bounds.
+
+        Raises:
+            ValueError: there are bounds, and the rule's `initial` does not take them.
+        """
         if max_samples is None:
             return self.initial(num_workers, batch_size)
         if "max_samples" not in inspect.signature(self.initial).parameters:
@@ -106,25 +121,46 @@ class Allocation(ABC):
 
     @abstractmethod
     def shares(self, state: Any) -> tuple[int, ...]:
-        """Samples for each worker, in rank order."""
+        """The split: whole numbers of samples b_i ≥ 1 with Σ b_i = B, in rank order.
+
+        Args:
+            state: the state of this rule.
+        """
 
     def observe_profile(self, state: Any, timings: Sequence[Contribution]) -> Any:
-        """The state at the beginning of the run, after `repetitions` gradients of each worker: it holds the measured split."""
+        """The state at the beginning of the run, with the measured split.
+
+        Args:
+            state: the state of this rule.
+            timings: `repetitions` gradients of each worker, measured before the run.
+        """
         return state
 
     def asks(self, state: Any, epoch: int) -> bool:
-        """Whether `observe` needs timings at the end of this step: without a server they cost a `Gather`."""
+        """Whether `observe` needs timings at the end of this step: without a server they cost a `Gather`.
+
+        Args:
+            state: the state of this rule.
+            epoch: whole passes over the data before this step.
+        """
         return False
 
     def observe(self, state: Any, timings: Sequence[Contribution], epoch: int = 0) -> Any:
-        """The state after an update or a drop, from `rank`, `samples` and `seconds` of the gradients that were measured, if any.
+        """The state after an update or a drop.
 
-        `epoch` counts the whole passes over the data before this update.
+        Args:
+            state: the state of this rule.
+            timings: measured gradients, of which `rank`, `samples` and `seconds` count; there may be none.
+            epoch: whole passes over the data before this update.
         """
         return state
 
     def remark(self, num_epochs: float) -> str | None:
-        """What a user should know about a run of so many epochs, such as a split that was never decided; or None."""
+        """What a user should know about a run, such as a split that was never decided; or None.
+
+        Args:
+            num_epochs: the passes over the data in the run.
+        """
         return None
 
 

@@ -35,6 +35,13 @@ class Training:
 
 
 def workload(function: F) -> F:
-    """Offer a function that returns a `Training` as a workload, so that a config may name it."""
+    """Offer a function that returns a `Training` as a workload, so that a config may name it.
+
+    Args:
+        function: your function. Its arguments are set by `workload.options` of the config.
+
+    Returns:
+        The same function.
+    """
     setattr(function, MARK, True)
     return function
