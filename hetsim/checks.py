@@ -157,7 +157,7 @@ def mapping(
     known = [*required, *(value if optional is None else optional)]
     for name in value:
         if name not in known:
-            raise ValueError(f"{key}.{name} is unknown: known are {', '.join(known)}{suggestion(name, known)}")
+            raise ValueError(f"{key}.{name} is unknown{suggestion(name, known) or ': known are ' + ', '.join(known)}")
     for name in required:
         if value.get(name) is None:
             raise ValueError(f"{key}.{name} is missing: give it a value")

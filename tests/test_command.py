@@ -51,7 +51,7 @@ BAD = {
     "+nothing=1": "config.nothing is unknown: known are",
     "+allocation.nothing=1": "allocation.nothing is no key of hetsim.policies.allocation.SpeedProportional",
     "+cluster.nothing=1": "cluster.nothing is unknown: known are name, nodes, network, server",
-    "+cluster.network.jitter=1": "cluster.network.jitter is unknown: known are",
+    "+cluster.network.jitter=1": "cluster.network.jitter is unknown; did you mean 'jitter_seconds'?",
     "method=nothing": "method=nothing is no choice: take abs_sgd, asgd, async_local_sgd, backup",
     "method=hetgard": "static or streaming_diloco; did you mean 'hetgrad'?",
     "cluster=ours": "; hetsim looks for cluster/ours.yaml in the folder of --config-dir",

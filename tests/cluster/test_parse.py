@@ -46,7 +46,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "free samples": ([node(0.0)], {}, "cluster.nodes[0].seconds_per_sample must be a finite number above zero, not 0.0"),
     "second row": ([node(1.0), node(-1.0)], {}, "cluster.nodes[1].seconds_per_sample must be a finite number above zero, not -1.0"),
     "a key": ([node(1.0, speed=3)], {}, "cluster.nodes[0].speed is unknown: known are count, seconds_per_sample, overhead_seconds"),
-    "a typo": ([node(1.0, max_sample=3)], {}, "cluster.nodes[0].max_sample is unknown: known are "),
+    "a typo": ([node(1.0, max_sample=3)], {}, "cluster.nodes[0].max_sample is unknown; did you mean 'max_samples'?"),
     "max_samples": ([node(1.0, max_samples=0)], {}, "cluster.nodes[0].max_samples must be at least 1, not 0"),
     "max_samples in parts": ([node(1.0, max_samples=1.5)], {}, "cluster.nodes[0].max_samples must be a whole number, not 1.5"),
     **{
@@ -359,7 +359,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a fault by the name of another": (
         [node(1.0)],
         crash(crashes=1),
-        "cluster.faults.schedule[0].crashes is unknown: known are nodes, join,",
+        "cluster.faults.schedule[0].crashes is unknown; did you mean 'crash'?",
     ),
 }
 

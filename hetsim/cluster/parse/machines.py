@@ -163,15 +163,15 @@ def _gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any
                 "such as gpus: {t4: 4}, with catalogue: {model: resnet50}"
             )
         num_gpus = checks.whole(f"{of_row}.count", row.pop("count"), most=MAX_NODES_PER_ROW)
-    if num_gpus > 1 and "inside" not in machine:
-        raise ValueError(f"{key}.inside is missing: give what each GPU sends inside, such as 12 GB/s for PCIe 3 or 300 GB/s for NVLink")
-    if num_gpus == 1 and "inside" in machine:
-        raise ValueError(f"{key}.inside does nothing in a machine with one GPU: leave it out")
     if "gpus" in machine:
         if misplaced := next((name for name in own if name in OF_NODE), None):
             raise ValueError(f"{key}.{misplaced} is no key of a machine with gpus: keys of a node belong into {of_row}")
         checks.mapping(key, own, optional=("count", "network", *OF_MACHINE))
     _check_row(of_row, row, num_gpus, beside=key)
+    if num_gpus > 1 and "inside" not in machine:
+        raise ValueError(f"{key}.inside is missing: give what each GPU sends inside, such as 12 GB/s for PCIe 3 or 300 GB/s for NVLink")
+    if num_gpus == 1 and "inside" in machine:
+        raise ValueError(f"{key}.inside does nothing in a machine with one GPU: leave it out, or write gpus: {GPUS} for several")
     return num_gpus, of_row, row
 
 
