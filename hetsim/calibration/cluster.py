@@ -234,16 +234,21 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None, *,
 
 
 def work_of_ends(measured: Measured, kind: str, ranks: Sequence[int]) -> dict[int, float]:
-    """The mean CPU-seconds of one of these ranks, by size: its process's, and its part of what else its machine did meanwhile."""
-    of_ranks = [means(measured.of(rank, kind), "cpu_seconds") for rank in ranks]
-    of_machine = [means(measured.of(rank, kind), "machine_seconds") for rank in ranks]
+    """The mean CPU-seconds of one of these ranks, by size: its process's, and its part of what its machine's interrupts did meanwhile.
+
+    What they interrupt is charged for them, so the machine's work is the sum. It is at most both, as other programs work, too.
+    """
+    of_ranks, of_machine, interrupts = (
+        [means(measured.of(rank, kind), column) for rank in ranks] for column in ("cpu_seconds", "machine_seconds", "interrupt_seconds")
+    )
     machines = [measured.processes[rank].machine for rank in ranks]
     found = dict.fromkeys(of_ranks[0], 0.0)
     for machine in dict.fromkeys(machines):
         places = [place for place, its in enumerate(machines) if its == machine]
         for size in found:
             processes = sum(of_ranks[place][size] for place in places)
-            found[size] += max(processes, fmean(of_machine[place][size] for place in places)) / len(ranks)
+            most = processes + fmean(interrupts[place][size] for place in places)
+            found[size] += min(most, max(processes, fmean(of_machine[place][size] for place in places))) / len(ranks)
     return found
 
 

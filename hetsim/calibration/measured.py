@@ -29,6 +29,8 @@ class Reading(NamedTuple):
     """CPU-seconds of the whole machine, its kernel's work for the network included, less what it does anyway; 0: not known."""
     thread_seconds: float = 0.0
     """Those of an all-reduce that are of the thread that computes."""
+    interrupt_seconds: float = 0.0
+    """Of the machine's, those in interrupts, in which packets are moved."""
 
     def as_numbers(self) -> tuple[float, ...]:
         """As ranks send it to each other."""

@@ -38,17 +38,18 @@ PAUSES = (0.003, 0.01, 0.03, 0.1)
 
 
 class Meter(NamedTuple):
-    """Clocks, read at once: seconds, and CPU-seconds of this thread, this process and the machine."""
+    """Clocks, read at once: seconds, and CPU-seconds of this thread, this process, the machine, and the machine's interrupts."""
 
     wall: float
     thread: float
     process: float
     machine: float
+    interrupts: float
 
     @classmethod
     def read(cls) -> Meter:
         """Now."""
-        return cls(time.perf_counter(), time.thread_time(), time.process_time(), machine_seconds())
+        return cls(time.perf_counter(), time.thread_time(), time.process_time(), *machine_seconds())
 
     def since(self, before: Meter) -> Meter:
         """What has passed on each of them."""
@@ -65,8 +66,8 @@ class Measurement(Coordination):
     output: Path
     seconds: float
     facts: Callable[[], Sequence[float]]
-    background: list[float] = field(default_factory=list)
-    """The cores that are busy on this rank's machine while nothing is measured; found first."""
+    background: list[Meter] = field(default_factory=list)
+    """What passes on this rank's machine while nothing is measured; found first."""
     at_once: Sequence[int] = ()
     """The workers whose messages are measured while they share links, all beginning at once."""
     by_wall: Sequence[bool]
@@ -78,8 +79,7 @@ class Measurement(Coordination):
         yield from Gather(0.0)
         before = Meter.read()
         time.sleep(min(1.0, self.seconds))
-        took = Meter.read().since(before)
-        self.background.append(took.machine / took.wall)
+        self.background.append(Meter.read().since(before))
         for phase in self.phases(node, plan, state.weights, readings):
             yield from Gather(0.0)
             yield from phase
@@ -129,8 +129,12 @@ class Measurement(Coordination):
 
     def moved(self, kind: str, size: int, took: Meter, count: int) -> Reading:
         """What each of so many messages or all-reduces took."""
-        of_machine = took.machine - self.background[-1] * took.wall
-        return Reading(kind, size, took.wall / count, took.process / count, of_machine / count, took.thread / count)
+        idle = self.background[-1]
+        of_machine, interrupts = (
+            took.machine - idle.machine / idle.wall * took.wall,
+            took.interrupts - idle.interrupts / idle.wall * took.wall,
+        )
+        return Reading(kind, size, *(each / count for each in (took.wall, took.process, of_machine, took.thread, max(0.0, interrupts))))
 
     def all_reduces(self, value: Vector, readings: list[Reading]) -> Program[None]:
         """As many as all ranks find time for by the first ones, one right after the other, in several readings."""
