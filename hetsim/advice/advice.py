@@ -66,7 +66,7 @@ class Advice:
     alike_on_all: Row | None
     """The same among those that leave no node out."""
     error: float | None
-    """The calibration's hold-out error, by which intervals of seconds are wider; None: the cluster was not calibrated."""
+    """The calibration's error, by which intervals of seconds are wider; None: the cluster was not calibrated."""
     num_runs: int
     refused: dict[str, str]
     num_samples: int

@@ -35,9 +35,16 @@ class Calibrated:
     """By the files that the config names for them."""
     doubts: Sequence[str] = ()
     """Why its times are not trustworthy, a clause for each node and reason."""
+    tried: Mapping[str, float] = field(default_factory=dict)
+    """By method, the signed relative error of its predicted updates per second, by a real run right after."""
 
     @property
     def error(self) -> float:
+        """The mean relative error of what was tried; of gradients if nothing was."""
+        return fmean(map(abs, self.tried.values())) if self.tried else self.error_of_gradients
+
+    @property
+    def error_of_gradients(self) -> float:
         """The mean relative error of gradients' times at the batch sizes that were held out, over all nodes."""
         return fmean(steps.error for steps in self.steps)
 

@@ -66,7 +66,7 @@ def _calibrated(parts: Sequence[Part]) -> dict[str, Any]:
     doubts = [f"{part.name}, {doubt}" for part, its in zip(parts, held, strict=True) for doubt in its.get("doubts") or ()]
     num_nodes = [part.copies * sum(row["count"] for row in part.config["nodes"]) for part in parts]
     return {
-        **held[0],
+        **{key: value for key, value in held[0].items() if key != "tried"},
         "date": min(its["date"] for its in held),
         **{key: " and ".join(dict.fromkeys(its[key] for its in held)) for key in ("machine", "torch")},
         "samples": samples,
@@ -84,4 +84,4 @@ def remarks(parts: Sequence[Part]) -> Iterator[str]:
     """What a reader of the file should know."""
     names = ", ".join(f"{part.name} ({part.copies} times)" if part.copies > 1 else part.name for part in parts)
     yield f"Composed by hetsim-calibrate of {names}. It was never measured as a whole."
-    yield f"Network and server are those of {parts[0].name}; the error is that of each node's gradients, at batch sizes that were held out."
+    yield f"Network and server are those of {parts[0].name}; the error is the mean of theirs, by nodes."

@@ -25,7 +25,9 @@ class Calibration:
     threads: int
     device: str
     error: float
-    """The mean relative error of gradients' times at batch sizes that they were not fitted to."""
+    """The mean relative error of what was tried; if nothing was, of gradients' times at batch sizes that they were not fitted to."""
+    tried: tuple[tuple[str, float], ...] = ()
+    """Methods with the signed relative error of their predicted updates per second, by real runs at the end of the calibration."""
     composed: tuple[str, ...] = ()
     """The calibrated clusters that its nodes are from; empty: it was measured as a whole."""
     doubts: tuple[str, ...] = ()

@@ -103,7 +103,7 @@ def test_an_error_of_the_calibration_widens_the_seconds() -> None:
     assert found.rows[0].seconds.mean == without.rows[0].seconds.mean == pytest.approx(4.0)
     assert found.rows[0].seconds.bounds == pytest.approx((4.0 / 1.25, 4.0 * 1.25))
     assert found.rows[0].gain == without.rows[0].gain
-    assert "the calibration's hold-out error, 25.0 %, is in the intervals of seconds" in text(found)
+    assert "the calibration's error, 25.0 %, is in the intervals of seconds" in text(found)
 
 
 def test_the_end_of_a_run_is_no_longer_in_a_longer_one() -> None:

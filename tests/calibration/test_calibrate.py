@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import yaml
@@ -50,13 +51,16 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
 
     said = capfd.readouterr().out
     assert re.search(r"2 workers, about \d+\.\d minutes", said)
-    assert re.search(r"cluster/lab\.yaml: gradients at sizes that were held out, \d+\.\d % mean error", said)
+    assert re.search(r"gradients at sizes that were held out: \d+\.\d % mean error", said)
+    assert re.search(r"cluster/lab\.yaml: predictions that were tried, ssgd [-+]\d+\.\d %, local_sgd \S+ %, asgd \S+ %\n", said)
     assert (tmp_path / "cluster" / "lab.png").read_bytes().startswith(b"\x89PNG")
     text = file.read_text()
     assert text.startswith("# Measured by hetsim-calibrate on 20")
     assert "4 to 64 samples a gradient" in text
     cluster = yaml.safe_load(text)
     assert [row["host"] for row in cluster["nodes"]] == ["host0", "host0"]
+    assert list(cluster["calibrated"]["tried"]) == ["ssgd", "local_sgd", "asgd"]
+    assert cluster["calibrated"]["error"] == pytest.approx(fmean(map(abs, cluster["calibrated"]["tried"].values())), rel=1e-3)
     assert [size for size, _ in cluster["network"]["all_reduce_table"]] == sorted(
         size for size, _ in cluster["network"]["all_reduce_table"]
     )

@@ -97,7 +97,12 @@ def test_the_error_stands_beside_the_prediction(tmp_path: Path) -> None:
     by_hand = summary(tmp_path / "by hand", "workload=digits", "method=asgd", held=None)
 
     assert describe(predicted).splitlines()[-1] == ("  calibrated on 2026-11-23; the calibration's own hold-out error: gradients 2.2 %")
-    assert "composed of fast, slow and was never measured as a whole; hold-out error of their gradients: 2.2 %" in describe(composed_of)
+    predicted["calibrated"]["tried"] = {"ssgd": -0.021, "asgd": 0.1}
+    assert (
+        describe(predicted).splitlines()[-1]
+        == "  calibrated on 2026-11-23; its predictions then, against real runs: ssgd -2.1 %, asgd +10.0 %"
+    )
+    assert "composed of fast, slow and was never measured as a whole; mean error of their calibrations: 2.2 %" in describe(composed_of)
     assert "calibrat" not in describe(by_hand)
     assert "calibrat" not in describe({**predicted, "backend": "dist"})  # a measurement needs no error of a prediction
 
@@ -132,6 +137,8 @@ def test_real_processes_are_compared_with_those_that_were_measured() -> None:
         ({**HELD, "torch": 2.15}, "cluster.calibrated.torch must be a name, not 2.15"),
         ({**HELD, "date": "d" * 2000}, "cluster.calibrated.date must have at most 1000 letters"),
         ({**HELD, "device": "tpu"}, "cluster.calibrated.device must be cpu, cuda, cuda:K or auto"),
+        ({**HELD, "tried": 0.1}, "cluster.calibrated.tried must be a mapping, such as {ssgd: 0.02}"),
+        ({**HELD, "tried": {"ssgd": -1}}, "cluster.calibrated.tried.ssgd must be a relative error above -1"),
         ({**HELD, "composed": "fast"}, "cluster.calibrated.composed must be a list of names of clusters"),
         ({**HELD, "composed": [1]}, "cluster.calibrated.composed[0] must be a name"),
         ({**HELD, "composed": ["x"] * 101}, "cluster.calibrated.composed must be at most 100 names, not 101"),

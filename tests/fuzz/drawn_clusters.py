@@ -147,7 +147,8 @@ def _between(rng: Random) -> list[dict[str, Any]]:
 def _calibrated(rng: Random) -> dict[str, Any]:
     texts = {name: rng.choice(("digits", "x86_64", "2026-11-23")) for name in ("date", "machine", "workload", "dtype", "torch")}
     samples = sorted(rng.choices(SIZES, k=2))
-    return {**texts, "num_parameters": rng.choice(SIZES), "samples": samples, "threads": 1, "device": "cpu", "error": rng.choice(TIMES)}
+    error, tried = rng.choice(TIMES), {name: rng.choice((-0.1, 0.1, *TIMES)) for name in ("ssgd", "asgd") if rng.random() < 0.5}
+    return {**texts, "num_parameters": rng.choice(SIZES), "samples": samples, "threads": 1, "device": "cpu", "error": error, "tried": tried}
 
 
 def _schedule(rng: Random) -> list[dict[str, Any]]:

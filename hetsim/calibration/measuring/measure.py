@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hetsim.calibration.cluster import Calibrated, calibrated
 from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_of
 from hetsim.calibration.drift import told as table
 from hetsim.calibration.measured import Measured
+from hetsim.calibration.measuring.proof import Tried, error, really, tried
 from hetsim.calibration.measuring.report import check_places, prefix, told, write_all
 from hetsim.calibration.program import FITTED, AmongWorkers, Measurement, Uncapped, sizes_of
 from hetsim.calibration.sharing import at_once
@@ -22,6 +24,7 @@ from hetsim.config.build import build_experiment
 from hetsim.config.cluster_files import check_file, named, written_cluster
 from hetsim.config.compose import composed
 from hetsim.config.errors import USERS, sentence
+from hetsim.config.methods import shipped
 from hetsim.config.start import check_download
 from hetsim.coordination.plan import Plan
 from hetsim.distributed.backend import Processes
@@ -30,6 +33,7 @@ from hetsim.distributed.environment import is_launched
 from hetsim.errors import RunFailed
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.files import write_text
 from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import BYTES
 
@@ -44,14 +48,24 @@ def calibrate(
     old = None if against is None else (against, written_cluster("--against", against))
     config, _, typed = composed(["backend=dist", *words, "pictures=false", "trace=none"], config_dir=config_dir)
     try:
-        return _calibrate(config, typed, file, seconds, old)
+        return _calibrate(config, typed, file, seconds, old, lambda method: _other(method, words, config_dir))
     except Exception as error:
         kind = ValueError if isinstance(error, ValueError) else RunFailed
         said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
         raise kind(said) from None
 
 
-def _calibrate(config: Any, typed: Sequence[str], file: Path, seconds: float, old: tuple[Path, Cluster] | None) -> Calibrated | None:
+def _other(method: str, words: Sequence[str], config_dir: Path | None) -> Experiment:
+    """The experiment of these words with another method, without what they say of the method's parts."""
+    parts = {"method", *(group for each in shipped() for group in each.choices)}
+    kept = [word for word in words if re.split(r"[.=@]", word.lstrip("+~"))[0] not in parts]
+    config, _, _ = composed(["backend=dist", *kept, f"method={method}", "pictures=false"], config_dir=config_dir)
+    return build_experiment(config)[0]
+
+
+def _calibrate(
+    config: Any, typed: Sequence[str], file: Path, seconds: float, old: tuple[Path, Cluster] | None, other: Callable[[str], Experiment]
+) -> Calibrated | None:
     experiment, backend = build_experiment(config)
     check_download(experiment, typed)
     check_places(file, experiment.num_workers)
@@ -71,15 +85,6 @@ def _calibrate(config: Any, typed: Sequence[str], file: Path, seconds: float, ol
     elif backend.emulates == "quota":
         kinds.append(Uncapped)
     said = duration(experiment.num_workers, seconds, kinds, shares_links=bool(at_once(experiment.cluster)))
-    found: dict[type[Measurement], Measured] = {}
-    with tempfile.TemporaryDirectory(prefix="hetsim-calibrate-") as place:
-        for kind in kinds:
-            capped = backend if kind is not Uncapped else replace(backend, emulate="none")
-            measured = measure(experiment, capped, kind, Path(place) / kind.__name__, seconds, said if kind is kinds[0] else None)
-            if measured is not None:
-                found[kind] = measured
-    if not found:
-        return None
     plan_sizes = [sizes(experiment, rank) for rank in range(experiment.num_workers)]
 
     def fitted(of: Mapping[type[Measurement], Measured], *, beside: str | None = None) -> Calibrated:
@@ -88,7 +93,38 @@ def _calibrate(config: Any, typed: Sequence[str], file: Path, seconds: float, ol
             uncapped=of.get(Uncapped), capped_by_hetsim=backend.emulates == "quota", beside=beside,
         )  # fmt: skip
 
+    with tempfile.TemporaryDirectory(prefix="hetsim-calibrate-") as folder:
+        place = Path(folder)
+
+        def measured_once(kind: type[Measurement], name: str, said: str | None = None) -> dict[type[Measurement], Measured]:
+            capped = backend if kind is not Uncapped else replace(backend, emulate="none")
+            measured = measure(experiment, capped, kind, place / name, seconds, said)
+            return {} if measured is None else {kind: measured}
+
+        def predicted(of: Mapping[type[Measurement], Measured]) -> list[Tried]:
+            its = fitted(of, beside=str(place / "noise"))
+            for name, noise in its.laws.items():
+                write_text(Path(name), noise.as_csv())
+            return tried(real, parse_cluster(its.config), next(iter(of.values())).num_parameters, place)
+
+        found: dict[type[Measurement], Measured] = {}
+        for kind in kinds:
+            found |= measured_once(kind, kind.__name__, said if kind is kinds[0] else None)
+        real = really(other, backend, {kind.needs_server for kind in kinds}, seconds, place)
+        if not found:
+            return None
+        first = predicted(found)
+        if any(each.doubt for each in first) and not is_launched():
+            print(f"{'; '.join(filter(None, (each.doubt for each in first)))}: measuring again", flush=True)
+            again: dict[type[Measurement], Measured] = {}
+            for kind in kinds:
+                again |= measured_once(kind, f"{kind.__name__} again")
+            second = predicted(again)
+            if error(second) < error(first):
+                found, first = again, second
     result = fitted(found, beside=prefix(file))
+    doubtful = [each.doubt for each in first if each.doubt is not None]
+    result = replace(result, tried={each.method: each.error for each in first}, doubts=[*result.doubts, *doubtful])
     num_parameters = next(iter(found.values())).num_parameters
     write_all(file, experiment, result, num_parameters)
     print(told(file, result), flush=True)

@@ -19,7 +19,7 @@ def _calibrated(config: Any) -> Calibration | None:
     if config is None:
         return None
     entry = checks.mapping(
-        KEY, config, required=(*TEXTS, "num_parameters", "samples", "threads", "device", "error"), optional=("composed", "doubts")
+        KEY, config, required=(*TEXTS, "num_parameters", "samples", "threads", "device", "error"), optional=("tried", "composed", "doubts")
     )
     samples = _list(f"{KEY}.samples", entry["samples"], "two sizes, such as [4, 64]")
     sizes = [checks.whole(f"{KEY}.samples[{place}]", size) for place, size in enumerate(samples[:3])]
@@ -30,6 +30,9 @@ def _calibrated(config: Any) -> Calibration | None:
     error = checks.number(f"{KEY}.error", entry["error"], zero=True)
     if error > MAX_ERROR:
         raise ValueError(f"{KEY}.error must be a share of a gradient's time, such as 0.02, and not {error:g}")
+    tried = checks.mapping(f"{KEY}.tried", entry.get("tried") or {}, optional=None, example="{ssgd: 0.02}")
+    if len(tried) > MAX_COMPOSED:
+        raise ValueError(f"{KEY}.tried must be at most {MAX_COMPOSED} methods, not {len(tried)}")
     composed = [] if entry.get("composed") is None else _list(f"{KEY}.composed", entry["composed"], "names of clusters")
     if len(composed) > MAX_COMPOSED:
         raise ValueError(f"{KEY}.composed must be at most {MAX_COMPOSED} names, not {len(composed)}")
@@ -43,9 +46,16 @@ def _calibrated(config: Any) -> Calibration | None:
         threads=checks.whole(f"{KEY}.threads", entry["threads"]),
         device=checks.device(f"{KEY}.device", entry["device"]),
         error=error,
+        tried=tuple((_text("tried", name), _relative(f"{KEY}.tried.{name}", number)) for name, number in tried.items()),
         composed=tuple(_text(f"composed[{place}]", name) for place, name in enumerate(composed)),
         doubts=tuple(_text(f"doubts[{place}]", reason) for place, reason in enumerate(doubts)),
     )
+
+
+def _relative(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not checks.finite(value) or value <= -1:
+        raise ValueError(f"{key} must be a relative error above -1, such as 0.02, not {checks.shown(value)}")
+    return float(value)
 
 
 def _text(name: str, value: Any) -> str:

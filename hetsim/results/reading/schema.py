@@ -98,6 +98,7 @@ SUMMARY = {
     "calibrated.date": TEXT,
     "calibrated.composed": TEXTS,
     "calibrated.error": NUMBER,
+    "calibrated.tried": MAPPING,
     "warnings": TEXTS,
 }
 """By dotted key, outer keys before inner ones. A run of an earlier version may lack some of them, and others are nobody's concern."""

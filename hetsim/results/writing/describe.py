@@ -64,8 +64,16 @@ def _calibrated(calibration: Mapping[str, Any]) -> str:
     error = f"{100 * calibration.get('error', math.nan):.1f} %"
     if composed := calibration.get("composed"):
         names = ", ".join(composed)
-        return f"the cluster is composed of {names} and was never measured as a whole; hold-out error of their gradients: {error}"
-    return f"calibrated on {calibration.get('date', 'an unknown day')}; the calibration's own hold-out error: gradients {error}"
+        return f"the cluster is composed of {names} and was never measured as a whole; mean error of their calibrations: {error}"
+    day = calibration.get("date", "an unknown day")
+    if errors := calibration.get("tried"):
+        return f"calibrated on {day}; its predictions then, against real runs: {tried(errors)}"
+    return f"calibrated on {day}; the calibration's own hold-out error: gradients {error}"
+
+
+def tried(errors: Mapping[str, float]) -> str:
+    """Signed errors by method, in words."""
+    return ", ".join(f"{method} {100 * error:+.1f} %" for method, error in errors.items()) or "none"
 
 
 def one_line(summary: Mapping[str, Any]) -> str:

@@ -120,7 +120,8 @@ def _calibrated(outcome: Outcome) -> dict[str, Any]:
     calibration = outcome.experiment.cluster.calibrated
     if calibration is None:
         return {}
-    return {"calibrated": {"date": calibration.date, "composed": list(calibration.composed), "error": calibration.error}}
+    tried = {"tried": dict(calibration.tried)} if calibration.tried else {}
+    return {"calibrated": {"date": calibration.date, "composed": list(calibration.composed), "error": calibration.error, **tried}}
 
 
 def pools(each: Sequence[Pool] | None) -> list[dict[str, Any]] | None:

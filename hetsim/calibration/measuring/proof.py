@@ -1,0 +1,93 @@
+"""Whether a calibrated cluster predicts: short runs of three methods, by its times and by real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from hetsim.cluster.model import Cluster
+from hetsim.config.yaml_text import as_yaml
+from hetsim.distributed.backend import Processes
+from hetsim.results.comparison.findings import compare
+from hetsim.runtime.budget import Budget
+from hetsim.runtime.experiment import Experiment
+from hetsim.sim.backend import Simulator
+from hetsim.workloads.phantom import PhantomWorkload
+
+METHODS = ("ssgd", "local_sgd", "asgd")
+"""An all-reduce for each gradient, gradients that follow each other, and a server."""
+MOST_SECONDS = 5.0
+"""Of each real run."""
+MOST_ERROR = 0.1
+"""Of a method's updates per second, relative: beyond it the calibration is not trustworthy."""
+
+
+class Tried(NamedTuple):
+    """A method's updates per second, predicted and measured, and a clause about the intervals that differ most."""
+
+    method: str
+    predicted: float
+    measured: float
+    where: str
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, relative to what was measured."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def doubt(self) -> str | None:
+        """A clause that says what was predicted wrongly; None within `MOST_ERROR`."""
+        if abs(self.error) <= MOST_ERROR:
+            return None
+        return f"{self.method} was predicted to make {self.predicted:.3g} updates/s and made {self.measured:.3g}{self.where}"
+
+
+def really(
+    make: Callable[[str], Experiment], backend: Processes, needs_server: Collection[bool], seconds: float, folder: Path
+) -> dict[str, Experiment]:
+    """Run each method that these processes can, in `folder/METHOD`. Returns the experiments of which this process has the results."""
+    found = {}
+    for method in METHODS:
+        try:
+            made = replace(
+                make(method), budget=Budget(seconds=min(seconds, MOST_SECONDS)), evaluate_every_epochs=1e9, evaluate_every_seconds=None,
+                trace="full",
+            )  # fmt: skip
+            backend.check(made)
+        except ValueError:  # what was asked for does not go with this method
+            continue
+        if made.coordination.needs_server in needs_server and backend.run(made, folder / method, as_yaml({"method": method})) is not None:
+            found[method] = made
+    return found
+
+
+def tried(real: Mapping[str, Experiment], cluster: Cluster, num_parameters: int, folder: Path) -> list[Tried]:
+    """What this cluster predicts of the real runs in `folder`. A phantom is simulated: times do not depend on what is learnt."""
+    found = []
+    for method, made in real.items():
+        phantom = PhantomWorkload(num_parameters=num_parameters, num_samples=10_000 * made.batch_size)
+        its = replace(made, cluster=cluster, workload=phantom)
+        predicted = folder / f"{method} predicted"
+        Simulator().run(its, predicted, as_yaml({"method": method}))
+        said = compare([predicted], [folder / method])
+        rates = [float(side.summaries[0]["updates_per_second"]) for side in said.sides.both]
+        found.append(Tried(method, rates[0], rates[1], _longest(said.intervals)))
+    return found
+
+
+def _longest(intervals: Sequence[Mapping[str, Any]]) -> str:
+    """The kind of interval whose lengths make most of the difference."""
+    if not intervals:
+        return ""
+    row = max(intervals, key=lambda row: abs(row["by_length"]))
+    predicted, measured = (1e3 * row[side]["mean_seconds"] for side in ("first", "second"))
+    return f" (mean {row['name']}: {predicted:.3g} ms predicted, {measured:.3g} ms measured)"
+
+
+def error(found: Sequence[Tried]) -> float:
+    """The mean absolute error of all predictions."""
+    return fmean(abs(each.error) for each in found)
