@@ -189,7 +189,7 @@ LostJob = type("FailedJobError", (RuntimeError,), {"__module__": "submitit.core.
     [
         (TerminatedWorker("a\nlong\nstory"), "a worker process was killed, perhaps for lack of memory: the same command with"),
         (LostJob("Job 7 failed\nmore"), "a job was lost (Job 7 failed): see the logs in the sweep's .submitit; the same command with"),
-        (KeyError("x"), "the sweep broke off (KeyError: 'x'): the same command with the same hydra.sweep.dir goes on with what is missing"),
+        (KeyError("x"), "the sweep broke off (KeyError: 'x'): the same command with the same hydra.sweep.dir runs what is missing"),
         (
             OSError(28, "No space left on device", "/x"),
             "/x cannot be written (No space left on device): free some space, or set hydra.run.dir",
@@ -226,7 +226,7 @@ def test_an_interrupted_sweep_says_how_to_go_on(
     monkeypatch.setattr(launchers.InThisProcess, "launch", launch)
 
     assert command(monkeypatch, "-m", *TINY, f"hydra.sweep.dir={tmp_path}") == 130
-    assert capsys.readouterr().err == f"hetsim: interrupted: add hydra.sweep.dir={os.path.relpath(tmp_path)} to go on\n"
+    assert capsys.readouterr().err == f"hetsim: interrupted: add hydra.sweep.dir={os.path.relpath(tmp_path)} to resume\n"
 
 
 def test_an_outcome_that_cannot_be_written_fails_the_sweep(tmp_path: Path) -> None:

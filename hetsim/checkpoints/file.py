@@ -112,7 +112,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ValueError(f"{path} is no whole checkpoint ({checks.printable(str(error))}): {REMEDY}") from None
 
 
-REMEDY = "remove it to go on from the one before, if there is one"
+REMEDY = "remove it to resume from the one before, if there is one"
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

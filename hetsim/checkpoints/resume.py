@@ -76,7 +76,7 @@ def load(path: Path, experiment: Experiment, task: Task, optimizers: Optimizers)
     except RecursionError:
         raise ValueError(f"{path} is no whole checkpoint (it is nested too deeply): {REMEDY}") from None
     except Unreadable as error:
-        raise ValueError(f"{path} is no checkpoint that this run can go on from ({error}): {REMEDY}") from None
+        raise ValueError(f"{path} is no checkpoint that this run can resume from ({error}): {REMEDY}") from None
     return checkpoint
 
 
@@ -86,7 +86,7 @@ def clock_of(path: Path) -> float:
         seconds = Reader({}, {}, lambda _: None).value_of(read(path)[0]["checkpoint"]["object"][1]["seconds"])
         return float(min(seconds, default=0.0))
     except (Unreadable, TypeError, ValueError, LookupError):
-        raise ValueError(f"{path} is no checkpoint that this run can go on from (it does not say when): {REMEDY}") from None
+        raise ValueError(f"{path} is no checkpoint that this run can resume from (it does not say when): {REMEDY}") from None
 
 
 def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, task: Task) -> None:
@@ -96,7 +96,7 @@ def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, tas
     if budget is not None:
         raise ValueError(
             f"{path} is at version {state.version}, after {state.num_samples} samples and {seconds:.6g} s, where {budget} has been "
-            "reached: type a larger budget to let the run go on, or remove its checkpoints to begin it anew"
+            "reached: type a larger budget to resume the run, or remove its checkpoints to begin it anew"
         )
 
 

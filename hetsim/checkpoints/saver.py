@@ -22,7 +22,7 @@ def check_replaceable(run: Path) -> None:
     """ValueError with one sentence if the folder has the checkpoints of a run that has not ended, as it may have taken days."""
     if folder.has_checkpoints(run) and not _has_ended(run):
         raise ValueError(
-            f"{folder.place(run)} has the checkpoints of a run that has not ended, which this one would replace: let that one go on with "
+            f"{folder.place(run)} has the checkpoints of a run that has not ended, which this one would replace: resume that run with "
             f"{goes_on(run)}, or remove them, or take another folder for this run"
         )
 
@@ -92,7 +92,7 @@ class Saver:
 
     def sentence(self, last: State, seconds: float) -> str:
         """What a user reads when the run has stopped."""
-        return f"stopped at version {last.version}, at {seconds:.6g} s of its clock: {goes_on(self.run)} lets it go on"
+        return f"stopped at version {last.version}, at {seconds:.6g} s of its clock: {goes_on(self.run)} resumes it"
 
 
 class NoSaver:

@@ -98,7 +98,7 @@ def _check_agree(keys: Collection[str], typed: Mapping[str, Any], saved: Mapping
         if its and not _may_differ(name) and one != other:
             raise ValueError(
                 f"{checks.printable(name)}={checks.shown(one)} is not {checks.shown(other)}, as of the run in resume={resume}, "
-                f"which goes on as it began: leave it out; one may change budget, checkpoint, {', '.join((*GROUPS, *PLAIN))}"
+                f"which keeps its keys: leave it out; you may change budget, checkpoint, {', '.join((*GROUPS, *PLAIN))}"
             )
 
 

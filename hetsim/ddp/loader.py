@@ -45,7 +45,7 @@ def look_ahead(options: Mapping[str, Any]) -> int:
 def check_options(dataset: Any, options: Mapping[str, Any]) -> None:
     """ValueError with one sentence for what would not give each rank its share of each step."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        raise ValueError("an IterableDataset hands out samples in its own order, and no rank can be given its share: take one with indices")
+        raise ValueError("an IterableDataset has its own order of samples, so no rank can get its share: take a Dataset with indices")
     if not hasattr(dataset, "__len__"):
         raise ValueError("the dataset has no __len__, by which an epoch is divided: add it")
     for name in OWN:

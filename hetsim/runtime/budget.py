@@ -49,4 +49,4 @@ class Budget:
         if not reached:
             return None
         at = " and ".join(reached)
-        return f"budget.epochs={self.epochs:g}, the default, ended the run at {at}: add budget.epochs=null to let it go on"
+        return f"budget.epochs={self.epochs:g}, the default, ended the run at {at}: add budget.epochs=null to run on"

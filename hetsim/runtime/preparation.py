@@ -140,7 +140,7 @@ def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan,
     num_workers, with_server = experiment.num_workers, experiment.coordination.needs_server
     if (plan.pools is None) == isinstance(cursors, Cursors):
         before, now = ("shared", "owned") if plan.pools is not None else ("owned", "shared")
-        raise ValueError(f"data={now} cannot go on from a checkpoint of a run with data={before}: resume it with data={before}")
+        raise ValueError(f"data={now} cannot resume a run with data={before}: type data={before}")
     if experiment.regions is not None:
         if checkpoint.ranks and len(checkpoint.ranks) != experiment.num_ranks:
             raise ValueError(

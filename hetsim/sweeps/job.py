@@ -94,7 +94,7 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
 
     settings = HydraConfig.get()
     if config.get("resume") is not None:
-        raise ValueError("resume lets one run go on: leave -m out")
+        raise ValueError("resume continues a single run: leave -m out")
     sweep = Path(os.path.normpath(Path(settings.runtime.cwd, settings.sweep.dir)))  # the current folder may be the run's own
     name, typed = os.path.relpath(folder, sweep), typed_words()
     if multiprocessing.get_start_method(allow_none=True) == "loky":

@@ -29,10 +29,10 @@ from hetsim.sweeps.execute import is_plain
 from hetsim.sweeps.outcomes import Outcome, closing_line, failure_lines
 from hetsim.sweeps.sweep_size import check_sweep_size
 
-AGAIN = "the same command with the same hydra.sweep.dir goes on with what is missing"
+AGAIN = "the same command with the same hydra.sweep.dir runs what is missing"
 LOCK_SECONDS = (0.1, 0.3, 0.6)
 """Pauses in which the system releases the locks of processes that were killed."""
-RESUME = "add hydra.sweep.dir={folder} to go on"
+RESUME = "add hydra.sweep.dir={folder} to resume"
 
 
 class Refused(SystemExit):

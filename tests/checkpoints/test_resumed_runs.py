@@ -252,9 +252,7 @@ def test_the_checkpoints_of_a_run_that_has_not_ended_are_not_replaced(tmp_path: 
     before = newest(tmp_path / "stopped").read_bytes()
 
     for resume in (None, tmp_path / "ended"):
-        with pytest.raises(
-            ValueError, match=r"has the checkpoints of a run that has not ended, .* let that one go on with 'hetsim resume="
-        ):
+        with pytest.raises(ValueError, match=r"has the checkpoints of a run that has not ended, .* resume that run with 'hetsim resume="):
             run(made("ssgd", WHOLE), tmp_path / "stopped", resume=resume)
 
     assert newest(tmp_path / "stopped").read_bytes() == before

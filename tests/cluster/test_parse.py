@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a table that ends falling": (
         [{"count": 1, "table": [[1, 1.0], [8, 0.5]]}],
         {},
-        "cluster.nodes[0].table must not fall between its last two points, as that line goes on beyond them: measure a larger one",
+        "cluster.nodes[0].table must not fall between its last two points, as that line continues beyond them: measure a larger one",
     ),
     "an empty table": ([{"count": 1, "table": []}], {}, "cluster.nodes[0].table is empty: give at least one [samples, seconds]"),
     "a point": ([{"count": 1, "table": [[1, 1.0], [2]]}], {}, "cluster.nodes[0].table[1] must be [samples, seconds], not [2]"),

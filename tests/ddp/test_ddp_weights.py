@@ -97,7 +97,7 @@ def test_a_module_that_the_script_calls_itself_is_timed_as_computing(found):
         ("junk", "this is not what state_dict of a Team returns, as it has no position"),
         ("traced", "a trace, and hetsim-ddp-check, have the steps of a wrapped model"),
         ("others", "allocation must be the same on all ranks"),
-        ("stream", "an IterableDataset hands out samples in its own order"),
+        ("stream", "an IterableDataset has its own order of samples"),
         ("counted", "leave no_sync out, or do not wrap the model and take team.scale(loss, tokens)"),
     ],
 )

@@ -203,7 +203,7 @@ def test_faults_are_refused_where_gpus_would_regroup() -> None:
     with pytest.raises(ValueError, match=r"^cluster\.faults are injected into runs that survive them, and ") as refused:
         check_faults(described, lost_after=10.0)
 
-    assert "with GPUs only a server goes on without a worker, as NCCL cannot: take device=cpu, backend=sim or " in str(refused.value)
+    assert "with GPUs only a server continues without a worker, because NCCL cannot: take device=cpu, backend=sim or " in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

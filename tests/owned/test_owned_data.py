@@ -445,9 +445,9 @@ def test_a_checkpoint_is_of_the_workers_whose_data_they_are():
 
     with pytest.raises(ValueError, match=r"^the checkpoint is of a run of 3 workers, and with 2 the samples would be divided"):
         simulate(two, checkpoint=half, saved=True)
-    with pytest.raises(ValueError, match=r"^data=shared cannot go on from a checkpoint of a run with data=owned"):
+    with pytest.raises(ValueError, match=r"^data=shared cannot resume a run with data=owned"):
         simulate(shared, checkpoint=half, saved=True)
-    with pytest.raises(ValueError, match=r"^data=owned cannot go on from a checkpoint of a run with data=shared"):
+    with pytest.raises(ValueError, match=r"^data=owned cannot resume a run with data=shared"):
         simulate(three, checkpoint=simulate(shared, saved=True).checkpoints[4], saved=True)
 
 

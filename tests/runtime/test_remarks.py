@@ -37,8 +37,8 @@ def warnings(folder: Path, *choices: str, budget: dict[str, Any], **keys: Any) -
         ({"epochs": None, "updates": 10}, None),
         ({"epochs": 20, "updates": 200}, None),
         ({"updates": 10, "seconds": 1.0}, None),
-        ({"epochs": 20, "updates": 1000}, "ended the run at 200 of budget.updates=1000 updates: add budget.epochs=null to let it go on"),
-        ({"epochs": 20, "seconds": 60}, "ended the run at 1 of budget.seconds=60 seconds: add budget.epochs=null to let it go on"),
+        ({"epochs": 20, "updates": 1000}, "ended the run at 200 of budget.updates=1000 updates: add budget.epochs=null to run on"),
+        ({"epochs": 20, "seconds": 60}, "ended the run at 1 of budget.seconds=60 seconds: add budget.epochs=null to run on"),
         ({"epochs": 20, "updates": 300, "seconds": 60}, "at 200 of budget.updates=300 updates and 1 of budget.seconds=60 seconds: add"),
     ],
 )

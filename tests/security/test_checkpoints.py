@@ -88,7 +88,7 @@ def test_what_is_no_checkpoint_is_one_sentence(folder: Path) -> None:
         whole * 2,
     ):
         path.write_bytes(content)
-        assert "remove it to go on from the one before" in refused(folder)
+        assert "remove it to resume from the one before" in refused(folder)
     save_file({"weight": torch.zeros(3)}, path)
     assert "it is not hetsim's" in refused(folder)
     path.unlink()
@@ -261,7 +261,7 @@ def test_what_may_change_is_little(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "configs" / "experiment" / "other.yaml").write_text("# @package _global_\nseed: 3\n")
     changes = ("seed=1", "method=asgd", "learning_rate=1", "+new=1", "batch_size=8", "workload=phantom")
     for word in (*changes, "weighting=per_sample", "~optimizer.lr", "experiment=other"):
-        with pytest.raises(ValueError, match="which goes on as it began: leave it out"):
+        with pytest.raises(ValueError, match="which keeps its keys: leave it out"):
             hetsim.run("resume=half", "budget.updates=5", word, folder="rest", config_dir="configs")
     (tmp_path / "configs" / "experiment" / "mine.yaml").write_text("# @package _global_\nresume: half\n")
     with pytest.raises(ValueError, match="resume is set by a config file, and is taken from the command line alone"):
@@ -284,5 +284,5 @@ def test_the_words_of_the_run_itself_may_be_typed_again(tmp_path: Path, monkeypa
         hetsim.run(*more, "seed=2", "resume=half", "budget.epochs=null", "budget.updates=5", folder=f"rest {number}")
 
     assert len({(tmp_path / f"rest {number}" / "curve.csv").read_text() for number in range(3)}) == 1
-    with pytest.raises(ValueError, match=r"^learning_rate=0.02 is not 0.01, as of the run in resume=half, which goes on"):
+    with pytest.raises(ValueError, match=r"^learning_rate=0.02 is not 0.01, as of the run in resume=half, which keeps its keys"):
         hetsim.run("resume=half", "budget.updates=5", "learning_rate=0.02", folder="rest")

@@ -487,7 +487,7 @@ def test_no_type_of_hydras_is_left_under_a_key() -> None:
     field = OmegaConf.structured(BasicSweeperConf)
     for value, reason in (
         (field, "a.x has a type"), (DictConfig({}, key_type=str, element_type=Any), "a.x has a type"),
-        (DictConfig({}, ref_type=dict[str, Any]), "a.x has a type"), (DictConfig("${a}"), "a.x is a reference in the place of a mapping"),
+        (DictConfig({}, ref_type=dict[str, Any]), "a.x has a type"), (DictConfig("${a}"), "a.x is a reference in place of a mapping"),
     ):  # fmt: skip
         changed = config.copy()
         changed.a._set_item_impl("x", value)

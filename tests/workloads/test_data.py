@@ -427,7 +427,7 @@ def test_tensors_of_an_old_torchvision_are_not_read(tmp_path: Path):
     fake_idx(tmp_path)
     (tmp_path / "MNIST/processed").mkdir()
 
-    with pytest.raises(ValueError, match=rf"^{tmp_path}/MNIST/processed is of an old torchvision, and would be read in the place of"):
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/MNIST/processed is of an old torchvision, and would be read instead of"):
         experiment("workload=mnist", data_root=str(tmp_path))
 
 

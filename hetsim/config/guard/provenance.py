@@ -283,7 +283,7 @@ def check_untyped(config: DictConfig) -> None:
             if about.object_type not in (None, dict, list) or kinds != {Any}:
                 raise ValueError(f"{key} has a type, by a config of Hydra's own in the defaults list of a file: leave it out there")
             if isinstance(entries, str):
-                raise ValueError(f"{key} is a reference in the place of a mapping: write the mapping out")
+                raise ValueError(f"{key} is a reference in place of a mapping: write the mapping out")
             for name, part in entries.items() if isinstance(entries, dict) else enumerate(entries) if isinstance(entries, list) else ():
                 check(f"{key}.{name}", part)
 

@@ -120,7 +120,7 @@ class StoreToKeeper:
             self._num_ended = len(named)
         if not self._gone and self._store.check([gone_key(self._node)]):
             self._gone, seconds = True, float(self._store.get(gone_key(self._node)))
-            yield FAILED, 1, f"node rank 0 had not heard of this host for {seconds:.0f} s: the run goes on without it"
+            yield FAILED, 1, f"node rank 0 had not heard of this host for {seconds:.0f} s: the run continues without it"
 
     def tell(self, what: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
         if (run := announced(self._store)) is not None:

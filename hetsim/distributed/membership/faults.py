@@ -43,7 +43,7 @@ def ended_by_a_loss(experiment: Experiment, devices: Sequence[str] | None = None
     found = devices or [experiment.device_of(rank) for rank in range(experiment.num_ranks)]
     on_cpu = all(device.startswith("cpu") for device in found)
     if not on_cpu and experiment.coordination.regroups:
-        return "with GPUs only a server goes on without a worker, as NCCL cannot: take device=cpu"
+        return "with GPUs only a server continues without a worker, because NCCL cannot: take device=cpu"
     return None
 
 

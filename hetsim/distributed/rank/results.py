@@ -143,7 +143,7 @@ def summarised(
 
 def missing_warnings(ranks: Sequence[int]) -> list[str]:
     """A sentence for each rank that was lost after the last version."""
-    return [f"rank {rank} was lost at the end, before it had handed in what it had recorded: what it did is missing" for rank in ranks]
+    return [f"rank {rank} was lost at the end, before it had sent its records: its work is missing" for rank in ranks]
 
 
 def calibration_warnings(experiment: Experiment) -> list[str]:

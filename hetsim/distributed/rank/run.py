@@ -271,7 +271,7 @@ def check_same_task(begins: Sequence[Sequence[float]], workload: str) -> None:
     for rank, (loss, its) in enumerate(others, 1):
         if its != version:
             raise ValueError(
-                f"rank 0 goes on from version {version:.0f} and rank {rank} from version {its:.0f}: give all hosts the same checkpoints, "
+                f"rank 0 resumes from version {version:.0f} and rank {rank} from version {its:.0f}: give all hosts the same checkpoints, "
                 "or a folder that they share"
             )
         if not (math.isclose(first, loss, rel_tol=SAME_LOSS) or (math.isnan(first) and math.isnan(loss))):

@@ -54,7 +54,7 @@ class TorchvisionImages(Supervised):
     def check(self) -> None:
         pickled = self.root / self.dataset / "processed"
         if pickled.exists():
-            raise ValueError(f"{pickled} is of an old torchvision, and would be read in the place of the data: remove it")
+            raise ValueError(f"{pickled} is of an old torchvision, and would be read instead of the data: remove it")
         if self.download:
             _refuse_links(self.root / self.dataset, self.root / CIFAR_FOLDER)
             return

@@ -152,7 +152,7 @@ class OwnTask(FlatTask):
                 f"the loss of the first {count} samples is {loss.item()} before any step: correct the model, the loss or the data"
             )
         if replaced := [name for name, buffer in self.model.named_buffers() if buffer is not buffers.get(name)]:
-            raise self._error(f"the model puts another tensor in the place of its buffer {replaced[0]}: change it in place, as with copy_")
+            raise self._error(f"the model replaces its buffer {replaced[0]} by another tensor: change the buffer in place, as with copy_")
         changing = {_owner(name) for name, buffer in buffers.items() if not torch.equal(buffer, before[name])}
         with torch.no_grad():
             for name, buffer in buffers.items():
