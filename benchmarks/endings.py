@@ -1,4 +1,4 @@
-"""How long a run that cannot go on takes to end: python benchmarks/endings.py [--repeats 5]
+"""How long a run that cannot continue takes to end: python benchmarks/endings.py [--repeats 5]
 
 Real processes on this host, an endless quadratic, signs of life every 0.2 s, lost after 1 s without one. A process is killed or stopped two
 seconds after the run has begun; a row has the seconds until the command has ended, medians (extremes), its exit status and its sentence.

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 
 class RunFailed(Exception):
-    """A run that cannot go on, with one sentence that says why."""
+    """A run that cannot continue, with one sentence that says why."""
 
 
 class RunStopped(BaseException):
-    """A run that was asked to stop has saved a checkpoint, with one sentence that says how it goes on."""
+    """A run that was asked to stop has saved a checkpoint, with one sentence that says how to resume it."""
 
 
 class ProgramError(RunFailed):

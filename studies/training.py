@@ -62,7 +62,7 @@ class CachedMNIST(MNIST):
 
 
 class CachedCIFAR10(CIFAR10):
-    """CIFAR-10, from cifar10.npz.xz if the folder has that, in the place of torchvision's files, read once in a process."""
+    """CIFAR-10, from cifar10.npz.xz if the folder has that, in place of torchvision's files, read once in a process."""
 
     def check(self) -> None:
         if not _archive(self.data_root).is_file():

@@ -9,7 +9,7 @@ from hetsim.advice.question import BASELINE, RATES, Question
 from hetsim.config.methods import Method
 
 ALLOCATIONS = ("dbs", "lb_bsp", "optperf", "static")
-"""The rules that are tried in the place of equal batches. Each has a method of its own, too; others re-allocate by the epoch."""
+"""The rules that are tried in place of equal batches. Each has a method of its own, too; others re-allocate by the epoch."""
 ALIKE = ("all_reduce", "overlapped_all_reduce", "parameter_server")
 """Coordinations that train as DDP does, if they wait for all."""
 SERVERLESS = ("all_reduce", "overlapped_all_reduce", "one_step_delay_all_reduce", "local_steps", "streaming_steps")
@@ -18,7 +18,7 @@ SERVERLESS = ("all_reduce", "overlapped_all_reduce", "one_step_delay_all_reduce"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method, an allocation in the place of its own, and the nodes that are left out."""
+    """A method, an allocation in place of its own, and the nodes that are left out."""
 
     method: Method
     allocation: str | None = None

@@ -90,7 +90,7 @@ class AroundServer(Measurement):
             yield from Send(node.server)
 
     def begun_at_once(self, payload: Vector, readings: list[Reading]) -> Program[None]:
-        """What `begin_at_once` waits for, and how long the messages of all took, there and back; in the place of a size is the rank."""
+        """What `begin_at_once` waits for, and how long the messages of all took, there and back; in place of a size is the rank."""
         rounds, began = 0, time.perf_counter()
         while rounds < MIN_AT_ONCE or time.perf_counter() - began < self.seconds:
             for kind in (PUSH, PULL):

@@ -1,4 +1,4 @@
-"""The cluster that was measured, as a config: what was given of it, with fitted times in the place of the described ones."""
+"""The cluster that was measured, as a config: what was given of it, with fitted times in place of the described ones."""
 
 from __future__ import annotations
 

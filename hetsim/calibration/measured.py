@@ -18,7 +18,7 @@ class Reading(NamedTuple):
     """One measurement: of which kind, of how many samples or bytes, its seconds, and its CPU-seconds.
 
     Those of a gradient and an update are of the thread that computes, those of messages and all-reduces of the whole process. "cold" is a
-    gradient after a pause, whose microseconds are in the place of the samples.
+    gradient after a pause, whose microseconds are in place of the samples.
     """
 
     kind: str

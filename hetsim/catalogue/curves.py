@@ -27,7 +27,7 @@ def measured(rows: Iterable[Row]) -> Table:
     for row in rows:
         by_batch.setdefault(row.batch, []).append(row.seconds)
     table = [(batch, statistics.geometric_mean(by_batch[batch])) for batch in sorted(by_batch)]
-    while len(table) > 1 and table[-1][1] < table[-2][1]:  # a cluster's table goes on as between its last two points
+    while len(table) > 1 and table[-1][1] < table[-2][1]:  # a cluster's table continues as between its last two points
         del table[-2]
     return tuple(table)
 

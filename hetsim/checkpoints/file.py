@@ -23,7 +23,7 @@ from hetsim.runtime.files import written_whole
 from hetsim.version import __version__
 
 FORMAT = 1
-"""The version of the format. Another one is refused: a run that goes on in another way than it began is worse than none."""
+"""The version of the format. Another one is refused: a run that continues in another way than it began is worse than none."""
 JSON = "json"
 KEYS = ("config", "checkpoint")
 

@@ -81,7 +81,7 @@ def load(path: Path, experiment: Experiment, task: Task, optimizers: Optimizers)
 
 
 def clock_of(path: Path) -> float:
-    """When a run goes on from the checkpoint in a file, by its clock; ValueError with one sentence if the file does not say."""
+    """When a run continues from the checkpoint in a file, by its clock; ValueError with one sentence if the file does not say."""
     try:
         seconds = Reader({}, {}, lambda _: None).value_of(read(path)[0]["checkpoint"]["object"][1]["seconds"])
         return float(min(seconds, default=0.0))
@@ -101,7 +101,7 @@ def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, tas
 
 
 def reached(experiment: Experiment, state: State, seconds: float, num_samples: int) -> str | None:
-    """The budget that a run has reached at this version and time, as its config names it; None if it can go on."""
+    """The budget that a run has reached at this version and time, as its config names it; None if it can continue."""
     budget, positions = experiment.budget, experiment.budget.num_positions(num_samples)
     done = state.next_sample - sum(batch.samples for batch in state.outstanding)
     if positions is not None and done >= positions:

@@ -138,6 +138,6 @@ def _until(table: Any, seconds: Sequence[float], version: int) -> Any:
     of_version = np.isin(kinds, OF_VERSIONS)
     end = np.where(of_version, columns["end"], np.minimum(columns["end"], limits))
     kept = np.where(of_version, columns["version"] <= version, columns["start"] < limits)
-    kept &= (kinds != "down") | (columns["end"] < limits)  # an absence that goes on is recorded when it is over
+    kept &= (kinds != "down") | (columns["end"] < limits)  # an absence that continues is recorded when it is over
     with_ends = table.set_column(table.column_names.index("end"), "end", pa.array(end))
     return with_ends.cast(as_table([]).schema).filter(pa.array(kept))

@@ -36,14 +36,14 @@ def _has_ended(run: Path) -> bool:
 
 
 def goes_on(run: Path) -> str:
-    """The command that lets a run go on, in quotation marks."""
+    """The command that resumes a run, in quotation marks."""
     return f"'hetsim resume={shlex.quote(str(run))}'"
 
 
 class Saver:
     """Keeps the newest checkpoints of a run in its folder; `due(version)` says whether one is due.
 
-    `config` is what the run's config.yaml will hold; `resumed` the file that the run has gone on from. With `goes_on`, whoever wrote the
+    `config` is what the run's config.yaml will hold; `resumed` the file that the run has resumed from. With `goes_on`, whoever wrote the
     run's checkpoints until now is lost, and its last complete one is at version `newest`; None: it had made none.
     """
 

@@ -115,7 +115,7 @@ class Rack:
 
 @dataclass(frozen=True, kw_only=True)
 class Between:
-    """The way between two racks, in either direction: in the place of the network's numbers, for messages from one to the other."""
+    """The way between two racks, in either direction: in place of the network's numbers, for messages from one to the other."""
 
     bytes_per_second: float | None = None
     """The most that one message gets. None: as the network's."""

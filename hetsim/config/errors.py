@@ -49,7 +49,7 @@ def report(error: BaseException) -> None:
 
 
 def tell_stopped(stopped: RunStopped) -> None:
-    """Print how a run that was asked to stop goes on; of a launcher's processes the leader knows."""
+    """Print how to resume a run that was asked to stop; of a launcher's processes the leader knows."""
     if not str(stopped):
         return
     print(f"hetsim: {checks.printable(str(stopped))}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The config of a run that goes on: that of the run in the folder, with what may be another one now as it was typed."""
+"""The config of a run that continues: that of the run in the folder, with what may be another one now as it was typed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITHIN = re.compile(r"(budget|checkpoint|cluster|backend)(\..+)?|workload\.(path
 
 
 def automatic(config: DictConfig, typed: Sequence[str], folder: Path) -> DictConfig:
-    """The config with the run to resume in the place of a typed `resume=auto`: the unfinished one of this folder, or none."""
+    """The config with the run to resume in place of a typed `resume=auto`: the unfinished one of this folder, or none."""
     if "resume=auto" not in typed:
         return config
     found = OmegaConf.merge(config, {"resume": str(folder) if has_checkpoints(folder) else None})
@@ -43,7 +43,7 @@ def finished_already(config: DictConfig, typed: Sequence[str], folder: Path) -> 
 
 
 def resumed_file(resume: Any) -> Path | None:
-    """The file of the checkpoint to go on from; None if the run begins."""
+    """The file of the checkpoint to resume from; None if the run begins."""
     if resume is None:
         return None
     if not isinstance(resume, str) or not resume:
@@ -116,7 +116,7 @@ def _entries(path: Path) -> dict[str, Any]:
 
 
 def _set(entries: dict[str, Any], key: str, config: DictConfig) -> None:
-    """Put the typed value of a key in the place of the run's."""
+    """Put the typed value of a key in place of the run's."""
     value = OmegaConf.select(config, key)
     value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     *above, last = key.split(".")

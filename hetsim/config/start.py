@@ -32,9 +32,9 @@ def start(
 ) -> dict[str, Any] | None:  # fmt: skip
     """The summary of the run; None in a process that does not lead it. Of a launcher's processes, which share the folder, one locks it.
 
-    `watch` is called with each evaluation of a simulated run, and may raise what ends it. With `goes_on` the run goes on from a checkpoint
-    of its own, if the folder has one. RunFailed or ValueError with one sentence if the folder is in use, or holds another finished run that
-    this one does not resume.
+    `watch` is called with each evaluation of a simulated run, and may end the run by an exception. With `goes_on` the run resumes from
+    its own checkpoint, if the folder has one. RunFailed or ValueError with one sentence if the folder is in use, or contains another
+    finished run that this one does not resume.
     """
     if config.get("resume") is None:  # otherwise the rates that are typed are those of the run
         refuse_unread_rates(config, typed)

@@ -44,7 +44,7 @@ class SynchronousAllReduce(Coordination):
     ) -> Program[tuple[State, UnreportedTimings, bool]]:
         """Compute this rank's share, all-reduce, step, commit; repeat `until` a version, or to the end of the run.
 
-        Returns the last state, the timings that are not reported yet, and whether to go on.
+        Returns the last state, the timings that are not reported yet, and whether to continue.
         """
         unreported = node.own.get("unreported") or UnreportedTimings()
         going = True

@@ -1,4 +1,4 @@
-"""Asynchronous local SGD: each worker takes H local steps, pushes how far it came, and goes on from the newest weights."""
+"""Asynchronous local SGD: each worker takes H local steps, pushes how far it came, and continues from the newest weights."""
 
 from __future__ import annotations
 

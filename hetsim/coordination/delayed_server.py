@@ -60,7 +60,7 @@ class DelayedParameterServer(OneStepDelay):
         return self.server(plan, state.rewound()) if node.rank == node.server else self.worker(node, plan, state)
 
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """Synchronous until the server hands out several ranges at once; from then on delayed by one step, with compressed pushes."""
+        """Synchronous until the server assigns several ranges at once; from then on delayed by one step, with compressed pushes."""
         yield from Send(node.server)
         message = yield from Receive(node.server)
         while message.batch and message.rounds == 1:
@@ -134,7 +134,7 @@ class DelayedParameterServer(OneStepDelay):
             going = yield from Commit(state.version, state, applied)
 
     def rounds(self, version: int, delayed_from: int) -> int:
-        """How many global batches to hand out with this version: one in the warm-up, then those up to the next pull, or none."""
+        """How many global batches to assign with this version: one in the warm-up, then those up to the next pull, or none."""
         if version < delayed_from:
             return 1
         since = version - delayed_from
@@ -161,7 +161,7 @@ class DelayedParameterServer(OneStepDelay):
 
 
 def own_ranges(plan: Plan, message: Message) -> Iterator[Batch]:
-    """A worker's ranges in the global batches that a reply hands out, each one global batch after the one before.
+    """A worker's ranges in the global batches that a reply assigns, each one global batch after the one before.
 
     In a pool of its own they follow each other, up to the cursor that the reply brings.
     """

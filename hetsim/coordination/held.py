@@ -1,4 +1,4 @@
-"""Ranges that a server hands out ahead: a worker holds several, and tells now and then how far it has come."""
+"""Ranges that a server assigns ahead: a worker holds several, and tells now and then how far it has come."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.effects import Batch
 
 
 class HeldRanges(Outstanding):
-    """The ranges that were handed out and not settled yet: those to hand out again, then those of each worker in the order of its steps."""
+    """The ranges that were assigned and not settled yet: those to assign again, then those of each worker in the order of its steps."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
@@ -21,7 +21,7 @@ class HeldRanges(Outstanding):
 
     @classmethod
     def of(cls, plan: Plan, state: State, present: Collection[int]) -> HeldRanges:
-        """Those of a state, while these workers are present; `present` changes as the server goes on."""
+        """Those of a state, while these workers are present; `present` changes as the server continues."""
         return HeldRanges(state) if plan.pools is None else HeldRangesInPools(state, plan.pools, present)
 
     def hold(self, rank: int, batches: Iterable[Batch]) -> None:
@@ -29,12 +29,12 @@ class HeldRanges(Outstanding):
         self.held.setdefault(rank, deque()).extend(batches)
 
     def settle(self, rank: int, count: int) -> list[Batch]:
-        """The first so many of a worker, which it has computed: they are not handed out again."""
+        """The first so many of a worker, which it has computed: they are not assigned again."""
         held = self.held.get(rank, deque())
         return [held.popleft() for _ in range(count)]
 
     def lose(self, rank: int) -> None:
-        """The ranges of a lost worker are to be handed out again, as long as they were."""
+        """The ranges of a lost worker are to be assigned again, as long as they were."""
         self.requeued.extend(joined(self.held.pop(rank, ())))
 
     def __iter__(self) -> Iterator[Batch]:

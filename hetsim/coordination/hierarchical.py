@@ -212,7 +212,7 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
                 sent_at = yield from Now()
 
     def global_server(self, node: Node, plan: Plan, state: State) -> Program[State | None]:
-        """Step along each U and send W back, and hand out ranges, until all of them are applied or discarded."""
+        """Step along each U and send W back, and assign ranges, until all of them are applied or discarded."""
         regions = plan.regions
         assert regions is not None
         outstanding = Outstanding.of(plan, state, range(plan.num_workers))

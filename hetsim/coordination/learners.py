@@ -62,7 +62,7 @@ class Learners:
         self.started.add(rank)
 
     def lose(self, rank: int) -> None:
-        """Its ranges are to be handed out again."""
+        """Its ranges are to be assigned again."""
         self.held.lose(rank)
         for place in (self.members, self.started, self.wanting, self._empty, self._reported):
             place.discard(rank)

@@ -24,7 +24,7 @@ AGAINST_CHOICES = ("previous", "used")
 
 @dataclass(frozen=True, kw_only=True)
 class OneStepDelay(Coordination):
-    """OD-SGD, arXiv 2005.06728: a warm-up of synchronous SGD; then each worker goes on from w_i(t+1) = W(t) + u(g_i(t)).
+    """OD-SGD, arXiv 2005.06728: a warm-up of synchronous SGD; then each worker continues from w_i(t+1) = W(t) + u(g_i(t)).
 
     W(t) are the newest global weights that the worker has, one step old; u is a step of its local optimizer. Without one, the
     next gradient is computed at W(t) itself: Pipe-SGD (NeurIPS 2018, arXiv 1811.03619). Globally it is synchronous:

@@ -1,4 +1,4 @@
-"""The ranges that a server has handed out, and those that it can hand out next."""
+"""The ranges that a server has assigned, and those that it can assign next."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class Holding(NamedTuple):
 
 
 class Outstanding(Collection[Batch]):
-    """The ranges that were handed out and whose gradient has not arrived: those to hand out again, then those of each worker.
+    """The ranges that were assigned and whose gradient has not arrived: those to assign again, then those of each worker.
 
-    It is a view: it changes as the server goes on.
+    It is a view: it changes as the server continues.
     """
 
     def __init__(self, state: State) -> None:
         self.next_sample = state.next_sample
-        """The first position that was never handed out."""
+        """The first position that was never assigned."""
         self.requeued = deque(state.outstanding)
         self.holding: dict[Any, Holding] = {}
         """By worker; or by any key, if a worker holds several."""
 
     @classmethod
     def of(cls, plan: Plan, state: State, present: Collection[int]) -> Outstanding:
-        """Those of a state, while these workers are present; `present` changes as the server goes on."""
+        """Those of a state, while these workers are present; `present` changes as the server continues."""
         return Outstanding(state) if plan.pools is None else OutstandingInPools(state, plan.pools, present)
 
     def has_next(self, plan: Plan) -> bool:
@@ -44,7 +44,7 @@ class Outstanding(Collection[Batch]):
         return bool(self.requeued or plan.clip(self.next_sample, 1))
 
     def take(self, plan: Plan, rank: int, share: int, num_steps: int = 1) -> Batch:
-        """A worker's next range: one to hand out again, as far as it fits into the worker's memory, or its share of new positions.
+        """A worker's next range: one to assign again, as far as it fits into the worker's memory, or its share of new positions.
 
         With `num_steps` the worker computes one such range after the other, and takes the positions of all at once.
         """
@@ -59,7 +59,7 @@ class Outstanding(Collection[Batch]):
         return Batch(batch.start, fits)
 
     def lose(self, holder: Any) -> None:
-        """The range of a lost worker is to be handed out again."""
+        """The range of a lost worker is to be assigned again."""
         if holder in self.holding:
             self.requeued.append(self.holding.pop(holder).batch)
 
@@ -95,7 +95,7 @@ class OutstandingInPools(Outstanding):
 
     @property
     def next_sample(self) -> int:  # type: ignore[override]
-        """How many positions were handed out, with the cursor of each pool."""
+        """How many positions were assigned, with the cursor of each pool."""
         return Cursors(self.cursors)
 
     def has_next(self, plan: Plan) -> bool:

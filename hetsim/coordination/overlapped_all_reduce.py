@@ -1,4 +1,4 @@
-"""Synchronous data-parallel SGD as PyTorch's DDP has it: gradients are reduced in buckets while the backward pass goes on."""
+"""Synchronous data-parallel SGD as PyTorch's DDP has it: gradients are reduced in buckets while the backward pass continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samples that a run hands out, and which rank takes which range of them."""
+"""The samples that a run assigns, and which rank takes which range of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools of samples that belong to workers: how far each has come, and which positions of it may be handed out next."""
+"""Pools of samples that belong to workers: how far each has come, and which positions of it may be assigned next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsim.effects import Batch
 
 
 class Cursors(int):
-    """How many positions were handed out over all pools, with the cursor of each: the first position of it that was not.
+    """How many positions were assigned over all pools, with the cursor of each: the first position of it that was not.
 
     It stands where the next position of a single pool would, and counts as the same number. Arithmetic makes a plain number of it.
     """
@@ -31,7 +31,7 @@ class Cursors(int):
         return Cursors((*(map(int.__add__, self.of, samples)), *self.of[len(samples) :]))
 
     def before(self, outstanding: Collection[Batch]) -> Cursors:
-        """Before these ranges, so that they are handed out again: the last ones that each pool has handed out."""
+        """Before these ranges, so that they are assigned again: the last ones that each pool has assigned."""
         of = list(self.of)
         for batch in outstanding:
             of[batch.pool] = min(of[batch.pool], batch.start)
@@ -62,7 +62,7 @@ class Pools:
     sizes: tuple[int, ...]
     """Samples in each worker's pool."""
     num_positions: int | None = None
-    """How many positions of all pools together are handed out; None: no end."""
+    """How many positions of all pools together are assigned; None: no end."""
 
     def has_next(self, cursors: Sequence[int], present: Iterable[int]) -> bool:
         """Whether there is a position for one of the workers that are present."""
@@ -71,7 +71,7 @@ class Pools:
     def room(self, rank: int, cursors: Sequence[int], held: Iterable[Batch], present: Iterable[int]) -> float:
         """How many positions a worker may take now; inf: any number.
 
-        `cursors` are how far each pool is handed out, `held` the ranges whose gradients have not come back.
+        `cursors` are how far each pool is assigned, `held` the ranges whose gradients have not come back.
         """
         return self._left(cursors)
 

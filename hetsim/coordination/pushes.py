@@ -13,7 +13,7 @@ from hetsim.effects import Batch
 class Pushes:
     """The state of a worker's compression after its last push, and before each of its latest pushes.
 
-    A push that had not been applied at a checkpoint is lost, and its range is handed out and computed again. Then the
+    A push that had not been applied at a checkpoint is lost, and its range is assigned and computed again. Then the
     compression resumes from its state before that push; otherwise its residual would be sent twice.
     """
 
@@ -26,6 +26,6 @@ class Pushes:
         return Pushes(after, (*self.before, (batch, self.after))[-num_outstanding:])
 
     def resumed(self, outstanding: Collection[Batch]) -> Any:
-        """The state to resume from if these ranges are handed out again."""
+        """The state to resume from if these ranges are assigned again."""
         starts = {(batch.pool, batch.start) for batch in outstanding}
         return next((state for batch, state in self.before if (batch.pool, batch.start) in starts), self.after)

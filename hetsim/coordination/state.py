@@ -56,5 +56,5 @@ class State:
 
     @property
     def num_samples_in_flight(self) -> int:
-        """The positions that were handed out and neither applied nor discarded."""
+        """The positions that were assigned and neither applied nor discarded."""
         return self.next_sample - self.num_samples - self.num_samples_discarded

@@ -1,4 +1,4 @@
-"""Streaming local steps: the weights are averaged a fragment at a time, while the workers go on with their local steps."""
+"""Streaming local steps: the weights are averaged a fragment at a time, while the workers continue with their local steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a copy of a wrapped model has in the place of the Team's hooks, such as one for an average of the weights.
+"""What a copy of a wrapped model has in place of the Team's hooks, such as one for an average of the weights.
 
 No `from __future__ import annotations` here: DistributedDataParallel compares the hook's annotations with its own classes.
 """

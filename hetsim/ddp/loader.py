@@ -37,7 +37,7 @@ class Loop(Protocol):
 
 
 def look_ahead(options: Mapping[str, Any]) -> int:
-    """How many steps ahead of the one that it hands out a DataLoader with these options draws."""
+    """How many steps ahead of the one that it returns a DataLoader with these options draws."""
     workers = options.get("num_workers") or 0
     return workers * (options.get("prefetch_factor") or DEFAULT_PREFETCH) if workers else 0
 
@@ -58,8 +58,8 @@ def check_options(dataset: Any, options: Mapping[str, Any]) -> None:
 class TeamLoader:
     """The batches of this rank. It is no DataLoader, so that frameworks which would divide one among ranks leave it alone.
 
-    Iterating goes on where the last iteration stopped: to the end of the epoch after a `break` or a resume. Where the last batch of an
-    epoch has been handed out, it goes through the next one, whether or not the loop had asked for another batch.
+    Iterating continues where the last iteration stopped: to the end of the epoch after a `break` or a resume. Where the last batch of an
+    epoch has been returned, it goes through the next one, whether or not the loop had asked for another batch.
     """
 
     def __init__(self, dataset: Any, schedule: Schedule, loop: Loop, rank: int, device: Any, options: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ CONDITIONS = ("batch_size", "accumulate", "ranks", "max_samples", "allocation")
 
 
 def save(schedule: Schedule, number: int, balance: Balance, bounds: Sequence[int] | None) -> dict[str, Any]:
-    """What `resume` needs for a run that goes on with the step of this number; `bounds` are the ranks' `max_samples`."""
+    """What `resume` needs for a run that continues with the step of this number; `bounds` are the ranks' `max_samples`."""
     return {
         **schedule.state(number),
         **{name: getattr(schedule.data, name) for name in ORDER},
@@ -31,7 +31,7 @@ def save(schedule: Schedule, number: int, balance: Balance, bounds: Sequence[int
 def resume(schedule: Schedule, balance: Balance, bounds: Sequence[int] | None, saved: Mapping[str, Any]) -> None:
     """Go on where `save` was called; ValueError with one sentence if the samples are others, or in another order.
 
-    The split goes on where it was decided for the same batch size, ranks, bounds and allocation; otherwise it begins anew.
+    The split continues where it was decided for the same batch size, ranks, bounds and allocation; otherwise it begins anew.
     """
     for name in ORDER:
         present = getattr(schedule.data, name)

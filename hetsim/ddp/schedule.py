@@ -203,7 +203,7 @@ class Schedule:
         return number - (number - self._offset) % self.data.accumulate
 
     def state(self, number: int) -> dict[str, Any]:
-        """Where a run that goes on with the step of this number begins: plain numbers and lists."""
+        """Where a run that continues with the step of this number begins: plain numbers and lists."""
         number = self.window_of(number)
         epoch, position = self.at(number)
         return {

@@ -36,7 +36,7 @@ UNREAD = 64
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 COORDINATION, WEIGHTING = "hetsim.coordination.all_reduce.SynchronousAllReduce", "hetsim.policies.weighting.PerSample"
 COLUMNS = 5
-"""Of a window: it began, its gradients were ready, they were reduced, the loop went on; and the samples of this rank."""
+"""Of a window: it began, its gradients were ready, they were reduced, the loop continued; and the samples of this rank."""
 
 
 class TeamTrace:
@@ -58,7 +58,7 @@ class TeamTrace:
         self._open = (window, mark, clock)
 
     def updated(self, mark: Any) -> None:
-        """The loop goes on."""
+        """The loop continues."""
         if self._open is not None:
             window, reduced, clock = self._open
             self._open = None

@@ -17,7 +17,7 @@ from typing import NamedTuple
 WATCH = "HETSIM_LAUNCH_WATCH"
 """The variable by which hetsim-launch hands each process its own number and the end of a pipe that is closed when it lets go, or ends."""
 GOES_ON = "HETSIM_LAUNCH_GOES_ON"
-"""The variable by which hetsim-launch tells each process that it goes on when one is lost, if the run does: 1, or 0."""
+"""The variable by which hetsim-launch tells each process that it continues when one is lost, if the run does: 1, or 0."""
 AGAIN = "HETSIM_LAUNCH_AGAIN"
 """The variable by which hetsim-launch hands a process its `StartedAgain`, as JSON."""
 PORTS = range(20000, 30000)
@@ -51,7 +51,7 @@ class Launched:
     """Of the host of rank 0, or of the launcher, whose store all processes connect to."""
     port: int
     goes_on: bool = False
-    """Whether the launcher goes on when a process is lost, if the run does."""
+    """Whether the launcher continues when a process is lost, if the run does."""
     again: StartedAgain | None = None
 
     @property
@@ -81,7 +81,7 @@ class RankStart(NamedTuple):
     port: int
     """Of the run's store, which the keeper hosts."""
     elastic: bool
-    """Whether the run goes on when a rank is lost."""
+    """Whether the run continues when a rank is lost."""
     succession: bool = False
     """Whether it does when the leader is: another rank leads then."""
 

@@ -81,7 +81,7 @@ class NoCompensation(Compensation):
 
 @dataclass(frozen=True)
 class Mixing(Compensation):
-    """W − x_i in the place of w_i − x_i: a step of rate α d(τ) along it is W ← (1 − α d(τ)) W + α d(τ) x_i. FedAsync, arXiv 1903.03934."""
+    """W − x_i in place of w_i − x_i: a step of rate α d(τ) along it is W ← (1 − α d(τ)) W + α d(τ) x_i. FedAsync, arXiv 1903.03934."""
 
     corrects_locally: ClassVar[bool] = False
     corrects_differences: ClassVar[bool] = True

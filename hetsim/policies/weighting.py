@@ -90,7 +90,7 @@ class Discount(ABC):
     """Decides d(τ), by how much an old gradient counts less."""
 
     applied_on_arrival: ClassVar[bool] = False
-    """Whether it means what it says only where every gradient makes a version when it arrives, and its worker goes on at once."""
+    """Whether it means what it says only where every gradient makes a version when it arrives, and its worker continues at once."""
 
     @abstractmethod
     def factor(self, staleness: int) -> float:

@@ -30,11 +30,11 @@ class Budget:
             checks.number("budget.seconds", self.seconds)
 
     def num_positions(self, num_samples: int) -> int | None:
-        """How many positions of the sample sequence are handed out, with so many samples in an epoch; None: no limit."""
+        """How many positions of the sample sequence are assigned, with so many samples in an epoch; None: no limit."""
         return None if self.epochs is None else max(1, round(self.epochs * num_samples))
 
     def allows(self, version: int, seconds: float) -> bool:
-        """Whether a run goes on that has just committed this version, at this time. Epochs end as no samples are left."""
+        """Whether a run continues that has just committed this version, at this time. Epochs end as no samples are left."""
         return version < (self.updates or math.inf) and seconds < (self.seconds or math.inf)
 
     def remark(self, version: int, seconds: float) -> str | None:

@@ -15,7 +15,7 @@ MAX_KEPT = 1000
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """The signals that ask a run to save a checkpoint and stop."""
 STOPPED = 75
-"""The exit status of a run that was asked to stop, has saved a checkpoint and can go on: EX_TEMPFAIL of sysexits.h."""
+"""The exit status of a run that was asked to stop, has saved a checkpoint and can continue: EX_TEMPFAIL of sysexits.h."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Due:
         self._wanted: set[int] = set()
 
     def __call__(self, version: int) -> bool:
-        """Whether the ranks are to hand in their states at this version."""
+        """Whether the ranks are to send their states at this version."""
         if version > self._newest:
             self._newest = version
             if self._decide(version):

@@ -59,7 +59,7 @@ class LearningCurve(Recorder):
         self._unevaluated: list[tuple[float, int, int, Vector]] = []
 
     def begin(self, start: State) -> None:
-        if not self.points and not self._unevaluated:  # otherwise the run goes on
+        if not self.points and not self._unevaluated:  # otherwise the run continues
             self._add(0.0, start)
             if self._begins_with_loss:
                 self._evaluate()

@@ -73,7 +73,7 @@ class Experiment:
     """Which weights the run leaves in weights.safetensors: the final ones, or those of the best version on the learning curve."""
     checkpoint: Checkpointing = NEVER_SAVED
     resume: Path | None = None
-    """The file of the checkpoint that the run goes on from."""
+    """The file of the checkpoint that the run resumes from."""
     watch: Callable[[Point], None] | None = None
     """Called with each evaluation in virtual time; what it raises ends the run. Real runs are evaluated when they are over."""
 

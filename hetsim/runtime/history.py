@@ -16,7 +16,7 @@ from hetsim.vector import Phantom
 
 
 class History:
-    """The leader's last commit. Reports commits to the recorders, and decides after each whether the run goes on.
+    """The leader's last commit. Reports commits to the recorders, and decides after each whether the run continues.
 
     `divergence` says whether the run has diverged so far; one that only counts time never does.
     """
@@ -42,7 +42,7 @@ class History:
             recorder.begin(start)
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> bool:
-        """Report that this rank, the leader, has committed a version. Returns whether the run goes on."""
+        """Report that this rank, the leader, has committed a version. Returns whether the run continues."""
         for commit in self._commits:
             commit(seconds, rank, state, applied)
         diverged = self._observe is not None and self._observe(state.version, state.num_samples, applied)

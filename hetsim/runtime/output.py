@@ -29,7 +29,7 @@ class _Output(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Let this process go on, with the status that it would have, once nobody reads its output: `| head` is no error."""
+    """Let this process continue, with the status that it would have, once nobody reads its output: `| head` is no error."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):  # not that of a test or of a program around this one

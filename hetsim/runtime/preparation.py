@@ -163,7 +163,7 @@ def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan,
 
 
 def among_others(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, optimizers: Optimizers, num_before: int) -> Checkpoint:
-    """The checkpoint, for another number of workers: weights, the optimizer's memory and positions go on, and policies begin anew."""
+    """The checkpoint, for another number of workers: weights, the optimizer's memory and positions continue, and policies begin anew."""
     state, cursors = checkpoint.state, checkpoint.state.next_sample
     num_workers, with_server = experiment.num_workers, experiment.coordination.needs_server
     outstanding = tuple(state.outstanding)

@@ -102,11 +102,11 @@ class Checkpoint:
     state: State
     ranks: tuple[RankState, ...] = ()
     seconds: tuple[float, ...] = ()
-    """The run's clock at the commit of each rank, or of the server, by rank; empty: the run goes on at 0."""
+    """The run's clock at the commit of each rank, or of the server, by rank; empty: the run continues at 0."""
     progress: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """What the recorders had seen of the run by then (`hetsim.runtime.record`); empty: nothing."""
 
     @property
     def began(self) -> float:
-        """When the first rank goes on, by the run's clock."""
+        """When the first rank continues, by the run's clock."""
         return min(self.seconds, default=0.0)

@@ -1,4 +1,4 @@
-"""Whether a run goes on after a version: who decides, and who waits for the decision."""
+"""Whether a run continues after a version: who decides, and who waits for the decision."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StopRule:
 
 @dataclass(slots=True)
 class StopDecision:
-    """The leader's decision whether the run goes on after one version, and the callbacks that wait for it."""
+    """The leader's decision whether the run continues after one version, and the callbacks that wait for it."""
 
     going: bool | None = None
     """None: the leader has not decided yet."""

@@ -72,7 +72,7 @@ class World(Protocol[Caller, Context, Answer]):
 
     @property
     def start(self) -> Callable[[Caller, fx.Start[Any], Context], Answer]:
-        """A `Pending`, at once; the effect goes on."""
+        """A `Pending`, at once; the effect continues."""
 
     @property
     def wait(self) -> Callable[[Caller, fx.Wait[Any], Context], Answer]:
@@ -80,7 +80,7 @@ class World(Protocol[Caller, Context, Answer]):
 
     @property
     def commit(self) -> Callable[[Caller, fx.Commit, Context], Answer]:
-        """Whether the run goes on."""
+        """Whether the run continues."""
 
     @property
     def regroup(self) -> Callable[[Caller, fx.Regroup, Context], Answer]:
@@ -135,7 +135,7 @@ def method_name(kind: type) -> str:
 
 
 def as_program_error(error: AttributeError, rank: Any) -> ProgramError | None:
-    """The error to raise in the place of a program's AttributeError if a message lacks a header value; None: let it pass."""
+    """The error to raise in place of a program's AttributeError if a message lacks a header value; None: let it pass."""
     message = error.obj
     if not isinstance(message, fx.Message):
         return None

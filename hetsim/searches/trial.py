@@ -17,7 +17,7 @@ from hetsim.runtime.curve import Point
 from hetsim.searches.objective import objective_value
 
 Watch = Callable[[float, float | None, float | None], bool]
-"""Told the seconds, training loss and test accuracy of each evaluation of a simulated run; whether the run is to go on."""
+"""Told the seconds, training loss and test accuracy of each evaluation of a simulated run; whether the run should continue."""
 
 
 class Pruned(Exception):

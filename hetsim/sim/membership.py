@@ -1,7 +1,7 @@
 """Membership: nodes crash, join and return as the cluster's faults say, and programs learn of it as they would on real nodes.
 
 What a node was computing, and every message to and from it, is lost in a crash. The other ranks learn of it `detection_seconds`
-later. If the coordination goes on without a worker, its server gets PeerLost where it receives. Otherwise all ranks get PeerLost
+later. If the coordination continues without a worker, its server gets PeerLost where it receives. Otherwise all ranks get PeerLost
 when they communicate, and restart after a `Regroup` of all active ranks.
 """
 
@@ -72,10 +72,10 @@ class Membership:
         for rank in self.faults.nodes:
             self._outages[rank] = outages(self.cluster, rank, seed=experiment.seed)
             self._draw_outage(rank)
-            while self._next_outage[rank][1] <= began:  # a run that goes on has had it
+            while self._next_outage[rank][1] <= began:  # a run that continues has had it
                 self._draw_outage(rank)
         self.absent = frozenset(rank for rank, (start, _) in self._next_outage.items() if start == 0 or start < began)
-        """Workers that are absent when the run begins, or goes on."""
+        """Workers that are absent when the run begins, or continues."""
         if self.absent and not self.coordination.needs_server:
             self.leader = min({*range(self.num_workers)} - self.absent, default=self.leader)
         self.absent_at_end: frozenset[int] = frozenset()

@@ -81,7 +81,7 @@ class RankProcess:
             raise
 
     def _explain(self, error: AttributeError) -> None:
-        """Raise a ProgramError in the place of the error of a message that lacks a header value."""
+        """Raise a ProgramError in place of the error of a message that lacks a header value."""
         if (lacking := as_program_error(error, self.rank)) is not None:
             raise lacking from None
 

@@ -1,4 +1,4 @@
-"""The error sentence of a simulation in which no rank can go on: who waits for whom. `hetsim.distributed.rank.standstill` is its twin."""
+"""The error of a simulation in which no rank can continue: which waits for which. `hetsim.distributed.rank.standstill` is its twin."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ class EventWorld:
         return started.answer
 
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
-        """Takes no time. The leader decides whether to go on; if seconds are limited, the other ranks wait for its decision."""
+        """Takes no time. The leader decides whether to continue; if seconds are limited, the other ranks wait for its decision."""
         state: State = effect.state
         process.state.committed(effect.version, state.num_samples // self._samples_per_epoch)
         self._committed_at[process.rank] = self.env.now

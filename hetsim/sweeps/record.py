@@ -160,7 +160,7 @@ class SweepRecord(Callback):
 
 
 def launch_failure(error: Exception) -> RunFailed:
-    """An error that broke off a sweep, as a sentence that says how to go on."""
+    """An error that broke off a sweep, as a sentence that says how to resume."""
     if isinstance(error, BrokenProcessPool):
         return RunFailed(f"a worker process was killed, perhaps for lack of memory: {AGAIN}")
     if isinstance(error, RuntimeError) and type(error).__module__.startswith("submitit"):

@@ -26,7 +26,7 @@ class Watcher(Protocol):
 
 
 class Terms:
-    """Writes `factor` times each gradient into a new vector, and hands out its buckets in order (`Task.terms`)."""
+    """Writes `factor` times each gradient into a new vector, and passes its buckets on in order (`Task.terms`)."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class Partition(ABC):
     """Divides a training set among the workers. Frozen: its fields are keys of the config."""
 
     depends_on_workers: ClassVar[bool] = True
-    """Whether another number of workers has other pools, so that no run can go on with it."""
+    """Whether another number of workers has other pools, so that no run can continue with it."""
 
     @abstractmethod
     def divided(self, data: Divisible, num_workers: int, *, seed: int) -> Sequence[Indices]:

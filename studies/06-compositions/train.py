@@ -141,7 +141,7 @@ class Tuning:
     rates: int = len(RATES[0.0])
     """How many of RATES."""
     further: int = 4
-    """By how many rates they may go on."""
+    """By how many rates they may continue."""
     others: Sequence[int] = OTHERS
     seeds: Sequence[int] = SEEDS
 
@@ -149,7 +149,7 @@ class Tuning:
         return float(self.runs.row(asdict(trial), lambda: train(trial, self.data_root, stage))["loss"])
 
     def tune(self, regime: Trial, composition: str, stage: str) -> None:
-        """A composition at all settings on one seed, and at the best few on the others; rates go on where the best is at an end."""
+        """A composition at all settings on one seed, and at the best few on the others; rates continue where the best is at an end."""
         self.best(self.settings(regime, composition), BEST, stage)
         for _ in range(self.further):
             one = best_setting(scores(self.runs.rows.values(), regime), composition)

@@ -68,7 +68,7 @@ def check_no_links(folder: Path) -> None:
 
 
 def let_values_be_names(config: DictConfig) -> None:
-    """In the folders of a config that was read from others' files too, put `${hetsim.name:key}` in the place of each `${key}`."""
+    """In the folders of a config that was read from others' files too, put `${hetsim.name:key}` in place of each `${key}`."""
     for folder in FOLDERS:
         template = _unresolved(config, folder)
         if isinstance(template, str) and "${" in template:

@@ -71,7 +71,7 @@ class Clocks:
         self.start, self.end = none, none
         self._began = 0.0
         self.seconds_before = 0.0
-        """What the run's clock says when the run begins; above 0 if it goes on from a checkpoint."""
+        """What the run's clock says when the run begins; above 0 if it continues from a checkpoint."""
 
     @classmethod
     def shared(cls, num_ranks: int, *, leader: int) -> Clocks:

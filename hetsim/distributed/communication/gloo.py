@@ -48,7 +48,7 @@ class Standing:
 
     interrupted: bool = False
     lost: set[int] = field(default_factory=set)
-    """Members that are lost, though the group goes on."""
+    """Members that are lost, though the group continues."""
 
 
 class GlooTransport(Transport):

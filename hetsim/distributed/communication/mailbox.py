@@ -262,7 +262,7 @@ class Mailbox:
                     link.receive(as_tensor(payload), peer)
                 with self._arrived:
                     if self._goes_on and (peer in self._lost or self.links[peer] is not link):
-                        return  # its loss was told, so its range may have been handed out again
+                        return  # its loss was told, so its range may have been assigned again
                     self.arrive(peer, header, payload)
         except PeerLost:
             self.lose(peer, link)

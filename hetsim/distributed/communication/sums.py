@@ -36,7 +36,7 @@ class Sums(ABC):
 
     @abstractmethod
     def add_up(self, flat: torch.Tensor) -> None:
-        """Put the sum over all ranks in the place of `flat`, as the library adds it up: in its own order, the same bits on all ranks."""
+        """Put the sum over all ranks in place of `flat`, as the library adds it up: in its own order, the same bits on all ranks."""
 
     def sum(self, flat: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
         """The same as a new tensor, or `in_place`."""

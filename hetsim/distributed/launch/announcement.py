@@ -1,4 +1,4 @@
-"""What the ranks of a run tell the launchers of hetsim-launch, by the store of the first one: that the run goes on when a worker is lost.
+"""What the ranks of a run tell the launchers of hetsim-launch, by the store of the first one: that the run continues when a worker is lost.
 
 A launcher reads no config. So the leader announces each run before it begins; as long as none is announced, or it has not begun, the end of
 a process ends it.

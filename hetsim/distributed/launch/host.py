@@ -30,7 +30,7 @@ from hetsim.errors import RunFailed, RunStopped
 from hetsim.runtime.checkpointing import STOPPED
 
 CALIBRATE = "hetsim-calibrate"
-"""The first word with which this command is started in the place of hetsim."""
+"""The first word with which this command is started in place of hetsim."""
 NO_CAUSE = 9
 """The order of a failure that says nothing of its cause."""
 
@@ -150,7 +150,7 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 def outcome(
     processes: Sequence[CommandRank], hosts: Hosts, stop: LauncherStop, losses: HostLosses, keeper: HostKeeper | None
 ) -> Failure | None:
-    """How this host's processes end: None if all succeed, but for those that the run goes on without.
+    """How this host's processes end: None if all succeed, but for those that the run continues without.
 
     After a failure, here or elsewhere, the others have a moment to report theirs.
     """
@@ -175,7 +175,7 @@ def outcome(
 def wait(done: Callable[[], bool], hosts: Hosts, stop: LauncherStop, connect: Callable[[], Any]) -> None:
     """Until this holds of the other hosts; after a failure, for as long as another one may take to say so.
 
-    It may be long if the processes of this host are lost. Who asks it to stop asks the run; that which is not saved goes on without it.
+    It may be long if the processes of this host are lost. Who asks it to stop asks the run; that which is not saved continues without it.
     """
     deadline = None
     asked = stop.asked

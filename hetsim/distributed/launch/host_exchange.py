@@ -35,7 +35,7 @@ STOPPED = "stopped"
 class Hosts:
     """The other hosts while the processes run. Only its thread uses its store, which may block where a host is gone.
 
-    On node rank 0, `spares` decides whether the run goes on without a host that is not heard of.
+    On node rank 0, `spares` decides whether the run continues without a host that is not heard of.
     """
 
     def __init__(self, store: Any, call: Call, spares: HostKeeper | None = None) -> None:

@@ -58,12 +58,12 @@ class HostKeeper:
 
     @property
     def silent_seconds(self) -> float | None:
-        """After which a launcher that was not heard of is lost with its processes; None if no run under way can go on without them."""
+        """After which a launcher that was not heard of is lost with its processes; None if no run under way can continue without them."""
         run = self._under_way
         return None if run is None else max(run.lost_after, MIN_SILENT_SECONDS)
 
     def lose_host(self, node: int, silent: float) -> bool:
-        """Whether the run goes on without this host, which was not heard of for so many seconds: then its ranks are lost."""
+        """Whether the run continues without this host, which was not heard of for so many seconds: then its ranks are lost."""
         run = self._under_way
         if run is None or any(run.needs(rank) for rank in self._ranks_of(node)):
             return False

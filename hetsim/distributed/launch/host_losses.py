@@ -41,7 +41,7 @@ def end_key(node: int) -> str:
 
 
 def gone_key(node: int) -> str:
-    """Where a launcher reads that it was not heard of, for how long, and that the run goes on without its processes."""
+    """Where a launcher reads that it was not heard of, for how long, and that the run continues without its processes."""
     return f"gone/{node}"
 
 
@@ -164,7 +164,7 @@ class HostLosses:
         return self._supervision.complete or (self._is_alone and all(each.end() is not None for each in self._supervision.unjudged))
 
     def failures(self) -> list[Failure]:
-        """The failures with which the run has failed. To be asked for again and again while it goes on."""
+        """The failures with which the run has failed. To be asked for again and again while it continues."""
         self._num_asked += 1
         ended = [(each, each.end()) for each in self._supervision.unjudged] if self._is_alone else []
         unjudged = [each.failure(end) for each, end in ended if end is not None and not end.is_well]

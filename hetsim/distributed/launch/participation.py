@@ -100,7 +100,7 @@ def can_go_on(run: RankRun) -> bool:
 
 
 def resumed(experiment: Experiment, task: Task, optimizers: Optimizers) -> Checkpoint | None:
-    """The checkpoint that the run goes on from, if it does, checked."""
+    """The checkpoint that the run resumes from, if it does, checked."""
     if experiment.resume is None:
         return None
     checkpoint = load(experiment.resume, experiment, task, optimizers)
@@ -112,7 +112,7 @@ def take_part_elastically(
     experiment: Experiment, folder: Path, config: str, settings: Settings, cap: Uncapped, *,
     started: RankStart, connect: Callable[[], Any], stop: StopRequest, report: Report,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """As `take_part`, in a run that goes on when a rank is lost; also of a rank that comes back, or joins late."""
+    """As `take_part`, in a run that continues when a rank is lost; also of a rank that comes back, or joins late."""
     begun = clock()
     reduce_timer_slack()
     os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
@@ -202,7 +202,7 @@ def load_here(experiment: Experiment, rank: int) -> tuple[Task, Optimizers]:
 def wait_for_all(store: Any, num_ranks: int) -> None:
     """Wait until all ranks have loaded what they compute with, which takes some of them longer than the connections of a group may take.
 
-    RunFailed if one of them has failed instead, in a process that goes on: with the next run of a sweep.
+    RunFailed if one of them has failed instead, in a process that continues: with the next run of a sweep.
     """
     if store.add("loaded", 1) == num_ranks:
         store.set(ALL_LOADED, "")

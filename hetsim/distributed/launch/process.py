@@ -125,7 +125,7 @@ def _child(
         else:
             summary = take_part(experiment, folder, config, settings, cap, rank=rank, store=connect(), stop=stop, report=report)
     except RunStopped as stopped:
-        sender.send((0, stopped if stopped.args else None))  # of the leader, with how to go on
+        sender.send((0, stopped if stopped.args else None))  # of the leader, with how to resume
     except ValueError as error:
         sender.send((0, error))
     except RunFailed as error:

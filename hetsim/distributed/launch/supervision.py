@@ -39,7 +39,7 @@ class End(NamedTuple):
 
     @property
     def is_loss(self) -> bool:
-        """Whether the run may go on: the process was killed, has left without a word, or has lost its connections."""
+        """Whether the run may continue: the process was killed, has left without a word, or has lost its connections."""
         return self.order in (None, CONSEQUENCE)
 
     @property
@@ -64,7 +64,7 @@ class RankProcess(ABC):
 
     @abstractmethod
     def end(self) -> End | None:
-        """How it ended; None if it goes on."""
+        """How it ended; None if it continues."""
 
     @abstractmethod
     def status(self) -> int | None:
@@ -104,7 +104,7 @@ class ToKeeper(Protocol):
         """A process was "started", or "lost" at this moment of this host's clock."""
 
     def run_without(self, rank: int) -> SurvivingRun | None:
-        """The run under way if it may go on when this rank is lost; None if it ends with any."""
+        """The run under way if it may continue when this rank is lost; None if it ends with any."""
 
     def has_left(self, rank: int) -> bool:
         """Whether the run has ended well for this rank, whose process has ended as if it had."""
@@ -125,7 +125,7 @@ class Supervision:
         self._keeper = keeper
         self._start = start
         self._ended: list[tuple[RankProcess, End, float]] = []
-        """Those of which it is not known yet whether the run goes on without them, and since when they have ended."""
+        """Those of which it is not known yet whether the run continues without them, and since when they have ended."""
 
     @property
     def complete(self) -> bool:
@@ -190,7 +190,7 @@ class Supervision:
         return True
 
     def _lose(self, process: RankProcess, end: End, ended_at: float) -> None:
-        """The run goes on without this process. A new one of its rank is known to come before the loss is."""
+        """The run continues without this process. A new one of its rank is known to come before the loss is."""
         if end.order is not None:
             process.why = f"lost its connections ({end.answer})"
         if process.back_at < math.inf and not self.failures:
@@ -217,6 +217,6 @@ class Supervision:
 
 
 def seconds_before(experiment: Experiment) -> float:
-    """What the clock of a run with faults says when it begins: that of the checkpoint that it goes on from, or 0."""
+    """What the clock of a run with faults says when it begins: that of the checkpoint that it resumes from, or 0."""
     faults = experiment.cluster.faults
     return clock_of(experiment.resume) if experiment.resume is not None and (faults.nodes or faults.pauses) else 0.0

@@ -1,4 +1,4 @@
-"""`cluster.faults` on real processes: which runs can go on without a rank, and when the launcher kills and starts processes."""
+"""`cluster.faults` on real processes: which runs can continue without a rank, and when the launcher kills and starts processes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Fault(NamedTuple):
 
 
 def is_elastic(experiment: Experiment, devices: Sequence[str] | None = None) -> bool:
-    """Whether a run under hetsim's own launcher goes on when a rank is lost; `devices` are the ranks' as in `ended_by_a_loss`."""
+    """Whether a run under hetsim's own launcher continues when a rank is lost; `devices` are the ranks' as in `ended_by_a_loss`."""
     return ended_by_a_loss(experiment, devices) is None
 
 
 def ended_by_a_loss(experiment: Experiment, devices: Sequence[str] | None = None) -> str | None:
-    """Why a run under hetsim's own launcher ends when a rank is lost, and what to change; None if it goes on.
+    """Why a run under hetsim's own launcher ends when a rank is lost, and what to change; None if it continues.
 
     NCCL's groups cannot be formed again in a process, so methods whose ranks form a new group need ranks that compute on the CPU.
     `devices` has each rank's, as its host has found it; without it, all are as this host has found them.
@@ -100,11 +100,11 @@ class Upcoming:
 
 
 class Schedule(Upcoming):
-    """The faults of a run, in the order of their times; of one that goes on from this second of its clock, those that it has not had."""
+    """The faults of a run, in the order of their times; of one that continues from this second of its clock, those that it has not had."""
 
     def __init__(self, experiment: Experiment, *, began: float = 0.0) -> None:
         self.joins: dict[int, float] = {}
-        """The ranks that are absent when the run begins or goes on, and when they join; infinite: never."""
+        """The ranks that are absent when the run begins or continues, and when they join; infinite: never."""
         self.absent: dict[int, float] = {}
         """The same ranks, and since when they are absent."""
         super().__init__()

@@ -42,7 +42,7 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SurvivingRun:
-    """A run that goes on when a worker is lost: what its launchers and its keeper have to know of it."""
+    """A run that continues when a worker is lost: what its launchers and its keeper have to know of it."""
 
     number: int = 0
     """Of this run among those of its processes."""

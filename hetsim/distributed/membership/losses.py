@@ -78,7 +78,7 @@ class Ledger:
     def absences(self, absent: Mapping[int, float], began: float, end: float) -> Iterator[tuple[int, float, float]]:
         """(rank, from, until) in seconds of the run, of each absence until its end.
 
-        `absent` are those that it began or went on without, and since when, in seconds of the run.
+        `absent` are those that it began or continued without, and since when, in seconds of the run.
         """
         since = {rank: began + seconds for rank, seconds in absent.items()}
         losses = [(loss.at, False, loss.rank) for loss, _ in self._losses] + [(at, False, rank) for rank, at in self.untold.items()]

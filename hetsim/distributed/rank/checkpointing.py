@@ -75,7 +75,7 @@ class Saving(Answering):
         self.stopped = False
         """Whether the leader has ended the run because it was asked to, as all ranks know where they agree."""
         self.given: list[bytes] = []
-        """On another rank: the rows that it has handed in last, which are lost with a leader that has not saved them."""
+        """On another rank: the rows that it has sent last, which are lost with a leader that has not saved them."""
         self._absences = absences
         self._on_saved = on_saved
         self._progress_at_end: dict[str, Any] = {}
@@ -86,7 +86,7 @@ class Saving(Answering):
         """On a local server: what it answers for a version, beside what its workers have yet to answer."""
 
     def decide(self, version: int, going: bool, questions: StateQuestions) -> tuple[bool, bool]:
-        """Whether the run goes on after this version, and whether it is saved there, as far as this rank decides."""
+        """Whether the run continues after this version, and whether it is saved there, as far as this rank decides."""
         self.write_answered(questions)
         if going and self.saver.stop.asked:
             going, self.stopped = False, True
@@ -165,7 +165,7 @@ class Saving(Answering):
         return self._part(self.state.snapshot())
 
     def write_last(self, parts: dict[int, bytes], activity: Sequence[RankActivity]) -> None:
-        """On the leader, when all ranks have handed in their results: write the checkpoint of the run as it has ended."""
+        """On the leader, when all ranks have sent their results: write the checkpoint of the run as it has ended."""
         asked = self._now(self.record.metrics.applied.seconds, self._progress_at_end)
         self._write(replace(asked, parts=parts), activity)
 

@@ -1,6 +1,6 @@
-"""One rank's run that goes on when others are lost, come back or join late: under hetsim's own launchers.
+"""One rank's run that continues when others are lost, come back or join late: under hetsim's own launchers.
 
-Two classes differ in what the others do at a loss. With `ServedRun` the servers go on by themselves; with `RegroupingRun` all that are
+Two classes differ in what the others do at a loss. With `ServedRun` the servers continue by themselves; with `RegroupingRun` all that are
 present form a new group, as often as the membership changes.
 """
 
@@ -177,7 +177,7 @@ class ElasticRun(RankRun):
             self.membership.ledger.lost_connection(rank, self.began + shift + rate * seconds)
 
     def absences_over(self, seconds: float) -> list[tuple[int, float, float]]:
-        """As in the base. They are in the trace from now on; one that goes on is recorded when it is over, as in simulation."""
+        """As in the base. They are in the trace from now on; one that continues is recorded when it is over, as in simulation."""
         over = [absence for absence in self._absences(seconds) if absence[2] < seconds]
         record = interval_recorder([self.trace], DOWN)
         for rank, start, end in over:
@@ -195,7 +195,7 @@ class ElasticRun(RankRun):
     def record_absences(self) -> list[RankActivity]:
         """On the leader, when the results of all ranks are there: when each rank was not.
 
-        Returns what each worker has done without the absences that go on, for a checkpoint.
+        Returns what each worker has done without the absences that continue, for a checkpoint.
         """
         seconds, activity = self.metrics.applied.seconds, self.metrics.activity
         present = self.membership.view.members.keys() - self.membership.ledger.untold.keys()

@@ -1,4 +1,4 @@
-"""The run of a rank whose servers go on by themselves: each has a connection to each of its workers, and gets one to each that joins.
+"""The run of a rank whose servers continue by themselves: each has a connection to each of its workers, and gets one to each that joins.
 
 So does the leader, which is another rank where servers are local, for the results.
 """

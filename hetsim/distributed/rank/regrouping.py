@@ -1,6 +1,6 @@
 """The run and the world of a rank whose method restarts from the last commit, among all ranks that are present, at each change of these.
 
-The ranks of a new group go on from the leader's last commit. Who does not have it gets it from the leader.
+The ranks of a new group continue from the leader's last commit. Who does not have it gets it from the leader.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LastCommit(NamedTuple):
 
 
 class Agreed(NamedTuple):
-    """The commit to go on from, and when the last rank asked for it, in seconds of the run."""
+    """The commit to continue from, and when the last rank asked for it, in seconds of the run."""
 
     commit: LastCommit
     last_entry: float

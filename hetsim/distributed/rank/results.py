@@ -47,7 +47,7 @@ def send_results(run: RankRun, cap: Uncapped) -> None:
 
 
 class Results(NamedTuple):
-    """What the ranks hand in beside their rows and their activity."""
+    """What the ranks send beside their rows and their activity."""
 
     lateness: dict[str, Lateness]
     """Of all ranks together, by kind."""
@@ -60,7 +60,7 @@ class Results(NamedTuple):
     states: dict[int, bytes]
     """Of each other rank, its state at the end, where the run is saved."""
     missing: list[int]
-    """The ranks that were lost before they had handed in all."""
+    """The ranks that were lost before they had sent all."""
 
 
 def collect_results(run: RankRun, trace: Trace, cap: Uncapped) -> Results:
@@ -100,7 +100,7 @@ def close(run: RankRun, trace: Trace, states: dict[int, bytes], activity: Sequen
     """On the leader: close all recorders and this trace of all ranks, and write the last checkpoint, if the run is saved.
 
     In the checkpoint each worker has done this. Raises RunStopped for a run that was asked to stop. Its learning curve is evaluated when it
-    goes on, as that may take longer than whoever has sent the signal waits.
+    continues, as that may take longer than whoever has sent the signal waits.
     """
     if not stopped:
         run.close()

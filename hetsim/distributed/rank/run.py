@@ -116,7 +116,7 @@ class RankRun:
         return self.record.history
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
-        """Run this rank's program with those of the other ranks. `report(error)` is called on the leader if no rank can go on."""
+        """Run this rank's program with those of the other ranks. `report(error)` is called on the leader if no rank can continue."""
         experiment, rank, transport = self.experiment, self.rank, self.transport
         coordination, num_workers = experiment.coordination, experiment.num_workers
         loss = warm_up(self.prepared, samples=experiment.first_samples)
@@ -265,7 +265,7 @@ def warm_up(prepared: Preparation, *, samples: int) -> float:
 def check_same_task(begins: Sequence[Sequence[float]], workload: str) -> None:
     """ValueError with one sentence, the same on each rank, if the ranks have different losses of the same samples at the first weights.
 
-    And if they go on from different versions. `begins` has the loss and the version of each rank.
+    And if they continue from different versions. `begins` has the loss and the version of each rank.
     """
     (first, version), *others = begins
     for rank, (loss, its) in enumerate(others, 1):

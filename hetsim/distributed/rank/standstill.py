@@ -1,8 +1,8 @@
-"""Detects that no rank of a run can go on, and says who waits for whom. `hetsim.sim.standstill` is its twin.
+"""Detects that no rank of a run can continue, and says who waits for whom. `hetsim.sim.standstill` is its twin.
 
 A thread of each process polls what its rank waits for. If that has not changed since the last poll, the thread writes it to the
 store that the processes share, and the leader's thread reads what all ranks have written. If every rank waits or has ended,
-every message that was sent has arrived, and not all ranks are in the same collective, then no rank can go on.
+every message that was sent has arrived, and not all ranks are in the same collective, then no rank can continue.
 
 A collective may complete on one rank long before it does on another, whose last part is still in the network. So where any rank
 is in a collective, nothing may have changed for `COLLECTIVE_SECONDS` before the run is ended. Messages are counted, so without
@@ -125,7 +125,7 @@ class StandstillWatch:
 
 
 def standing_still(ranks: Mapping[int, dict[str, Any] | None]) -> bool:
-    """Whether no rank can go on, by what each rank waits for (None: it may go on by itself)."""
+    """Whether no rank can continue, by what each rank waits for (None: it may continue by itself)."""
     known = {rank: waiting for rank, waiting in ranks.items() if waiting is not None}
     if len(known) < len(ranks) or all(waiting["ended"] for waiting in known.values()):
         return False

@@ -1,4 +1,4 @@
-"""Who leads a run without a server next: each rank keeps a copy of the leader's record, with which the senior of those left goes on.
+"""Who leads a run without a server next: each rank keeps a copy of the leader's record, with which the senior of those left continues.
 
 All ranks make the same versions, so a copy needs no messages. A rank that does not lead records a version `LAG` commits later: by then
 every rank has it, and nobody goes back behind it. What only the leader has, as its times and its losses, is its own in each record.
@@ -60,7 +60,7 @@ class Succession:
     """One rank's part: its copy of the record, until it leads.
 
     `take_over(self)` is called when it does, and lets it have the files of the run. `absent` are the ranks that were absent when the run
-    began or went on, and since when; `ledger` has the losses since.
+    began or continued, and since when; `ledger` has the losses since.
     """
 
     def __init__(
@@ -105,17 +105,17 @@ class Succession:
                 self.goes_on = self.record.history.commit(seconds, leader, state, applied)
 
     def hands_in(self, version: int) -> None:
-        """This rank hands in its state at this version, on which the leader has decided."""
+        """This rank sends its state at this version, on which the leader has decided."""
         self.decided(version)
         self._handed_in, self._handed_to = version, self.run.parts.leader
 
     def decided(self, version: int) -> None:
-        """The leader has decided on this version: what was handed in before it is saved."""
+        """The leader has decided on this version: what was sent before it is saved."""
         if self._handed_in is not None and self._handed_in < version:
             self.has_saved(self._handed_in)
 
     def has_saved(self, version: int) -> None:
-        """The run has a checkpoint at this version, of which this rank was not told before: with what was handed in until then."""
+        """The run has a checkpoint at this version, of which this rank was not told before: with what was sent until then."""
         self._settle(version, self.run.parts.leader)
         self.rows.part.drain()
         self.saved = version
@@ -123,7 +123,7 @@ class Succession:
             self._handed_in = None
 
     def go_on_from(self, version: int, saved: float) -> None:
-        """All go on from this version, and the newest checkpoint that the leader knows to be complete is at version `saved`, or -1."""
+        """All continue from this version, and the newest checkpoint that the leader knows to be complete is at version `saved`, or -1."""
         while self._recent and self._recent[-1].state.version > version:
             self._recent.pop()
         if not self.record.leads and saved not in (NONE, self.saved):
@@ -131,7 +131,7 @@ class Succession:
         self._take_back()
 
     def _take_back(self) -> None:
-        """What this rank has handed in and is not saved was lost with the leader, if that was; itself it has what arrived."""
+        """What this rank has sent and is not saved was lost with the leader, if that was; itself it has what arrived."""
         run, trace = self.run, self.run.trace
         if self._handed_in is not None and run.parts.leader != self._handed_to and isinstance(trace, TracePart):
             append_received(trace, iter(run.saving.given), rank=run.rank)

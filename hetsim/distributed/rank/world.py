@@ -268,7 +268,7 @@ class ProcessWorld:
         return self.prepared.stop.waits or self.parts.saving.agrees
 
     def waiting(self) -> Waiting | None:
-        """What this rank waits for at this moment; None if it may go on by itself."""
+        """What this rank waits for at this moment; None if it may continue by itself."""
         sent, arrived = dict(self.mailbox.num_sent), dict(self.mailbox.num_arrived)
         thread, effect = MAIN, self._asked[MAIN]
         if isinstance(effect, fx.Wait):

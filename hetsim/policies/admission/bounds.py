@@ -23,7 +23,7 @@ class ClockState:
 class BoundedStaleness(Admission):
     """Apply each gradient on arrival; a worker that is more than `bound` steps ahead of the slowest waits for it.
 
-    Stale synchronous parallel, Ho et al. 2013 (NIPS 26): a worker that has done c steps may go on iff c − min c ≤ bound.
+    Stale synchronous parallel, Ho et al. 2013 (NIPS 26): a worker that has done c steps may continue iff c − min c ≤ bound.
     With bound 0 no worker begins a step before all have done the one before; null is no bound: asynchronous SGD.
     """
 
@@ -59,7 +59,7 @@ class BoundedStaleness(Admission):
 
 @dataclass(frozen=True, kw_only=True)
 class Ringmaster(Admission):
-    """Apply a gradient iff it is less than `max_delay` versions old, drop it otherwise; its worker goes on at the newest weights.
+    """Apply a gradient iff it is less than `max_delay` versions old, drop it otherwise; its worker continues at the newest weights.
 
     Ringmaster ASGD, arXiv 2501.16168, where `max_delay` is R.
     """

@@ -107,7 +107,7 @@ def _completed(state: ArrivalState) -> tuple[ArrivalState, Decision]:
 
 @dataclass(frozen=True)
 class Grouped(Collecting):
-    """Apply every `group_size` gradients, from any workers, as one group; a worker goes on at once with the newest weights."""
+    """Apply every `group_size` gradients, from any workers, as one group; a worker continues at once with the newest weights."""
 
     def arrived(self, state: ArrivalState, contribution: Contribution) -> tuple[ArrivalState, Decision]:
         waiting = (*state.waiting, contribution)
@@ -124,7 +124,7 @@ class Grouped(Collecting):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftSync(Grouped):
-    """Apply every c = ⌊N/n⌋ gradients, from any workers, as one group; a worker goes on at once with the newest weights.
+    """Apply every c = ⌊N/n⌋ gradients, from any workers, as one group; a worker continues at once with the newest weights.
 
     n-softsync, Zhang, Gupta, Lian, Liu, arXiv 1511.05950. n = N is asynchronous SGD; n = 1 is not synchronous SGD, as no worker waits.
     """

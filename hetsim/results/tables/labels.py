@@ -55,7 +55,7 @@ def _add_columns(columns: dict[str, list[str]], configs: Sequence[Mapping[str, A
 
 
 def _choices(configs: Sequence[Mapping[str, Any]], key: str, column: Sequence[str]) -> dict[str, list[str]]:
-    """The column of a group's choices in the place of one of classes, if it tells as many configs apart; else empty."""
+    """The column of a group's choices in place of one of classes, if it tells as many configs apart; else empty."""
     group, _, name = key.rpartition(".")
     parts = [_part(config, group) for config in configs]
     if name != "_target_" or "." in group or not all(isinstance(part, Mapping) for part in parts):

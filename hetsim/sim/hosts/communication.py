@@ -31,7 +31,7 @@ class Parts:
 
 
 class HostMessaging(Messaging):
-    """A message is over when its bytes have crossed the network and both ends have done their work, all of which go on at the same time.
+    """A message is over when its bytes have crossed the network and both ends have done their work, which all happen at the same time.
 
     From one rank to another, one message is under way at a time. The receiver's work begins after the latency.
     """

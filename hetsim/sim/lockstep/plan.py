@@ -14,7 +14,7 @@ from hetsim.sim.lockstep.times import Counts
 
 
 class AllRanks:
-    """Stands for all ranks in the place of one: indexing with it gives all ranges, and comparing it is a TypeError."""
+    """Stands for all ranks in place of one: indexing with it gives all ranges, and comparing it is a TypeError."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]

@@ -211,7 +211,7 @@ class LockstepWorld:
         return effect.pending.answer, np.maximum(self.clock, effect.pending.end)
 
     def commit(self, state: RankState, effect: fx.Commit, context: None) -> Answered:
-        """Takes no time. The leader decides whether to go on; if seconds are limited, the other ranks wait for its decision."""
+        """Takes no time. The leader decides whether to continue; if seconds are limited, the other ranks wait for its decision."""
         committed: State = effect.state
         state.committed(effect.version, self.prepared.epoch(committed))
         leader = self.experiment.leader

@@ -43,7 +43,7 @@ class Flows:
         self._unshared.weight = 1.0
         self._groups: dict[tuple[tuple[Link, ...], float], Group] = {((), INF): self._unshared}
         self._alarm = self._alarm_due
-        self._unfilled: dict[Group, None] = {}  # groups whose rates are computed before time goes on
+        self._unfilled: dict[Group, None] = {}  # groups whose rates are computed before time advances
         self._num_started = 0
 
     def start(self, route: Route, nbytes: float, callback: Callback, answer: Any = None, weight: float = 1.0) -> Flow:

@@ -20,7 +20,7 @@ def seed_everything(word: int) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """While this lasts, all random numbers are a function of this seed; afterwards the generators go on where they were."""
+    """While this lasts, all random numbers are a function of this seed; afterwards the generators continue where they were."""
     numpys, pythons = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(devices=[]):
         seed_everything(seed)
@@ -37,7 +37,7 @@ def states() -> Any:
 
 
 def restore(kept: Any) -> None:
-    """Let the generators go on from these states, which may be another process's."""
+    """Let the generators continue from these states, which may be another process's."""
     torchs, numpys, pythons = kept
     torch.set_rng_state(torchs)
     np.random.set_state(numpys)

@@ -1,4 +1,4 @@
-"""What loader workers hand in, as bytes: pickled, with the numbers of a tensor, whatever it is a view of, as plain bytes.
+"""What loader workers send, as bytes: pickled, with the numbers of a tensor, whatever it is a view of, as plain bytes.
 
 PyTorch's own way would open a file for each tensor (its multiprocessing), or write the whole tensor that this one is a part of.
 """

@@ -144,7 +144,7 @@ class Samples:
 
 
 def mapped(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
-    """A batch with the function's value in the place of each of its tensors."""
+    """A batch with the function's value in place of each of its tensors."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, Mapping):

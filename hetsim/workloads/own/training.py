@@ -31,7 +31,7 @@ class Training:
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     """By name, what is reported of the test set besides the loss: from outputs and targets to a number, a mean over the samples."""
     collate: Callable[[list[Any]], Any] | None = None
-    """What makes a batch of a list of samples, in the place of default_collate."""
+    """What makes a batch of a list of samples, in place of default_collate."""
 
 
 def workload(function: F) -> F:
