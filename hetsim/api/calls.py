@@ -236,7 +236,7 @@ def table(
     question = Question(metric, Target(target_accuracy, target_loss, at_seconds), baseline, tuple(best_of), direction)
     if isinstance(runs, str | Path):
         below = read_runs(Path(runs))
-        return Table(ranking(below.runs, question, num_failed=below.num_failed))
+        return Table(ranking(below.runs, question, known=below.remarks))
     found = [finished_run(run.folder if isinstance(run, Run) else Path(run)) for run in runs]
     if not found:
         raise ValueError("there are no runs to make a table of: give some")

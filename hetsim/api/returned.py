@@ -91,7 +91,7 @@ class Run(InNotebooks):
         Raises:
             ValueError: the run has no trace (trace=none).
         """
-        return read_trace(self.folder / "trace.parquet")
+        return read_trace(self.folder / "trace.parquet", num_workers=self.summary.get("num_workers"))
 
     @printable_errors
     def curve(self) -> Any:

@@ -44,7 +44,7 @@ def main() -> None:
         target = Target(arguments.target_accuracy, arguments.target_loss, arguments.at_seconds)
         question = Question(arguments.metric, target, arguments.baseline, keys, arguments.direction)
         found = read_runs(arguments.sweep)
-        made = table(found.runs, question, num_failed=found.num_failed)
+        made = table(found.runs, question, known=found.remarks)
         write(made, arguments.to or arguments.sweep)
         if arguments.html is not None:
             page.write(of_table.page(made, typed(parser.prog)), arguments.html)

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hetsim import checks
 from hetsim.calibration.from_trace import Intervals, cluster_of, remarks
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.cluster_files import check_file
 from hetsim.config.yaml_text import as_yaml
-from hetsim.results.reading.finished import read_summary
-from hetsim.results.reading.intervals import read_columns
+from hetsim.results.reading.finished import check_has, read_summary
+from hetsim.results.reading.intervals import read_trace
 from hetsim.results.reading.run_files import REMEDY, check_is_no_link
 from hetsim.runtime.files import write_text
 
@@ -28,14 +30,15 @@ def from_trace(file: Path, run: Path, words: Sequence[str]) -> None:
     check_file(file)
     check_is_no_link(file)
     summary = read_summary(run)
+    check_has(run, summary, "num_workers", "num_updates", "workload")
     num_workers = summary["num_workers"]
     if num_workers > MAX_WORKERS:
         raise ValueError(f"{run} has {num_workers} workers, and a cluster from a trace at most {MAX_WORKERS}: take a smaller run")
     trace = run / "trace.parquet"
-    found = read_columns(trace, ["start", "end", "rank", "kind", "version", "samples", "nbytes"], _intervals)
+    found = _intervals(read_trace(trace, num_workers=num_workers))
     for kind, intervals in found.items():
-        if len(intervals.rank) and not (intervals.rank.min() >= 0 and intervals.start.min() >= -1e9 and intervals.end.max() <= 1e9):
-            raise ValueError(f"{trace} has {kind} intervals of no rank, or at no time of a run: {REMEDY}")
+        if len(intervals.rank) and not (intervals.start.min() >= -1e9 and intervals.end.max() <= 1e9):
+            raise ValueError(f"{trace} has {kind} intervals at no time of a run: {REMEDY}")
     result = cluster_of(file.stem, num_workers, *(found[kind] for kind in KINDS))
     parse_cluster(result.config)
     source = f"{checks.printable(run.name)}, {summary['workload']}"
@@ -48,15 +51,12 @@ def from_trace(file: Path, run: Path, words: Sequence[str]) -> None:
 
 def _intervals(table: Any) -> dict[str, Intervals]:
     """The intervals of each kind, in order of time."""
-    import pyarrow as pa
     from pyarrow import compute
 
     table = table.sort_by([("start", "ascending")])
-    kinds = compute.cast(table["kind"], pa.string())
     found = {}
     for kind, size in KINDS.items():
-        rows = table.filter(compute.equal(kinds, kind))
-        rank, version, sizes = (compute.cast(rows[name], pa.int64()).to_numpy() for name in ("rank", "version", size))
-        start, end = (compute.cast(rows[name], pa.float64()).to_numpy() for name in ("start", "end"))
-        found[kind] = Intervals(rank, version, start, end, sizes)
+        rows = table.filter(compute.equal(table["kind"], kind))
+        rank, version, sizes = (rows[name].fill_null(-1).to_numpy().astype(np.int64) for name in ("rank", "version", size))
+        found[kind] = Intervals(rank, version, rows["start"].to_numpy(), rows["end"].to_numpy(), sizes)
     return found

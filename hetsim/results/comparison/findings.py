@@ -10,7 +10,6 @@ from typing import Any
 from hetsim.results.comparison.numbers import numbers
 from hetsim.results.comparison.sides import Sides, sides
 from hetsim.results.comparison.staleness import Staleness, staleness
-from hetsim.results.comparison.time_use import time_uses
 from hetsim.results.comparison.where import components, intervals, sentence
 
 
@@ -32,12 +31,10 @@ def compare(first: Sequence[Path], second: Sequence[Path]) -> Findings:
     """What there is to say of the runs in these folders; ValueError with one sentence if they cannot be compared."""
     both = sides(first, second)
     remarks = list(both.remarks)
-    uses = [time_uses(side) for side in both.both]
-    if not all(uses):
-        without = " and ".join(side.name for side, its in zip(both.both, uses, strict=True) if not its)
+    one, other = ([use for use in side.uses if use is not None] for side in both.both)
+    if without := " and ".join(side.name for side in both.both if None in side.uses):
         remarks.append(f"where the time went is not compared: {without} has a run without intervals in its trace.parquet (trace=full)")
         return Findings(both, numbers(both), [], None, [], "", remarks)
-    one, other = uses
     return Findings(
         sides=both,
         numbers=numbers(both),

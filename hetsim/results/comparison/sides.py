@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hetsim.results.comparison.time_use import TimeUse, time_use
 from hetsim.results.reading.config_file import flattened, read_config
-from hetsim.results.reading.finished import read_summary
+from hetsim.results.reading.finished import read_points, read_summary
 from hetsim.results.reading.index import search
 from hetsim.results.reading.keys import VARY_IN_A_COMPARISON, VARY_IN_A_ROW
-from hetsim.results.reading.run_files import shown
+from hetsim.results.reading.run_files import shown, skipped
 
 NAMES = {"sim": "simulated", "dist": "measured"}
 """What the sides are called if one is of each backend."""
@@ -24,6 +25,8 @@ class Side:
     name: str
     folders: tuple[Path, ...]
     summaries: tuple[dict[str, Any], ...]
+    uses: tuple[TimeUse | None, ...]
+    """How each run used its time; None for a run without a trace of it."""
     config: Mapping[str, Any]
     """Of the first run."""
 
@@ -88,7 +91,10 @@ class Sides:
 
 
 def sides(first: Sequence[Path], second: Sequence[Path]) -> Sides:
-    """Both sides, each of the runs in these folders and below them. ValueError with one sentence if a side is not of one config."""
+    """Both sides, each of the runs in these folders and below them. ValueError with one sentence if a side is not of one config.
+
+    A broken run below a folder is skipped.
+    """
     remarks: list[str] = []
     one, other = (_side(name, folders, remarks) for name, folders in (("first", first), ("second", second)))
     backends = [one.backend, other.backend]
@@ -100,11 +106,17 @@ def sides(first: Sequence[Path], second: Sequence[Path]) -> Sides:
 
 
 def _side(name: str, given: Sequence[Path], remarks: list[str]) -> Side:
-    folders = [folder for place in given for folder in runs_of(place)]
-    summaries, configs, kept = list[dict[str, Any]](), list[dict[str, Any]](), list[Path]()
+    summaries, configs, kept, uses = list[dict[str, Any]](), list[dict[str, Any]](), list[Path](), list[TimeUse | None]()
     simulated: dict[Any, Path] = {}
-    for folder in folders:
-        summary, config = read_summary(folder), read_config(folder)
+    broken: list[str] = []
+    for folder, is_given in [(folder, folder == place) for place in given for folder in runs_of(place)]:
+        try:
+            summary, config, use = _read(folder)
+        except ValueError as error:
+            if is_given:
+                raise
+            broken.append(str(error))
+            continue
         if configs and (key := _difference(configs[0], config)):
             values = " and ".join(f"{shown(_value(each, key))} in {place}" for place, each in ((kept[0], configs[0]), (folder, config)))
             raise ValueError(f"the runs of one side are repeats of one config, and differ in {key} ({values}): leave one out")
@@ -117,7 +129,19 @@ def _side(name: str, given: Sequence[Path], remarks: list[str]) -> Side:
         kept.append(folder)
         summaries.append(summary)
         configs.append(config)
-    return Side(name, tuple(kept), tuple(summaries), configs[0])
+        uses.append(use)
+    if not kept:
+        raise ValueError(broken[0])
+    remarks += skipped(broken)
+    return Side(name, tuple(kept), tuple(summaries), tuple(uses), configs[0])
+
+
+def _read(run: Path) -> tuple[dict[str, Any], dict[str, Any], TimeUse | None]:
+    """The summary of a run, its config and how it used its time; ValueError with one sentence if one of its files is broken."""
+    summary = read_summary(run)
+    if (run / "curve.csv").exists():
+        read_points(run)
+    return summary, read_config(run), time_use(run, summary)
 
 
 def runs_of(folder: Path) -> list[Path]:

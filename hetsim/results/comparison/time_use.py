@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from hetsim.results.comparison.components import seconds_by_worker, transfers
-from hetsim.results.comparison.sides import Side
 from hetsim.results.comparison.traced import Floats, Rows, read_rows
 from hetsim.runtime.recorder import ALL_REDUCE, APPLY, GATHER, GRADIENT, MESSAGE, REGROUP, UPDATE
 
@@ -67,17 +66,6 @@ def time_use(run: Path, summary: Mapping[str, Any]) -> TimeUse | None:
         intervals={name: total for name, total in totals.items() if total.count},
         staleness=_staleness(rows),
     )
-
-
-def time_uses(side: Side) -> list[TimeUse]:
-    """How each run of a side used its time; empty if one of them has no trace of it."""
-    found = []
-    for folder, summary in zip(side.folders, side.summaries, strict=True):
-        use = time_use(folder, summary)
-        if use is None:
-            return []
-        found.append(use)
-    return found
 
 
 def _total(rows: Rows, kind: int, *, of_workers: bool) -> Total:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsim.memory import check_fits
-from hetsim.results.reading.intervals import check_interval, read_columns
-from hetsim.results.reading.run_files import MAX_NUMBER, REMEDY
+from hetsim.results.reading.intervals import read_trace
+from hetsim.results.reading.run_files import REMEDY
 from hetsim.runtime.recorder import GRADIENT, KINDS, MESSAGE
+from hetsim.runtime.trace import COLUMNS
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 TIMES = ("start", "end")
-COLUMNS = [*TIMES, "rank", "kind", "version", "samples", "staleness", "nbytes"]
 BYTES_OF_A_ROW, BYTES_OF_A_WORKER = 500, 500
 """What a row, and a worker, take in memory while the seconds of a run are added up."""
 
@@ -82,32 +81,14 @@ def read_rows(run: Path, summary: Mapping[str, Any]) -> Rows | None:
     num_workers, num_updates, seconds = (summary.get(key) for key in ("num_workers", "num_updates", "seconds"))
     if num_workers is None or num_updates is None or seconds is None or num_updates < 1 or seconds <= 0:
         return None
-    table = read_columns(trace, COLUMNS, _cast)
-    check_fits(f"{trace}, of {table.num_rows} rows,", BYTES_OF_A_ROW * table.num_rows, REMEDY)
-    check_fits(f"{run}, of {num_workers} workers,", BYTES_OF_A_WORKER * num_workers, REMEDY)
-    columns = {name: table[name].fill_null(math.nan if name in TIMES else -1).to_numpy() for name in COLUMNS}
-    _check(trace, table, columns, num_workers)
-    rows = Rows(**columns, num_workers=num_workers, num_updates=int(num_updates), seconds=float(seconds))
-    return rows if rows.of(GRADIENT).any() else None
-
-
-def _cast(table: Any) -> Any:
-    """The table with its kinds by their places in `KINDS`, null if it is none, and numbers of the types that `Rows` has."""
     import pyarrow as pa
     from pyarrow import compute
 
-    columns = {name: compute.cast(table[name], pa.float64() if name in TIMES else pa.int64()) for name in COLUMNS if name != "kind"}
-    kinds = compute.index_in(compute.cast(table["kind"], pa.string()), value_set=pa.array(KINDS))
-    return pa.table({**columns, "kind": compute.cast(kinds, pa.int64())})
-
-
-def _check(trace: Path, table: Any, columns: Mapping[str, NDArray[Any]], num_workers: int) -> None:
-    """ValueError with one sentence for the first row that is none of this run."""
-    start, end, rank = (columns[name] for name in ("start", "end", "rank"))
-    fine = (np.abs(start) <= MAX_NUMBER) & (np.abs(end) <= MAX_NUMBER) & (rank >= 0) & (rank <= 2 * num_workers)
-    fine &= (start <= end) | (columns["kind"] == MESSAGE)
-    for place in np.flatnonzero(~fine)[:1].tolist():
-        check_interval(trace, *(table[name][place].as_py() for name in ("start", "end", "rank")), num_workers=num_workers)
-    for name in ("kind", "samples", "staleness", "nbytes"):
-        for place in np.flatnonzero(columns[name] < 0)[:1].tolist():
-            raise ValueError(f"{trace} has a row whose {name} is {table[name][place].as_py()}, as none of a run is: {REMEDY}")
+    table = read_trace(trace, num_workers=num_workers)
+    check_fits(f"{trace}, of {table.num_rows} rows,", BYTES_OF_A_ROW * table.num_rows, REMEDY)
+    check_fits(f"{run}, of {num_workers} workers,", BYTES_OF_A_WORKER * num_workers, REMEDY)
+    kinds = compute.index_in(table["kind"], value_set=pa.array(KINDS))
+    columns = {name: (kinds if name == "kind" else table[name].fill_null(-1)).to_numpy() for name in COLUMNS}
+    columns = {name: column if name in TIMES else column.astype(np.int64) for name, column in columns.items()}
+    rows = Rows(**columns, num_workers=num_workers, num_updates=int(num_updates), seconds=float(seconds))
+    return rows if rows.of(GRADIENT).any() else None

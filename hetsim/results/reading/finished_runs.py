@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from hetsim.results.reading.config_file import check_leaves, read_config
 from hetsim.results.reading.finished import LossPoint, check_has, highest_accuracy, read_curve, read_summary, time_to
 from hetsim.results.reading.identity import typed_overrides
-from hetsim.results.reading.index import LEAST, NAME, is_settled, read_index, search, write_index
+from hetsim.results.reading.index import LEAST, NAME, Place, is_settled, read_index, search, write_index
 from hetsim.results.reading.index_columns import Row, StoredCurve
 from hetsim.results.reading.keys import VARY_IN_A_ROW, with_added
+from hetsim.results.reading.run_files import skipped
 from hetsim.results.reading.schema import for_tables
 
 KEYS = ("method", "backend", "seed", "seconds", "staleness_max")
@@ -62,10 +63,10 @@ class FinishedRun:
 
 
 class FinishedRuns(NamedTuple):
-    """The finished runs below a folder, and how many have failed there."""
+    """The finished runs below a folder, and remarks on those that failed or are broken."""
 
     runs: list[FinishedRun]
-    num_failed: int
+    remarks: list[str]
 
 
 def finished_runs(folder: Path) -> list[FinishedRun]:
@@ -74,7 +75,7 @@ def finished_runs(folder: Path) -> list[FinishedRun]:
 
 
 def read_runs(folder: Path) -> FinishedRuns:
-    """Every finished run at any depth; ValueError with one sentence if there is none, or one that is no run of this hetsim.
+    """Every finished run at any depth; ValueError with one sentence if none can be read. Broken runs are skipped.
 
     Many runs are read from the index of the folder, which is brought up to date.
     """
@@ -87,10 +88,22 @@ def read_runs(folder: Path) -> FinishedRuns:
     reader = _Reader(folder)
     with no_garbage():
         known = read_index(folder, there, reader.of_index) if len(there) >= LEAST else {}
-        found = [known.get(place.name) or reader.of_files(place.name) for place in there]
-    if sum(place.name not in known and is_settled(place, begun=begun) for place in there) >= LEAST:
-        write_index(folder, ((place, _row(run)) for place, run in zip(there, found, strict=True)), begun=begun)
-    return FinishedRuns(found, num_failed)
+        found, broken = dict[Place, FinishedRun](), list[str]()
+        for place in there:
+            try:
+                found[place] = known.get(place.name) or reader.of_files(place.name)
+            except ValueError as error:
+                broken.append(str(error))
+    if not found:
+        raise ValueError(broken[0])
+    if sum(place.name not in known and is_settled(place, begun=begun) for place in found) >= LEAST:
+        write_index(
+            folder,
+            ((place, Row(run.summary, run.config, run.typed, run.stored or run.points)) for place, run in found.items()),
+            begun=begun,
+        )
+    failed = [f"{num_failed} runs failed and are not in the table: see error.txt in their folders"] if num_failed else []
+    return FinishedRuns(list(found.values()), failed + skipped(broken))
 
 
 def finished_run(folder: Path) -> FinishedRun:
@@ -137,7 +150,9 @@ class _Reader:
         check_has(folder, summary, *KEYS)
         config = _of_a_row(read_config(folder))
         shared = self._shared(config or {"method": summary["method"]})
-        return FinishedRun(self.folder, name, for_tables(summary), shared, typed_overrides(folder))
+        found = FinishedRun(self.folder, name, for_tables(summary), shared, typed_overrides(folder))
+        _ = found.points  # which may be broken, too
+        return found
 
     def of_index(self, name: str, row: Row) -> FinishedRun:
         """The run of this folder as the index has it; ValueError if its config is none."""
@@ -149,11 +164,3 @@ class _Reader:
 
     def _shared(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         return self._configs.setdefault(repr(config), config)
-
-
-def _row(run: FinishedRun) -> Row | None:
-    """What the index keeps of a run; None if its curve cannot be read, which is said to whoever asks for it."""
-    try:
-        return Row(run.summary, run.config, run.typed, run.stored or run.points)
-    except ValueError:
-        return None

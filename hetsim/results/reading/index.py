@@ -125,11 +125,11 @@ def _rows(file: Any, there: Mapping[str, bytes], make: Callable[[str, Row], Any]
     }
 
 
-def write_index(folder: Path, rows: Iterable[tuple[Place, Row | None]], *, begun: datetime) -> None:
+def write_index(folder: Path, rows: Iterable[tuple[Place, Row]], *, begun: datetime) -> None:
     """Write the index of what was read of these places since then, unless another process is writing it or the folder cannot be written."""
     from pyarrow import parquet
 
-    table = table_of((place.name, place.stamp, row) for place, row in rows if row is not None and is_settled(place, begun=begun))
+    table = table_of((place.name, place.stamp, row) for place, row in rows if is_settled(place, begun=begun))
     try:
         with sole_writer(folder) as ours:
             if ours:

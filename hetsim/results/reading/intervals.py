@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 
 from hetsim.memory import check_fits
 from hetsim.results.reading.run_files import MAX_NUMBER, REMEDY, brief, check_is_no_link, shown
-from hetsim.runtime.recorder import KINDS
+from hetsim.runtime.recorder import KINDS, MESSAGE
 from hetsim.runtime.trace import COLUMNS as TRACE_COLUMNS
+from hetsim.runtime.trace import as_table
 
 Interval = tuple[float, float, int, str]
 """Start, end, rank and kind."""
@@ -20,44 +21,27 @@ Span = tuple[float, float]
 """Start and end."""
 
 COLUMNS = ["start", "end", "rank", "kind"]
+COUNTS = ("samples", "staleness", "nbytes")
 WORK, COMMUNICATION = ("gradient", "update"), ("message", "all_reduce", "gather")
 """Kinds of intervals; those of one rank overlap where it computes while it communicates."""
 MAX_RANKS = 32
 """The ranks of which a timeline shows the communication, and a server after them."""
+MAX_CLOCK_ERROR = 60.0
+"""Seconds by which the clocks of two hosts may differ, and a message seem to end before it begins."""
 BYTES_OF_A_ROW = 100
 """What a row of the trace takes in memory while it is read, filtered and sorted."""
 
 
-def read_trace(trace: Path) -> Any:
-    """The whole trace of a run, as an Arrow table; ValueError with one sentence if it is none."""
-    return read_columns(trace, None, lambda table: table.replace_schema_metadata())  # which pandas would read
-
-
 def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:
     """The first intervals of a trace; ValueError with one sentence if it is none of a run of so many workers."""
-    found: list[Interval] = read_columns(trace, COLUMNS, first_intervals)
-    for start, end, rank, kind in found:
-        check_interval(trace, start, end, rank, num_workers=num_workers, kind=kind)
-    return found
+    return first_intervals(read_trace(trace, num_workers=num_workers))
 
 
-def check_interval(
-    trace: Path, start: float | None, end: float | None, rank: int | None, *, num_workers: int, kind: str | None = None
-) -> None:
-    """ValueError with one sentence for an interval that is none of a run of so many workers.
+def read_trace(trace: Path, *, num_workers: int | None = None) -> Any:
+    """The trace of a run as an Arrow table, with the types that hetsim writes and kinds as texts.
 
-    A message between hosts is timed by two clocks, which agree within an error: it may seem to end before it begins.
+    ValueError with one sentence if it is no trace, or has a row of no run of so many workers. None: their number is not known.
     """
-    if any(seconds is None or not math.isfinite(seconds) or abs(seconds) > MAX_NUMBER for seconds in (start, end)):
-        raise ValueError(f"{trace} has an interval from {start} to {end}, which are no times of a run: {REMEDY}")
-    if rank is None or not 0 <= rank <= 2 * num_workers:  # local servers follow the server
-        raise ValueError(f"{trace} has rank {rank}, but its run has {num_workers} workers: {REMEDY}")
-    if kind != "message" and start is not None and end is not None and end < start:
-        raise ValueError(f"{trace} has an interval from {start} to {end}, which ends before it begins: {REMEDY}")
-
-
-def read_columns(trace: Path, columns: list[str] | None, use: Callable[[Any], Any]) -> Any:
-    """What `use` makes of these columns of a trace, or of all; ValueError with one sentence if it is none, or `use` says what is wrong."""
     from pyarrow import ArrowException, parquet
 
     check_is_no_link(trace)
@@ -68,7 +52,7 @@ def read_columns(trace: Path, columns: list[str] | None, use: Callable[[Any], An
         there = file.schema_arrow.names
     except (ArrowException, OSError, ValueError, KeyError) as error:
         raise ValueError(f"{trace} is no Parquet file ({brief(error)}): {REMEDY}") from None
-    if missing := [name for name in columns or COLUMNS if there.count(name) != 1]:
+    if missing := [name for name in TRACE_COLUMNS if there.count(name) != 1]:
         raise ValueError(f"{trace} lacks {', '.join(missing)}: {REMEDY}")
     if others := [name for name in there if name not in TRACE_COLUMNS]:
         raise ValueError(f"{trace} has a column {shown(others[0])}, as no trace has: {REMEDY}")
@@ -81,13 +65,15 @@ def read_columns(trace: Path, columns: list[str] | None, use: Callable[[Any], An
         raise ValueError(f"{trace} would take {unpacked} bytes for {num_rows} rows, as no trace does: {REMEDY}")
     check_fits(f"{trace}, of {num_rows} rows,", BYTES_OF_A_ROW * num_rows, REMEDY)
     try:
-        return use(_with_kinds(file.read(columns=columns)))
+        table = _cast(file.read())
     except (ArrowException, OSError, ValueError) as error:
         raise ValueError(f"{trace} cannot be read as a trace ({brief(error)}): {REMEDY}") from None
+    _check(trace, table, math.inf if num_workers is None else num_workers)
+    return table
 
 
-def _with_kinds(table: Any) -> Any:
-    """The table with its kinds as texts; ValueError for a text that is no kind."""
+def _cast(table: Any) -> Any:
+    """The columns with the types that hetsim writes, and kinds as texts; ValueError for a text that is no kind."""
     import pyarrow as pa
 
     column = table["kind"]
@@ -95,8 +81,39 @@ def _with_kinds(table: Any) -> Any:
         for chunk in column.chunks:
             if unknown := [kind for kind in chunk.dictionary.slice(0, len(KINDS) + 1).to_pylist() if kind not in KINDS]:
                 raise ValueError(f"its kind {shown(unknown[0])} is none of {', '.join(KINDS)}")
-        column = column.cast(pa.string())
-    return table.set_column(table.column_names.index("kind"), "kind", column)
+    written = {**{field.name: field.type for field in as_table([]).schema}, "kind": pa.string()}
+    return pa.table({name: table[name].cast(written[name]) for name in table.column_names})  # without metadata, which pandas would read
+
+
+def _check(trace: Path, table: Any, num_workers: float) -> None:
+    """ValueError with one sentence for the first row that is none of a run of so many workers.
+
+    A message between hosts is timed by two clocks, which agree within an error: it may seem to end before it begins.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    start, end = (table[name].fill_null(math.nan).to_numpy() for name in ("start", "end"))
+    rank = table["rank"].fill_null(-1).to_numpy()
+    slack = np.where(compute.equal(table["kind"], KINDS[MESSAGE]).fill_null(False).to_numpy(), MAX_CLOCK_ERROR, 0.0)
+    fine = (np.abs(start) <= MAX_NUMBER) & (np.abs(end) <= MAX_NUMBER)
+    for place in np.flatnonzero(~(fine & (end >= start - slack)))[:1]:
+        first, last = (table[name][int(place)].as_py() for name in ("start", "end"))
+        why = "which ends before it begins" if fine[place] else "which are no times of a run"
+        raise ValueError(f"{trace} has an interval from {first} to {last}, {why}: {REMEDY}")
+    for place in np.flatnonzero((rank < 0) | (rank > 2 * num_workers))[:1]:  # local servers follow the server
+        found = table["rank"][int(place)].as_py()
+        run = "which no run has" if num_workers == math.inf else f"but its run has {num_workers} workers"
+        raise ValueError(f"{trace} has rank {found}, {run}: {REMEDY}")
+    for name in table.column_names:
+        column = table[name]
+        wrong = None
+        if name == "kind":
+            wrong = compute.index_in(column, value_set=pa.array(KINDS)).is_null()
+        elif name in COUNTS:
+            wrong = compute.less(column.fill_null(-1), 0)
+        if wrong is not None and (place := wrong.index(True).as_py()) >= 0:
+            raise ValueError(f"{trace} has a row whose {name} is {column[place].as_py()}, as none of a run is: {REMEDY}")
 
 
 def first_intervals(table: Any, most: int = 20_000) -> list[Interval]:
@@ -104,15 +121,12 @@ def first_intervals(table: Any, most: int = 20_000) -> list[Interval]:
     import pyarrow as pa
     from pyarrow import compute
 
-    columns = {
-        name: compute.cast(table[name], kind)
-        for name, kind in {"start": pa.float64(), "end": pa.float64(), "rank": pa.int64(), "kind": pa.string()}.items()
-    }
-    work = compute.is_in(columns["kind"], pa.array(WORK))
-    communication = compute.and_(compute.is_in(columns["kind"], pa.array(COMMUNICATION)), compute.less_equal(columns["rank"], MAX_RANKS))
+    table = table.select(COLUMNS)
+    work = compute.is_in(table["kind"], pa.array(WORK))
+    communication = compute.and_(compute.is_in(table["kind"], pa.array(COMMUNICATION)), compute.less_equal(table["rank"], MAX_RANKS))
     found: list[Interval] = []
     for wanted in (work, communication):
-        first = pa.table(columns).filter(wanted).sort_by("start").slice(0, most).to_pydict()
+        first = table.filter(wanted).sort_by("start").slice(0, most).to_pydict()
         found += zip(first["start"], first["end"], first["rank"], first["kind"], strict=True)
     return found
 

@@ -7,6 +7,7 @@ import re
 import reprlib
 import stat
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -14,7 +15,9 @@ MAX_BYTES = 10**8
 """The length of a text file of a run."""
 MAX_NUMBER = 1e150
 """The size of a number of a run: its square is a float."""
-REMEDY = "mend it, or leave that run out"
+REMEDY = "correct it, or move that run elsewhere"
+MAX_SKIPPED = 10
+"""Broken runs that are listed, each with what is wrong."""
 
 
 def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
@@ -36,7 +39,7 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
 def check_is_no_link(path: Path) -> None:
     """ValueError with one sentence for a link: in a folder of somebody else's, it may lead to a file of the user's."""
     if path.is_symlink():
-        raise ValueError(f"{path} is a link, and is not followed: put the file itself there, or leave that run out")
+        raise ValueError(f"{path} is a link, and is not followed: put the file itself there, or move that run elsewhere")
 
 
 def from_json(what: str, text: str) -> Any:
@@ -57,6 +60,12 @@ def brief(error: BaseException) -> str:
 def shown(value: Any) -> str:
     """A value as a sentence quotes it: in bounded length, at any depth."""
     return " ".join(reprlib.repr(value).split())
+
+
+def skipped(sentences: Sequence[str]) -> list[str]:
+    """Remarks on the broken runs of a folder, given what is wrong with each."""
+    more = len(sentences) - MAX_SKIPPED
+    return [f"skipped: {each}" for each in sentences[:MAX_SKIPPED]] + [f"skipped: {more} more broken runs"] * (more > 0)
 
 
 def is_text(value: Any) -> TypeGuard[str]:

@@ -40,13 +40,13 @@ class Table:
         return [self.metric, *(name for name in known if name != self.metric)]
 
 
-def table(runs: Sequence[FinishedRun], question: Question, *, num_failed: int = 0) -> Table:
-    """The table of these runs, beside which others failed. ValueError with one sentence if it cannot be made as it is asked for."""
+def table(runs: Sequence[FinishedRun], question: Question, *, known: Sequence[str] = ()) -> Table:
+    """The table of these runs, with remarks that are `known` of them. ValueError with one sentence if it cannot be made."""
     with no_garbage():
-        return _table(runs, question, num_failed)
+        return _table(runs, question, known)
 
 
-def _table(runs: Sequence[FinishedRun], question: Question, num_failed: int) -> Table:
+def _table(runs: Sequence[FinishedRun], question: Question, known: Sequence[str]) -> Table:
     metrics, remarks = metrics_of(runs, higher=question.metric if question.direction == "maximize" else None), list[str]()
     if question.metric is not None and question.metric not in metrics:
         hint = checks.suggestion(question.metric, metrics)
@@ -72,9 +72,7 @@ def _table(runs: Sequence[FinishedRun], question: Question, num_failed: int) -> 
         _refuse_unequal_samples(made)
     if question.baseline is not None:
         made = with_gains(made, question.baseline, metrics[name], remarks)
-    if num_failed:
-        remarks.append(f"{num_failed} runs failed and are not in the table: see error.txt in their folders")
-    told = list(dict.fromkeys(map(checks.one_line, remarks)))  # they quote runs, which may be a stranger's
+    told = list(dict.fromkeys(map(checks.one_line, [*remarks, *known])))  # they quote runs, which may be a stranger's
     return Table(title(runs), made, metrics, name, question.baseline, told)
 
 
