@@ -29,6 +29,8 @@ TRACKS = {
     "absent": (DOWN,),
 }
 """The tracks of a rank, with the kinds of intervals that each shows. `receiving` has the moments of delivery."""
+MAX_SECONDS = 9e9
+"""The last moment of a file: nanoseconds in 64 bits, 285 years."""
 SEQUENCE = 1
 """The number of the one writer of a file."""
 
@@ -48,6 +50,8 @@ def traced(run: Path, name: str = "") -> TracedRun:
     rows = read_rows(run, summary)
     if rows is None:
         raise ValueError(f"{run} has no intervals in its trace.parquet, so there is no timeline: run it again with trace=full")
+    if (last := float(rows.end.max())) > MAX_SECONDS:
+        raise ValueError(f"{run} has an interval until {last:.3g} s, and a Perfetto trace ends at {MAX_SECONDS:.0e} s: take --html")
     title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
     return TracedRun(printable(f"{name}: {title}" if name else title), rows, read_points(run))
 

@@ -276,5 +276,5 @@ def packed_as_table(rows: bytes | bytearray) -> Any:
         if name == "kind":
             arrays.append(pa.DictionaryArray.from_arrays(column.astype(np.int8), list(KINDS)))
         else:
-            arrays.append(pa.array(column.astype(np.int32 if name in ("rank", "samples", "staleness") else column.dtype)))
+            arrays.append(pa.array(column.astype(np.int32 if name in ("rank", "staleness") else column.dtype)))
     return pa.table(arrays, names=list(COLUMNS))

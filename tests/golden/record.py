@@ -133,7 +133,8 @@ def hashes(method: str, cluster: str, workload: tuple[str, ...]) -> dict[str, st
     kinds = table.column("kind").combine_chunks().dictionary_encode()
     columns = [json.dumps(kinds.dictionary.to_pylist()).encode(), kinds.indices.to_numpy(zero_copy_only=False).tobytes()]
     for name in ("start", "end", "rank", "version", "samples", "staleness", "nbytes"):
-        columns.append(np.ascontiguousarray(table.column(name).to_numpy()).tobytes())
+        column = table.column(name).to_numpy()
+        columns.append(np.ascontiguousarray(column.astype(np.int32) if name == "samples" else column).tobytes())  # as first recorded
     last = weights[-1]
     numbers = last.numpy().tobytes() if hasattr(last, "numpy") else repr(last.nbytes).encode()
     return {

@@ -89,6 +89,6 @@ def read_rows(run: Path, summary: Mapping[str, Any]) -> Rows | None:
     check_fits(f"{run}, of {num_workers} workers,", BYTES_OF_A_WORKER * num_workers, REMEDY)
     kinds = compute.index_in(table["kind"], value_set=pa.array(KINDS))
     columns = {name: (kinds if name == "kind" else table[name].fill_null(-1)).to_numpy() for name in COLUMNS}
-    columns = {name: column if name in TIMES else column.astype(np.int64) for name, column in columns.items()}
+    columns = {name: column if name in TIMES else column.astype(np.int64, copy=False) for name, column in columns.items()}
     rows = Rows(**columns, num_workers=num_workers, num_updates=int(num_updates), seconds=float(seconds))
     return rows if rows.of(GRADIENT).any() else None
