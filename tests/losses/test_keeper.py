@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ class Kept:
 
     def view(self) -> View:
         """The newest view."""
-        return View.decoded(self.store[view_key(self.keeper.view.generation)])
+        return View.of_entries(json.loads(self.store[view_key(self.keeper.view.generation)]))
 
 
 def test_who_does_not_beat_is_suspected() -> None:

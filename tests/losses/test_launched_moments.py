@@ -122,7 +122,7 @@ def test_a_run_that_has_failed_is_ended_for_all_before_the_next_one() -> None:
     kept.look()
 
     for run in (first, second):
-        assert View.decoded(run_store(kept.store, run.number).get(view_key(1))).members == {}
+        assert View.of_entries(json.loads(run_store(kept.store, run.number).get(view_key(1)))).members == {}
     assert not kept.store.check([end_key(0)])
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
-from functools import cache
 from typing import Any
 
 import torch.distributed as dist
@@ -17,6 +16,7 @@ import torch.distributed as dist
 from hetsim.distributed.environment import Launched
 from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT
 from hetsim.distributed.membership.keeper import BEGAN, STOP, SurvivingRun, began_key
+from hetsim.distributed.membership.peers import moment, of_peer, rank_number
 from hetsim.errors import RunFailed
 
 ANNOUNCED, LOST = "announced", "a rank is lost"
@@ -24,13 +24,7 @@ ANNOUNCED, LOST = "announced", "a rank is lost"
 
 def announced(store: Any) -> SurvivingRun | None:
     """The run under way; None if its end is that of any process."""
-    text = store.get(ANNOUNCED) if store.check([ANNOUNCED]) else b""
-    return _decoded(text) if text else None
-
-
-@cache
-def _decoded(text: bytes) -> SurvivingRun:
-    return SurvivingRun(**json.loads(text))
+    return of_peer(store, ANNOUNCED, SurvivingRun.of_entries) if store.check([ANNOUNCED]) and store.get(ANNOUNCED) else None
 
 
 def announce(store: Any, run: SurvivingRun | None, *, leads: bool) -> None:
@@ -38,7 +32,7 @@ def announce(store: Any, run: SurvivingRun | None, *, leads: bool) -> None:
     if leads:
         store.set(ANNOUNCED, "" if run is None else json.dumps(asdict(run)))
     if store.check([LOST]):
-        raise RunFailed(f"rank {store.get(LOST).decode()} was lost in an earlier run of these processes: call hetsim-launch again")
+        raise RunFailed(f"rank {of_peer(store, LOST, rank_number)} was lost in an earlier run of these processes: call hetsim-launch again")
 
 
 def ask_to_stop(store: Any) -> bool:
@@ -67,5 +61,5 @@ def run_store(store: Any, number: int) -> Any:
 
 def on_leaders_clock(store: Any, ranks: Iterable[int], now: float) -> float:
     """This moment of the clock of these ranks' host as the leader's clock has it, by when the run began on both."""
-    own = next((float(store.get(began_key(rank))) for rank in ranks if store.check([began_key(rank)])), now)
-    return float(store.get(BEGAN)) + now - own
+    own = next((of_peer(store, began_key(rank), moment) for rank in ranks if store.check([began_key(rank)])), now)
+    return of_peer(store, BEGAN, moment) + now - own

@@ -20,10 +20,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hetsim import checks
 from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT
+from hetsim.distributed.membership.peers import listed, of_peer, text
 from hetsim.errors import RunFailed
 
 POLL_SECONDS = 0.1
+MAX_PROCESSES = 10_000
+"""The processes of a host, and the hosts of a run."""
 OWN_KEYS = ("data_root", "backend.interface")
 """Of the words that were typed, those that may differ from host to host."""
 
@@ -50,8 +54,7 @@ class Call:
 
     def __post_init__(self) -> None:
         for name, value in (("nodes", self.nodes), ("processes", self.processes)):
-            if value < 1:
-                raise ValueError(f"--{name} must be at least 1, not {value}")
+            checks.whole(f"--{name}", value, most=MAX_PROCESSES)
         if not 0 <= self.node < self.nodes:
             raise ValueError(f"--node-rank must be from 0 to {self.nodes - 1} with --nodes {self.nodes}, not {self.node}")
         if not 0 <= self.port <= 65535 or (self.nodes > 1 and not self.port):
@@ -154,22 +157,34 @@ def agree(store: Any, call: Call) -> list[int]:
         raise ValueError(f"--node-rank {call.node} was given twice: give each host its own, from 0 to {call.nodes - 1}")
     own = call.told()
     store.set(f"node/{call.node}", json.dumps(own))
+    others = []
     for node in range(call.nodes):
         wait_until(partial(_told, store, f"node/{node}"), f"hetsim-launch --node-rank {node} was not called: call it on that host")
-        other = json.loads(store.get(f"node/{node}"))
+        others.append(other := of_peer(store, f"node/{node}", _call))
         for what, remedy in REMEDIES.items():
             if other[what] != own[what]:
                 (low, first), (high, second) = sorted([(node, other), (call.node, own)], key=lambda each: each[0])
                 misfit = f"{_named(what, first)} on node rank {low}, and {_named(what, second)} on node rank {high}: {remedy}"
                 store.set("misfit", misfit)
                 raise ValueError(misfit)
-    return [int(json.loads(store.get(f"node/{node}"))["processes"]) for node in range(call.nodes)]
+    return [other["processes"] for other in others]
+
+
+def _call(told: Any) -> dict[str, Any]:
+    """What another launcher says of its call."""
+    checks.whole("nodes", told["nodes"])
+    return {
+        "processes": checks.whole("processes", told["processes"], most=MAX_PROCESSES),
+        "nodes": told["nodes"],
+        "words": [text(word) for word in listed(told["words"])],
+        "versions": {text(name): text(version) for name, version in told["versions"].items()},
+    }
 
 
 def _told(store: Any, key: str) -> bool:
     """Whether this has been written. ValueError with the sentence of another host that has found a misfit."""
     if store.check(["misfit"]):
-        raise ValueError(store.get("misfit").decode())
+        raise ValueError(store.get("misfit").decode(errors="replace"))
     return bool(store.check([key]))
 
 

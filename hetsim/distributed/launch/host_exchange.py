@@ -20,6 +20,8 @@ from hetsim.distributed.launch.call import POLL_SECONDS, Call
 from hetsim.distributed.launch.failure_report import CAUSE, Failure
 from hetsim.distributed.launch.host_keeper import HostKeeper
 from hetsim.distributed.launch.host_losses import gone_key
+from hetsim.distributed.membership.peers import of_peer, rank_number, text
+from hetsim.errors import RunFailed
 
 BEAT_SECONDS = 0.5
 SILENT_SECONDS, SILENT_AFTER_FAILURE_SECONDS = 30.0, 5.0
@@ -139,14 +141,27 @@ class Hosts:
             if node in self.outcomes or node == own:
                 continue
             if store.check([f"ended/{node}"]):
-                told = json.loads(store.get(f"ended/{node}"))
-                self.stopped |= told == STOPPED
-                self.outcomes[node] = None if told in (None, STOPPED) else Failure(int(told[0]), str(told[1]))
+                self.outcomes[node], stopped = self._outcome(node)
+                self.stopped |= stopped
             elif own == 0:
                 self._listen_to(node)
         if len(self.outcomes) == self._call.nodes or self.outcomes.get(0) is not None:
             store.set(f"left/{own}", "")
         self._beat = time.monotonic()
+
+    def _outcome(self, node: int) -> tuple[Failure | None, bool]:
+        """How the processes of a host ended, and whether they were stopped and are saved."""
+
+        def read(told: Any) -> tuple[Failure | None, bool]:
+            if told in (None, STOPPED):
+                return None, told == STOPPED
+            order, sentence = told
+            return Failure(rank_number(order), text(sentence)), False
+
+        try:
+            return of_peer(self._store, f"ended/{node}", read)
+        except RunFailed as error:
+            return Failure(1, str(error)), False
 
     def _listen_to(self, node: int) -> None:
         """On node rank 0: a launcher that has not been heard of for long is lost, and all are told."""

@@ -20,7 +20,9 @@ from hetsim.distributed.launch.announcement import LOST, announced, on_leaders_c
 from hetsim.distributed.launch.failure_report import Failure
 from hetsim.distributed.launch.host_losses import end_key, told_key
 from hetsim.distributed.membership.keeper import FAILED, SUSPECT, Keeper, SurvivingRun
+from hetsim.distributed.membership.peers import moment, of_peer, rank_number, text
 from hetsim.distributed.pacing.padding import clock
+from hetsim.errors import RunFailed
 
 POLL_SECONDS = 0.05
 JOIN_SECONDS = 1.0
@@ -83,9 +85,12 @@ class HostKeeper:
     def _keep(self) -> None:
         with contextlib.suppress(RuntimeError):  # the launcher ends, and its store
             store = self._connect()
-            while not self._stopped.wait(POLL_SECONDS):
-                self._look(store)
-                self._num_looks += 1
+            try:
+                while not self._stopped.wait(POLL_SECONDS):
+                    self._look(store)
+                    self._num_looks += 1
+            except RunFailed as error:
+                self.failures.append(Failure(1, str(error)))
 
     def _look(self, store: Any) -> None:
         run = announced(store)
@@ -99,10 +104,10 @@ class HostKeeper:
             return
         for node in range(len(self._num_heard)):
             while store.check([told_key(node, self._num_heard[node])]):
-                number, *about = json.loads(store.get(told_key(node, self._num_heard[node])))
+                number, what, rank, incarnation, at, why = of_peer(store, told_key(node, self._num_heard[node]), _report)
                 self._num_heard[node] += 1
                 if number == run.number:
-                    self._keeper.hear(*about)
+                    self._keeper.hear(what, rank, incarnation, at, why)
         with contextlib.suppress(Empty):
             while True:
                 self._lose(store, self._keeper, *self._silent.get_nowait())
@@ -131,3 +136,9 @@ class HostKeeper:
             node = self._node_of[about[0]]
             self._to_end[node].append(tuple(about))
             store.set(end_key(node), json.dumps(self._to_end[node]))
+
+
+def _report(entries: Any) -> tuple[int, str, int, int, float, str]:
+    """What a launcher tells: the run's number, what happened to which process, when and why."""
+    number, what, rank, incarnation, at, why = entries
+    return rank_number(number), text(what), rank_number(rank), rank_number(incarnation), moment(at), text(why)

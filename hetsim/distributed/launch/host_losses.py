@@ -20,6 +20,7 @@ from hetsim.distributed.launch.failure_report import CONSEQUENCE, Failure
 from hetsim.distributed.launch.supervision import POLL_SECONDS, End, RankProcess, Supervision
 from hetsim.distributed.membership.faults import Fault, Upcoming
 from hetsim.distributed.membership.keeper import BEGAN, FAILED, SUSPECT, SurvivingRun, began_key, left_key
+from hetsim.distributed.membership.peers import listed, moment, of_peer, rank_number, text
 from hetsim.distributed.pacing.padding import clock
 from hetsim.errors import RunFailed
 from hetsim.runtime.checkpointing import STOPPED, StopRequest
@@ -99,7 +100,7 @@ class StoreToKeeper:
         if run is None or not (store := run_store(self._store, run.number)).check([BEGAN]):
             return None
         own = [began_key(rank) for rank in self._ranks if store.check([began_key(rank)])]
-        return float(store.get(own[0] if own else BEGAN))
+        return of_peer(store, own[0] if own else BEGAN, moment)
 
     @property
     def number(self) -> int:
@@ -114,12 +115,12 @@ class StoreToKeeper:
 
     def reports(self) -> Iterator[tuple[Any, ...]]:
         if self._store.check([end_key(self._node)]):
-            named = json.loads(self._store.get(end_key(self._node)))
+            named = of_peer(self._store, end_key(self._node), _named)
             for rank, incarnation, why in named[self._num_ended :]:
                 yield SUSPECT, rank, incarnation, why
             self._num_ended = len(named)
         if not self._gone and self._store.check([gone_key(self._node)]):
-            self._gone, seconds = True, float(self._store.get(gone_key(self._node)))
+            self._gone, seconds = True, of_peer(self._store, gone_key(self._node), moment)
             yield FAILED, 1, f"node rank 0 had not heard of this host for {seconds:.0f} s: the run continues without it"
 
     def tell(self, what: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
@@ -138,6 +139,11 @@ class StoreToKeeper:
         """Whether the run under way, if there is one, has ended for this rank."""
         run = announced(self._store)
         return run is None or bool(run_store(self._store, run.number).check([left_key(rank)]))
+
+
+def _named(entries: Any) -> list[tuple[int, int, str]]:
+    """The processes that the keeper names."""
+    return [(rank_number(rank), rank_number(incarnation), text(why)) for rank, incarnation, why in listed(entries)]
 
 
 class HostLosses:
@@ -177,6 +183,9 @@ class HostLosses:
 
     def _watch(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone, and the first launcher with it, which `Hosts` notices
-            while not self._stopped.wait(POLL_SECONDS):
-                self._supervision.look(clock())
-                self._num_asked = 0
+            try:
+                while not self._stopped.wait(POLL_SECONDS):
+                    self._supervision.look(clock())
+                    self._num_asked = 0
+            except RunFailed as error:
+                self._supervision.failures.append((1, error))

@@ -15,11 +15,13 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from hetsim import checks
+from hetsim.distributed.membership.peers import MAX_RANKS, later, listed, moment, of_peer, rank_number, text
 from hetsim.distributed.pacing.padding import clock
 from hetsim.runtime.checkpointing import StopRequest
 
@@ -59,6 +61,21 @@ class SurvivingRun:
     """The ranks that are absent when the run begins, and when they join, in seconds of the run; infinite: never."""
     faults: Sequence[tuple[Any, ...]] = ()
     """What the launchers of several hosts do to processes, see `hetsim.distributed.membership.faults.Fault`."""
+
+    @classmethod
+    def of_entries(cls, entries: Mapping[str, Any]) -> SurvivingRun:
+        """From JSON, checked."""
+        run = cls(**entries)
+        rank_number(run.number)
+        checks.whole("num_ranks", run.num_ranks, least=run.num_workers, most=MAX_RANKS)
+        checks.whole("num_workers", run.num_workers)
+        checks.whole("leader", run.leader, least=0, most=run.num_ranks - 1)
+        checks.seconds("lost_after", run.lost_after)
+        checks.flag("succession", run.succession)
+        checks.flag("saves", run.saves)
+        joins = [(rank_number(rank), later(seconds)) for rank, seconds in listed(run.joins)]
+        faults = [(later(seconds), rank_number(rank), text(kind), *map(later, until)) for seconds, rank, kind, *until in listed(run.faults)]
+        return replace(run, joins=joins, faults=faults)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -101,10 +118,15 @@ class View:
         return json.dumps([self.generation, list(self.members.items()), self.lost, self.over])
 
     @classmethod
-    def decoded(cls, text: bytes | str) -> View:
-        """From JSON."""
-        generation, members, lost, over = json.loads(text)
-        return cls(generation, dict(members), tuple(Loss(*each) for each in lost), over)
+    def of_entries(cls, entries: Any) -> View:
+        """From JSON, checked."""
+        generation, members, lost, over = entries
+        return cls(
+            checks.whole("generation", generation),
+            {rank_number(rank): rank_number(incarnation) for rank, incarnation in listed(members)},
+            tuple(Loss(rank_number(rank), rank_number(incarnation), moment(at)) for rank, incarnation, at in listed(lost)),
+            checks.flag("over", over),
+        )
 
 
 def view_key(generation: int) -> str:
@@ -213,7 +235,7 @@ class Keeper:
 
     def _has_begun(self) -> bool:
         if self.began is None and self.store.check([BEGAN]):
-            self.began = float(self.store.get(BEGAN))
+            self.began = of_peer(self.store, BEGAN, moment)
             self.tell((BEGAN, self.began))
         return self.began is not None
 
@@ -232,7 +254,7 @@ class Keeper:
         if beat != last:
             self._beats[member] = beat, now
         elif now - since > self.run.lost_after:
-            _, _, step = beat.decode().partition(" ")
+            _, _, step = beat.decode(errors="replace").partition(" ")
             after = f" after its effect {step}" if step else ""
             self.tell((SUSPECT, *member, f"gave no sign of life for {self.run.lost_after:g} s{after} and was ended"))
             self._beats[member] = beat, now  # once is enough for each time

@@ -28,6 +28,7 @@ from hetsim.distributed.membership.keeper import (
     view_key,
 )
 from hetsim.distributed.membership.losses import Ledger
+from hetsim.distributed.membership.peers import moment, of_peer
 from hetsim.distributed.pacing.padding import clock
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed, RunOver, RunStopped
@@ -168,9 +169,9 @@ class Membership:
 
     def _began(self, store: Any) -> tuple[float, float]:
         """When the run began, by the clock that the keeper's moments have, and by this host's."""
-        began = float(store.get(BEGAN))
+        began = of_peer(store, BEGAN, moment)
         own = began_key(self.rank)
-        self.ledger.shift = float(store.get(own)) - began if store.check([own]) else 0.0
+        self.ledger.shift = of_peer(store, own, moment) - began if store.check([own]) else 0.0
         return began, began + self.ledger.shift
 
     def join(self) -> None:
@@ -267,7 +268,7 @@ class Membership:
         try:
             while True:
                 generation += 1
-                view = View.decoded(store.get(view_key(generation)))
+                view = of_peer(store, view_key(generation), View.of_entries)
                 if self._closed.is_set():
                     if view.members:
                         continue
@@ -292,6 +293,8 @@ class Membership:
             self._silent.set()
         except Exception as error:
             with self._changed:
-                self.broken = RunFailed(f"rank {self.rank} cannot reach the launcher's store any more ({error}): the run is lost")
-                self.broken.__cause__ = PeerLost("the launcher is gone")  # which is nearer to the cause, if anybody can say it
+                self.broken = error
+                if not isinstance(error, RunFailed):
+                    self.broken = RunFailed(f"rank {self.rank} cannot reach the launcher's store any more ({error}): the run is lost")
+                    self.broken.__cause__ = PeerLost("the launcher is gone")  # which is nearer to the cause, if anybody can say it
                 self._changed.notify_all()

@@ -216,6 +216,8 @@ class RegroupingRun(ElasticRun):
                 result = world.run(self._program(state), now=state is None)
             except RunOver:
                 if membership.view.over:
+                    if self.record.leads:  # who else may say it?
+                        raise RunFailed("another process said that the run is over before it was: the run is lost") from None
                     return
                 # otherwise the last version is made, though nobody has told yet
             if self.record.leads:
