@@ -11,6 +11,7 @@ from typing import Any
 
 from hetsim.config.guard.folders import check_folder
 from hetsim.results.reading.run_files import check_is_no_link
+from hetsim.runtime.files import part_from_hard_links
 from hetsim.version import __version__
 
 FILE = "answers.jsonl"
@@ -24,6 +25,7 @@ class Answers:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / FILE
         check_is_no_link(self._file)
+        part_from_hard_links(self._file)
         self._described = f"{__version__} {described}"
         self._known: dict[str, dict[str, Any]] = {}
         text = self._file.read_text(encoding="utf-8") if self._file.exists() else ""

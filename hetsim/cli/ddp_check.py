@@ -6,7 +6,6 @@ import argparse
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from hetsim.checks import printable
 from hetsim.cli.command import Parser, command
 from hetsim.runtime.output import outlive_readers
+from hetsim.runtime.temporary import temporary_folder
 
 ABOUT = """Run a training script that has a hetsim.ddp.Team in several processes, through a short epoch in which uneven shares change twice,
 and then in one process on the same global batches from the same start, by torchrun. Prints how far the weighted gradients are from the
@@ -46,10 +46,10 @@ def main() -> None:
             raise ValueError(f"--processes must be from 2 to 64, not {arguments.processes}")
         if not arguments.module and not Path(arguments.script).is_file():
             raise ValueError(f"there is no script {arguments.script}: give the file that torchrun runs")
-        with tempfile.TemporaryDirectory(prefix="hetsim-ddp-check-") as folder:
+        with temporary_folder("hetsim-ddp-check-") as folder:
             for processes in (arguments.processes, 1):
-                run(processes, script, Path(folder))
-            said, right = verdict(Path(folder))
+                run(processes, script, folder)
+            said, right = verdict(folder)
         print(said)
         sys.exit(0 if right else 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from threading import Lock
@@ -62,6 +63,13 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             unfinished(path).unlink(missing_ok=True)
+
+
+def part_from_hard_links(path: Path) -> None:
+    """Replace a file with other names by a copy, before somebody appends to it: another name may be outside of the folder."""
+    if path.exists() and path.stat().st_nlink > 1:
+        with written_whole(path) as copy, path.open("rb") as file:
+            shutil.copyfileobj(file, copy)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -19,7 +19,7 @@ from hetsim.errors import RunFailed
 from hetsim.results.reading.lock import only_run_in, remove_if_empty
 from hetsim.results.reading.run_files import check_is_no_link
 from hetsim.results.writing.describe import formatted
-from hetsim.runtime.files import write_text
+from hetsim.runtime.files import part_from_hard_links, write_text
 from hetsim.searches import trial
 from hetsim.searches.journal import check_trials
 from hetsim.searches.objective import direction_of, on_the_way
@@ -218,6 +218,7 @@ def opened(question: Question, folder: Path) -> Iterator[Search]:
         check_is_no_link(folder / JOURNAL)
         if (folder / JOURNAL).exists() and not (folder / JOURNAL).is_file():
             raise ValueError(f"{folder / JOURNAL} is no file: give another --folder")
+        part_from_hard_links(folder / JOURNAL)
         (folder / f"{JOURNAL}.lock").unlink(missing_ok=True)  # Optuna's, of a search that was killed: no other one runs here
         study = _study(question, folder)
         search = Search(question, folder, space, study)

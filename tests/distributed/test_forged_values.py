@@ -152,6 +152,12 @@ def test_a_leader_whose_program_goes_on_believes_nobody_that_the_run_is_over() -
     RegroupingRun._run(leader, world, None)
 
 
+def answers(port: int) -> bool:
+    """Whether a process listens there."""
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("key", [OVER, view_key(1)])
@@ -167,7 +173,7 @@ def test_a_forged_end_of_a_run_is_no_success(method: str, key: str, tmp_path: Pa
         [*command, f"method={method}", "hydra.run.dir=run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        wait_for(lambda: launcher.poll() is not None or socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+        wait_for(lambda: launcher.poll() is not None or answers(port))
         store = run_store(dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=1)), 0)
         wait_for(lambda: store.check([BEGAN]))
         store.set(key, "" if key == OVER else json.dumps([1, [], [], True]))

@@ -14,6 +14,7 @@ from optuna.trial import TrialState, create_trial
 from worlds import exit_status
 
 import hetsim
+from hetsim.advice.answers import Answers
 from hetsim.cli.search import main
 
 WORDS = ("workload=phantom", "batch_size=int(interval(32,256))", "method=ssgd,asgd", "budget.epochs=1", "pictures=false", "trace=none")
@@ -119,6 +120,32 @@ def test_a_link_to_nothing_in_the_place_of_optunas_lock_stops_nothing(tmp_path: 
         exit_status(monkeypatch, "hetsim-search", main, *WORDS, "--objective", "samples_per_second", "--trials", 1, "--folder", folder) == 0
     )
     assert not (folder / "search.log.lock").is_symlink()
+
+
+def test_a_journal_with_another_name_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hard link may lead to a file of the user's outside of the folder."""
+    folder = tmp_path / "search"
+    held(folder)
+    (tmp_path / "mine").hardlink_to(folder / "search.log")
+    before = (tmp_path / "mine").read_bytes()
+    words = (*WORDS, "--objective", "samples_per_second", "--trials", 1, "--folder", folder)
+
+    assert exit_status(monkeypatch, "hetsim-search", main, *words) == 0
+    assert (tmp_path / "mine").read_bytes() == before
+    assert (folder / "search.log").read_bytes().startswith(before)
+    assert (folder / "search.log").stat().st_size > len(before)
+
+
+def test_an_advice_does_not_append_to_a_file_with_another_name(tmp_path: Path) -> None:
+    """As of a search."""
+    (tmp_path / "advice").mkdir()
+    (tmp_path / "mine").write_text("mine\n")
+    (tmp_path / "advice" / "answers.jsonl").hardlink_to(tmp_path / "mine")
+
+    Answers(tmp_path / "advice", "").keep({"q": 1}, {"a": 2})
+
+    assert (tmp_path / "mine").read_text() == "mine\n"
+    assert (tmp_path / "advice" / "answers.jsonl").read_text().startswith("mine\n{")
 
 
 @pytest.mark.parametrize("asked", [{}, {**ASKED, "more": 1}, {**ASKED, "words": "\x1b]0;x\a"}])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from hetsim.errors import RunFailed
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.files import write_text
+from hetsim.runtime.temporary import temporary_folder
 from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import BYTES
 
@@ -93,8 +93,7 @@ def _calibrate(
             uncapped=of.get(Uncapped), capped_by_hetsim=backend.emulates == "quota", beside=beside,
         )  # fmt: skip
 
-    with tempfile.TemporaryDirectory(prefix="hetsim-calibrate-") as folder:
-        place = Path(folder)
+    with temporary_folder("hetsim-calibrate-") as place:
 
         def measured_once(kind: type[Measurement], name: str, said: str | None = None) -> dict[type[Measurement], Measured]:
             capped = backend if kind is not Uncapped else replace(backend, emulate="none")

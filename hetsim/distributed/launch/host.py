@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from hetsim.distributed.environment import AGAIN, GOES_ON, WATCH
@@ -28,6 +27,7 @@ from hetsim.distributed.rank.cleanup import remove_of_killed
 from hetsim.distributed.rank.stopping import ENDED, LauncherStop
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.runtime.checkpointing import STOPPED
+from hetsim.runtime.temporary import temporary_folder
 
 CALIBRATE = "hetsim-calibrate"
 """The first word with which this command is started in place of hetsim."""
@@ -50,13 +50,13 @@ def run_on_this_host(call: Call, stop: LauncherStop) -> None:
     connect = partial(client, call.address, port)
     keeper = HostKeeper(counts, connect) if call.node == 0 else None
     keeping = keeper.keeping() if keeper is not None else contextlib.nullcontext()
-    with TemporaryDirectory(prefix="hetsim-launch-") as folder, keeping, contextlib.ExitStack() as at_end:
-        at_end.callback(remove_of_killed, Path(folder))  # not before: who leads next may write to the same folder
+    with temporary_folder("hetsim-launch-") as folder, keeping, contextlib.ExitStack() as at_end:
+        at_end.callback(remove_of_killed, folder)  # not before: who leads next may write to the same folder
         hosts = at_end.enter_context(Hosts(store, call, keeper).talking())
         stopped = False
         failure: Failure | None = Failure(1, f"the run was ended on node rank {call.node}")
         try:
-            with started(call, first, sum(counts), port, Path(folder)) as (processes, start):
+            with started(call, first, sum(counts), port, folder) as (processes, start):
                 stop.running = True
                 to_keeper = StoreToKeeper(call.node, [each.rank for each in processes], connect, stop)
                 with HostLosses(list(processes), to_keeper, partial(start, to_keeper)).watching() as losses:

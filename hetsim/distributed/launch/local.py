@@ -30,6 +30,7 @@ from hetsim.errors import RunFailed, RunStopped
 from hetsim.results.writing.folder import abandon
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.temporary import own_multiprocessings_folder
 
 PRELOAD = ["torch", "hetsim.config.build", "hetsim.distributed.launch.process"]
 """Modules that each process would take seconds to import."""
@@ -144,6 +145,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
 
     address = listening.getsockname()
     ranks = [prepared(rank, joins_at=schedule.joins.get(rank)) for rank in range(experiment.num_ranks)]
+    own_multiprocessings_folder()
     with contextlib.chdir(Path(__file__).parent):  # it imports PyTorch, see hetsim.trust.libraries; its children go back
         _without_signals(forkserver.ensure_running)
     to_keeper = PipeToKeeper(ours, run if elastic else None, schedule)

@@ -1,0 +1,70 @@
+"""Temporary folders that the next start removes if their process was killed: each holds a file that its process has locked."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from multiprocessing import util
+from pathlib import Path
+
+OWNER = ".hetsim"
+"""The file that the process of a folder has locked."""
+PREFIXES = ("hetsim-", "pymp-")
+"""How the names of the folders begin: hetsim's own, and those of multiprocessing in its processes."""
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A new folder for the block."""
+    remove_abandoned()
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder, owned(Path(folder)):
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """While this lasts, nobody takes this folder for abandoned. After the end of this process, anybody does."""
+    unlocked = folder / f"{OWNER}.{os.getpid()}"
+    file = os.open(unlocked, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        with contextlib.suppress(OSError):  # on a file system without locks the folder stays after a kill
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.replace(unlocked, folder / OWNER)  # its name is there only once it is locked
+        yield
+    finally:
+        os.close(file)
+
+
+@cache
+def own_multiprocessings_folder() -> contextlib.ExitStack:
+    """Own the folder in which multiprocessing keeps its sockets, until the end of this process."""
+    remove_abandoned()
+    until_the_end = contextlib.ExitStack()
+    with contextlib.suppress(OSError):  # it cannot be written
+        until_the_end.enter_context(owned(Path(util.get_temp_dir())))
+    return until_the_end
+
+
+def remove_abandoned() -> None:
+    """Remove the folders of this user whose process has ended without doing so. Links are not followed."""
+    place = Path(tempfile.gettempdir())
+    for path in [path for prefix in PREFIXES for path in place.glob(f"{prefix}*")]:
+        with contextlib.suppress(OSError):  # its process lives, or it has just been removed
+            if _is_own(path, stat.S_ISDIR) and _is_own(path / OWNER, stat.S_ISREG):
+                file = os.open(path / OWNER, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+                finally:
+                    os.close(file)
+
+
+def _is_own(path: Path, kind: Callable[[int], bool]) -> bool:
+    status = path.lstat()
+    return status.st_uid == os.getuid() and kind(status.st_mode)

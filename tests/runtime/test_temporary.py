@@ -1,0 +1,126 @@
+"""A killed process's temporary folders are removed by the next start, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running import family, hetsim, wait_for
+
+from hetsim.runtime.temporary import OWNER, owned, remove_abandoned, temporary_folder
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    return tmp_path / "tmp"
+
+
+def abandoned(folder: Path) -> Path:
+    """A folder as a killed process leaves it."""
+    folder.mkdir()
+    (folder / OWNER).touch()
+    (folder / "more").mkdir()
+    (folder / "more" / "file").write_text("x")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["pymp-x", "hetsim-launch-x", "hetsim-calibrate-x", "hetsim-ddp-check-x"])
+def test_what_a_killed_process_left_is_removed(name: str, place: Path) -> None:
+    folder = abandoned(place / name)
+
+    with temporary_folder("hetsim-launch-") as mine:
+        assert not folder.exists()
+        assert mine.is_dir()
+    assert not any(place.iterdir())
+
+
+def _by_a_link(place: Path) -> None:
+    (place / "pymp-x").symlink_to(abandoned(place.parent / "elsewhere"))
+
+
+def _with_a_link(place: Path) -> None:
+    (place / "pymp-x").mkdir()
+    (place.parent / "file").touch()
+    (place / "pymp-x" / OWNER).symlink_to(place.parent / "file")
+
+
+def _with_a_pipe(place: Path) -> None:
+    (place / "pymp-x").mkdir()
+    os.mkfifo(place / "pymp-x" / OWNER)
+
+
+KEPT: dict[str, Callable[[Path], object]] = {
+    "of nobody that is known": lambda place: (place / "pymp-x").mkdir(),
+    "by another name": lambda place: abandoned(place / "other-x"),
+    "a link": _by_a_link,
+    "an owner that is a link": _with_a_link,
+    "an owner that is a pipe": _with_a_pipe,
+    "a file": lambda place: (place / "pymp-x").touch(),
+}
+
+
+@pytest.mark.parametrize("make", KEPT.values(), ids=KEPT)
+def test_what_is_not_known_to_be_abandoned_stays(make: Callable[[Path], object], place: Path) -> None:
+    make(place)
+    before = sorted(place.parent.rglob("*"))
+
+    remove_abandoned()
+
+    assert sorted(place.parent.rglob("*")) == before
+
+
+def test_the_folder_of_a_living_process_stays(place: Path) -> None:
+    folder = abandoned(place / "pymp-x")
+    (folder / OWNER).unlink()
+
+    with owned(folder):
+        remove_abandoned()
+        assert folder.exists()
+    remove_abandoned()
+    assert not folder.exists()
+
+
+def test_the_folder_of_another_user_stays(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = abandoned(place / "pymp-x")
+    monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+
+    remove_abandoned()
+
+    assert folder.exists()
+
+
+WORDS = ("backend=dist", "workload=quadratic", "pictures=false", "trace=none", "cluster=uniform4", "method=ssgd")
+KILLED = {
+    "hetsim": ("-m", "hetsim"),
+    "hetsim-launch": ("-m", "hetsim.cli.launch", "--processes", "4", "--"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.real_start
+@pytest.mark.parametrize("command", KILLED.values(), ids=KILLED)
+def test_a_start_removes_what_a_kill_has_left(command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `kill -9`, by the next run."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    killed = hetsim(*command, *WORDS, "budget.epochs=1000000", folder=tmp_path / "run")
+    wait_for(lambda: (tmp_path / "run" / ".config.yaml.unfinished").exists())
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    wait_for(lambda: not family(killed.pid))
+    left = [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith(("hetsim-", "pymp-"))]
+    assert left
+
+    subprocess.run([sys.executable, *command, *WORDS, "budget.updates=3", f"hydra.run.dir={tmp_path / 'next'}"], check=True)
+
+    assert not [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith(("hetsim-", "pymp-"))]
