@@ -54,6 +54,12 @@ def blocked(folder: Path) -> bool:
     return Path(f"/proc/{pid}/syscall").read_text().startswith("1 0x1 ")
 
 
+def pooled(folder: Path) -> bool:
+    """That a process of joblib has been started, which still imports what it needs."""
+    session = family(int((folder / "pid").read_text()))
+    return any("popen_loky" in Path(f"/proc/{pid}/cmdline").read_text() for pid in session)
+
+
 @dataclass(frozen=True)
 class Case:
     """A command, when it is signalled, and what it ends with other than 128 + n and the signal's words."""
@@ -81,6 +87,7 @@ CASES = {
         (*SWEEP, "budget.updates=3000", "seed=range(0,100)", "method=asgd,ssgd", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"),
         exists("sweep/*/summary.json"),
     ),
+    "sweep, joblib begins": Case("hetsim", (*SWEEP, LAST, "seed=range(0,100)", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"), pooled),
     "sweep, submitit": Case(
         "hetsim",
         (*SWEEP, "budget.updates=1000000000", "method=asgd,dc_asgd", "hydra/launcher=submitit_local"),
@@ -144,11 +151,16 @@ def started(case: Case, folder: Path) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        pytest.param(name, how, marks=() if (name, how) in CHEAP else pytest.mark.long, id=f"{name}-{how}")
+        pytest.param(
+            *(name, how),
+            marks=[pytest.mark.long] * ((name, how) not in CHEAP) + [pytest.mark.real_start] * (name == "sweep, joblib begins"),
+            id=f"{name}-{how}",
+        )
         for name in CASES
         for how in SIGNALS
     ],
 )
+@pytest.mark.realtime
 def test_a_signal_ends_a_command_with_one_sentence(name: str, how: str, tmp_path: Path) -> None:
     case, (number, receivers, words) = CASES[name], SIGNALS[how]
     status = 128 + number

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from multiprocessing import resource_tracker as multiprocessings_tracker
 from pathlib import Path
+from typing import Any
 
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, configure_log, setup_globals
@@ -16,6 +19,7 @@ from hydra_plugins.hydra_joblib_launcher._core import process_joblib_cfg
 from hydra_plugins.hydra_joblib_launcher.joblib_launcher import JoblibLauncher
 from joblib import Parallel, delayed
 from joblib.externals.loky.backend import resource_tracker
+from joblib.externals.loky.backend.popen_loky_posix import Popen
 from joblib.externals.loky.backend.reduction import dumps
 from omegaconf import DictConfig
 
@@ -39,25 +43,58 @@ class Pool(JoblibLauncher):  # type: ignore[misc]
         process_joblib_cfg(options)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         resource_tracker.ensure_running()  # it outlives a terminal that is closed, as it does Ctrl-C, and tidies up in silence
+        multiprocessings_tracker.ensure_running()  # it would unblock signals if the start of the first process started it
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         common = bytes(dumps((self.hydra_context, self.task_function, self.config, Singleton.get_state(), os.getpid())))
         known = compositions(self.hydra_context.config_loader, self.config)
-        return list(
-            Parallel(**options)(
-                delayed(_in_a_process_of_the_pool)(common, [*typed], known.known_template(typed), number)
-                for number, typed in enumerate(job_overrides, initial_job_idx)
+        with _started_uninterrupted():
+            return list(
+                Parallel(**options)(
+                    delayed(_in_a_process_of_the_pool)(common, [*typed], known.known_template(typed), number)
+                    for number, typed in enumerate(job_overrides, initial_job_idx)
+                )
             )
-        )
+
+
+@contextlib.contextmanager
+def _started_uninterrupted() -> Iterator[None]:
+    """While this lasts, joblib starts processes that hold Ctrl-C back but in a run: elsewhere it would be a traceback of joblib's.
+
+    The sweep gets Ctrl-C, too, and ends them.
+    """
+    launch = Popen._launch
+
+    def held_back(self: Any, process: Any) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            launch(self, process)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    Popen._launch = held_back
+    try:
+        yield
+    finally:
+        Popen._launch = launch
 
 
 def _in_a_process_of_the_pool(common: bytes, typed: list[str], template: Template | None, number: int) -> JobReturn:
-    with provenance.installed():
+    with provenance.installed(), _interruptible():
         context, task, master = _common(common)
         if template is not None:
             known = compositions(context.config_loader, master)
             known.keep(typed, template)
             known.sealed = template.others
         return execute(context, task, master, typed, number=number, job_id=f"{master.hydra.job.name}_{number}")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @lru_cache(maxsize=1)
