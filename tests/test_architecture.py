@@ -154,7 +154,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "calibration/": ("calibration", "coordination", "cluster", "effects", "vector"),
     "results/reading/": ("results.reading", "runtime", "trust", *GROUND),
     "results/writing/": ("results.writing", "results.reading", "runtime", *GROUND),
-    "results/tables/": ("results.tables", "results.writing", "results.reading", "runtime", "trust", *GROUND),
+    "results/tables/": ("cluster.quantities", "results.tables", "results.writing", "results.reading", "runtime", "trust", *GROUND),
     "results/comparison/": ("results", "runtime", *GROUND),
     "results/__init__.py": (),
     "reports/of_advice.py": ("reports", "advice", "results", "runtime", *GROUND),
@@ -185,7 +185,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "distributed/backend.py": ("distributed", "runtime", "checks"),
     "ddp/trace.py": ("ddp", "policies", "effects", "runtime", "results", "checks"),
     "ddp/": ("ddp", "policies", "effects", "checks"),
-    "config/guard/": ("config.guard", "config.errors", "config.schema", "results.reading", "trust", "checks"),
+    "config/guard/": ("config.guard", "config.errors", "config.schema", "config.typed", "results.reading", "trust", "checks"),
     "config/": (
         "config",
         "catalogue",

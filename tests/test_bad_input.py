@@ -49,13 +49,13 @@ BAD: dict[tuple[str, ...], str] = {
     (
         *PHANTOM,
         NODES.replace("SECONDS", "1e-320"),
-    ): "cluster.nodes[0].seconds_per_sample must be between 1e-15 and 1e+12 seconds, not 1e-320",
-    (*PHANTOM, NODES.replace("SECONDS", "{distribution: uniform, scale: 1e-200}")): "a draw of cluster.nodes[0].seconds_per_sample must be",
+    ): "cluster.nodes.0.seconds_per_sample must be between 1e-15 and 1e+12 seconds, not 1e-320",
+    (*PHANTOM, NODES.replace("SECONDS", "{distribution: uniform, scale: 1e-200}")): "a draw of cluster.nodes.0.seconds_per_sample must be",
     (
         *PHANTOM,
         NOISY.replace("NOISE", "distribution: lognorm, s: 1000"),
-    ): "cluster.nodes[0].noise drew 0, which is not between 1e-100 and 1e+12",
-    (*PHANTOM, "method=asgd", NOISY.replace("NOISE", "distribution: pareto, b: 1e-3")): "cluster.nodes[0].noise drew inf, which is not",
+    ): "cluster.nodes.0.noise drew 0, which is not between 1e-100 and 1e+12",
+    (*PHANTOM, "method=asgd", NOISY.replace("NOISE", "distribution: pareto, b: 1e-3")): "cluster.nodes.0.noise drew inf, which is not",
     (*PHANTOM, "method=ssgd", NOISY.replace("NOISE", "distribution: lognorm, s: 99")): "make it narrower",
     (f"batch_size={HUGE}",): f"batch_size must be at most 1000000000000000, not {HUGE}",
     ("method=asgd", f"batch_size={HUGE}"): f"batch_size must be at most 1000000000000000, not {HUGE}",
@@ -69,8 +69,8 @@ BAD: dict[tuple[str, ...], str] = {
     (f"cluster.server.seconds_per_update={DIGITS * 20}",): "a whole number of thousands of digits was given: shorten it",
     ("seed=${oc.env:NOT_THERE}",): "seed has ${oc.env:NOT_THERE}: hetsim reads no environment variables, so let the shell expand it",
     ("cluster.nodes=${cluster.nodes[9]}",): "cluster.nodes refers to something that has no value (maximum recursion depth exceeded",
-    ("seed=[1",): "what was typed cannot be read as key=value (no viable alternative at input '[1'): see 'hetsim --help'",
-    ("compensation=1",): "what was typed cannot be read as key=value (Config group override must be a string or a list. Got int)",
+    ("seed=[1",): "seed=[1 cannot be read as key=value: close its brackets, and quote the whole word for the shell, as in 'seed=…'",
+    ("compensation=1",): "compensation=1 names no choice: type one of dana, dc, dc_adaptive, gap_aware, mixing, none",
 }
 
 

@@ -100,7 +100,7 @@ def test_every_key_of_a_cluster_is_in_cluster_md(tmp_path: Path, monkeypatch: py
     check = checks.mapping
 
     def recording(key: str, value: Any, *, required: Collection[str] = (), optional: Collection[str] | None = (), **more: Any) -> Any:
-        known.setdefault(key.split("[")[0], set()).update(required, optional or ())
+        known.setdefault(re.split(r"\.\d", key)[0], set()).update(required, optional or ())
         return check(key, value, required=required, optional=optional, **more)
 
     monkeypatch.setattr(checks, "mapping", recording)

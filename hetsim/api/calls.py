@@ -144,9 +144,8 @@ def sweep(
         ValueError: a config is wrong; one sentence says what to type.
         RunFailed: all runs failed. If only some fail, a warning lists them.
     """
-    from hetsim.config.compose import quoted
     from hetsim.config.guard.folders import check_folder
-    from hetsim.config.typed import as_typed
+    from hetsim.config.typed import as_typed, quoted
     from hetsim.sweeps.sweep import swept, words_of
 
     keep_processes_out()

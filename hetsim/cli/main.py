@@ -15,10 +15,11 @@ from hetsim.checks import one_line
 from hetsim.cli.command import command
 from hetsim.cli.ending import LAUNCHED, raise_at_signals, said
 from hetsim.cli.ending import status as ended
-from hetsim.config.arguments import check_options, options_first, verbose, without_control_characters
+from hetsim.config.arguments import check_options, config_dir, idle_word, options_first, verbose, without_control_characters
 from hetsim.config.completion import completion
 from hetsim.config.errors import USERS, report, show_traceback, tell_stopped
 from hetsim.config.guard.folders import check_folder
+from hetsim.config.typed_files import with_files
 from hetsim.distributed.environment import GOES_ON, is_launched
 from hetsim.distributed.rank.cleanup import follow_launcher
 from hetsim.errors import RunFailed, RunStopped
@@ -54,6 +55,7 @@ def main() -> None:
         keep_processes_out()
         check_options(sys.argv[1:])
         check_folder("the current folder", Path.cwd())
+        sys.argv[1:] = with_files(sys.argv[1:], config_dir(sys.argv[1:]), of_option=True)
         with own_plugins(), _own_warnings(), without_control_characters(sys.argv[1:]):
             run_by_hydra()
         sweep = SweepRecord.current
@@ -83,6 +85,8 @@ def main() -> None:
     finally:
         if SweepRecord.current is not None:
             SweepRecord.current.close()
+    if status == 0 and not is_launched() and (word := idle_word(sys.argv[1:])):
+        print(f"hetsim: warning: {one_line(word)} does nothing {'with' if word.startswith('hydra.run') else 'without'} -m", file=sys.stderr)
     _exit(status)
 
 

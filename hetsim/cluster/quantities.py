@@ -88,11 +88,11 @@ KINDS: dict[re.Pattern[str], Kind] = {
     re.compile(rf"(?:.*[._])?(?:{names})"): kind
     for names, kind in (
         (
-            r"bytes_per_second|machines\[\d+\]\.inside|(?:machines\[\d+\]|nodes\[\d+\]|server)\.network(?:\.up|\.down)?|cluster\.network",
+            r"bytes_per_second|machines\.\d+\.inside|(?:machines\.\d+|nodes\.\d+|server)\.network(?:\.up|\.down)?|cluster\.network",
             RATE,
         ),
         ("seconds_per_byte", SECONDS_PER_BYTE),
-        (r"seconds|seconds_[a-z_]+|schedule\[\d+\]\.(?:join|crash|repair|leave|stop|continue)", SECONDS),
+        (r"seconds|seconds_[a-z_]+|schedule\.\d+\.(?:join|crash|repair|leave|stop|continue)", SECONDS),
         ("bytes", BYTES),
         (r"num_[a-z_]+|batch_size|max_samples|micro_batch|updates|every_updates|count|cluster\.model\.parameters", COUNT),
     )
@@ -139,7 +139,7 @@ def in_si(config: Any, key: str = "") -> Any:
             name: value if name in OPAQUE else _of(f"{key}.{name}" if key else str(name), name, value) for name, value in config.items()
         }
     if isinstance(config, list | tuple):
-        return [in_si(value, f"{key}[{place}]") for place, value in enumerate(config)]
+        return [in_si(value, f"{key}.{place}") for place, value in enumerate(config)]
     return config
 
 
@@ -152,18 +152,20 @@ def kind_of(key: str) -> Kind | None:
 def _of(key: str, name: Any, value: Any) -> Any:
     if isinstance(value, str):
         return _read(kind_of(key), key, value)
+    if isinstance(value, float) and value.is_integer() and kind_of(key) is COUNT:  # such as 1e4
+        return int(value)
     if isinstance(value, Mapping) and "distribution" in value:
         kind = kind_of(key)
         return {part: _read(kind if part in ("loc", "scale") else None, f"{key}.{part}", own) for part, own in value.items()}
     if name in COLUMNS and isinstance(value, list | tuple):
-        return [_row(f"{key}[{place}]", row, COLUMNS[name]) for place, row in enumerate(value)]
+        return [_row(f"{key}.{place}", row, COLUMNS[name]) for place, row in enumerate(value)]
     return in_si(value, key)
 
 
 def _row(key: str, row: Any, kinds: tuple[Kind, Kind]) -> Any:
     if not isinstance(row, list | tuple) or len(row) != len(kinds):
         return row
-    return [_read(kind, f"{key}[{place}]", value) for place, (kind, value) in enumerate(zip(kinds, row, strict=True))]
+    return [_read(kind, f"{key}.{place}", value) for place, (kind, value) in enumerate(zip(kinds, row, strict=True))]
 
 
 def _read(kind: Kind | None, key: str, value: Any) -> Any:

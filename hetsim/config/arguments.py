@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra._internal.hydra import Hydra
@@ -80,6 +82,20 @@ def check_options(arguments: Sequence[str]) -> None:
         raise ValueError(f"the options cannot be read ({reason}): see 'hetsim --help'") from None
     if parsed.shell_completion:
         raise ValueError("--shell-completion is not allowed, as Hydra's script for it evaluates the names of files: see 'hetsim --help'")
+
+
+def config_dir(arguments: Sequence[str]) -> Path | None:
+    """The folder of --config-dir, if it was given."""
+    parsed, _ = get_args_parser().parse_known_args([*arguments])
+    return None if parsed.config_dir is None else Path(parsed.config_dir)
+
+
+def idle_word(arguments: Sequence[str]) -> str | None:
+    """A word about sweeps in a single run, or about single runs in a sweep, which does nothing there; None if there is none."""
+    parsed, words = get_args_parser().parse_known_args([*arguments])
+    sweeps = parsed.multirun or any(word.lower() == "hydra.mode=multirun" for word in arguments)
+    idle = re.compile(r"hydra\.run\..*" if sweeps else r"hydra([./](sweeper|launcher)|\.sweep)\b.*")
+    return next((word for word in (*parsed.overrides, *words) if idle.fullmatch(word)), None)
 
 
 def verbose(arguments: Sequence[str]) -> bool:

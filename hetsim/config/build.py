@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from hetsim.config.named_gpus import with_names
 from hetsim.config.resolved import resolved
 from hetsim.config.resumed import resumed_file
 from hetsim.config.schema import AXES, GROUPS, OPTIMIZERS, OPTIONAL, PLAIN, RATES, REQUIRED, TORCH_KEYS
+from hetsim.config.unknown_keys import unknown
 from hetsim.coordination.base import Coordination
 from hetsim.policies.admission import Admission
 from hetsim.policies.allocation.base import Allocation
@@ -56,7 +58,9 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         raise ValueError(sentence(error)) from None
     if isinstance(entries, dict) and "grid" in entries:
         raise ValueError("grid says what a sweep varies for each method, by hydra/sweeper=basic: add -m, and type it as +grid=…")
-    entries = checks.mapping("config", entries, optional=(*PLAIN, *GROUPS))
+    entries = checks.mapping("config", entries, optional=None)
+    if others := [name for name in entries if name not in (*PLAIN, *GROUPS)]:
+        raise ValueError(unknown(others[0]))
     for name in REQUIRED:
         if entries.get(name) is None:
             raise ValueError(f"{name} is missing: give it a value")
@@ -120,7 +124,7 @@ def _check_recipe(key: str, entry: Any, group: str, trust: list[str]) -> None:
     for option, value in entry.items():
         if option == WITHIN and group == TORCH_KEYS["learning_rate_schedule"] and isinstance(value, list):
             for index, part in enumerate(value):
-                _check_recipe(f"{key}.{option}[{index}]", part, group, trust)
+                _check_recipe(f"{key}.{option}.{index}", part, group, trust)
         elif option != "_target_":
             _refuse_targets(f"{key}.{option}", value)
             _refuse_directive(key, option)
@@ -134,7 +138,7 @@ def _refuse_targets(key: str, entry: Any) -> None:
             _refuse_targets(f"{key}.{name}", value)
     elif isinstance(entry, list):
         for index, value in enumerate(entry):
-            _refuse_targets(f"{key}[{index}]", value)
+            _refuse_targets(f"{key}.{index}", value)
     elif entry is not None and not isinstance(entry, str | int | float):
         raise ValueError(f"{key} must be a number, a text, a list or a mapping, not {checks.shown(entry)}: leave the YAML tag out")
 
@@ -201,5 +205,7 @@ def refuse_unread_rates(config: DictConfig, typed: Sequence[str]) -> None:
     """ValueError with one sentence if a rate was typed that no optimizer of this config reads."""
     for rate, group in RATES.items():
         entry = config.get(group)
+        if not entry and any(override.split("=")[0] == rate for override in typed):
+            warnings.warn(f"{rate} does nothing, as this run has no {group}", stacklevel=2)
         if any(override.split("=")[0] == rate for override in typed) and entry and f"${{{rate}}}" not in OmegaConf.to_yaml(entry):
             raise ValueError(f"{rate} would do nothing, as this {group} does not read it: set {group}'s own keys, such as {group}.lr")

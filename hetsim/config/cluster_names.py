@@ -8,18 +8,33 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from hetsim.config.resolved import resolved
 from hetsim.trust.shipped import configs
+
+PARTS = {
+    **{name: f"other {name}" for name in ("nodes", "machines", "hosts")},
+    **{name: f"another {name}" for name in ("network", "server")},
+    "faults": "faults",
+}
+"""The keys of a cluster that change times, and how a cluster is called in which one was changed."""
 
 
 def name_of(cluster: Mapping[str, Any]) -> str:
-    """The name of a resolved cluster. A shipped cluster whose `nodes` were changed is another one."""
+    """The name of a resolved cluster. A shipped cluster of which a part was changed is another one."""
     name = str(cluster["name"])
-    nodes = _shipped_nodes(name)
-    return name if nodes is None or cluster.get("nodes") == nodes else f"{name} with other nodes"
+    shipped = _shipped(name)
+    changed = [said for part, said in PARTS.items() if shipped is not None and (cluster.get(part) or None) != (shipped.get(part) or None)]
+    if not changed:
+        return name
+    *others, last = changed
+    return f"{name} with {', '.join(others)}{' and ' if others else ''}{last}"
 
 
 @cache
-def _shipped_nodes(name: str) -> Any:
-    """The rows of `nodes` of the shipped cluster of this name; None if there is none, or if it has no such rows."""
+def _shipped(name: str) -> dict[str, Any] | None:
+    """The shipped cluster of this name, resolved as a run's; None if there is none."""
     file = next((path for path in (configs() / "cluster").glob("*.yaml") if path.stem == name), None)
-    return None if file is None else OmegaConf.to_container(OmegaConf.load(file)).get("nodes")  # type: ignore[union-attr]
+    if file is None:
+        return None
+    found: dict[str, Any] = resolved({"cluster": OmegaConf.to_container(OmegaConf.load(file))})["cluster"]
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hetsim.config.errors import USERS, sentence
 from hetsim.config.guard import provenance
 from hetsim.config.guard.folders import check_folder
 from hetsim.config.identity import without_hydra
+from hetsim.config.typed_files import with_files
 from hetsim.errors import RunFailed
 from hetsim.trust.shipped import configs
 
@@ -22,11 +22,11 @@ def composed(words: Sequence[str], *, config_dir: Path | None) -> tuple[DictConf
 
     `config_dir` has further choices, as the command's --config-dir. ValueError with one sentence if the words make no config.
     """
-    folders = searched(config_dir)
+    words = with_files(words, config_dir)
     try:
         check_folder("the current folder", Path.cwd())
         with provenance.installed(), initialize_config_dir(str(configs()), version_base="1.3"):
-            config = compose("config", overrides=[*words, *folders], return_hydra_config=True)
+            config = compose("config", overrides=words, return_hydra_config=True)
         typed = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
         assert isinstance(typed, list)
         return without_hydra(config), Path(config.hydra.run.dir), tuple(map(str, typed))
@@ -34,17 +34,3 @@ def composed(words: Sequence[str], *, config_dir: Path | None) -> tuple[DictConf
         raise
     except USERS as error:
         raise ValueError(sentence(error)) from None
-
-
-def searched(config_dir: Path | None) -> list[str]:
-    """The words that add a folder of choices; ValueError with one sentence if it is none."""
-    if config_dir is not None and not config_dir.is_dir():
-        raise ValueError(f"config_dir={config_dir} is no folder: give one with folders of choices, such as method/")
-    if config_dir is not None:
-        check_folder("config_dir", config_dir.absolute())
-    return [] if config_dir is None else [f"hydra.searchpath=[{quoted(f'file://{config_dir.absolute()}')}]"]
-
-
-def quoted(text: str) -> str:
-    """A text in quotes, in Hydra's grammar: backslashes stand for themselves, except in front of a quote."""
-    return "'" + re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text) + "'"

@@ -13,15 +13,14 @@ from pathlib import PurePosixPath
 
 import yaml
 from hydra.errors import HydraException
-from omegaconf import DictConfig
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import ConfigIndexError, MissingMandatoryValue, OmegaConfBaseException
 
 from hetsim import checks
 from hetsim.config.schema import GROUPS, PLAIN
+from hetsim.config.unknown_keys import unknown_key
 from hetsim.distributed.launch.failure_report import CAUSE, CONSEQUENCE, first_to_refuse, leave_reason
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed, RunStopped
-from hetsim.trust.shipped import choices_with
 
 USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)
 """The errors that a user can correct."""
@@ -98,31 +97,12 @@ def _no_space(error: OSError) -> str:
 
 
 def _unknown_key(found: re.Match[str], error: BaseException) -> str:
-    key = found[1]
-    group = key.split(".")[0]
-    if key == "objective":
-        return "objective is no key of the config: it is an option of hetsim-search"
-    if key in ("backend.emulate", "backend.interface", "backend.port", "backend.reduction"):
-        return f"{key} is no key of the config: add backend=dist, which has it"
-    if key in ("model", "num_parameters", "parameters"):
-        return f"{key} is no key of the config: type workload.model=lenet, or workload=phantom workload.num_parameters=25.6M"
-    if key == "cluster.machines":
-        return f"{key} is a whole cluster of its own: type cluster=machines 'cluster.machines=[…]'"
-    if group in GROUPS and key.count(".") == 1 and (having := choices_with(group, key.split(".")[1])):
-        return f"{key} is no key of the config as it stands: {having}"
-    parent = getattr(error.__cause__, "parent_node", None)
-    close = (
-        checks.suggestion(key.rpartition(".")[2], [str(name) for name in parent]) if isinstance(parent, DictConfig) and "." in key else ""
-    )
-    if close:
-        return f"{key} is no key of the config{close}"
-    if group in GROUPS and group != key:
-        return f"{key} is no key of the config as it stands: see 'hetsim --help', or add it with a + in front, as +{key}=…"
-    hint = "" if group in (*PLAIN, *GROUPS) else checks.suggestion(group, (*PLAIN, *GROUPS))
-    return f"{key} is no key of the config: see 'hetsim --help' for those there are{hint}"
+    return unknown_key(found[1], error.__cause__)
 
 
-def _wrong_kind(found: re.Match[str], _: BaseException) -> str:
+def _wrong_kind(found: re.Match[str], error: BaseException) -> str:
+    if isinstance(error.__cause__, ConfigIndexError):
+        return f"{found[1]} is beyond the rows that the config has there: count them from 0, or type the whole list"
     return f"{found[1]} does not fit what the config has there: give a list for a list, and a mapping for a mapping"
 
 
@@ -136,6 +116,12 @@ def _unresolved(found: re.Match[str], error: BaseException) -> str:
     reason = found[1].split(" full_key:")[0]
     why = "" if "<" in reason else f" ({reason})"  # "<" as in <lambda> of a resolver
     return f"{key} refers to something that has no value{why}: correct the reference, or write the value out"
+
+
+def _not_deleted(found: re.Match[str], _: BaseException) -> str:
+    key = found[1]
+    close = "" if "." in key else checks.suggestion(key, (*PLAIN, *GROUPS))
+    return f"~{key} would leave out nothing, as {key} is null or no key of the config: type nothing instead{close}"
 
 
 def _unreadable_words(_: re.Match[str], error: BaseException) -> str:
@@ -192,6 +178,20 @@ def _no_config_dir(found: re.Match[str], _: BaseException) -> str:
 TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
     r"Could not override '([^']+)'": _unknown_key,
     r"Error merging override (.*)": _wrong_kind,
+    r"Could not append to config\. An item is already at '([^']+)'": lambda found, _: (
+        f"+{found[1]} is in the config already: leave out the +"
+    ),
+    r"Could not delete from config\. '([^']+)' does not exist": _not_deleted,
+    r"Could not delete from config\. The value of '([^']+)' is (.*) and not (.*)\.": lambda found, _: (
+        f"~{found[1]}={found[3]} would leave out nothing, as {found[1]} is {found[2]}: type ~{found[1]}"
+    ),
+    r"Override (\S+)@(\S+?)=.* looks like a config group override": lambda found, _: (
+        f"{found[1]}@{found[2]} is no key of the config, as {found[1]} is no group of choices: see 'hetsim --help'"
+    ),
+    r"invalid literal for int\(\) with base 10: '(.*)'$": lambda found, _: (
+        f"{found[1]} is no row of a list: count from 0, as in cluster.nodes.0.count=2"
+    ),
+    r".*list indices must be integers or slices": lambda *_: "a row of a list cannot be left out so: type the whole list",
     r"Ambiguous value for argument '(.*?)' 1\. ": _several_values,
     r"Sweep parameters '(.*?)' requires --multirun": lambda found, _: f"{found[1]} has several values: add -m to run each",
     r"Additional config directory '(.*?)' not found": _no_config_dir,

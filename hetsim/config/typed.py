@@ -46,3 +46,8 @@ def _quoted(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
     raise ValueError(f"{checks.shown(value)} is no value of a config: give a number, a text, true, false, null, a list or a mapping")
+
+
+def quoted(text: str) -> str:
+    """A text in quotes, in Hydra's grammar: backslashes stand for themselves, except in front of a quote."""
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text) + "'"

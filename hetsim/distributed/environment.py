@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+BY_HETSIM = "hetsim-launch"
 WATCH = "HETSIM_LAUNCH_WATCH"
 """The variable by which hetsim-launch hands each process its own number and the end of a pipe that is closed when it lets go, or ends."""
 GOES_ON = "HETSIM_LAUNCH_GOES_ON"
@@ -63,7 +64,7 @@ class Launched:
         """What to tell the launcher so that it starts so many processes."""
         if self.by == "SLURM":
             return f"set --ntasks {num_ranks}"
-        if self.by == "hetsim-launch":
+        if self.by == BY_HETSIM:
             return f"let --processes add up to {num_ranks} over all hosts"
         return f"set --nproc-per-node {num_ranks}" if self.by == "torchrun" else f"start {num_ranks}"
 
@@ -122,13 +123,15 @@ def first_rank(variables: Mapping[str, str] = os.environ) -> bool:
 
 
 def check_alone(variables: Mapping[str, str] = os.environ) -> None:
-    """ValueError with one sentence if a launcher started several processes, of a run that is simulated: each would do the same."""
+    """ValueError with one sentence if a launcher started several processes of a run that is simulated, or hetsim's own did one."""
     if not is_launched(variables):
         return
     by, rank, size = _names(variables)
     _whole(variables, rank)
     if (count := _whole(variables, size, at_least=1)) > 1:
         raise ValueError(f"{by} started {count} processes, and each would simulate the same run: add backend=dist, or start one process")
+    if by == BY_HETSIM:
+        raise ValueError(f"{BY_HETSIM} starts the processes of real runs, and this one is simulated: add backend=dist, or type hetsim")
 
 
 def _names(variables: Mapping[str, str]) -> tuple[str, str, str]:
@@ -160,7 +163,7 @@ def _check_on_host(found: Launched, rank: str, local_rank: str, local_size: str)
 
 def _by(variables: Mapping[str, str]) -> str:
     if WATCH in variables:
-        return "hetsim-launch"
+        return BY_HETSIM
     return "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "the launcher"
 
 

@@ -34,6 +34,10 @@ NEVER_SAVED = Checkpointing()
 PARTITIONS = ("even", "contiguous", "dirichlet", "by_class", "by_file")
 
 
+MAX_REPEATS = 1000
+"""How often a global batch may hold each sample: more are taken for a mistake, and drawing them takes longer than a step."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A method on a cluster, its workload and optimizers, seed and budget, and what is recorded of the run."""
@@ -217,6 +221,11 @@ class Experiment:
             if self.partition is not None:
                 divisible = task.divisible(self.workload.name)
                 task.divide(self.partition.pools(divisible, self.num_workers, seed=self.seed))
+            if self.batch_size > MAX_REPEATS * task.num_samples and not isinstance(self.workload, PhantomWorkload):
+                raise ValueError(
+                    f"batch_size={self.batch_size} is more than {MAX_REPEATS} times the number of samples of "
+                    f"workload={self.workload.name}, {task.num_samples}: lower it, as a batch would repeat each sample"
+                )
             optimizers = self._optimizers(task)
             refused.pop_all()
         return task, optimizers

@@ -24,7 +24,7 @@ from hetsim.searches import trial
 from hetsim.searches.journal import check_trials
 from hetsim.searches.objective import direction_of, on_the_way
 from hetsim.searches.trial import Place, Pruned, Watch
-from hetsim.sweeps.space import Space, chosen_words, parsed
+from hetsim.sweeps.space import Space, chosen_words, parsed, same_words
 
 JOURNAL = "search.log"
 """The file in a search's folder in which Optuna keeps its trials."""
@@ -260,9 +260,14 @@ def _study(question: Question, folder: Path) -> Any:
         raise
     except Exception as error:
         raise ValueError(f"{folder / JOURNAL} is no search that can be resumed ({type(error).__name__}): give another --folder") from None
-    if held != asked and (held or drawn):
+    if held != asked and (held or drawn) and not (set(held) == set(asked) and all(_agrees(key, held[key], asked[key]) for key in asked)):
         what = next((key for key in asked if held.get(key) != asked[key]), "attributes")
         raise ValueError(f"{folder} holds a search with other {what}, {checks.shown(held.get(what))}: give another --folder")
     for key, value in asked.items():
         study.set_user_attr(key, value)
     return study
+
+
+def _agrees(key: str, held: Any, asked: Any) -> bool:
+    """Whether what a journal holds, which may be a stranger's, is what is asked."""
+    return bool(held == asked) or (key == "words" and same_words(held, asked))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
+from hydra.errors import HydraException
 
 DIGITS = 4
 """The significant digits of a number from an interval."""
@@ -47,6 +49,24 @@ def parsed(words: Sequence[str]) -> Space:
     if not searched:
         raise ValueError("there is nothing to search: give a key an interval, such as 'learning_rate=tag(log,interval(0.01,1))', or a list")
     return Space(tuple(fixed), searched, seeds)
+
+
+def same_words(one: Any, other: Sequence[str]) -> bool:
+    """Whether these are words, and mean the same: in any order, with numbers written in any way."""
+    if not isinstance(one, list) or not all(isinstance(word, str) for word in one):
+        return False
+    with contextlib.suppress(HydraException):
+        return _meant(one) == _meant(other)
+    return False
+
+
+def _meant(words: Sequence[str]) -> Sequence[tuple[str, str]]:
+    found = []
+    for override in OverridesParser.create().parse_overrides(list(words)):
+        value = override.value()
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        found.append((override.get_key_element(), repr(float(value) if number else value)))  # type: ignore[arg-type]
+    return sorted(found)
 
 
 def _distribution(override: Override, word: str) -> Any:

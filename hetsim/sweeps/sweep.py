@@ -13,11 +13,11 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
 from hetsim import checks
-from hetsim.config.compose import searched
 from hetsim.config.errors import USERS, sentence
 from hetsim.config.guard import provenance
 from hetsim.config.guard.folders import check_folder
 from hetsim.config.typed import as_typed
+from hetsim.config.typed_files import with_files
 from hetsim.errors import RunFailed
 from hetsim.sweeps import job
 from hetsim.sweeps.launchers import own_plugins
@@ -51,7 +51,7 @@ def swept(words: Iterable[str], *, processes: int, config_dir: Path | None) -> t
     checks.whole("processes", processes)
     check_folder("the current folder", Path.cwd())
     pool = ("hydra/launcher=joblib", f"hydra.launcher.n_jobs={processes}") if processes > 1 else ()
-    typed = ["hydra.mode=MULTIRUN", *words, *pool, *searched(config_dir)]
+    typed = with_files(["hydra.mode=MULTIRUN", *words, *pool], config_dir)
     if pool:
         _end_pool()  # of joblib's, which may have begun in another folder
     try:

@@ -31,7 +31,7 @@ def choice(group: str, entry: Mapping[str, Any]) -> str:
         return str(name or "")
     same = {
         choice: sum(entry.get(key) == value for key, value in keys.items())
-        for choice, keys in _choices(group).items()
+        for choice, keys in choices(group).items()
         if first_name(keys.get("_target_")) == first_name(target)
     }
     own = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target.rpartition(".")[2]).lower()
@@ -40,14 +40,20 @@ def choice(group: str, entry: Mapping[str, Any]) -> str:
 
 def choices_with(group: str, key: str) -> str:
     """'take GROUP=A or B, which has …' with the choices of a group whose configs have this key; an empty string if none has it."""
-    *others, last = [choice for choice, keys in _choices(group).items() if key in keys] or [""]
+    *others, last = [choice for choice, keys in choices(group).items() if key in keys] or [""]
     return f"take {group}={', '.join(others)}{' or ' if others else ''}{last}, which has {key}" if last else ""
 
 
+def is_group(name: str) -> bool:
+    """Whether hetsim ships choices of this group."""
+    return re.fullmatch(r"\w+", name) is not None and (configs() / name).is_dir()
+
+
 @cache
-def _choices(group: str) -> dict[str, dict[str, Any]]:
-    folder = configs() / group
-    if not re.fullmatch(r"\w+", group) or not folder.is_dir():
+def choices(group: str) -> dict[str, dict[str, Any]]:
+    """The shipped choices of a group, each with its keys; empty for what is no group."""
+    if not is_group(group):
         return {}
+    folder = configs() / group
     loaded = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.yaml"))}
     return {choice: keys for choice, keys in loaded.items() if isinstance(keys, dict)}

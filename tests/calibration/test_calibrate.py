@@ -126,7 +126,7 @@ def test_a_strangers_config_downloads_nothing_and_shows_no_variable(
 
     for chosen, message in (
         ("loads", "download is set by a config file, and is taken from the command line alone"),
-        ("shows", "has a reference in cluster.nodes[0].rack that is no ${key}"),
+        ("shows", "has a reference in cluster.nodes.0.rack that is no ${key}"),
     ):
         assert exit_status(monkeypatch, "hetsim-calibrate", main, "lab.yaml", f"experiment={chosen}", "--config-dir", "theirs") == 1
         assert message in (said := capsys.readouterr().err)

@@ -72,5 +72,5 @@ def test_each_mistake_is_one_sentence(left_out: Any, sentence: str) -> None:
 
 @pytest.mark.parametrize("cost", [-1, "dear", 1e12, math.nan])
 def test_a_cost_is_a_number_of_at_least_zero(cost: Any) -> None:
-    with pytest.raises(ValueError, match=r"^cluster\.nodes\[0\]\.cost_per_hour must be"):
+    with pytest.raises(ValueError, match=r"^cluster\.nodes\.0\.cost_per_hour must be"):
         built(node(1.0, cost_per_hour=cost))

@@ -154,48 +154,48 @@ def test_pushes_of_one_machine_share_its_card() -> None:
 
 
 REFUSED = {
-    "no times": ({"network": 1e8}, {}, "cluster.machines[0].seconds_per_sample is missing: give it, such as 2.5 ms, or a speed with"),
+    "no times": ({"network": 1e8}, {}, "cluster.machines.0.seconds_per_sample is missing: give it, such as 2.5 ms, or a speed with"),
     "no card": (
         {"seconds_per_sample": 1},
         {},
-        "cluster.machines[0].network is missing: give the rate of its network card, such as 1 Gbit/s",
+        "cluster.machines.0.network is missing: give the rate of its network card, such as 1 Gbit/s",
     ),
     "a time for a card": (
         {"seconds_per_sample": 1, "network": "1 ms"},
         {},
-        "cluster.machines[0].network must be bytes per second, such as",
+        "cluster.machines.0.network must be bytes per second, such as",
     ),
-    "no inside": ({"gpus": A100, "network": 1e8}, {}, "cluster.machines[0].inside is missing: give what each GPU sends inside, such as"),
+    "no inside": ({"gpus": A100, "network": 1e8}, {}, "cluster.machines.0.inside is missing: give what each GPU sends inside, such as"),
     "an inside of one": (
         {"seconds_per_sample": 1, "network": 1e8, "inside": 1e9},
         {},
-        "cluster.machines[0].inside does nothing in a machine with one GPU: leave it out, or write gpus: {count: 2, ",
+        "cluster.machines.0.inside does nothing in a machine with one GPU: leave it out, or write gpus: {count: 2, ",
     ),
     "a word for gpus, and an inside": (
         {"gpu": A100, "network": 1e8, "inside": 1e9},
         {},
-        "cluster.machines[0].gpu is unknown; did you mean 'gpus'",
+        "cluster.machines.0.gpu is unknown; did you mean 'gpus'",
     ),
     "a name": (
         {"gpus": {"a100": 2}, "inside": 1e9, "network": 1e8},
         {},
-        "cluster.machines[0].gpus has no count: write gpus: {count: 2, seconds_per_sample: 2.5 ms}, with the time of a100",
+        "cluster.machines.0.gpus has no count: write gpus: {count: 2, seconds_per_sample: 2.5 ms}, with the time of a100",
     ),
     "a speed and a time": (
         {"seconds_per_sample": 1, "speed": 2, "network": 1e8},
         {},
-        "cluster.machines[0] has a speed and seconds_per_sample",
+        "cluster.machines.0 has a speed and seconds_per_sample",
     ),
-    "no reference": ({"speed": 2, "network": 1e8}, {}, "cluster.machines[0].seconds_per_sample is missing: give it, such as 2.5 ms, or a"),
+    "no reference": ({"speed": 2, "network": 1e8}, {}, "cluster.machines.0.seconds_per_sample is missing: give it, such as 2.5 ms, or a"),
     "a key in the wrong place": (
         {"gpus": A100, "inside": 1e9, "network": 1e8, "max_samples": 3},
         {},
-        "cluster.machines[0].max_samples is no key of a machine with gpus: keys of a node belong into cluster.machines[0].gpus",
+        "cluster.machines.0.max_samples is no key of a machine with gpus: keys of a node belong into cluster.machines.0.gpus",
     ),
-    "a typo": ({"seconds_per_sample": 1, "network": 1e8, "max_sample": 3}, {}, "cluster.machines[0].max_sample is unknown"),
-    "a typo of a gpu": ({"gpus": {**A100, "nois": 3}, "inside": 1e9, "network": 1e8}, {}, "cluster.machines[0].gpus.nois is unknown"),
-    "a count": ({"count": 0, "seconds_per_sample": 1, "network": 1e8}, {}, "cluster.machines[0].count must be at least 1, not 0"),
-    "half a card": ({"seconds_per_sample": 1, "network": {"up": 1e8}}, {}, "cluster.machines[0].network.down is missing: give it a value"),
+    "a typo": ({"seconds_per_sample": 1, "network": 1e8, "max_sample": 3}, {}, "cluster.machines.0.max_sample is unknown"),
+    "a typo of a gpu": ({"gpus": {**A100, "nois": 3}, "inside": 1e9, "network": 1e8}, {}, "cluster.machines.0.gpus.nois is unknown"),
+    "a count": ({"count": 0, "seconds_per_sample": 1, "network": 1e8}, {}, "cluster.machines.0.count must be at least 1, not 0"),
+    "half a card": ({"seconds_per_sample": 1, "network": {"up": 1e8}}, {}, "cluster.machines.0.network.down is missing: give it a value"),
     "nodes": ({"network": 1e8}, {"nodes": []}, "cluster has nodes and machines, which become nodes: leave one of them out"),
     "a rack of this name": (
         BOXES[0],
@@ -205,7 +205,7 @@ REFUSED = {
     "a speed of none": (
         {"speed": 0, "network": 1e8},
         {"reference": {"seconds_per_sample": 1}},
-        "cluster.machines[0].speed must be a finite",
+        "cluster.machines.0.speed must be a finite",
     ),
     "a default card that no machine takes": (
         BOXES[0],
@@ -221,24 +221,24 @@ REFUSED = {
     "a link of a machine": (
         {"seconds_per_sample": 1, "network": 1e8, "uplink_bytes_per_second": 1e9},
         {},
-        "cluster.machines[0].uplink_bytes_per_second does nothing, as the links of machines are their network and inside: write "
-        "cluster.machines[0].network",
+        "cluster.machines.0.uplink_bytes_per_second does nothing, as the links of machines are their network and inside: write "
+        "cluster.machines.0.network",
     ),
     "a link of gpus": (
         {"gpus": {**A100, "downlink_bytes_per_second": 1e9}, "inside": 1e9, "network": 1e8},
         {},
-        "cluster.machines[0].gpus.downlink_bytes_per_second does nothing, as the links of machines are their network and inside: write "
-        "cluster.machines[0].inside",
+        "cluster.machines.0.gpus.downlink_bytes_per_second does nothing, as the links of machines are their network and inside: write "
+        "cluster.machines.0.inside",
     ),
     "a rack of gpus": (
         {"gpus": {**A100, "rack": "a"}, "inside": 1e9, "network": 1e8},
         {},
-        "cluster.machines[0].gpus.rack does nothing there: write cluster.machines[0].rack",
+        "cluster.machines.0.gpus.rack does nothing there: write cluster.machines.0.rack",
     ),
     "a latency of one gpu": (
         {"gpus": {"count": 1, "seconds_per_sample": 1, "latency_seconds": 1}, "network": 1e8},
         {},
-        "cluster.machines[0].gpus.latency_seconds does nothing there: write cluster.machines[0].latency_seconds",
+        "cluster.machines.0.gpus.latency_seconds does nothing there: write cluster.machines.0.latency_seconds",
     ),
     "a server's network and link": (
         {"seconds_per_sample": 1, "network": 1e8},
@@ -258,33 +258,33 @@ REFUSED = {
     "two rates of one radio": (
         {"seconds_per_sample": 1, "network": {"up": 1e8, "down": 1e9}, "half_duplex": True},
         {},
-        "cluster.machines[0] is half_duplex, so its network carries both directions at one rate: write network: 40 Mbit/s",
+        "cluster.machines.0 is half_duplex, so its network carries both directions at one rate: write network: 40 Mbit/s",
     ),
     "no such rack": (
         {**BOXES[0], "rack": "a"},
         {},
-        "cluster.machines[0].rack is 'a', which cluster.network.racks does not describe: add it there",
+        "cluster.machines.0.rack is 'a', which cluster.network.racks does not describe: add it there",
     ),
     "a number of gpus": (
         {"gpus": 2, "network": 1e8},
         {},
-        "cluster.machines[0].gpus must be a mapping, such as {count: 2, seconds_per_sample: 2.5 ms}, not 2",
+        "cluster.machines.0.gpus must be a mapping, such as {count: 2, seconds_per_sample: 2.5 ms}, not 2",
     ),
     "two networks": (
         {"seconds_per_sample": 1, "network": 1e8},
         {"network": 2e8},
         "cluster.network.bytes_per_second does nothing, as every",
     ),
-    "no network": ({"seconds_per_sample": 1}, {"network": 0}, "cluster.machines[0].network must be a finite number above zero, not 0"),
+    "no network": ({"seconds_per_sample": 1}, {"network": 0}, "cluster.machines.0.network must be a finite number above zero, not 0"),
     "a throughput": (
         {"images_per_second": 400, "network": 1e8},
         {},
-        "cluster.machines[0].images_per_second is unknown: write seconds_per_sample: 400 samples/s are 2.5 ms",
+        "cluster.machines.0.images_per_second is unknown: write seconds_per_sample: 400 samples/s are 2.5 ms",
     ),
     "a throughput of gpus": (
         {"gpus": {"count": 2, "throughput": "fast"}, "inside": 1e9, "network": 1e8},
         {},
-        "cluster.machines[0].gpus.throughput is unknown: write seconds_per_sample: 400 samples/s are 2.5 ms",
+        "cluster.machines.0.gpus.throughput is unknown: write seconds_per_sample: 400 samples/s are 2.5 ms",
     ),
     "a throughput of the reference": (
         {"network": 1e8},
@@ -294,9 +294,9 @@ REFUSED = {
     "the name of a gpu": (
         {"gpus": {**A100, "name": "A100"}, "inside": 1e9, "network": 1e8},
         {},
-        "cluster.machines[0].gpus.name is unknown: known are count, seconds_per_sample",
+        "cluster.machines.0.gpus.name is unknown: known are count, seconds_per_sample",
     ),
-    "the name of a machine": ({**BOXES[0], "name": "box"}, {}, "cluster.machines[0].name is unknown: known are count, network, gpus"),
+    "the name of a machine": ({**BOXES[0], "name": "box"}, {}, "cluster.machines.0.name is unknown: known are count, network, gpus"),
     "a typo of a server": (
         {"seconds_per_sample": 1, "network": 1e8},
         {"server": {"netwrok": 1}},

@@ -89,7 +89,7 @@ def test_real_processes_compute_the_same_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [0, 1.5, "half"])
 def test_a_micro_batch_is_a_number_of_samples(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^cluster\.nodes\[0\]\.micro_batch must be"):
+    with pytest.raises(ValueError, match=r"^cluster\.nodes\.0\.micro_batch must be"):
         times(node(1.0, micro_batch=value))
 
 

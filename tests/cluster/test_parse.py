@@ -19,11 +19,11 @@ def crash(**fault: Any) -> dict[str, Any]:
 
 REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "no nodes": ([], {}, "cluster.nodes is empty: describe at least one node"),
-    "count": ([node(1.0, count=0)], {}, "cluster.nodes[0].count must be at least 1, not 0"),
+    "count": ([node(1.0, count=0)], {}, "cluster.nodes.0.count must be at least 1, not 0"),
     "too many": (
         [node(1.0, count=10**9)],
         {},
-        "cluster.nodes[0].count must be at most 1000000, not 1000000000: so many nodes would not fit into memory",
+        "cluster.nodes.0.count must be at most 1000000, not 1000000000: so many nodes would not fit into memory",
     ),
     "no name": ([node(1.0)], {"name": " "}, "cluster.name must be a name, not ' '"),
     "a long name": ([node(1.0)], {"name": "x" * 1001}, "cluster.name must have at most 1000 letters, not 1001: shorten it"),
@@ -36,21 +36,21 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "faults of the same one": (
         [node(1.0), node(1.0)],
         {"faults": {"schedule": [{"nodes": [1, 1], "crash": 1}]}},
-        "cluster.faults.schedule[0].nodes names a node twice: [1, 1]",
+        "cluster.faults.schedule.0.nodes names a node twice: [1, 1]",
     ),
     "a crash in the moment of the join": (
         [node(1.0)],
         {"faults": {"schedule": [{"nodes": [0], "join": 1, "crash": 1}]}},
         "cluster.faults.schedule: node 0 is to go at 1 s, but is not there until 1 s: correct its rows",
     ),
-    "free samples": ([node(0.0)], {}, "cluster.nodes[0].seconds_per_sample must be a finite number above zero, not 0.0"),
-    "second row": ([node(1.0), node(-1.0)], {}, "cluster.nodes[1].seconds_per_sample must be a finite number above zero, not -1.0"),
-    "a key": ([node(1.0, speed=3)], {}, "cluster.nodes[0].speed is unknown: known are count, seconds_per_sample, overhead_seconds"),
-    "a typo": ([node(1.0, max_sample=3)], {}, "cluster.nodes[0].max_sample is unknown; did you mean 'max_samples'?"),
-    "max_samples": ([node(1.0, max_samples=0)], {}, "cluster.nodes[0].max_samples must be at least 1, not 0"),
-    "max_samples in parts": ([node(1.0, max_samples=1.5)], {}, "cluster.nodes[0].max_samples must be a whole number, not 1.5"),
+    "free samples": ([node(0.0)], {}, "cluster.nodes.0.seconds_per_sample must be a finite number above zero, not 0.0"),
+    "second row": ([node(1.0), node(-1.0)], {}, "cluster.nodes.1.seconds_per_sample must be a finite number above zero, not -1.0"),
+    "a key": ([node(1.0, speed=3)], {}, "cluster.nodes.0.speed is unknown: known are count, seconds_per_sample, overhead_seconds"),
+    "a typo": ([node(1.0, max_sample=3)], {}, "cluster.nodes.0.max_sample is unknown; did you mean 'max_samples'?"),
+    "max_samples": ([node(1.0, max_samples=0)], {}, "cluster.nodes.0.max_samples must be at least 1, not 0"),
+    "max_samples in parts": ([node(1.0, max_samples=1.5)], {}, "cluster.nodes.0.max_samples must be a whole number, not 1.5"),
     **{
-        f"a quota of {quota!r}": ([node(1.0, cpu_quota=quota)], {}, f"cluster.nodes[0].cpu_quota must be {phrase}, not {quota!r}")
+        f"a quota of {quota!r}": ([node(1.0, cpu_quota=quota)], {}, f"cluster.nodes.0.cpu_quota must be {phrase}, not {quota!r}")
         for quota, phrase in (
             (0, "a finite number above zero"),
             (-0.5, "a finite number above zero"),
@@ -63,7 +63,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "no capacity": (
         [node(1.0, uplink_bytes_per_second=0)],
         {},
-        "cluster.nodes[0].uplink_bytes_per_second must be a finite number above zero, not 0",
+        "cluster.nodes.0.uplink_bytes_per_second must be a finite number above zero, not 0",
     ),
     "no capacity for all": (
         [node(1.0)],
@@ -88,88 +88,88 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "negative latency": (
         [node(1.0, latency_seconds=-1)],
         {},
-        "cluster.nodes[0].latency_seconds must be a finite number of at least zero, not -1",
+        "cluster.nodes.0.latency_seconds must be a finite number of at least zero, not -1",
     ),
     "shards": ([node(1.0)], {"server": {"shards": 0}}, "cluster.server.shards must be at least 1, not 0"),
     # tables
     "a table and a rate": (
         [node(1.0, table=[[1, 1.0]])],
         {},
-        "cluster.nodes[0] has a table and seconds_per_sample, which the table replaces: leave one of them out",
+        "cluster.nodes.0 has a table and seconds_per_sample, which the table replaces: leave one of them out",
     ),
     "a table that does not rise": (
         [{"count": 1, "table": [[4, 1.0], [4, 2.0]]}],
         {},
-        "cluster.nodes[0].table must rise in samples, but 4 comes after 4: sort it, each size once",
+        "cluster.nodes.0.table must rise in samples, but 4 comes after 4: sort it, each size once",
     ),
     "a table that goes back": (
         [{"count": 1, "table": [[1, 1.0], [8, 1.0], [4, 2.0]]}],
         {},
-        "cluster.nodes[0].table must rise in samples, but 4 comes after 8: sort it",
+        "cluster.nodes.0.table must rise in samples, but 4 comes after 8: sort it",
     ),
     "a table that ends falling": (
         [{"count": 1, "table": [[1, 1.0], [8, 0.5]]}],
         {},
-        "cluster.nodes[0].table must not fall between its last two points, as that line continues beyond them: measure a larger one",
+        "cluster.nodes.0.table must not fall between its last two points, as that line continues beyond them: measure a larger one",
     ),
-    "an empty table": ([{"count": 1, "table": []}], {}, "cluster.nodes[0].table is empty: give at least one [samples, seconds]"),
-    "a point": ([{"count": 1, "table": [[1, 1.0], [2]]}], {}, "cluster.nodes[0].table[1] must be [samples, seconds], not [2]"),
+    "an empty table": ([{"count": 1, "table": []}], {}, "cluster.nodes.0.table is empty: give at least one [samples, seconds]"),
+    "a point": ([{"count": 1, "table": [[1, 1.0], [2]]}], {}, "cluster.nodes.0.table.1 must be [samples, seconds], not [2]"),
     "a point in no time": (
         [{"count": 1, "table": [[1, 0.0]]}],
         {},
-        "cluster.nodes[0].table[0][1] must be a finite number above zero, not 0.0",
+        "cluster.nodes.0.table.0.1 must be a finite number above zero, not 0.0",
     ),
     # laws
     "an unknown law": (
         [node(1.0, noise={"distribution": "lognormal", "s": 1.0})],
         {},
-        "cluster.nodes[0].noise.distribution must be a continuous distribution of scipy.stats, not 'lognormal'; did you mean 'lognorm'?",
+        "cluster.nodes.0.noise.distribution must be a continuous distribution of scipy.stats, not 'lognormal'; did you mean 'lognorm'?",
     ),
     "a function of scipy": (
         [node(1.0, noise={"distribution": "kstest"})],
         {},
-        "cluster.nodes[0].noise.distribution must be a continuous distribution of scipy.stats, not 'kstest'",
+        "cluster.nodes.0.noise.distribution must be a continuous distribution of scipy.stats, not 'kstest'",
     ),
     "a law of whole numbers": (
         [node(1.0, noise={"distribution": "poisson", "mu": 1.0})],
         {},
-        "cluster.nodes[0].noise.distribution must be a continuous distribution of scipy.stats, not 'poisson'",
+        "cluster.nodes.0.noise.distribution must be a continuous distribution of scipy.stats, not 'poisson'",
     ),
     "a law below zero": (
         [node(1.0, noise={"distribution": "norm", "loc": 1.0, "scale": 0.01})],
         {},
-        "cluster.nodes[0].noise must never be negative, but norm with these parameters starts at -inf: choose others",
+        "cluster.nodes.0.noise must never be negative, but norm with these parameters starts at -inf: choose others",
     ),
     "a law that begins below zero": (
         [node(1.0, noise={"distribution": "invgauss", "mu": 1.0, "loc": -0.5})],
         {},
-        "cluster.nodes[0].noise must never be negative, but invgauss with these parameters starts at -0.5: choose others",
+        "cluster.nodes.0.noise must never be negative, but invgauss with these parameters starts at -0.5: choose others",
     ),
     "a common law below zero": (
         [node(1.0, noise={"distribution": "lognorm", "s": 1.0, "loc": -0.5})],
         {},
-        "cluster.nodes[0].noise.loc must be a finite number of at least zero, not -0.5",
+        "cluster.nodes.0.noise.loc must be a finite number of at least zero, not -0.5",
     ),
-    "a law without its shape": ([node(1.0, noise={"distribution": "gamma"})], {}, "cluster.nodes[0].noise.a is missing: give it a value"),
+    "a law without its shape": ([node(1.0, noise={"distribution": "gamma"})], {}, "cluster.nodes.0.noise.a is missing: give it a value"),
     "a law with another's shape": (
         [node(1.0, noise={"distribution": "expon", "s": 1.0})],
         {},
-        "cluster.nodes[0].noise.s is unknown: known are distribution, loc, scale",
+        "cluster.nodes.0.noise.s is unknown: known are distribution, loc, scale",
     ),
     "a shape of nothing": (
         [node(1.0, noise={"distribution": "gamma", "a": 0.0})],
         {},
-        "cluster.nodes[0].noise.a must be a finite number above zero, not 0.0",
+        "cluster.nodes.0.noise.a must be a finite number above zero, not 0.0",
     ),
     "a shape that its law does not have": (
         [node(1.0, noise={"distribution": "invgauss", "mu": -1.0})],
         {},
-        "cluster.nodes[0].noise: invgauss has no such parameters as {'mu': -1.0}: see scipy.stats.invgauss",
+        "cluster.nodes.0.noise: invgauss has no such parameters as {'mu': -1.0}: see scipy.stats.invgauss",
     ),
     "a number for a law": (
         [node(1.0, noise=0.1)],
         {},
-        "cluster.nodes[0].noise must be null or a mapping such as {distribution: lognorm, s: 0.1}, not 0.1",
+        "cluster.nodes.0.noise must be null or a mapping such as {distribution: lognorm, s: 0.1}, not 0.1",
     ),
     "unequal shares of nothing": (
         [node(1.0)],
@@ -195,23 +195,23 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "speeds by a law below zero": (
         [node({"distribution": "weibull_min", "c": 1e-4}, count=20)],  # type: ignore[arg-type]
         {},
-        "cluster.nodes[0].seconds_per_sample must be above zero, but its distribution drew 0.0: give it a loc above zero",
+        "cluster.nodes.0.seconds_per_sample must be above zero, but its distribution drew 0.0: give it a loc above zero",
     ),
     # slow spells
     "spells without a factor": (
         [node(1.0, slow_spells={"seconds_between": 1, "seconds_lasting": 1})],
         {},
-        "cluster.nodes[0].slow_spells.factor is missing: give it a value",
+        "cluster.nodes.0.slow_spells.factor is missing: give it a value",
     ),
     "spells of no time": (
         [node(1.0, slow_spells={"factor": 2, "seconds_between": 1, "seconds_lasting": 0})],
         {},
-        "cluster.nodes[0].slow_spells.seconds_lasting must be a finite number above zero, not 0",
+        "cluster.nodes.0.slow_spells.seconds_lasting must be a finite number above zero, not 0",
     ),
     "spells by no law": (
         [node(1.0, slow_spells={"factor": 2, "seconds_between": {"distribution": "expo"}, "seconds_lasting": 1})],
         {},
-        "cluster.nodes[0].slow_spells.seconds_between.distribution must be a continuous distribution of scipy.stats, not 'expo'",
+        "cluster.nodes.0.slow_spells.seconds_between.distribution must be a continuous distribution of scipy.stats, not 'expo'",
     ),
     # racks
     "a rack that is not there": (
@@ -291,41 +291,41 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "faults of no node": (
         [node(1.0)],
         {"faults": {"schedule": [{"nodes": [], "crash": 1}]}},
-        "cluster.faults.schedule[0].nodes names no node: list some by their rank, or say all",
+        "cluster.faults.schedule.0.nodes names no node: list some by their rank, or say all",
     ),
     "faults of anyone": (
         [node(1.0)],
         {"faults": {"schedule": [{"crash": 1}]}},
-        "cluster.faults.schedule[0].nodes is missing: give it a value",
+        "cluster.faults.schedule.0.nodes is missing: give it a value",
     ),
     "faults of one that is not there": (
         [node(1.0, count=2)],
         {"faults": {"schedule": [{"nodes": [0], "crash": 1}, {"nodes": [2], "crash": 1}]}},
-        "cluster.faults.schedule[1].nodes: there is no node 2, as the cluster has 2: count from 0",
+        "cluster.faults.schedule.1.nodes: there is no node 2, as the cluster has 2: count from 0",
     ),
     "faults of one from the end": (
         [node(1.0)],
         {"faults": {"schedule": [{"nodes": [-1], "crash": 1}]}},
-        "cluster.faults.schedule[0].nodes must be at least 0, not -1",
+        "cluster.faults.schedule.0.nodes must be at least 0, not -1",
     ),
     "faults of a number": (
         [node(1.0)],
         {"faults": {"schedule": [{"nodes": 0, "crash": 1}]}},
-        "cluster.faults.schedule[0].nodes must be a list of nodes by their rank, such as [0, 3], or all, not 0",
+        "cluster.faults.schedule.0.nodes must be a list of nodes by their rank, such as [0, 3], or all, not 0",
     ),
     "a fault that is none": (
         [node(1.0)],
         crash(),
-        "cluster.faults.schedule[0] describes no fault: give it join, crash, repair, leave, stop, continue in seconds, "
+        "cluster.faults.schedule.0 describes no fault: give it join, crash, repair, leave, stop, continue in seconds, "
         "or a drawn seconds_to_crash",
     ),
-    "repair without crash": ([node(1.0)], crash(repair=2), "cluster.faults.schedule[0].repair does nothing without a crash: add it"),
+    "repair without crash": ([node(1.0)], crash(repair=2), "cluster.faults.schedule.0.repair does nothing without a crash: add it"),
     "repair before crash": (
         [node(1.0)],
         crash(crash=3, repair=2),
-        "cluster.faults.schedule[0]: repair at 2 s must come after crash at 3 s",
+        "cluster.faults.schedule.0: repair at 2 s must come after crash at 3 s",
     ),
-    "repair at crash": ([node(1.0)], crash(crash=3, repair=3), "cluster.faults.schedule[0]: repair at 3 s must come after crash at 3 s"),
+    "repair at crash": ([node(1.0)], crash(crash=3, repair=3), "cluster.faults.schedule.0: repair at 3 s must come after crash at 3 s"),
     "absences that overlap": (
         [node(1.0)],
         {"faults": {"schedule": [{"nodes": [0], "crash": 1, "repair": 4}, {"nodes": "all", "crash": 3, "repair": 5}]}},
@@ -344,12 +344,12 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "repair by law without crash": (
         [node(1.0)],
         crash(crash=1, seconds_to_repair={"distribution": "expon"}),
-        "cluster.faults.schedule[0].seconds_to_repair does nothing without seconds_to_crash: add it, or give crash and repair in seconds",
+        "cluster.faults.schedule.0.seconds_to_repair does nothing without seconds_to_crash: add it, or give crash and repair in seconds",
     ),
     "two laws": (
         [node(1.0)],
         {"faults": {"schedule": [{"nodes": [0], "seconds_to_crash": {"distribution": "expon"}}] * 2}},
-        "cluster.faults.schedule[1]: node 0 has a distribution of crashes already: give it one",
+        "cluster.faults.schedule.1: node 0 has a distribution of crashes already: give it one",
     ),
     "a law behind the end": (
         [node(1.0)],
@@ -359,7 +359,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a fault by the name of another": (
         [node(1.0)],
         crash(crashes=1),
-        "cluster.faults.schedule[0].crashes is unknown; did you mean 'crash'?",
+        "cluster.faults.schedule.0.crashes is unknown; did you mean 'crash'?",
     ),
 }
 
@@ -379,5 +379,5 @@ def test_a_mistake_is_one_sentence_that_names_its_key(mistake: str):
 
 def test_a_mistake_is_found_before_anything_runs():
     """From the config of a run, too."""
-    with pytest.raises(ValueError, match=r"^cluster\.nodes\[0\]\.max_samples must be at least 1, not 0$"):
+    with pytest.raises(ValueError, match=r"^cluster\.nodes\.0\.max_samples must be at least 1, not 0$"):
         timed("ssgd", workers=world(node(1.0, max_samples=0)), updates=1)

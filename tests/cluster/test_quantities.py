@@ -145,23 +145,23 @@ def test_half_a_parameter_is_none() -> None:
 def test_keys_hold_what_their_names_say() -> None:
     """At any depth, and in an own class too."""
     kinds = {
-        RATE: ("cluster.nodes[0].uplink_bytes_per_second", "cluster.network.racks.a.downlink_bytes_per_second"),
+        RATE: ("cluster.nodes.0.uplink_bytes_per_second", "cluster.network.racks.a.downlink_bytes_per_second"),
         SECONDS: (
             "budget.seconds",
-            "cluster.nodes[2].seconds_per_sample",
+            "cluster.nodes.2.seconds_per_sample",
             "backend.lost_after_seconds",
-            "cluster.faults.schedule[1].repair",
+            "cluster.faults.schedule.1.repair",
         ),
         SECONDS_PER_BYTE: ("cluster.network.cpu.send_seconds_per_byte",),
         BYTES: ("coordination.bucket_bytes",),
-        COUNT: ("batch_size", "cluster.nodes[0].max_samples", "budget.updates", "workload.num_samples", "checkpoint.every_updates"),
+        COUNT: ("batch_size", "cluster.nodes.0.max_samples", "budget.updates", "workload.num_samples", "checkpoint.every_updates"),
         None: (
             "method",
             "cluster.name",
-            "cluster.nodes[0].rack",
+            "cluster.nodes.0.rack",
             "backend.emulate",
             "workload.path",
-            "cluster.nodes[0].slowdown",
+            "cluster.nodes.0.slowdown",
             "budget",
         ),
     }
@@ -183,7 +183,7 @@ def test_units_are_read_in_distributions_and_tables_and_nowhere_in_what_is_not_h
     assert in_si({"all_reduce_table": table["all_reduce_table"]}) == {"all_reduce_table": [[1_000_000, 0.002], [2_000_000, 0.003]]}
     assert in_si(drawn) == {**drawn, "jitter_seconds": {"distribution": "expon", "scale": 5e-6}}
     assert in_si(opaque) == opaque
-    with pytest.raises(ValueError, match=r"table\[0\]\[0\] must be a number, such as"):
+    with pytest.raises(ValueError, match=r"table\.0\.0 must be a number, such as"):
         in_si(table)
 
 

@@ -232,7 +232,7 @@ def test_a_recorded_slowdown_that_is_none_is_one_sentence_with_its_line(mistake:
     with pytest.raises(ValueError, match=r".") as caught:
         built(node(1.0), node(1.0, slowdown=str(path)))
 
-    assert str(caught.value).startswith(f"cluster.nodes[1].slowdown={path}{sentence}")
+    assert str(caught.value).startswith(f"cluster.nodes.1.slowdown={path}{sentence}")
 
 
 def test_slow_spells_too_short_to_be_added_up_are_one_sentence():
@@ -262,8 +262,8 @@ def test_a_recorded_slowdown_may_begin_again(tmp_path: Path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"slowdown": None, "slowdown_period_seconds": 4}, "cluster.nodes[0].slowdown_period_seconds does nothing without a slowdown"),
-        ({"slowdown_period_seconds": 2}, "cluster.nodes[0].slowdown_period_seconds must be later than the last row of the slowdown, not 2"),
+        ({"slowdown": None, "slowdown_period_seconds": 4}, "cluster.nodes.0.slowdown_period_seconds does nothing without a slowdown"),
+        ({"slowdown_period_seconds": 2}, "cluster.nodes.0.slowdown_period_seconds must be later than the last row of the slowdown, not 2"),
         ({"slowdown_period_seconds": 4, "stop": 1}, "cluster.faults.schedule stops a node with a slowdown_period_seconds"),
     ],
 )

@@ -72,8 +72,8 @@ def test_a_stop_is_multiplied_with_a_recorded_slowdown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ({"nodes": [1], "continue": 2.0}, r"schedule\[0\]: continue at 2 s does nothing without a stop: correct it"),
-        ({"nodes": [1], "stop": 3.0, "continue": 2.0}, r"schedule\[0\]: continue at 2 s must come after stop at 3 s: correct it"),
+        ({"nodes": [1], "continue": 2.0}, r"schedule\.0: continue at 2 s does nothing without a stop: correct it"),
+        ({"nodes": [1], "stop": 3.0, "continue": 2.0}, r"schedule\.0: continue at 2 s must come after stop at 3 s: correct it"),
         ({"nodes": [1], "stop": 3.0, "leave": 4.0}, "node 1 is to go at 4 s, but left for good: correct its rows"),
     ],
 )

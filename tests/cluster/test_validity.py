@@ -130,7 +130,7 @@ def test_real_processes_are_compared_with_those_that_were_measured() -> None:
         ({**HELD, "samples": [64, 4]}, "cluster.calibrated.samples must be the smallest and the largest batch"),
         ({**HELD, "samples": [4]}, "cluster.calibrated.samples must be the smallest and the largest batch"),
         ({**HELD, "samples": 4}, "cluster.calibrated.samples must be a list of two sizes"),
-        ({**HELD, "samples": [1.5, 4]}, "cluster.calibrated.samples[0] must be a whole number"),
+        ({**HELD, "samples": [1.5, 4]}, "cluster.calibrated.samples.0 must be a whole number"),
         ({**HELD, "error": -0.1}, "cluster.calibrated.error must be a finite number of at least zero"),
         ({**HELD, "error": 1e9}, "cluster.calibrated.error must be a share of a gradient's time"),
         ({**HELD, "workload": "a\nb"}, "cluster.calibrated.workload must have printable letters only"),
@@ -140,7 +140,7 @@ def test_real_processes_are_compared_with_those_that_were_measured() -> None:
         ({**HELD, "tried": 0.1}, "cluster.calibrated.tried must be a mapping, such as {ssgd: 0.02}"),
         ({**HELD, "tried": {"ssgd": -1}}, "cluster.calibrated.tried.ssgd must be a relative error above -1"),
         ({**HELD, "composed": "fast"}, "cluster.calibrated.composed must be a list of names of clusters"),
-        ({**HELD, "composed": [1]}, "cluster.calibrated.composed[0] must be a name"),
+        ({**HELD, "composed": [1]}, "cluster.calibrated.composed.0 must be a name"),
         ({**HELD, "composed": ["x"] * 101}, "cluster.calibrated.composed must be at most 100 names, not 101"),
     ],
 )

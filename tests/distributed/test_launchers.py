@@ -15,7 +15,7 @@ from running import free_port
 from worlds import exit_status
 
 from hetsim.cli import main
-from hetsim.distributed.environment import Launched, check_alone, first_rank, is_launched, launched
+from hetsim.distributed.environment import WATCH, Launched, check_alone, first_rank, is_launched, launched
 from hetsim.distributed.launch import interface
 from hetsim.distributed.launch.interface import LOOPBACK, interface_to
 
@@ -150,6 +150,12 @@ def test_one_process_may_simulate() -> None:
     check_alone({"RANK": "0", "WORLD_SIZE": "1"})
     check_alone({**STEP, "SLURM_STEP_NUM_TASKS": "1"})
     check_alone(without(STEP, "SLURM_PROCID"))
+
+
+def test_hetsims_own_launcher_starts_no_simulation() -> None:
+    """Also not in a single process: nothing real would have been measured."""
+    with pytest.raises(ValueError, match=r"^hetsim-launch starts the processes of real runs, and this one is simulated: add backend"):
+        check_alone({"RANK": "0", "WORLD_SIZE": "1", WATCH: "1:2"})
 
 
 def test_a_step_whose_script_sets_some_of_the_variables_is_one_of_slurm() -> None:

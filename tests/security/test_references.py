@@ -63,9 +63,7 @@ PLACES: dict[str, dict[str, str | None]] = {
     },
     "a grid in a file": {
         KEY: r"grid.ssgd.data_root refers to another key in a grid: write the value out",
-        **dict.fromkeys(
-            (VARIABLE, ESCAPED, RESOLVER, OWN), r"grid.ssgd.data_root\[0\] that is no \$\{key\}|refers to another key in a grid"
-        ),
+        **dict.fromkeys((VARIABLE, ESCAPED, RESOLVER, OWN), r"grid.ssgd.data_root\.0 that is no \$\{key\}|refers to another key in a grid"),
     },
 }
 

@@ -39,8 +39,8 @@ OBJECTS = {
     "allocation: {_target_: hetsim.policies.allocation.Fixed, parts: STEP}": "allocation.parts._target_ is not allowed",
     "allocation: LOCATE": "allocation._target_=hetsim.trusted._locate is none of the classes",
     "workload: {model_options: STEP}": "workload.model_options._target_ is not allowed",
-    "workload: {model_options: {deep: [1, {deeper: [SHELL]}]}}": "workload.model_options.deep[1].deeper[0]._target_ is not allowed",
-    "cluster: {nodes: [{count: 2, noise: SHELL}]}": "cluster.nodes[0].noise._target_ is not allowed",
+    "workload: {model_options: {deep: [1, {deeper: [SHELL]}]}}": "workload.model_options.deep.1.deeper.0._target_ is not allowed",
+    "cluster: {nodes: [{count: 2, noise: SHELL}]}": "cluster.nodes.0.noise._target_ is not allowed",
     "budget: SHELL": "budget._target_ is not allowed",
     "batch_size: SHELL": "batch_size._target_ is not allowed",
     "optimizer: {betas: SHELL}": "optimizer.betas._target_ is not allowed",
@@ -51,8 +51,8 @@ OBJECTS = {
     "optimizer: {_target_: torch.optim.lr_scheduler.LambdaLR, lr_lambda: x}": "is no Optimizer",
     "learning_rate_schedule: LOCATE": "learning_rate_schedule._target_=hetsim.trusted._locate is not allowed",
     "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.LambdaLR, lr_lambda: SHELL}": "schedule.lr_lambda._target_ is not",
-    "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.ChainedScheduler, schedulers: [SHELL]}": "schedulers[0]._target_=os.sys",
-    "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.StepLR, step_size: [SHELL]}": "schedule.step_size[0]._target_ is not",
+    "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.ChainedScheduler, schedulers: [SHELL]}": "schedulers.0._target_=os.sys",
+    "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.StepLR, step_size: [SHELL]}": "schedule.step_size.0._target_ is not",
     "coordination: {_target_: hetsim.distributed.launch.local._without_signals, start: x}": "local._without_signals is none of",
     "backend: {_target_: hetsim.distributed.launch.local.launch}": "backend._target_=hetsim.distributed.launch.local.launch is none",
     "backend: {_target_: hetsim.config.build.build_experiment}": "backend._target_=hetsim.config.build.build_experiment is none",
@@ -144,7 +144,7 @@ REFERENCES = (
     *("x${oc.env:HOME}${now:%Y}", "${oc.env: HOME}", "${ seed}", "${oc.decode:'${oc.env:HOME}'}"),
 )
 FILES |= {
-    f"data_root: [{{a: {json.dumps(text)}}}]": "attack.yaml has a reference in data_root[0].a that is no ${key}" for text in REFERENCES
+    f"data_root: [{{a: {json.dumps(text)}}}]": "attack.yaml has a reference in data_root.0.a that is no ${key}" for text in REFERENCES
 }
 """What resolvers could read."""
 
@@ -529,7 +529,7 @@ def test_a_sentence_quotes_no_file_of_the_user(
     assert exit_status(monkeypatch, "hetsim", main, "workload=quadratic", nodes, "hydra.run.dir=run") == 1
 
     told = capsys.readouterr().err
-    assert f"cluster.nodes[0].slowdown={file} " in told
+    assert f"cluster.nodes.0.slowdown={file} " in told
     assert "correct-horse" not in told
 
 

@@ -42,7 +42,7 @@ def parse_cluster(config: Any) -> Cluster:
     elif entries.get("reference") is not None:
         raise ValueError("cluster.reference is what the speed of machines refers to: give cluster.machines, or leave it out")
     else:
-        rows = [(f"cluster.nodes[{index}]", row) for index, row in enumerate(_list("cluster.nodes", entries["nodes"], "nodes"))]
+        rows = [(f"cluster.nodes.{index}", row) for index, row in enumerate(_list("cluster.nodes", entries["nodes"], "nodes"))]
     seed = checks.whole("cluster.seed", 0 if entries.get("seed") is None else entries["seed"], least=0)
     network = _network(entries["network"])
     nodes: list[Node] = []

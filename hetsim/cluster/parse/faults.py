@@ -29,7 +29,7 @@ def _faults(config: Any, num_nodes: int) -> Faults:
     absent: dict[int, list[tuple[float, float]]] = {}
     drawn: dict[int, tuple[Distribution, Distribution | None]] = {}
     for index, row in enumerate(_list(f"{key}.schedule", entry.get("schedule") or [], "faults")):
-        where = f"{key}.schedule[{index}]"
+        where = f"{key}.schedule.{index}"
         fault = checks.mapping(where, row, required=("nodes",), optional=(*SCHEDULED, *DRAWN))
         for rank in _ranks(f"{where}.nodes", fault["nodes"], num_nodes):
             if fault.get("seconds_to_crash") is not None:

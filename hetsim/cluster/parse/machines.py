@@ -63,7 +63,7 @@ def described(entries: Mapping[str, Any]) -> Described:
         raise ValueError("cluster.machines is empty: describe at least one machine")
     racks = _given("cluster.network.racks", network.get("racks"))
     machines = [
-        _machine(f"cluster.machines[{index}]", config, reference, network.get("bytes_per_second"), racks)
+        _machine(f"cluster.machines.{index}", config, reference, network.get("bytes_per_second"), racks)
         for index, config in enumerate(configs)
     ]
     _refuse_unused(configs, network, reference)

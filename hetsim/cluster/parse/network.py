@@ -109,7 +109,7 @@ def _between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str
     """By pairs of racks; ValueError if one is not described, is no neighbour of the other, or is given twice."""
     key, ways = "cluster.network.between", {}
     for place, value in enumerate(_list(key, [] if config is None else config, "ways such as {racks: [a, b], bytes_per_second: 1e8}")):
-        row = f"{key}[{place}]"
+        row = f"{key}.{place}"
         entry = checks.mapping(row, value, required=("racks",), optional=("bytes_per_second", "latency_seconds"))
         names = [str(name) for name in _list(f"{row}.racks", entry["racks"], "two racks")]
         if len(names) != 2 or names[0] == names[1]:

@@ -22,7 +22,7 @@ def _calibrated(config: Any) -> Calibration | None:
         KEY, config, required=(*TEXTS, "num_parameters", "samples", "threads", "device", "error"), optional=("tried", "composed", "doubts")
     )
     samples = _list(f"{KEY}.samples", entry["samples"], "two sizes, such as [4, 64]")
-    sizes = [checks.whole(f"{KEY}.samples[{place}]", size) for place, size in enumerate(samples[:3])]
+    sizes = [checks.whole(f"{KEY}.samples.{place}", size) for place, size in enumerate(samples[:3])]
     if len(sizes) != 2 or sizes[0] > sizes[1]:
         raise ValueError(
             f"{KEY}.samples must be the smallest and the largest batch of a gradient, such as [4, 64], not {checks.shown(samples)}"
@@ -47,8 +47,8 @@ def _calibrated(config: Any) -> Calibration | None:
         device=checks.device(f"{KEY}.device", entry["device"]),
         error=error,
         tried=tuple((_text("tried", name), _relative(f"{KEY}.tried.{name}", number)) for name, number in tried.items()),
-        composed=tuple(_text(f"composed[{place}]", name) for place, name in enumerate(composed)),
-        doubts=tuple(_text(f"doubts[{place}]", reason) for place, reason in enumerate(doubts)),
+        composed=tuple(_text(f"composed.{place}", name) for place, name in enumerate(composed)),
+        doubts=tuple(_text(f"doubts.{place}", reason) for place, reason in enumerate(doubts)),
     )
 
 

@@ -99,8 +99,8 @@ def _table(key: str, value: Any, *, of: str) -> tuple[tuple[int, float], ...]:
     points: list[tuple[int, float]] = []
     for place, point in enumerate(_list(key, value, f"[{of}, seconds] that were measured")):
         if not isinstance(point, Sequence) or isinstance(point, str) or len(point) != 2:
-            raise ValueError(f"{key}[{place}] must be [{of}, seconds], not {point!r}")
-        size, seconds = checks.whole(f"{key}[{place}][0]", point[0], most=MAX_SIZE), checks.seconds(f"{key}[{place}][1]", point[1])
+            raise ValueError(f"{key}.{place} must be [{of}, seconds], not {point!r}")
+        size, seconds = checks.whole(f"{key}.{place}.0", point[0], most=MAX_SIZE), checks.seconds(f"{key}.{place}.1", point[1])
         if points and size <= points[-1][0]:
             raise ValueError(f"{key} must rise in {of}, but {size} comes after {points[-1][0]}: sort it, each size once")
         points.append((size, seconds))

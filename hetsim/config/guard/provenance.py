@@ -33,6 +33,7 @@ from hetsim.config.errors import USERS
 from hetsim.config.guard.compositions import check_digest, of_own_files, quickly_composed
 from hetsim.config.guard.folders import let_values_be_names
 from hetsim.config.guard.plugins import check_plugins, leaves
+from hetsim.config.guard.readable import check_readable
 from hetsim.config.guard.references import check_choices, check_chosen, check_keys, check_length, check_references, check_words
 from hetsim.config.guard.resolvers import own_alone, restrict
 from hetsim.config.guard.search_path import SEARCH_PATH, has_folder_of_others, has_others, is_own
@@ -105,6 +106,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
     ) -> DictConfig:
         others = config_name not in ("config", None) or has_others(loader, overrides)
         check_words(overrides)
+        check_readable(overrides)
         try:
             if not others and run_mode is RunMode.RUN:
                 known = of_own_files(loader, overrides, partial(plain_configuration, loader))
@@ -171,6 +173,8 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
                 if file.exists():
                     check_place(file, source.path)
                     check_size(file)
+                    if "/" in config_path and (configs() / source._normalize_file_name(config_path)).exists():
+                        raise ValueError(f"{file} has the name of a choice that ships with hetsim, which would be taken: rename the file")
         found = read(repository, config_path)
         if found is not None and not is_own(found.path):
             for default in found.defaults_list or ():  # Hydra resolves them next

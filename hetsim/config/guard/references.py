@@ -35,7 +35,7 @@ EMPTY = AnyNode(None)
 def check_references(key: str, value: Any, file: object, remedy: str = "write the value out there, or type it") -> None:
     """ValueError with one sentence if a text of a file, at any depth, refers to anything else."""
     for name, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        check_references(f"{key}[{name}]" if isinstance(value, list) else f"{key}.{name}".lstrip("."), part, file, remedy)
+        check_references(f"{key}.{name}".lstrip("."), part, file, remedy)
     if isinstance(value, str) and "${" in ALLOWED.sub("", value):
         raise ValueError(f"{file} has a reference in {key} that is no ${{key}}: {remedy}")
 

@@ -71,8 +71,13 @@ def typed_overrides(run: Path) -> dict[str, str]:
             typed = from_json(what, line.removeprefix(TYPED))
             if not isinstance(typed, list) or not all(map(is_text, typed)):
                 raise ValueError(f"{what} must hold a list of texts, not {shown(typed)}: {REMEDY}")
-            return {key.lstrip("+~"): value for key, _, value in (override.partition("=") for override in typed)}
+            return {key.lstrip("+~"): unescaped(value) for key, _, value in (override.partition("=") for override in typed)}
     return {}
+
+
+def unescaped(value: str) -> str:
+    """A value without the backslashes that Hydra puts before spaces and the like in the words of a sweep's runs."""
+    return value if value[:1] in ("'", '"') else re.sub(r"\\([\\()\[\]{}:=, \t])", r"\1", value)
 
 
 def _head(run: Path) -> list[str]:

@@ -11,6 +11,7 @@ from hetsim.results.tables.estimates import Estimate, paired_ratio
 from hetsim.results.tables.labels import written
 from hetsim.results.tables.metrics import Metric
 from hetsim.results.tables.rows import LEFT_OUT, Group, Row
+from hetsim.results.tables.typed_values import pairs, same
 from hetsim.trust.shipped import choice
 
 
@@ -37,11 +38,10 @@ def with_gains(groups: Sequence[Group], baseline: str, metric: Metric, remarks: 
 
 
 def _parsed(baseline: str) -> dict[str, str]:
-    """Of `key=value,key=value`; a list such as [0,1] is one value."""
-    pairs = [part.partition("=") for part in re.split(r",(?![^\[]*\])", baseline)]
-    if not all(key.strip() and equals for key, equals, _ in pairs):
+    found = pairs(baseline)
+    if found is None:
         raise ValueError(f"--baseline {baseline}: name a row by its keys, such as method=ssgd or method=ssgd,batch_size=256")
-    return {key.strip(): value.strip() for key, _, value in pairs}
+    return found
 
 
 def _on_all_nodes(rows: list[Row], wanted: Mapping[str, str]) -> list[Row]:
@@ -58,17 +58,7 @@ def _is(row: Row, wanted: Mapping[str, str]) -> bool:
 
 
 def _same(key: str, its: str, value: str) -> bool:
-    if key == LEFT_OUT:
-        return _left_out(its) == _left_out(value)
-    return its == value.strip("'\"") or _number(its) == _number(value) is not None
-
-
-def _number(text: str) -> float | None:
-    """The number that is written so; None if it is none. 1e-3 and 0.001 are one number."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return _left_out(its) == _left_out(value) if key == LEFT_OUT else same(key, its, value)
 
 
 def _left_out(value: str) -> tuple[str, ...]:
@@ -80,7 +70,10 @@ def _value(config: Mapping[str, Any], key: str) -> str:
     """What the config of a row has for a key, as one would type it."""
     found: Any = config
     for name in key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, Sequence) and not isinstance(found, str) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            found = found.get(name) if isinstance(found, Mapping) else None
     return choice(key, found) if isinstance(found, Mapping) else written(found)
 
 

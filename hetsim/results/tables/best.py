@@ -13,6 +13,7 @@ from hetsim.results.tables.rows import Row, scale
 def best_of(rows: Sequence[Row], keys: Sequence[str], metric: Metric, target: Target, remarks: list[str]) -> list[Row]:
     """The best row of each config, whatever it says for these keys. A sentence if the best value is at an end of those tried."""
     known = list(rows[0].keys)
+    keys = [key.lstrip("+~").partition("=")[0] for key in keys]
     for key in keys:
         if key not in known:
             raise ValueError(f"--best-of {key}: the runs do not differ in it; take {', '.join(known)}{checks.suggestion(key, known)}")

@@ -28,6 +28,7 @@ def remarks(outcome: Outcome) -> list[str]:
         _doubts(outcome),
         _calibration(outcome),
         _not_felt(outcome),
+        _never_happened(outcome),
         _unused(outcome),
         _closed(outcome),
     )
@@ -127,6 +128,22 @@ def _not_felt(outcome: Outcome) -> str | None:
     if not keys:
         return None
     return f"method={experiment.method} has no server, so it does not feel {', '.join(f'cluster.{key}' for key in keys)}"
+
+
+def _never_happened(outcome: Outcome) -> str | None:
+    """The nodes whose scheduled faults all lie after the end of the run."""
+    end, faults = outcome.applied.seconds, outcome.experiment.cluster.faults
+    absences = {rank: its.scheduled for rank, its in faults.nodes.items() if its.scheduled}
+    first = {rank: min(start or until for start, until in times) for rank, times in sorted({**absences, **faults.pauses}.items())}
+    late = [(rank, seconds) for rank, seconds in first.items() if seconds > end]
+    if not late:
+        return None
+    rank, seconds = late[0]
+    others = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
+    return (
+        f"the first fault of node {rank}{others} is at {seconds:.10g} s, after the run's end at {end:.4g} s, so it did not happen: "
+        "cluster.faults counts seconds from the beginning of the run"
+    )
 
 
 def _unused(outcome: Outcome) -> str | None:

@@ -19,6 +19,8 @@ from hetsim.workloads.supervised import Supervised
 
 MAX_CLASSES = 100_000  # a larger label is taken for a mistake
 
+CHANNELS = (1, 2, 3, 4)
+"""How many colour images have: of grey, with or without transparency, and of colours, with or without it."""
 INPUTS, LABELS = ("x_train", "x_test"), ("y_train", "y_test")
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 
@@ -93,6 +95,8 @@ def _check_claims(claims: Mapping[str, Claim], what: str) -> None:
             raise ValueError(f"{what}: {name} must be numbers in 2, 3 or 4 dimensions, not {dtype} in {len(shape)}: convert it first")
         if not all(shape[1:]):
             raise ValueError(f"{what}: {name} has samples of shape {shape[1:]}, which hold nothing: give each at least one number")
+        if len(shape) == 4 and shape[1] in CHANNELS and shape[3] not in CHANNELS:
+            raise ValueError(f"{what}: {name} has images of shape {shape[1:]}, and channels belong last: store np.moveaxis({name}, 1, 3)")
     for name in LABELS:
         shape, dtype = claims[name].shape, claims[name].dtype
         if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)) or dtype.kind not in "ui":

@@ -1,0 +1,43 @@
+"""Values as they were typed: whether two texts are one value, such as 1e-3 and 0.001, 10 Gbit/s and 1.25e9, or [0,1] and [0, 1]."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import PurePosixPath
+
+from hetsim.cluster.quantities import kind_of
+from hetsim.results.reading.identity import unescaped
+
+PART = re.compile(r"([\[\]{}(),:])")
+"""What parts lists and mappings."""
+BETWEEN = re.compile(r",\s*(?=[+~]*[A-Za-z_][\w./@]*=)|\s+(?=[+~]*[A-Za-z_][\w./@]*=)")
+"""What parts one key=value from the next: a comma, or the spaces of a command line."""
+
+
+def pairs(words: str) -> dict[str, str] | None:
+    """The values of `key=value,key=value` by key, without the + and ~ that a command line has; None if a part is none."""
+    found = [part.strip().strip("'\"").partition("=") for part in BETWEEN.split(words.strip())]
+    if not all(key and equals for key, equals, _ in found):
+        return None
+    return {key.lstrip("+~"): value.strip() for key, _, value in found}
+
+
+def same(key: str, one: str, other: str) -> bool:
+    """Whether two texts are one value of a key."""
+    return _value(key, one) == _value(key, other)
+
+
+def _value(key: str, text: str) -> object:
+    text = unescaped(text.strip()).strip("'\"").strip()
+    if text[:1] in ("[", "{") and text[1:]:
+        return [_value("", part) for part in PART.split(text) if part.strip()]
+    if (named := {"none": "null", "null": "null", "true": "true", "false": "false"}.get(text.lower())) is not None:
+        return named
+    with contextlib.suppress(ValueError):
+        return float(text)
+    if (kind := kind_of(key)) is not None:
+        with contextlib.suppress(ValueError):
+            return float(kind.read(key, text))
+    path = PurePosixPath(text)
+    return path.stem if path.suffix == ".yaml" and path.parent.name == key else text

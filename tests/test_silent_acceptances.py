@@ -1,0 +1,56 @@
+"""What does nothing, or cannot be meant, is told: one warning or one refusal each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_command import words
+from worlds import exit_status
+
+from hetsim.cli.main import main
+
+pytestmark = pytest.mark.slow
+
+PHANTOM = "workload=phantom budget.epochs=null budget.updates=5 pictures=false method=asgd"
+FAULTS = "+cluster.faults={schedule: [FAULT]}"
+UNIX = "the first fault of node 3 is at 1700000000 s, after the run's end at 0.4344 s, so it did not happen: cluster.faults counts seconds"
+TOLD: dict[str, str] = {
+    # what is typed: what the warning or the refusal says; nothing where nothing is told
+    f"{PHANTOM} {FAULTS.replace('FAULT', '{nodes: [3], join: 1.7e9}')}": UNIX,
+    f"{PHANTOM} {FAULTS.replace('FAULT', '{nodes: [1, 2], stop: 5, continue: 6}')}": "first fault of node 1 (and 1 more) is at 5 s",
+    f"{PHANTOM} {FAULTS.replace('FAULT', '{nodes: [3], leave: 99}')}": "the first fault of node 3 is at 99 s, after",
+    f"{PHANTOM} {FAULTS.replace('FAULT', '{nodes: [3], join: 1 ms, crash: 99}')}": "",
+    f"{PHANTOM} {FAULTS.replace('FAULT', '{nodes: [3], crash: 1 ms, repair: 99}')}": "",
+    f"{PHANTOM} local_learning_rate=0.3": "local_learning_rate does nothing, as this run has no local_optimizer",
+    f"{PHANTOM} hydra/launcher=joblib": "hydra/launcher=joblib does nothing without -m",
+    f"{PHANTOM} hydra.sweep.dir=sweep": "hydra.sweep.dir=sweep does nothing without -m",
+    f"-m {PHANTOM} hydra.sweep.dir=sweep": "hydra.run.dir=run does nothing with -m",
+    f"{PHANTOM} hydra.verbose=false": "",
+    f"{PHANTOM} workload.num_samples=1 batch_size=100000": "",
+    "workload=quadratic workload.num_samples=1 batch_size=100000": (
+        "batch_size=100000 is more than 1000 times the number of samples of workload=quadratic, 1: lower it, as a batch would repeat each"
+    ),
+    "workload=arrays workload.path=first.npz": (
+        "workload.path=first.npz: x_train has images of shape (3, 8, 8), and channels belong last: store np.moveaxis(x_train, 1, 3)"
+    ),
+    "workload=arrays workload.path=last.npz batch_size=8 budget.epochs=1 method=ssgd": "so it does not feel cluster.server",
+}
+
+
+@pytest.mark.filterwarnings("default:local_learning_rate")
+@pytest.mark.parametrize("typed", TOLD)
+def test_what_does_nothing_is_told(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line."""
+    monkeypatch.chdir(tmp_path)
+    for name, shape in (("first", (8, 3, 8, 8)), ("last", (8, 8, 8, 3))):
+        x, y = np.ones(shape, dtype=np.float32), np.arange(8) % 2
+        np.savez(f"{name}.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+
+    status = exit_status(monkeypatch, "hetsim", main, *words(typed), "hydra.run.dir=run")
+
+    told = capsys.readouterr().err
+    assert TOLD[typed] in told
+    assert told.count("\n") == bool(TOLD[typed])
+    assert ("hetsim: error: " in told) == (status == 1)
