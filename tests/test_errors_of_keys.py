@@ -14,6 +14,7 @@ from hetsim.cli.main import main
 from hetsim.config.build import build_experiment
 from hetsim.config.compose import composed
 from hetsim.config.unknown_keys import MEANT
+from hetsim.sweeps.space import parsed
 
 pytestmark = pytest.mark.slow
 
@@ -86,6 +87,7 @@ FOREIGN = re.compile(
 """What OmegaConf and Hydra say, and rows of lists as they cannot be typed."""
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("typed", TYPED)
 def test_a_wrong_key_is_named_and_mended(
     typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -105,6 +107,15 @@ def test_a_wrong_key_is_named_and_mended(
         build_experiment(composed([*QUICK, *words(instead)], config_dir=None)[0])
 
 
+@pytest.mark.parametrize("typed", [typed for typed, (said, _) in TYPED.items() if "cannot be read" in said or "close its" in said])
+def test_a_search_says_the_same_of_what_cannot_be_read(typed: str) -> None:
+    """It reads words by itself."""
+    with pytest.raises(ValueError, match=r".") as caught:
+        parsed([*QUICK, "batch_size=1,2", typed])
+
+    assert TYPED[typed][0] in str(caught.value)
+
+
 def test_no_synonym_is_a_key() -> None:
     """Otherwise what one says would be refused."""
     composed_keys = set(composed([], config_dir=None)[0])
@@ -120,7 +131,7 @@ NAMES = {
     ("cluster.network=10 Gbit/s", "cluster.server.seconds_per_update=0"): "mixed4 with another network and another server",
     ("+cluster.faults={schedule: [{nodes: [0], crash: 1}]}", f"cluster.nodes=[{NODE}]"): "mixed4 with other nodes and faults",
     ("cluster.name=ours", f"cluster.nodes=[{NODE}]"): "ours",
-    ("cluster=machines", "cluster.machines.0.network=10 Gbit/s"): "machines with other machines",
+    ("cluster=machines", "cluster.machines.0.network=10 Gbit/s"): "machines",
 }
 
 

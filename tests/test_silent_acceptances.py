@@ -39,6 +39,7 @@ TOLD: dict[str, str] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("default:local_learning_rate")
 @pytest.mark.parametrize("typed", TOLD)
 def test_what_does_nothing_is_told(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,6 +39,7 @@ SPELLINGS = {
 EACH = [(word, other) for word, others in SPELLINGS.items() for other in others]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("word", "other"), [pair for pair in EACH if not pair[1].startswith("+")])
 def test_a_run_has_one_identity_however_a_value_is_written(word: str, other: str) -> None:
     """So the sweep that holds it, and the run that is resumed, know it again."""
@@ -69,6 +70,7 @@ BASELINES = ("learning_rate=1e-3", "+learning_rate=.001", "learning_rate=1e-3,cl
              "learning_rate=0.001 cluster.network.bytes_per_second=8 Mbit/s", "cluster.network.bytes_per_second='1 MB/s'")  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("baseline", BASELINES)
 def test_tables_take_the_words_of_the_sweep(
     baseline: str, sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -128,6 +130,7 @@ TAKE_FILES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("my")
 @pytest.mark.parametrize("command", TAKE_FILES)
 def test_a_file_of_a_choice_is_taken_for_the_choice(command: str, monkeypatch: pytest.MonkeyPatch) -> None:

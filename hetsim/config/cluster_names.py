@@ -12,7 +12,7 @@ from hetsim.config.resolved import resolved
 from hetsim.trust.shipped import configs
 
 PARTS = {
-    **{name: f"other {name}" for name in ("nodes", "machines", "hosts")},
+    **{name: f"other {name}" for name in ("nodes", "hosts")},
     **{name: f"another {name}" for name in ("network", "server")},
     "faults": "faults",
 }
@@ -20,10 +20,14 @@ PARTS = {
 
 
 def name_of(cluster: Mapping[str, Any]) -> str:
-    """The name of a resolved cluster. A shipped cluster of which a part was changed is another one."""
+    """The name of a resolved cluster. A shipped cluster of which a part was changed is another one, but for that of one's own machines."""
     name = str(cluster["name"])
     shipped = _shipped(name)
-    changed = [said for part, said in PARTS.items() if shipped is not None and (cluster.get(part) or None) != (shipped.get(part) or None)]
+    changed = [
+        said
+        for part, said in PARTS.items()
+        if shipped and not shipped.get("machines") and (cluster.get(part) or None) != (shipped.get(part) or None)
+    ]
     if not changed:
         return name
     *others, last = changed

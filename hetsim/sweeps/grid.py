@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from hetsim import checks
 from hetsim.config.guard.compositions import parsed
 from hetsim.config.guard.provenance import SWEPT
+from hetsim.config.guard.readable import check_readable
 from hetsim.config.typed import as_typed
 from hetsim.results.reading.config_file import flattened
 from hetsim.sweeps.sweep_size import check_number, num_values
@@ -94,7 +94,8 @@ def _words(where: str, key: str, value: Any) -> list[str]:
 
 def _sweep(where: str, word: str) -> list[str]:
     """What a text in Hydra's grammar stands for, such as "0.1,0.2" or "range(0,3)"."""
-    (override,) = OverridesParser.create().parse_overrides([word])
+    check_readable([word])
+    override = parsed(word)
     if not override.is_sweep_override():
         return [word]
     if not override.is_discrete_sweep() or (override.value_type is not None and override.value_type.name == "GLOB_CHOICE_SWEEP"):

@@ -11,6 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 
+from hetsim.config.guard.readable import check_readable
+
 DIGITS = 4
 """The significant digits of a number from an interval."""
 
@@ -38,6 +40,7 @@ def parsed(words: Sequence[str]) -> Space:
     fixed: list[str] = []
     searched: dict[str, Any] = {}
     seeds: tuple[str, ...] = ("0",)
+    check_readable(words)
     for word, override in zip(words, OverridesParser.create().parse_overrides(list(words)), strict=True):
         key = override.get_key_element()
         if key == "seed":
