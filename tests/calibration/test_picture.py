@@ -55,7 +55,9 @@ def test_a_calibration_is_a_page_with_the_file_that_it_wrote(tmp_path: Path) -> 
     file.write_text("name: lab  # <b>\n")
 
     page = document(
-        of_calibration.page(file, Calibrated({}, [FAST, WITH_MODES], doubts=["node 1 was <busy>"], tried={"ssgd": -0.02}), "hetsim-calibrate lab.yaml")
+        of_calibration.page(
+            file, Calibrated({}, [FAST, WITH_MODES], doubts=["node 1 was <busy>"], tried={"ssgd": -0.02}), "hetsim-calibrate lab.yaml"
+        )
     )
 
     assert f"{100 * FAST.error:.1f} % mean error" in page
