@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from hetsim.ddp.schedule import Schedule, Step
 
 OWN = ("batch_size", "batch_sampler", "sampler")
+OTHER = ("batch_size", "drop_last")
+"""Of the DataLoader within, they are not those of the Team."""
 DEFAULT_PREFETCH = 2
 """Batches that each worker of a DataLoader draws ahead."""
 
@@ -65,13 +67,21 @@ class TeamLoader:
     def __init__(self, dataset: Any, schedule: Schedule, loop: Loop, rank: int, device: Any, options: Mapping[str, Any]) -> None:
         self.dataset, self.schedule = dataset, schedule
         self._loop, self._rank, self._device = loop, rank, device
-        self.sampler = Reshuffled()
+        self.sampler = self.batch_sampler = Reshuffled()
         self._drawn: deque[Step] = deque()
         self._loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=_Batches(self), **options)
 
     def __len__(self) -> int:
         """The steps of a whole epoch."""
         return self.schedule.data.num_steps()
+
+    def __getattr__(self, name: str) -> Any:
+        """What else scripts read of a DataLoader, such as `num_workers`."""
+        if name in OTHER:
+            raise AttributeError(f"a Team's loader has no {name}, as shares change: team.samples is that of this rank in this step")
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
 
     def draw(self) -> Iterator[list[int]]:
         """The samples of this rank in each step that is left of the epoch."""
@@ -100,10 +110,15 @@ class TeamLoader:
 
 
 class Reshuffled:
-    """The sampler of a TeamLoader, for loops that call `loader.sampler.set_epoch`. Each epoch has an order of its own without it."""
+    """The sampler of a TeamLoader, for loops that call its `set_epoch`. Each epoch has an order of its own without it."""
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise ValueError(
+            "another DataLoader cannot draw the Team's samples: iterate over team.loader(…); team.load_state_dict resumes an epoch"
+        )
 
 
 class _Batches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from hetsim.ddp.exchange import Balance
 from hetsim.ddp.hook import GLOBAL, MEAN
 from hetsim.ddp.schedule import Schedule, Step
 from hetsim.ddp.tokens import Normalised, Tokens
-from hetsim.ddp.used import Given, Used
+from hetsim.ddp.used import ANOTHER_BATCH, Given, Used
 from hetsim.ddp.windows import Window, Windows
 
 NO_BATCH = (
@@ -28,13 +29,16 @@ COUNTED_FOR_ANOTHER = (
     "backward"
 )
 
+PASSES = itertools.count()
+
 
 class Passes:
     """What the models and their communication hooks tell a Team."""
 
     schedule: Schedule
-    model: DistributedDataParallel
-    """The first one; others are on the same device and have the same ranks."""
+    device: torch.device
+    group: Any
+    """Of the models, which are not kept here: what DDP's hooks refer to is never freed if it refers to the model."""
     _window: Window
 
     def __init__(self, rank: int, used: Used, windows: Windows, balance: Balance, tokens: Tokens, trace: Any) -> None:
@@ -44,11 +48,9 @@ class Passes:
         self._kept: dict[int, Step] = {}
         """The steps since the last reduction whose gradients were kept, by number."""
 
-    @property
-    def device(self) -> torch.device:
-        """Of the model."""
-        device: torch.device = next(self.model.module.parameters()).device
-        return device
+    def use(self, model: DistributedDataParallel) -> None:
+        """The first model; others are on the same device and have the same ranks."""
+        self.device, self.group = next(model.module.parameters()).device, model.process_group
 
     @property
     def present(self) -> Given:
@@ -65,6 +67,11 @@ class Passes:
         own = self._tokens.own
         return step.weight(self._rank) if own is None else len(step.shares) * own / step.samples
 
+    @property
+    def _varies(self) -> bool:
+        """Whether steps may weigh differently."""
+        return self._balance.measures or not self.schedule.weighs_alike()
+
     def begin_window(self) -> None:
         """The clock starts."""
         mark = self._windows.clock.mark()
@@ -75,12 +82,12 @@ class Passes:
     def begin_forward(self, inputs: Any, loss: str, *, is_kept: bool) -> None:
         """A model is called; the gradients are kept on this rank (`no_sync`), or reduced together with what was kept."""
         before, was_computing = self._used.present, self._used.computes
-        measures = self._balance.measures
-        is_new = self._used.begin(inputs, measures=measures, varies=measures or not self.schedule.weighs_alike())
+        is_new = self._used.begin(inputs, measures=self._balance.measures, varies=self._varies)
         is_over = self._windows.is_over or (was_computing and not self._kept)
         if is_new and is_over and before is not None and before.step.ends_window:  # the batch was drawn before the window began
             self.begin_window()
         if is_kept:
+            self._check_batch()
             given = self._used.keep()
             self._kept[given.number] = given.step
         self.check_window(self.present, loss)
@@ -98,10 +105,15 @@ class Passes:
                 f"give the Team accumulate={len({*self._kept, given.number})}, so that the split changes only between windows"
             )
 
+    def _check_batch(self) -> None:
+        if self._used.is_another and self._varies:
+            raise ValueError(ANOTHER_BATCH)
+
     def first_bucket(self, loss: str) -> Normalised | None:
         """The first gradients of a model are ready."""
         number, step, *_ = given = self.present
-        if self._windows.begin_reduction(torch._C._current_graph_task_id()):
+        self._check_batch()
+        if self._windows.begin_reduction(backward_pass()):
             self._balance.begin_exchange(self._windows.clock)
         if loss == GLOBAL:
             if (fewest := self.schedule.fewest_samples()) < len(step.shares) and self.asked != number:
@@ -116,7 +128,7 @@ class Passes:
                 f"the batch has {size} samples where the Team assigned {step.shares[self._rank]}, so its mean would count "
                 "wrongly: call team.count(len(batch)) on all ranks before backward"
             )
-        return self._tokens.begin(step.samples, self.model.process_group, self.device)
+        return self._tokens.begin(step.samples, self.group, self.device)
 
     def last_bucket(self) -> Callable[[], None]:
         """All gradients of a model are ready."""
@@ -134,6 +146,15 @@ class Passes:
         return reduced
 
 
+def backward_pass() -> int:
+    """The number of the present backward pass. Without torch's private function, each model's gradients are taken for a pass of their own.
+
+    Of two models in one pass, the time in which the first one's gradients are reduced is then no work. No gradient depends on it.
+    """
+    number = getattr(torch._C, "_current_graph_task_id", None)
+    return int(number()) if number is not None else next(PASSES)
+
+
 def weights(step: Step, loss: str) -> tuple[float, ...]:
     """By which the ranks' gradients of this loss count in this step."""
     return tuple(float(share > 0) for share in step.shares) if loss == GLOBAL else step.weights
@@ -142,6 +163,6 @@ def weights(step: Step, loss: str) -> tuple[float, ...]:
 def other_size(given: Given, rank: int) -> int | None:
     """The samples of a batch if they are clearly not as many as the rank's share, as where a collate function drops some."""
     assigned = len(given.step.range_of(rank))
-    shapes = [tensor.shape for tensor in given.tensors if tensor.ndim]
+    shapes = [shape for shape in given.shapes if shape]
     sizes = {shape[0] for shape in shapes}
     return None if len(sizes) != 1 or any(assigned in shape for shape in shapes) else int(sizes.pop())

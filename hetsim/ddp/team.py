@@ -152,7 +152,7 @@ class Team:
         if loss not in LOSSES:
             raise ValueError(f"loss must be {' or '.join(LOSSES)}, not {checks.shown(loss)}")
         if not self._losses:
-            self._passes.model = ddp
+            self._passes.use(ddp)
             self._windows.use(clock_of(self._passes.device))
             if self._balance.measures or self._trace is not None:
                 watch(self._windows)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from hetsim.ddp.schedule import Step
 
@@ -24,13 +25,27 @@ ANOTHER_THREAD = (
 )
 
 
+ANOTHER_BATCH = (
+    "the model's input is not of the batch that team.loader gave last, but of an earlier one, or of none, so the weight of its gradient is "
+    "unknown: iterate over team.loader(…) in each epoch, instead of itertools.cycle or a list of its batches"
+)
+MAX_PLACES = 2**12
+"""Of earlier batches, before those that are gone are forgotten."""
+
+
 class Given(NamedTuple):
-    """A batch that the loop was given: the number of its step since the start, the step, and its tensors."""
+    """A batch that the loop was given: the number of its step since the start, the step, and what it has of tensors."""
 
     number: int
     step: Step
-    tensors: tuple[torch.Tensor, ...]
-    """They are kept while the batch is not used, so that no other tensor is in their place in memory."""
+    storages: Mapping[int, Any]
+    """Weak references by their places in memory. Where one is gone, another tensor may be in its place."""
+    shapes: tuple[torch.Size, ...]
+
+    @property
+    def places(self) -> set[int]:
+        """Where its tensors still are."""
+        return {place for place, storage in self.storages.items() if not storage.expired()}
 
 
 class Used:
@@ -48,9 +63,15 @@ class Used:
         """Without a wrapped model: those since the last scaled loss, of which two are kept."""
         self._given_since = False
         self._is_next = False
-        """Whether the loop was given its last batch after all that the model did before: the model is called with it next."""
+        """Whether the loop was given those that wait after all that the model did in other windows: the model is called with them next."""
         self._is_kept = False
         """Whether the gradients of the present batch stay on this rank."""
+        self.is_another = False
+        """Whether the model was called with an input, since the last reduction, that is not of a batch which the loop was given last."""
+        self._earlier: dict[int, Any] = {}
+        """The places of all batches that the loop still has, such as those in a list."""
+        self._is_over = False
+        """Whether the loop has had all batches of its iterator."""
         self._ended = 0
         self._thread = 0
         self._lock = threading.Lock()
@@ -68,7 +89,11 @@ class Used:
 
     def give(self, number: int, step: Step, batch: Any, *, is_used: bool = False) -> None:
         """The loop gets this batch. Without a wrapped model, nobody says when it is used: it is at once."""
-        given = Given(number, step, tuple(tensors(batch)))
+        given = Given(number, step, storages_of(tensors(batch)), tuple(tensor.shape for tensor in tensors(batch)))
+        if len(self._earlier) > MAX_PLACES:
+            self._earlier = {place: storage for place, storage in self._earlier.items() if not storage.expired()}
+        self._earlier |= given.storages
+        self.is_another = self._is_over = False
         if is_used:
             self.present, self.reduced, self.number = given, True, number + 1
             self._unscaled = [*self._unscaled[-1:], given]
@@ -94,7 +119,7 @@ class Used:
 
     def end_loop(self, number: int) -> None:
         """The loop has had all batches of an iterator, up to this number: a new one does not draw them again, used or not."""
-        self._ended = number
+        self._ended, self._is_over = number, True
 
     def keep(self) -> Given:
         """The gradients of the present batch are kept on this rank: a new iterator does not draw it again."""
@@ -122,45 +147,73 @@ class Used:
 
         `measures` says whether the split may change, `varies` whether steps may weigh differently.
         """
+        used = self._found(inputs)
+        if used is None and self._is_another(inputs):
+            self.is_another = True
+            return False
         if not self._waiting:
             return False
         if measures and self._thread != threading.get_ident():
             raise ValueError(ANOTHER_THREAD)
-        used = self._found(inputs)
         if used is None and self.computes and any(tensor.grad_fn is not None for tensor in tensors(inputs)):
             used = self.present  # what another model has made of it
         if used is None:
-            is_next = self._is_next and len(self._waiting) == 1 and (self._is_kept or not self.computes)
-            if varies and not is_next:
+            is_next = self._is_next and (self._is_kept or not self.computes)
+            if varies and not (is_next and is_one_window(self._waiting)):
                 raise ValueError(AMBIGUOUS)
             used = self._waiting[0]
         if used is self.present:
             return False
         with self._lock:
             self._waiting = [given for given in self._waiting if given.number > used.number]
-        self.present, self.reduced, self._is_next, self._is_kept = used, False, False, False
+        self._is_next &= self._goes_on_after(used)
+        self.present, self.reduced, self._is_kept = used, False, False
         return True
 
     def _found(self, inputs: Any) -> Given | None:
         """The last batch that has a tensor of these inputs which no other batch has; None if there is none."""
-        given = [*([self.present] if self.present is not None else []), *self._waiting]
-        places = places_of(tensors(inputs))
-        of_each = [places_of(each.tensors) for each in given]
+        given, places = self._recent, set(storages_of(tensors(inputs)))
+        of_each = [each.places for each in given]
         own = [place for of_one in of_each for place in of_one & places]
         found = [each for each, of_one in zip(given, of_each, strict=True) if any(own.count(place) == 1 for place in of_one & places)]
         return found[-1] if found else None
 
+    def _is_another(self, inputs: Any) -> bool:
+        """Whether these inputs, which are not found in one batch, are of an earlier one, or of none as the loop has had all."""
+        recent = set[int]().union(*(each.places for each in self._recent))
+        places = set(storages_of(tensors(inputs))) - recent
+        if any(place in self._earlier and not self._earlier[place].expired() for place in places):
+            return True
+        is_new = self._is_over and self.reduced and not self._waiting
+        return is_new and all(tensor.grad_fn is None for tensor in tensors(inputs))
+
+    @property
+    def _recent(self) -> list[Given]:
+        """The present batch, and those that wait."""
+        return [*([self.present] if self.present is not None else []), *self._waiting]
+
+    def _goes_on_after(self, given: Given) -> bool:
+        """Whether batches wait that are of the window of this one, and so weigh alike."""
+        return bool(self._waiting) and is_one_window([given, *self._waiting])
+
     def end(self) -> Given:
         """All gradients of the present batch are ready."""
         assert self.present is not None
-        self.reduced, self._given_since, self._is_next = True, False, False
+        self.reduced, self._given_since, self.is_another = True, False, False
+        self._is_next &= self._goes_on_after(self.present)
         self.number = max(self.number, self.present.number + 1)
         return self.present
 
 
-def places_of(of: Iterable[torch.Tensor]) -> set[int]:
-    """Where the memory of these tensors begins."""
-    return {tensor.untyped_storage().data_ptr() for tensor in of}
+def is_one_window(batches: Sequence[Given]) -> bool:
+    """Whether these batches, which follow each other, are of one window."""
+    return not any(given.step.ends_window for given in batches[:-1])
+
+
+def storages_of(of: Iterable[torch.Tensor]) -> dict[int, Any]:
+    """Weak references to the memory of these tensors, by where it begins."""
+    storages = [tensor.untyped_storage() for tensor in of]
+    return {storage.data_ptr(): StorageWeakRef(storage) for storage in storages}  # type: ignore[no-untyped-call]
 
 
 def tensors(value: Any, *, within: bool = True) -> Iterator[torch.Tensor]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import queue
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from ddp_laws import BATCH_SIZE, UNEVEN, Samples, farthest, gradients, mlp
+from ddp_laws import BATCH_SIZE, UNEVEN, Changing, Samples, farthest, gradients, mlp
 from ranks import found_by
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -76,6 +78,31 @@ def fetched_between(loader: Any) -> Iterator[Pair]:
     yield from plain(loader)
 
 
+def cycled(loader: Any) -> Iterator[Any]:
+    """The batches of the first epoch again and again."""
+    return itertools.islice(itertools.cycle(loader), 6)
+
+
+def listed(loader: Any) -> Iterator[Any]:
+    """They are drawn once."""
+    batches = list(loader)
+    yield from batches + batches
+
+
+def replayed(loader: Any) -> Iterator[Any]:
+    """The first batch, after another one."""
+    batches = iter(loader)
+    first = next(batches)
+    yield from (first, next(batches), next(batches), first)
+
+
+def of_copies(loader: Any) -> Iterator[Any]:
+    """Copies of them, as `cuda` makes."""
+    return ((x.clone(), y, places) for x, y, places in cycled(loader))
+
+
+KEPT = (cycled, listed, replayed, of_copies)
+"""Loops that train on batches which the loader has given long before."""
 LOOPS = (plain, prefetched, peeking, peeking_alone, in_a_thread, leaving_out, fetched_between)
 
 
@@ -131,6 +158,31 @@ def copied() -> str:
     return ""
 
 
+def kept(loop: Any) -> tuple[str, int]:
+    """The sentence, and how many steps were trained before it."""
+    team, steps = Team(BATCH_SIZE, UNEVEN), 0
+    loader, model = team.loader(Samples(NUMBER)), team.wrap(DDP(mlp()))
+    try:
+        for x, y, _ in loop(loader):
+            mse_loss(model(x), y).backward()
+            steps += 1
+    except ValueError as error:
+        return str(error), steps
+    return "", steps
+
+
+def released() -> int:
+    """How many batches are still in memory after an epoch that nothing is trained on, such as one of `update_bn`."""
+    team, batches = Team(BATCH_SIZE, UNEVEN), list[StorageWeakRef]()
+    loader, model = team.loader(Samples(NUMBER)), team.wrap(DDP(mlp()))
+    with torch.no_grad():
+        for batch in loader:
+            model(batch[0])
+            batches.append(StorageWeakRef(batch[0].untyped_storage()))
+    del batch
+    return sum(not storage.expired() for storage in batches)
+
+
 def filtered(*, is_counted: bool) -> Any:
     """A collate function drops samples: the sentence, or the samples of the first step's gradient and how far it is from theirs."""
     samples = Samples(NUMBER)
@@ -163,10 +215,31 @@ def left_in_a_window() -> list[int]:
     return taken
 
 
+def ahead_in_windows() -> float:
+    """As transformers' Trainer: a window's batches are drawn, and copies of them go into the model; the split changes between windows."""
+    samples = Samples(16 * BATCH_SIZE)
+    team = Team(BATCH_SIZE, Changing(), accumulate=2, warmup_steps=0)
+    loader, model, worst, splits = team.loader(samples, drop_last=True), team.wrap(DDP(mlp())), 0.0, set()
+    batches = iter(loader)
+    for _ in range(8):
+        drawn = [next(batches) for _ in range(2)]
+        model.zero_grad()
+        for place, (x, y, _) in enumerate(drawn):
+            with model.no_sync() if place == 0 else contextlib.nullcontext():
+                (mse_loss(model(x.clone()), y) / 2).backward()
+        worst = max(worst, from_serial(samples, model, torch.cat([places for *_, places in drawn]))[0])
+        splits.add(team.shares)
+    assert len(splits) > 2
+    return worst
+
+
 def all_orders(rank: int) -> dict[str, Any]:
     """Each loop in turn; a loop that raises returns its traceback."""
     laws = {loop.__name__: lambda loop=loop: trained(loop) for loop in LOOPS}
+    laws |= {loop.__name__: lambda loop=loop: kept(loop) for loop in KEPT}
     laws |= {
+        "released": released,
+        "ahead_in_windows": ahead_in_windows,
         "copied": copied,
         "left_in_a_window": left_in_a_window,
         "counted": lambda: filtered(is_counted=True),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -105,12 +107,39 @@ def multiples(rank: int) -> list[tuple[int, ...]]:
     return shares
 
 
+def freed(rank: int) -> list[bool]:
+    """A Team, a loader and a model that nobody has any more: whether the model is gone, and torch has its methods again."""
+    before, model = torchs(), DDP(mlp())
+    team = Team(28)
+    loader = team.loader(Samples(56))
+    team.wrap(model)
+    for x, y, _ in loader:
+        mse_loss(model(x), y).backward()
+    known = weakref.ref(model)
+    del team, loader, model
+    gc.collect()
+    return [known() is None, torchs() == before]
+
+
+def read(rank: int) -> dict[str, Any]:
+    """What scripts read of a DataLoader; of `batch_size`, the sentence."""
+    loader = Team(28).loader(Samples(56))
+    found = {name: getattr(loader, name) for name in ("num_workers", "pin_memory")}
+    same = loader.batch_sampler is loader.sampler
+    try:
+        return {**found, "same": same, "batch_size": loader.batch_size}
+    except AttributeError as error:
+        return {**found, "same": same, "batch_size": str(error)}
+
+
 def all_settings(rank: int) -> dict[str, Any]:
     """Each by its name."""
     laws: dict[str, Callable[[], Any]] = {
         "waits": lambda: waits(rank),
         "copies": lambda: copies(rank),
         "hooked": lambda: hooked(rank),
+        "freed": lambda: freed(rank),
+        "read": lambda: read(rank),
         "multiples": lambda: multiples(rank),
         "timeout": lambda: (timeout_of(Team(28)._control.group), timeout_of(None)),
         "short": lambda: raised(lambda: Team(28, multiple_of=2).loader(Samples(56))),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from ddp_laws import BATCH_SIZE
-from order_laws import LOOPS, NUMBER, all_orders
+from order_laws import KEPT, LOOPS, NUMBER, all_orders
 from ranks import result, world
 
 from hetsim.ddp.used import tensors
@@ -58,6 +58,24 @@ def test_tensors_are_found_in_objects_that_contain_each_other() -> None:
 def test_a_copy_of_a_batch_that_was_drawn_ahead_is_refused(found: list[dict[str, Any]]) -> None:
     for rank in range(3):
         assert "the model's input is none of their tensors" in result(found, "copied", rank)
+
+
+@pytest.mark.parametrize("loop", [loop.__name__ for loop in KEPT])
+def test_a_batch_that_the_loop_has_kept_is_refused(found: list[dict[str, Any]], loop: str) -> None:
+    """At its first backward pass, as the loader has given another one since, or none."""
+    for rank in range(3):
+        sentence, steps = result(found, loop, rank)
+        assert sentence.startswith("the model's input is not of the batch that team.loader gave last")
+        assert steps == (3 if loop == "replayed" else 4)
+
+
+def test_batches_that_are_not_used_are_not_kept_in_memory(found: list[dict[str, Any]]) -> None:
+    assert result(found, "released") == 0
+
+
+def test_a_window_of_batches_may_be_drawn_ahead_and_copied(found: list[dict[str, Any]]) -> None:
+    """They weigh alike, whichever of them the model is called with."""
+    assert result(found, "ahead_in_windows") < 1e-12
 
 
 def test_a_batch_of_another_size_is_refused_or_counted(found: list[dict[str, Any]]) -> None:

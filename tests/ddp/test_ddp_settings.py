@@ -16,6 +16,7 @@ from setting_laws import CALLS, all_settings
 from hetsim.ddp.clock import HostClock
 from hetsim.ddp.grain import Grain
 from hetsim.ddp.loader import Reshuffled, moved
+from hetsim.ddp.passes import backward_pass
 from hetsim.ddp.schedule import Step
 from hetsim.ddp.windows import Window
 
@@ -40,6 +41,22 @@ def test_torch_has_its_own_methods_again_when_the_team_is_closed(found):
 
     assert all(seen["timed"])
     assert all(seen["undone"])
+
+
+@pytest.mark.slow
+def test_a_model_is_freed_with_its_team(found):
+    """DDP's hooks do not keep it; torch has its own methods again without `close`."""
+    for rank in range(3):
+        assert result(found, "freed", rank) == [True, True]
+
+
+def test_without_torchs_number_of_a_backward_pass_each_is_another(monkeypatch: pytest.MonkeyPatch):
+    """It is private, and may go."""
+    assert backward_pass() == backward_pass()
+
+    monkeypatch.delattr(torch._C, "_current_graph_task_id")
+
+    assert backward_pass() != backward_pass()
 
 
 @pytest.mark.slow
@@ -125,8 +142,20 @@ def test_batches_are_moved_in_containers_of_their_types():
 
 
 def test_a_sampler_takes_set_epoch():
-    """And does nothing."""
+    """And does nothing; another loader cannot draw its samples, which no Team would weigh."""
     assert Reshuffled().set_epoch(1) is None
+    with pytest.raises(ValueError, match="another DataLoader cannot draw"):
+        list(torch.utils.data.DataLoader(range(4), batch_sampler=Reshuffled()))
+
+
+@pytest.mark.slow
+def test_a_loader_has_what_scripts_read_of_a_data_loader(found):
+    """timm sets the epoch of `batch_sampler`; a size that changes is named."""
+    seen = result(found, "read")
+
+    assert seen["same"]
+    assert (seen["num_workers"], seen["pin_memory"]) == (0, False)
+    assert seen["batch_size"].startswith("a Team's loader has no batch_size")
 
 
 def test_waits_that_overlap_count_once():
