@@ -63,7 +63,7 @@ class Team:
             trace: the folder to which rank 0 writes the files of a run; by default none.
         """
         if not dist.is_available() or not dist.is_initialized():
-            raise ValueError("a Team needs a process group: call torch.distributed.init_process_group before it")
+            raise ValueError("a Team needs a process group: call torch.distributed.init_process_group before it, in a single process too")
         self.allocation = allocation_of(allocation)
         checks.whole("batch_size", batch_size)
         checks.whole("accumulate", accumulate)
