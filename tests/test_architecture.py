@@ -150,7 +150,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "workloads/": ("workloads", "effects", "vector", "checks", "memory", "trust.names"),
     "runtime/": ("runtime", "coordination", "cluster", "workloads", *GROUND),
     "checkpoints/": ("checkpoints", "runtime", "coordination", "policies", "workloads", *GROUND),
-    "calibration/measuring/": ("calibration", "config", "distributed", *EXPERIMENTS),
+    "calibration/measuring/": ("calibration", "config", "distributed", "sim", *EXPERIMENTS),
     "calibration/": ("calibration", "coordination", "cluster", "effects", "vector"),
     "results/reading/": ("results.reading", "runtime", "trust", *GROUND),
     "results/writing/": ("results.writing", "results.reading", "runtime", *GROUND),
