@@ -374,7 +374,7 @@ TRACES: dict[str, tuple[pa.Table, str]] = {
         " has an interval from 2.0 to -60.0, which ends before it begins",
     ),
     "kinds that are numbers": (changed("kind", [0, 0, 1]), " has a row whose kind is 0, as none of a run is"),
-    "samples of too many bits": (changed("samples", [4, 2**40, 8]), " cannot be read as a trace (Integer value 1099511627776 not in range"),
+    "a rank of too many bits": (changed("rank", [0, 2**40, 2]), " cannot be read as a trace (Integer value 1099511627776 not in range"),
     "no time": (changed("end", [1.0, None, 2.0]), " has an interval from 0.0 to None, which are no times of a run"),
     "an infinite time": (changed("end", [1.0, float("inf"), 2.0]), " has an interval from 0.0 to inf, which are no times of a run"),
     "a negative duration": (changed("end", [-1.0, 1.0, 2.0]), " has an interval from 0.0 to -1.0, which ends before it begins"),

@@ -23,7 +23,7 @@ COMMANDS = {
     "hetsim-catalogue": (),
     "hetsim-compare": ("run", "run"),
     "hetsim-ddp-check": ("--help",),
-    "hetsim-launch": ("--", *RUN),
+    "hetsim-launch": ("--", *RUN, "backend=dist", "cluster.nodes=[{count: 1, seconds_per_sample: 1e-5, overhead_seconds: 0}]"),
     "hetsim-methods": (),
     "hetsim-report": ("run", "--html", "run.html"),
     "hetsim-search": (*WORDS, "method=ssgd", "learning_rate=0.1,0.2", "--objective=seconds", "--trials=2", "--folder=search"),

@@ -37,7 +37,7 @@ assert job  # registers the resolvers
 GROUPS = (
     *("method=ssgd", "method=asgd,dana", "method='diloco'", "cluster=uniform4,mixed4", "cluster=glob(two_*)", "workload=phantom,digits"),
     *("allocation=even,dbs", "optimizer=sgd,adam", "local_optimizer=sgd", "backend=dist,sim", "experiment=null,od_sgd_cifar10"),
-    *("+allocation@extra=even", "~local_optimizer", "compression=two_bit,none", "cluster@server_cluster=mixed4", "optimizer={lr:0.5}"),
+    *("+allocation@extra=even", "local_optimizer=none", "compression=two_bit,none", "cluster@server_cluster=mixed4", "optimizer={lr:0.5}"),
 )
 VALUES = (
     *("seed=range(0,3)", "seed=7", "batch_size=choice(64,128)", "learning_rate=0.1,1e-3,nan", "momentum=0,0.9", "budget.updates=4,null"),

@@ -175,7 +175,7 @@ TINY = {"workload": "phantom", "budget.epochs": None, "budget.updates": 4, "trac
 
 def test_a_sweep_is_the_commands_sweep(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Its folders and files, so that what one has run the other does not run again; it prints nothing."""
-    varied = {**TINY, "method": ["ssgd", "asgd"], "cluster.name": "it's [mine]", "seed": range(2), "local_learning_rate": [0.5]}
+    varied = {**TINY, "method": ["ssgd", "asgd"], "cluster.name": "it's [mine]", "seed": range(2), "momentum": [0.5]}
     rows = hetsim.sweep(varied, folder=here / "one, two", grid={"asgd": {"learning_rate": [0.01, 0.02], "budget": {"seconds": [1e3]}}})
     assert capfd.readouterr() == ("", "")
 
@@ -184,7 +184,7 @@ def test_a_sweep_is_the_commands_sweep(here: Path, monkeypatch: pytest.MonkeyPat
     assert {run.config["cluster"]["name"] for run in runs} == {varied["cluster.name"]}
     assert {run.config["learning_rate"] for run in runs if run.config["method"] == "asgd"} == {0.01, 0.02}
     typed = ("workload=phantom", "budget.epochs=null", "budget.updates=4", "trace=none", "pictures=false", "seed=0,1", "method=ssgd")
-    own = ('cluster.name="it\'s [mine]"', "local_learning_rate=0.5", f"hydra.sweep.dir='{here}/one, two'")
+    own = ('cluster.name="it\'s [mine]"', "momentum=0.5", f"hydra.sweep.dir='{here}/one, two'")
     assert exit_status(monkeypatch, "hetsim", main, "-m", *typed, *own) == 0
     assert "2 runs (2 were there already)" in capfd.readouterr().out
 

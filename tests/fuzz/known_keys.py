@@ -126,7 +126,7 @@ def cluster_keys() -> dict[str, tuple[str, ...]]:
     mapping = checks.mapping
 
     def recorded(key: str, value: Any, *, required: Any = (), optional: Any = (), **more: Any) -> dict[str, Any]:
-        place = re.sub(r"\[\d+\]", "", key).removeprefix("cluster").removeprefix(".")
+        place = re.sub(r"\.\d+", "", key).removeprefix("cluster").removeprefix(".")
         place = "network.racks" if place.startswith("network.racks.") else place
         if not isinstance(value, Mapping) or "distribution" not in value:
             known.setdefault(place, {}).update(dict.fromkeys((*required, *(optional or ()))))

@@ -80,7 +80,7 @@ def _warm_up() -> None:
 
     OmegaConf.load = staticmethod(load_once)  # type: ignore[method-assign]
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
-        compose("config", overrides=["++a.b={c: [1, 1.5, 'd e', null, true]}", "~method", "+seed2=${seed}", "optimizer=adam"])
+        compose("config", overrides=["++a.b={c: [1, 1.5, 'd e', null, true]}", "++b=[1]", "+seed2=${seed}", "optimizer=adam"])
 
 
 def outcome(folder: Path, words: list[str]) -> dict[str, Any]:

@@ -129,6 +129,7 @@ def hashes(method: str, cluster: str, workload: tuple[str, ...]) -> dict[str, st
         summary = backend.run(made, Path(folder), "")
         table = parquet.read_table(Path(folder) / "trace.parquet")
     summary = {key: value for key, value in summary.items() if key not in ("wall_seconds", *LATER)}
+    summary["cluster"] = summary["cluster"].partition(" with ")[0]  # as first recorded, without what was changed in it
     summary["warnings"] = [sentence for sentence in summary["warnings"] if NOT_FELT not in sentence]
     kinds = table.column("kind").combine_chunks().dictionary_encode()
     columns = [json.dumps(kinds.dictionary.to_pylist()).encode(), kinds.indices.to_numpy(zero_copy_only=False).tobytes()]

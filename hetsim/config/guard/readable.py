@@ -29,14 +29,15 @@ def check_readable(words: Iterable[str]) -> None:
             raise ValueError(f"{word} cannot be read as key=value: {_instead(word)}") from None
         if not override.key_or_group:
             raise ValueError(f"{word} cannot be read as key=value: give the key in front of the =")
-        if is_group(override.key_or_group):
+        if is_group(override.key_or_group) and override.package is None:
             _check_choice(word, override)
 
 
 def _check_choice(word: str, override: Override) -> None:
     group, value = override.key_or_group, override.value()
     if override.is_delete():
-        raise ValueError(f"{word} would leave a run without its {group}: choose another with {group}=…")
+        instead = f"type {group}=none" if "none" in choices(group) else f"choose another with {group}=…"
+        raise ValueError(f"{word} would leave a run without its {group}: {instead}")
     if override.is_add() or override.is_force_add():
         if isinstance(value, str):
             raise ValueError(f"{word} adds nothing, as {group} is chosen already: type {word.lstrip('+')}")
