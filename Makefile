@@ -21,8 +21,9 @@ demo: .venv/installed
 check: lint
 	$(PYTEST) -m "not slow and not long"
 
-test: lint
-	$(PYTEST) -m "not long" --durations 20
+# The tests wait for processes that they start, so ruff and mypy run beside them.
+test: .venv/installed
+	@$(MAKE) --no-print-directory lint & linted=$$!; $(PYTEST) -m "not long" --durations 20; tested=$$?; wait $$linted && exit $$tested
 
 long: .venv/installed
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile long --durations 20

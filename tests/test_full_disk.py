@@ -73,6 +73,7 @@ def test_a_file_that_finds_no_space_is_named_and_an_earlier_run_stays(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.long
 def test_processes_that_find_no_space_leave_an_earlier_run_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their files may not grow as large as the largest one of the earlier run."""
     assert command(monkeypatch, *QUICK, "backend=dist", f"hydra.run.dir={tmp_path}") == 0

@@ -30,25 +30,29 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
     """While this lasts, nobody takes this folder for abandoned. After the end of this process, anybody does."""
-    unlocked = folder / f"{OWNER}.{os.getpid()}"
-    file = os.open(unlocked, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    file = _locked(folder)
     try:
-        with contextlib.suppress(OSError):  # on a file system without locks the folder stays after a kill
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.replace(unlocked, folder / OWNER)  # its name is there only once it is locked
         yield
     finally:
         os.close(file)
 
 
 @cache
-def own_multiprocessings_folder() -> contextlib.ExitStack:
+def own_multiprocessings_folder() -> None:
     """Own the folder in which multiprocessing keeps its sockets, until the end of this process."""
     remove_abandoned()
-    until_the_end = contextlib.ExitStack()
     with contextlib.suppress(OSError):  # it cannot be written
-        until_the_end.enter_context(owned(Path(util.get_temp_dir())))
-    return until_the_end
+        _locked(Path(util.get_temp_dir()))
+
+
+def _locked(folder: Path) -> int:
+    """Own a folder until this file is closed."""
+    unlocked = folder / f"{OWNER}.{os.getpid()}"
+    file = os.open(unlocked, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(OSError):  # on a file system without locks the folder stays after a kill
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.replace(unlocked, folder / OWNER)  # its name is there only once it is locked
+    return file
 
 
 def remove_abandoned() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from worlds import exit_status, experiment
 import hetsim
 from hetsim.calibration.cluster import Calibrated
 from hetsim.calibration.fit import Line, Steps
+from hetsim.calibration.measuring import proof
 from hetsim.calibration.measuring.report import remarks
 from hetsim.calibration.noise import Noise
 from hetsim.cli.calibrate import main
@@ -28,6 +30,7 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
 ) -> None:
     """It has what was measured, says so, and predicts a time of the right order."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(proof, "MOST_ERROR", math.inf)  # runs of 0.2 s prove little, and each miss is measured again
     file = tmp_path / "cluster" / "lab.yaml"
     file.parent.mkdir()
 

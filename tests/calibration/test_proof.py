@@ -1,0 +1,58 @@
+"""A calibration tries its own predictions: what is far off is named, measured again, and stays a reason not to trust the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from test_fit import measured
+
+from hetsim.calibration.measuring import measure
+from hetsim.calibration.measuring.proof import Tried
+from hetsim.calibration.program import AmongWorkers
+
+NODES = "cluster.nodes=[{count: 2, seconds_per_sample: 1, overhead_seconds: 1}]"
+WHERE = " (mean message: 2.4 ms predicted, 0.31 ms measured)"
+
+
+def test_a_prediction_that_is_far_off_is_a_doubt() -> None:
+    """Too fast or too slow."""
+    assert Tried("asgd", 10.9, 10.0, WHERE).doubt is None
+    assert Tried("asgd", 9.1, 10.0, WHERE).doubt is None
+    assert Tried("asgd", 4.0, 10.0, WHERE).doubt == f"asgd was predicted to make 4 updates/s and made 10{WHERE}"
+    assert Tried("asgd", 12.0, 10.0, WHERE).error == pytest.approx(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("predicted", "kept", "rounds"),
+    [([10.0], 10.0, 1), ([4.0, 9.9], 9.9, 2), ([4.0, 8.0], 8.0, 2), ([8.0, 4.0], 8.0, 2)],
+    ids=["right at once", "right when measured again", "better", "worse"],
+)
+def test_what_is_far_off_is_measured_again_and_the_better_one_is_kept(
+    predicted: list[float], kept: float, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once. What stays off is among the reasons not to trust the file."""
+    monkeypatch.chdir(tmp_path)
+    among, around = measured()
+    asked = []
+
+    def taken(_experiment: object, _backend: object, kind: type, *_: object) -> object:
+        asked.append(kind)
+        return among if kind is AmongWorkers else around
+
+    rates = iter(predicted)
+    monkeypatch.setattr(measure, "measure", taken)
+    monkeypatch.setattr(measure, "really", lambda *_: {})
+    monkeypatch.setattr(measure, "tried", lambda *_: [Tried("asgd", next(rates), 10.0, WHERE)])
+
+    measure.calibrate(Path("lab.yaml"), ["workload=digits", "batch_size=64", NODES], seconds=1, config_dir=None)
+
+    assert len(asked) == 2 * rounds
+    held = yaml.safe_load(Path("lab.yaml").read_text())["calibrated"]
+    assert held["tried"] == {"asgd": pytest.approx(kept / 10 - 1)}
+    assert held["error"] == pytest.approx(abs(kept / 10 - 1))
+    far = abs(kept / 10 - 1) > 0.1
+    assert any(doubt.startswith("asgd was predicted") for doubt in held.get("doubts", ())) == far
+    assert ("measuring again" in capsys.readouterr().out) == (rounds > 1)
