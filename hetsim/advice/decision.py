@@ -123,6 +123,8 @@ def _link_of(owner: int | str) -> str:
 def assumed(question: Question) -> Iterator[str]:
     """Sentences of what the question does not say."""
     made = question.experiment
+    if not question.typed("cluster"):
+        yield f"cluster={made.cluster.name} is taken, as no cluster is typed: add cluster=NAME, or your GPUs, such as '2*a100 + 4*t4'"
     if not (question.timing or made.workload.has_model):
         yield f"workload={made.workload.name} trains nothing, so all are ranked by time alone, as with timing"
     server = made.cluster.server

@@ -49,6 +49,13 @@ def test_plain_ddp_is_recommended_if_nothing_is_faster() -> None:
     assert "method=ssgd" not in text(found)
 
 
+def test_a_cluster_that_was_not_typed_is_said() -> None:
+    unsaid, said = (list(assumed(asked([*words, *PHANTOM, "timing"], None))) for words in ((), ("cluster=mixed4",)))
+
+    assert unsaid[0].startswith("cluster=mixed4 is taken, as no cluster is typed: add cluster=NAME, or your GPUs")
+    assert unsaid[1:] == said
+
+
 def test_whole_machines_are_named_by_their_number() -> None:
     """Others, machines with one GPU and racks by the ranks of their nodes."""
     gpus: dict[str, Any] = {"gpus": {"count": 2, "seconds_per_sample": 1}, "inside": 1e9, "network": 1e8}
