@@ -24,7 +24,7 @@ def text(found: Advice) -> str:
 def _decision(found: Advice) -> Iterator[str]:
     """The choices that people have, each as a line."""
     yield from _aligned(*decision(found))
-    if found.goal is None and not found.best.candidate.synchronous:
+    if found.goal is None and found.faster_still is not None:
         yield "The last one is fastest by time alone: it takes other steps than DDP, so the loss may fall more slowly. " + found.more
 
 
@@ -37,7 +37,7 @@ def decision(found: Advice) -> Cells:
         rows.append(("trains as DDP does, on all nodes", found.alike_on_all))
     if found.alike is not None and found.alike.candidate.leave_out:
         rows.append(("trains as DDP does, on fewer nodes", found.alike))
-    if not found.best.candidate.synchronous:
+    if not found.best.candidate.synchronous and found.best in (found.recommended, found.faster_still):
         rows.append(("the fastest of all; it trains differently", found.best))
     heads = ["", "method", "seconds", "gain over plain DDP", *(["cost per epoch" if per_epoch else "cost"] if costs else [])]
     cells = []

@@ -20,7 +20,7 @@ PARTS = {
 
 
 def name_of(cluster: Mapping[str, Any]) -> str:
-    """The name of a resolved cluster. A shipped cluster of which a part was changed is another one, but for that of one's own machines."""
+    """The name of a resolved cluster. A shipped cluster with a changed part gets another name, except `cluster=machines`."""
     name = str(cluster["name"])
     shipped = _shipped(name)
     changed = [

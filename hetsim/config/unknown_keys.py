@@ -41,7 +41,6 @@ SYNONYMS = {
     "autocast=bfloat16": ("precision", "amp", "mixed_precision", "bf16"),
     "hydra.run.dir=FOLDER": ("output", "out", "output_dir", "outdir", "out_dir", "folder", "run_dir", "log_dir", "save_dir"),
     "logger=wandb": ("wandb", "tensorboard", "mlflow"),
-    "+compression=two_bit": (),
 }
 """What to type, and what people type who know other programs."""
 MEANT = {name: word for word, names in SYNONYMS.items() for name in names}

@@ -9,7 +9,7 @@ from hetsim.calibration.cluster import Calibrated
 from hetsim.calibration.picture import page as picture
 from hetsim.reports.page import Page, Sheet
 from hetsim.results.reading.run_files import read_text
-from hetsim.results.writing.describe import tried
+from hetsim.results.writing.describe import signed
 from hetsim.results.writing.figures import own_style
 
 HEADS = ("node", "µs a sample", "ms a gradient", "error of the line, %", "error of the table, %", "taken", "noise, %")
@@ -32,7 +32,7 @@ def page(file: Path, found: Calibrated, command: str) -> Page:
 
 def _answer(found: Calibrated) -> Iterator[str]:
     if found.tried:
-        yield f"Predictions of updates per second, tried by real runs: {tried(found.tried)}."
+        yield f"Predictions of updates per second, tried by real runs: {signed(found.tried)}."
     yield f"Times of gradients at batch sizes that were held out: {100 * found.error_of_gradients:.1f} % mean error."
     if found.doubts:
         yield f"Not trustworthy: {'; '.join(found.doubts)}. Calibrate again while no other program runs."

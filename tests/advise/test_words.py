@@ -37,16 +37,19 @@ def test_numbers_and_rates_are_said_in_words() -> None:
     assert [bits(rate) for rate in (1.25e8, 1.25e9, 1e6, 12.5)] == ["1 Gbit/s", "10 Gbit/s", "8 Mbit/s", "100 bit/s"]
 
 
-def test_plain_ddp_is_recommended_if_nothing_is_faster() -> None:
-    """Of the named methods, on two equal nodes: SSGD takes longer, as it reduces after the backward pass."""
+@pytest.mark.parametrize("method", ["ssgd", "asgd"])
+def test_plain_ddp_is_recommended_if_nothing_is_faster(method: str) -> None:
+    """Of the named methods, on two equal nodes: SSGD reduces after the backward pass, and ASGD sends all to a server."""
     nodes = "cluster.nodes=[{count: 2, seconds_per_sample: 1e-2, overhead_seconds: 0}]"
-    found = advice(asked(["cluster=mixed4", nodes, *PHANTOM, "method=ssgd", "timing"], None), Here(), lambda _: None)
+    found = advice(asked(["cluster=mixed4", nodes, *PHANTOM, f"method={method}", "timing"], None), Here(), lambda _: None)
 
     assert found.sentence == "Keep both nodes and run ddp: nothing here is clearly faster than plain DDP on both nodes."
-    assert found.best.candidate.method.name == "ssgd"
+    assert found.best.candidate.method.name == method
     assert found.recommended is found.baseline
     assert "method=ddp" in text(found)
-    assert "method=ssgd" not in text(found)
+    assert f"method={method}" not in text(found)
+    assert "fastest of all" not in text(found)
+    assert "fastest by time alone" not in text(found)
 
 
 def test_a_cluster_that_was_not_typed_is_said() -> None:

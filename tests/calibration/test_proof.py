@@ -44,7 +44,7 @@ def test_what_is_far_off_is_measured_again_and_the_better_one_is_kept(
 
     rates = iter(predicted)
     monkeypatch.setattr(measure, "measure", taken)
-    monkeypatch.setattr(measure, "really", lambda *_: {})
+    monkeypatch.setattr(measure, "real_runs", lambda *_: ({}, ["ssgd could not be tried: a worker was lost"]))
     monkeypatch.setattr(measure, "tried", lambda *_: [Tried("asgd", next(rates), 10.0, WHERE)])
 
     measure.calibrate(Path("lab.yaml"), ["workload=digits", "batch_size=64", NODES], seconds=1, config_dir=None)
@@ -53,6 +53,7 @@ def test_what_is_far_off_is_measured_again_and_the_better_one_is_kept(
     held = yaml.safe_load(Path("lab.yaml").read_text())["calibrated"]
     assert held["tried"] == {"asgd": pytest.approx(kept / 10 - 1)}
     assert held["error"] == pytest.approx(abs(kept / 10 - 1))
+    assert "ssgd could not be tried: a worker was lost" in held["doubts"]
     far = abs(kept / 10 - 1) > 0.1
     assert any(doubt.startswith("asgd was predicted") for doubt in held.get("doubts", ())) == far
     assert ("measuring again" in capsys.readouterr().out) == (rounds > 1)

@@ -13,7 +13,7 @@ from hetsim.calibration.cluster import Calibrated, calibrated
 from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_of
 from hetsim.calibration.drift import told as table
 from hetsim.calibration.measured import Measured
-from hetsim.calibration.measuring.proof import Tried, error, really, tried
+from hetsim.calibration.measuring.proof import Tried, error, real_runs, tried
 from hetsim.calibration.measuring.report import check_places, prefix, told, write_all
 from hetsim.calibration.program import FITTED, AmongWorkers, Measurement, Uncapped, sizes_of
 from hetsim.calibration.sharing import at_once
@@ -109,21 +109,20 @@ def _calibrate(
         found: dict[type[Measurement], Measured] = {}
         for kind in kinds:
             found |= measured_once(kind, kind.__name__, said if kind is kinds[0] else None)
-        real = really(other, backend, {kind.needs_server for kind in kinds}, seconds, place)
+        real, failed = real_runs(other, backend, {kind.needs_server for kind in kinds}, seconds, place)
         if not found:
             return None
-        first = predicted(found)
-        if any(each.doubt for each in first) and not is_launched():
-            print(f"{'; '.join(filter(None, (each.doubt for each in first)))}: measuring again", flush=True)
+        proof = predicted(found)
+        if any(each.doubt for each in proof) and not is_launched():
+            print(f"{'; '.join(filter(None, (each.doubt for each in proof)))}: measuring again", flush=True)
             again: dict[type[Measurement], Measured] = {}
             for kind in kinds:
                 again |= measured_once(kind, f"{kind.__name__} again")
-            second = predicted(again)
-            if error(second) < error(first):
-                found, first = again, second
+            if error(second := predicted(again)) < error(proof):
+                found, proof = again, second
     result = fitted(found, beside=prefix(file))
-    doubtful = [each.doubt for each in first if each.doubt is not None]
-    result = replace(result, tried={each.method: each.error for each in first}, doubts=[*result.doubts, *doubtful])
+    doubtful = [*failed, *(each.doubt for each in proof if each.doubt is not None)]
+    result = replace(result, tried={each.method: each.error for each in proof}, doubts=[*result.doubts, *doubtful])
     num_parameters = next(iter(found.values())).num_parameters
     write_all(file, experiment, result, num_parameters)
     print(told(file, result), flush=True)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from hetsim.cluster.model import Cluster
 from hetsim.config.yaml_text import as_yaml
 from hetsim.distributed.backend import Processes
+from hetsim.errors import RunFailed
 from hetsim.results.comparison.findings import compare
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
@@ -46,31 +47,42 @@ class Tried(NamedTuple):
         return f"{self.method} was predicted to make {self.predicted:.3g} updates/s and made {self.measured:.3g}{self.where}"
 
 
-def really(
+def real_runs(
     make: Callable[[str], Experiment], backend: Processes, needs_server: Collection[bool], seconds: float, folder: Path
-) -> dict[str, Experiment]:
-    """Run each method that these processes can, in `folder/METHOD`. Returns the experiments of which this process has the results."""
-    found = {}
+) -> tuple[dict[str, Experiment], list[str]]:
+    """Run each method that these processes can, in `folder/METHOD`.
+
+    Returns the experiments of which this process has the results, and a clause for each run that failed: what was measured is kept.
+    """
+    found, failed = {}, []
     for method in METHODS:
         try:
             made = replace(
                 make(method), budget=Budget(seconds=min(seconds, MOST_SECONDS)), evaluate_every_epochs=1e9, evaluate_every_seconds=None,
-                trace="full",
+                trace="full", logger=None,
             )  # fmt: skip
             backend.check(made)
         except ValueError:  # what was asked for does not go with this method
             continue
-        if made.coordination.needs_server in needs_server and backend.run(made, folder / method, as_yaml({"method": method})) is not None:
-            found[method] = made
-    return found
+        if made.coordination.needs_server not in needs_server:
+            continue
+        try:
+            if backend.run(made, folder / method, as_yaml({"method": method})) is not None:
+                found[method] = made
+        except RunFailed as error:
+            failed.append(f"{method} could not be tried: {error}")
+    return found, failed
 
 
 def tried(real: Mapping[str, Experiment], cluster: Cluster, num_parameters: int, folder: Path) -> list[Tried]:
-    """What this cluster predicts of the real runs in `folder`. A phantom is simulated: times do not depend on what is learnt."""
+    """What this cluster predicts of the real runs in `folder`.
+
+    A phantom is simulated, as times do not depend on what is learnt; data that belong to workers may be divided by what they are.
+    """
     found = []
     for method, made in real.items():
         phantom = PhantomWorkload(num_parameters=num_parameters, num_samples=10_000 * made.batch_size)
-        its = replace(made, cluster=cluster, workload=phantom)
+        its = replace(made, cluster=cluster, workload=made.workload if made.data == "owned" else phantom)
         predicted = folder / f"{method} predicted"
         Simulator().run(its, predicted, as_yaml({"method": method}))
         said = compare([predicted], [folder / method])

@@ -14,7 +14,7 @@ from hetsim.calibration.fit import shown
 from hetsim.calibration.picture import page
 from hetsim.config.yaml_text import as_yaml
 from hetsim.results.reading.run_files import check_is_no_link
-from hetsim.results.writing.describe import tried
+from hetsim.results.writing.describe import signed
 from hetsim.results.writing.figures import own_style, save
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.files import write_text, written_whole
@@ -70,7 +70,7 @@ def remarks(experiment: Experiment, result: Calibrated) -> str:
         f"Measured by hetsim-calibrate on {datetime.date.today().isoformat()}, with PyTorch {torch.__version__} on {platform.machine()}.",
         f"Valid for workload {experiment.workload.name}, dtype {experiment.dtype}, {smallest} to {largest} samples a gradient, "
         f"threads={experiment.threads}, device={experiment.device}.",
-        *([f"Predictions of updates per second that were tried: {tried(result.tried)}."] if result.tried else []),
+        *([f"Predictions of updates per second that were tried: {signed(result.tried)}."] if result.tried else []),
         f"Gradients at batch sizes that were held out: {100 * result.error_of_gradients:.1f} % mean error, by node "
         + ", ".join(f"{100 * steps.error:.1f} %" for steps in result.steps)
         + ".",
@@ -100,7 +100,7 @@ def told(file: Path, result: Calibrated) -> str:
         rows.append(f"    which share links unequally, by weights whose logarithm varies by {network['sharing_noise']['s']:.2g}")
     rows.append(f"{os.path.relpath(file.with_suffix('.png'))}: the fits and what is left of them")
     rows.append(f"  gradients at sizes that were held out: {100 * result.error_of_gradients:.1f} % mean error")
-    rows.append(f"{os.path.relpath(file)}: predictions that were tried, {tried(result.tried)}")
+    rows.append(f"{os.path.relpath(file)}: predictions that were tried, {signed(result.tried)}")
     if result.doubts:
         rows.append(f"not trustworthy: {'; '.join(result.doubts)}. Calibrate again while no other program runs")
     return "\n".join(rows)

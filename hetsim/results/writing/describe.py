@@ -67,11 +67,11 @@ def _calibrated(calibration: Mapping[str, Any]) -> str:
         return f"the cluster is composed of {names} and was never measured as a whole; mean error of their calibrations: {error}"
     day = calibration.get("date", "an unknown day")
     if errors := calibration.get("tried"):
-        return f"calibrated on {day}; its predictions then, against real runs: {tried(errors)}"
+        return f"calibrated on {day}; its predictions then, against real runs: {signed(errors)}"
     return f"calibrated on {day}; the calibration's own hold-out error: gradients {error}"
 
 
-def tried(errors: Mapping[str, float]) -> str:
+def signed(errors: Mapping[str, float]) -> str:
     """Signed errors by method, in words."""
     return ", ".join(f"{method} {100 * error:+.1f} %" for method, error in errors.items()) or "none"
 
