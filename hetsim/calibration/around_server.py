@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hetsim.calibration.measured import Reading
+from hetsim.calibration.measured import AT_OWN_PACE, IN_STEP, Reading
 from hetsim.calibration.program import (
     FITTED,
     HELD_OUT,
@@ -22,6 +22,7 @@ from hetsim.calibration.program import (
 )
 from hetsim.calibration.sharing import PULL, PUSH
 from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
 from hetsim.effects import Node, Program, Receive, Send
 from hetsim.vector import Vector
 
@@ -32,21 +33,23 @@ class AroundServer(Measurement):
 
     needs_server: ClassVar[bool] = True
 
-    def phases(self, node: Node, plan: Plan, weights: Vector, readings: list[Reading]) -> Iterator[Program[None]]:
+    def phases(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Iterator[Program[None]]:
+        weights = state.weights
         sizes = [] if node.rank == node.server else sizes_of(plan, node.rank, (*FITTED, *HELD_OUT))
         for rank in range(node.num_workers):
             yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
-        for rank in range(node.num_workers):
-            yield self.cold(node, weights, sizes_of(plan, rank, (1.0,))[0], readings) if rank == node.rank else nothing()
+        yield nothing() if node.rank == node.server else self.cold(node, weights, sizes_of(plan, node.rank, (1.0,))[0], readings)
         for busy in at_the_same_time(node.num_workers):
             yield (
                 self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
             )
-        yield self.updates(node, weights, readings) if node.rank == node.server else nothing()
-        if node.rank == node.server:
-            yield self.serves_in_training(node, weights, readings)
-        else:
-            yield self.served_in_training(node, weights, sizes_of(plan, node.rank, (1.0,))[0], readings)
+        yield self.updates(node, weights, readings)
+        for kind in (AT_OWN_PACE, IN_STEP):
+            if node.rank == node.server:
+                yield self.serves_in_training(node, weights, kind, readings)
+            else:
+                yield self.served_in_training(node, weights, sizes_of(plan, node.rank, (1.0,))[0], kind, readings)
+        yield self.rest()
         for part in PARTS_OF_MODEL:
             payload = weights[: max(1, len(weights) // part)]
             for asking in (*((rank,) for rank in range(node.num_workers)), tuple(range(node.num_workers))):
@@ -61,26 +64,30 @@ class AroundServer(Measurement):
             else:
                 yield self.begin_at_once(node, weights) if node.rank in self.at_once else nothing()
 
-    def served_in_training(self, node: Node, weights: Vector, samples: int, readings: list[Reading]) -> Program[None]:
-        """Each worker at its own pace."""
+    def served_in_training(self, node: Node, weights: Vector, samples: int, kind: str, readings: list[Reading]) -> Program[None]:
+        """A worker's pushes and pulls."""
 
         def exchange() -> Program[None]:
             yield from Send(node.server, weights)
             yield from Receive(node.server)
 
-        yield from self.in_training(node, weights, samples, exchange, None, readings)
+        yield from self.in_training(node, weights, samples, exchange, kind, readings)
         yield from Send(node.server)
 
-    def serves_in_training(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
-        """What `served_in_training` asks: an update for each push."""
-        num_asking = node.num_workers
+    def serves_in_training(self, node: Node, weights: Vector, kind: str, readings: list[Reading]) -> Program[None]:
+        """What `served_in_training` asks: an update for each push, or for those of all workers that have not ended."""
+        num_asking, pushed = node.num_workers, []
         while num_asking:
             message = yield from Receive()
             if message.payload is None:
                 num_asking -= 1
             else:
-                yield from self.update_in_training(node, weights, readings)
-                yield from Send(message.source, message.payload)
+                pushed.append(message)
+            if pushed and (kind == AT_OWN_PACE or len(pushed) >= num_asking):
+                yield from self.update(node, weights, readings, "update in training")
+                for message in pushed:
+                    yield from Send(message.source, message.payload)
+                pushed.clear()
 
     def begin_at_once(self, node: Node, payload: Vector) -> Program[None]:
         """A message whenever the server says so, and another that comes back."""

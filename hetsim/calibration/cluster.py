@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from hetsim.calibration.doubts import doubts
-from hetsim.calibration.fit import LEAST_SECONDS, Cold, Line, Steps, alone_of, busy_speeds, means, shown
-from hetsim.calibration.measured import Measured, Process, Reading
+from hetsim.calibration.fit import LEAST_COLD, LEAST_SECONDS, Cold, Line, Steps, alone_of, busy_speeds, means, shown
+from hetsim.calibration.measured import AT_OWN_PACE, IN_STEP, Measured, Process
 from hetsim.calibration.noise import Noise
 from hetsim.calibration.sharing import sharing_noise
 from hetsim.cluster.model import Cluster, Node, Server
 
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
-LEAST_FACTOR = 0.5
-"""Gradients in training take at least so much of what they take alone: less would be an error of the measurement."""
 FASTEST = 1e12
 """Bytes per second, where a larger message takes no longer than its work at both ends."""
 
@@ -76,16 +74,18 @@ def calibrated(
     capped = [capped_by_hetsim or process.cpu_quota > 0 for process in processes[:num_workers]]
     doubtful = doubts(steps, alone, capped)
     hosts = _hosts(processes, uncapped or found[0], steps, given, capped_by_hetsim=capped_by_hetsim and uncapped is None)
-    speeds = [hosts[process.machine].get("busy_speeds", [1.0]) for process in processes]
-    steps = [its.scaled(_in_training(found, rank, its, colds[rank], speeds[rank])) for rank, its in enumerate(steps)]
+    for rank, its in enumerate(steps):
+        speeds = hosts[processes[rank].machine].get("busy_speeds", [1.0])
+        longer = [each for measured in found for each in _after_exchanges(measured, rank, its, speeds)]
+        colds[rank] = colds[rank].in_training(longer, least=LEAST_COLD * its.means[-1][1])
     names = {machine: f"host{place}" for place, machine in enumerate(dict.fromkeys(process.machine for process in processes))}
     nodes = []
     files = [None if beside is None else f"{beside}-{end}.csv" for end in ends_of(num_workers)]
     laws = dict(zip(files, (each.noise for each in steps), strict=False))
     for rank, node in enumerate(given.nodes):
         row = {"count": 1, **steps[rank].as_row(files[rank]), **colds[rank].as_row()}
-        if among is not None:
-            row["seconds_per_update"] = shown(fmean(_updates(among, rank)))
+        if updates := [seconds for measured in found for seconds in _updates(measured, rank)]:
+            row["seconds_per_update"] = shown(fmean(updates))
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **_kept(node)}
         nodes.append(row)
     server: dict[str, Any] = {"seconds_per_update": shown(given.server.seconds_per_update)}
@@ -113,27 +113,29 @@ def ends_of(num_workers: int) -> list[str]:
     return [*(f"node{rank}" for rank in range(num_workers)), "server"]
 
 
-def _in_training(found: Sequence[Measured], rank: int, steps: Steps, cold: Cold, speeds: Sequence[float]) -> float:
-    """What a worker's gradients take while all compute and exchange weights, relative to alone, after such a pause and beside as many."""
-    ratios = []
-    for measured in found:
-        for size, seconds in means(measured.of(rank, "in training"), "cpu_seconds").items():
-            idle = 1.0
-            for other, process in enumerate(measured.processes):
-                if other != rank and process.machine == measured.processes[rank].machine:
-                    idle *= 1.0 - _busy(measured, other)
-            slower = 1.0 + (1.0 / speeds[min(2, len(speeds)) - 1] - 1.0) * (1.0 - idle)
-            pause = fmean(reading.seconds for reading in measured.of(rank, "pause in training"))
-            ratios.append((seconds / slower - cold(pause)) / steps.seconds(size))
-    return max(LEAST_FACTOR, fmean(ratios)) if ratios else 1.0
+def _after_exchanges(measured: Measured, rank: int, steps: Steps, speeds: Sequence[float]) -> Iterator[tuple[float, float]]:
+    """Of each gradient in training, the pause before it, and how much longer it took than one right after another, beside as many."""
+    idle = 1.0
+    for other, process in enumerate(measured.processes):
+        if other != rank and process.machine == measured.processes[rank].machine:
+            idle *= 1.0 - _busy(measured, other)
+    slower = 1.0 + (1.0 / speeds[min(2, len(speeds)) - 1] - 1.0) * (1.0 - idle)
+    pause: float | None = None
+    for reading in measured.readings[rank]:
+        if reading.kind in (AT_OWN_PACE, IN_STEP):
+            pause = reading.seconds
+        elif reading.kind in ("update in training", "agreement") and pause is not None:
+            pause += reading.seconds
+        elif reading.kind == "in training" and pause is not None:
+            yield pause, reading.cpu_seconds / slower - steps.seconds(reading.size)
 
 
 def _busy(measured: Measured, rank: int) -> float:
     """The part of the time in training in which a rank's gradients have a core; 0 for a server."""
-    gradients, pauses = measured.of(rank, "in training"), measured.of(rank, "pause in training")
-    if not gradients or not pauses:
+    gradients, exchanges = measured.of(rank, "in training"), measured.of(rank, AT_OWN_PACE, IN_STEP)
+    if not gradients or not exchanges:
         return 0.0
-    cycle = fmean(reading.seconds for reading in gradients) + fmean(reading.seconds for reading in pauses)
+    cycle = fmean(reading.seconds for reading in gradients) + fmean(reading.seconds for reading in exchanges)
     return min(1.0, fmean(reading.cpu_seconds for reading in gradients) / cycle)
 
 
@@ -201,8 +203,8 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None, *,
     """Latency, rate and CPU work of messages, and of all-reduces among workers that hetsim does not cap; links and racks as given."""
     network: dict[str, Any] = {"latency_seconds": 0.0, "bytes_per_second": FASTEST, "sharing": given.network.sharing}
     cpu: dict[str, float] = {}
+    ranks = range(given.num_workers)
     if around is not None:
-        ranks = range(given.num_workers)
         ends = defaultdict(list)
         for rank in ranks:
             both = (rank, given.num_workers)
@@ -214,17 +216,18 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None, *,
         if wall.slope * FASTEST > 1:
             network["bytes_per_second"] = shown(1 / wall.slope)
         network |= sharing_noise(given, around)
-        for end in ("send", "receive"):
-            cpu |= {f"{end}_seconds": shown(work.constant), f"{end}_seconds_per_byte": shown(work.slope)}
-        if pauses := [reading.cpu_seconds for rank in ranks for reading in around.of(rank, "pause in training")]:
-            cpu["thread_seconds"] = shown(fmean(pauses) / 2)
+        cpu |= _message(around, work)
     if among is not None and given.num_workers > 1:
         readings = [among.of(rank, "all_reduce") for rank in range(given.num_workers)]
         wall_of = _mean_of([means(each, "seconds") for each in readings])
         work = Line.fitted(work_of_ends(among, "all_reduce", range(given.num_workers)))
-        thread, more = thread_work(readings, among if capped is None else capped)
+        largest = [max(each, key=lambda reading: reading.size) for each in readings]
+        more, thread = in_exchanges(among if capped is None else capped, fmean(reading.cpu_seconds for reading in largest))
+        thread = max(thread, fmean(reading.thread_seconds for reading in largest))
         cpu |= {"collective_seconds": shown(work.constant + more), "collective_seconds_per_byte": shown(work.slope)}
-        cpu["collective_thread_share"] = shown(min(1.0, thread / max(LEAST_SECONDS, more + work(readings[0][-1].size))))
+        cpu["collective_thread_share"] = shown(min(1.0, thread / max(LEAST_SECONDS, more + work(largest[0].size))))
+        if agreed := [reading.cpu_seconds for rank in ranks for reading in (among if capped is None else capped).of(rank, "agreement")]:
+            cpu["agreement_seconds"] = shown(fmean(agreed))
         table: list[list[float]] = []
         for size, seconds in wall_of.items():
             table.append([size, shown(max(seconds, table[-1][1] if table else 0.0))])
@@ -238,6 +241,30 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None, *,
         for name, rack in given.network.racks.items()
     }
     return network | ({"racks": racks} if racks else {}) | {"cpu": cpu}
+
+
+def _message(around: Measured, work: Line) -> dict[str, float]:
+    """The keys of `network.cpu` for messages whose ends do this work where they move one after the other, of which a thread does a part.
+
+    In training caches are colder: the worker's two ends of an exchange take `cold` longer, after a gradient and after the server's answer.
+    """
+    ranks = range(len(around.readings) - 1)
+    exchanges = [reading for rank in ranks for reading in around.of(rank, AT_OWN_PACE, IN_STEP)]
+    messages = [reading for rank in ranks for reading in around.of(rank, "message")]
+    nbytes = max(reading.size for reading in messages)
+    found: dict[str, float] = {}
+    alone, in_thread = (
+        fmean(getattr(reading, column) for reading in messages if reading.size == nbytes) for column in ("cpu_seconds", "thread_seconds")
+    )
+    moved = max(0.0, work.constant - in_thread)
+    for end in ("send", "receive"):
+        found |= {f"{end}_seconds": shown(moved), f"{end}_seconds_per_byte": shown(work.slope)}
+    if exchanges:
+        found["thread_seconds"] = shown(thread := fmean(reading.thread_seconds for reading in exchanges) / 2)
+        found |= Cold.of_exchanges(
+            [(reading.size / 1e6, reading.seconds, reading.cpu_seconds) for reading in exchanges], 2 * (alone - in_thread + thread)
+        ).as_row()
+    return found
 
 
 def work_of_ends(measured: Measured, kind: str, ranks: Sequence[int]) -> dict[int, float]:
@@ -259,16 +286,13 @@ def work_of_ends(measured: Measured, kind: str, ranks: Sequence[int]) -> dict[in
     return found
 
 
-def thread_work(by_rank: Sequence[Sequence[Reading]], in_training: Measured) -> tuple[float, float]:
-    """CPU-seconds of the thread that computes in an all-reduce of the largest size: in training, and what of it is more than alone."""
-    alone = fmean(max(readings, key=lambda reading: reading.size).thread_seconds for readings in by_rank)
-    found = []
-    for rank in range(len(by_rank)):
-        pauses, updates = (in_training.of(rank, kind) for kind in ("pause in training", "update in training"))
-        if pauses and updates:
-            found.append(fmean(reading.cpu_seconds for reading in pauses) - fmean(reading.cpu_seconds for reading in updates))
-    thread = max(alone, fmean(found)) if found else alone
-    return thread, thread - alone
+def in_exchanges(measured: Measured, alone: float) -> tuple[float, float]:
+    """CPU-seconds that an all-reduce in training takes longer than `alone`, right after another one, and those of the computing thread."""
+    exchanges = [reading for rank in range(len(measured.readings)) for reading in measured.of(rank, IN_STEP)]
+    if not exchanges:
+        return 0.0, 0.0
+    more = fmean(reading.cpu_seconds for reading in exchanges) - alone
+    return max(0.0, more), fmean(reading.thread_seconds for reading in exchanges)
 
 
 def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hetsim.calibration.measured import Reading
 from hetsim.calibration.noise import Noise
@@ -19,7 +20,9 @@ AS_GOOD = 0.005
 """A line is preferred to a table whose error is smaller by less than this."""
 LEAST_SECONDS = 1e-9
 LEAST_COLD = 0.02
-"""Of what a gradient takes: less is no coldness."""
+"""Of what a gradient or a message takes: less is no coldness."""
+SHORTEST_COOLING = 1e-4
+"""Seconds after which caches are cold, at least."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,6 @@ class Steps:
     def seconds(self, samples: int) -> float:
         """Of a gradient of so many samples."""
         return interpolated(self.table, samples) if self.takes_table else self.line(samples)
-
-    def scaled(self, factor: float) -> Steps:
-        """Each gradient takes so many times as long."""
-        line = Line(factor * self.line.constant, factor * self.line.slope)
-        table, means = (tuple((size, factor * seconds) for size, seconds in points) for points in (self.table, self.means))
-        return replace(self, line=line, table=table, means=means)
 
     @classmethod
     def fitted(cls, readings: Iterable[Reading], fitted: Sequence[int]) -> Steps:
@@ -137,8 +134,44 @@ class Cold:
         )  # fmt: skip
         return cls(float(most) * max(longer), float(cooling))
 
+    def in_training(self, longer: Sequence[tuple[float, float]], *, least: float) -> Cold:
+        """As much as gradients take longer after pauses in which the weights are exchanged: seconds of each pause, and how much longer.
+
+        After an exchange more is cold than after as long a sleep. At most `least` seconds is no coldness.
+        """
+        if not longer:
+            return self
+        pauses, seconds = np.array(longer).T
+        shape = Cold(1.0, self.cooling if self.most else SHORTEST_COOLING)
+        parts = np.array([shape(float(pause)) for pause in pauses])
+        most = float(parts @ seconds) / float(parts @ parts)
+        return Cold(most, shape.cooling) if most > least else Cold()
+
+    @classmethod
+    def of_exchanges(cls, exchanges: Sequence[tuple[float, float, float]], alone: float) -> Cold:
+        """Of messages, two in each exchange: seconds before the first one, those between them, and the CPU-seconds of both.
+
+        `alone` is what both take right after others.
+        """
+        from scipy.optimize import curve_fit
+
+        before, between, seconds = np.array(exchanges).T
+        longer = seconds - alone
+        mean = float(longer.mean())
+        if mean < LEAST_COLD * alone:
+            return cls()
+        pauses, longest = np.stack([before, between]), max(float(before.max()), float(between.max()), 2 * SHORTEST_COOLING)
+
+        def both(pauses: NDArray[np.float64], most: float, cooling: float) -> NDArray[np.float64]:
+            total: NDArray[np.float64] = -most * np.expm1(-pauses / cooling).sum(axis=0)
+            return total
+
+        bounds = ((0.0, SHORTEST_COOLING), (np.inf, longest))
+        (most, cooling), _ = curve_fit(both, pauses, longer / mean, p0=(0.5, (SHORTEST_COOLING * longest) ** 0.5), bounds=bounds)
+        return cls(float(most) * mean, float(cooling))
+
     def as_row(self) -> dict[str, float]:
-        """The keys of a row of `cluster.nodes`."""
+        """The keys of a row of `cluster.nodes`, and of `network.cpu`."""
         return {"cold_seconds": shown(self.most), "cooling_seconds": shown(self.cooling)} if self.most else {}
 
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+AT_OWN_PACE, IN_STEP = "exchange at own pace", "exchange in step"
+"""Of the weights after a gradient: by messages to the server and back, each as soon as it can, or all together as at an all-reduce."""
 KINDS = (
-    "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "pause in training", "update in training",
-    "push at once", "pull at once",
+    "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "update in training", "agreement",
+    AT_OWN_PACE, IN_STEP, "push at once", "pull at once",
 )  # fmt: skip
 """What is read; beside these, "beside K": a gradient of each of the first K workers at the same time."""
 
@@ -17,8 +19,8 @@ KINDS = (
 class Reading(NamedTuple):
     """One measurement: of which kind, of how many samples or bytes, its seconds, and its CPU-seconds.
 
-    Those of a gradient and an update are of the thread that computes, those of messages and all-reduces of the whole process. "cold" is a
-    gradient after a pause, whose microseconds are in place of the samples.
+    Those of a gradient and an update are of the thread that computes, those of messages, exchanges, all-reduces and agreements of the whole
+    process. "cold" is a gradient after a pause, whose microseconds are in place of the samples; before an exchange it is a gradient.
     """
 
     kind: str
@@ -28,7 +30,7 @@ class Reading(NamedTuple):
     machine_seconds: float = 0.0
     """CPU-seconds of the whole machine, its kernel's work for the network included, less what it does anyway; 0: not known."""
     thread_seconds: float = 0.0
-    """Those of an all-reduce that are of the thread that computes."""
+    """Those of a message, an exchange or an all-reduce that are of the thread that computes."""
     interrupt_seconds: float = 0.0
     """Of the machine's, those in interrupts, in which packets are moved."""
 

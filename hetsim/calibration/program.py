@@ -11,11 +11,12 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from hetsim.calibration.machine import machine_seconds
-from hetsim.calibration.measured import Measured, Reading
+from hetsim.calibration.measured import IN_STEP, Measured, Reading
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
@@ -31,6 +32,8 @@ PARTS_OF_MODEL = (256, 16, 4, 1)
 MIN_ROUNDS = 4
 MIN_AT_ONCE = 16
 NUM_UPDATES = 50
+MOST_UPDATES = 10**9
+"""The version at which a calibration ends."""
 NUM_READINGS = 4
 """Of the messages and all-reduces of one size, one after the other: how much they differ says how much a mean is worth."""
 PAUSES = (0.003, 0.01, 0.03, 0.1)
@@ -67,7 +70,7 @@ class Measurement(Coordination):
     seconds: float
     facts: Callable[[], Sequence[float]]
     background: list[Meter] = field(default_factory=list)
-    """What passes on this rank's machine while nothing is measured; found first."""
+    """What passes on this rank's machine while all ranks rest: at the beginning, and before messages are measured."""
     at_once: Sequence[int] = ()
     """The workers whose messages are measured while they share links, all beginning at once."""
     by_wall: Sequence[bool]
@@ -77,21 +80,27 @@ class Measurement(Coordination):
         """Measure, share what was found, and commit once, as every run does."""
         readings: list[Reading] = []
         yield from Gather(0.0)
-        before = Meter.read()
-        time.sleep(min(1.0, self.seconds))
-        self.background.append(Meter.read().since(before))
-        for phase in self.phases(node, plan, state.weights, readings):
+        yield from self.rest()
+        for phase in self.phases(node, plan, state, readings):
             yield from Gather(0.0)
             yield from phase
         yield from Gather(0.0)
         found = yield from self.shared(node, state.weights, readings)
         if node.rank == (node.server if self.needs_server else 0):
             self.output.write_text(found.as_json())
-            yield from Commit(1, state.evolve(version=1))
+        if not self.needs_server or node.rank == node.server:
+            yield from Commit(MOST_UPDATES, state.evolve(version=MOST_UPDATES))
 
     @abstractmethod
-    def phases(self, node: Node, plan: Plan, weights: Vector, readings: list[Reading]) -> Iterator[Program[None]]:
+    def phases(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Iterator[Program[None]]:
         """The phases of a rank, as many on each."""
+
+    def rest(self) -> Program[None]:
+        """Find out what other programs do."""
+        before = Meter.read()
+        time.sleep(min(0.5, self.seconds))
+        self.background.append(Meter.read().since(before))
+        yield from ()
 
     def work(self, rank: int, took: Meter) -> float:
         """The CPU-seconds of what a rank's program computed."""
@@ -111,7 +120,7 @@ class Measurement(Coordination):
             rounds += 1
 
     def cold(self, node: Node, weights: Vector, samples: int, readings: list[Reading]) -> Program[None]:
-        """A gradient right after another one, and after each of the pauses, in another order each time."""
+        """A gradient right after another one, and after each of the pauses, in another order each time, while others do the same."""
         chance, position, rounds = random.Random(0), 0, 0
         began = time.perf_counter()
         while rounds < MIN_ROUNDS or time.perf_counter() - began < self.seconds:
@@ -129,60 +138,71 @@ class Measurement(Coordination):
 
     def moved(self, kind: str, size: int, took: Meter, count: int) -> Reading:
         """What each of so many messages or all-reduces took."""
-        idle = self.background[-1]
         of_machine, interrupts = (
-            took.machine - idle.machine / idle.wall * took.wall,
-            took.interrupts - idle.interrupts / idle.wall * took.wall,
-        )
+            now - took.wall * min(per_second) for now, per_second in (
+                (took.machine, [idle.machine / idle.wall for idle in self.background]),
+                (took.interrupts, [idle.interrupts / idle.wall for idle in self.background]),
+            )
+        )  # fmt: skip
         return Reading(kind, size, *(each / count for each in (took.wall, took.process, of_machine, took.thread, max(0.0, interrupts))))
 
     def all_reduces(self, value: Vector, readings: list[Reading]) -> Program[None]:
         """As many as all ranks find time for by the first ones, one right after the other, in several readings."""
-        count = 5
+        times = 5
         for kind in ("", *["all_reduce"] * NUM_READINGS):
             before = Meter.read()
-            for _ in range(count):
+            for _ in range(times):
                 yield from AllReduce(value)
             took = Meter.read().since(before)
             if kind:
-                readings.append(self.moved(kind, value.nbytes, took, count))
+                readings.append(self.moved(kind, value.nbytes, took, times))
             else:
-                longest = max((yield from Gather(took.wall))) / count
-                count = max(5, min(1000, int(self.seconds / len(PARTS_OF_MODEL) / longest)) // NUM_READINGS)
+                longest = max((yield from Gather(took.wall))) / times
+                times = max(5, min(1000, int(self.seconds / len(PARTS_OF_MODEL) / longest)) // NUM_READINGS)
 
     def in_training(
-        self, node: Node, weights: Vector, samples: int, exchange: Callable[[], Program[Any]], rounds: int | None, readings: list[Reading]
+        self,
+        node: Node,
+        weights: Vector,
+        samples: int,
+        exchange: Callable[[], Program[Any]],
+        kind: str,
+        readings: list[Reading],
+        *,
+        rounds: int | None = None,
+        then: Callable[[list[Reading]], Program[None]] | None = None,
     ) -> Program[None]:
-        """Gradients of all workers, with an exchange of the weights after each, as methods have it; as many as `rounds`, if given."""
+        """Gradients of all workers, with an exchange of the weights after each, as methods have it; as many as `rounds`, if given.
+
+        The reading of an exchange has the microseconds of the gradient before it in place of a size, and the whole process's CPU-seconds.
+        """
         position, done = 0, 0
         began = time.perf_counter()
         while done < (rounds or MIN_ROUNDS) or (rounds is None and time.perf_counter() - began < self.seconds):
             before = Meter.read()
             yield from Gradient(weights, Batch(position, samples), 0)
-            took = Meter.read().since(before)
-            readings.append(Reading("in training", samples, took.wall, self.work(node.rank, took)))
+            computed = Meter.read().since(before)
+            readings.append(Reading("in training", samples, computed.wall, self.work(node.rank, computed)))
             before = Meter.read()
             yield from exchange()
             took = Meter.read().since(before)
-            readings.append(Reading("pause in training", samples, took.wall, took.thread))
+            readings.append(Reading(kind, round(1e6 * computed.wall), took.wall, took.process, thread_seconds=took.thread))
+            if then is not None:
+                yield from then(readings)
             position, done = position + samples, done + 1
 
-    def update_in_training(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
-        """One step of the optimizer."""
+    def update(self, node: Node, weights: Vector, readings: list[Reading], kind: str = "update") -> Program[None]:
+        """A step of the optimizer."""
         gradient = weights * 1e-6
         before = Meter.read()
         yield from Update(weights, gradient)
         took = Meter.read().since(before)
-        readings.append(Reading("update in training", 0, took.wall, self.work(node.rank, took)))
+        readings.append(Reading(kind, 0, took.wall, self.work(node.rank, took)))
 
     def updates(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
         """Steps of the optimizer."""
-        gradient = weights * 1e-6
         for _ in range(NUM_UPDATES):
-            before = Meter.read()
-            weights = yield from Update(weights, gradient)
-            took = Meter.read().since(before)
-            readings.append(Reading("update", 0, took.wall, self.work(node.rank, took)))
+            yield from self.update(node, weights, readings)
 
     def shared(self, node: Node, weights: Vector, readings: Sequence[Reading]) -> Program[Measured]:
         """What all ranks have found, and what they run on, on each rank."""
@@ -198,9 +218,9 @@ class Measurement(Coordination):
         numbers = (yield from AllReduce(table)).tolist()
         rows = [Reading.of_numbers(numbers[at : at + width]) for at in range(0, len(numbers), width)]
         by_rank, at = [], 0
-        for count in map(int, counts):
-            by_rank.append(rows[at : at + count])
-            at += count
+        for number in map(int, counts):
+            by_rank.append(rows[at : at + number])
+            at += number
         return Measured(by_rank, [[fact[rank] for fact in facts] for rank in range(len(counts))], len(weights))
 
 
@@ -215,32 +235,41 @@ class AmongWorkers(Measurement):
 
     needs_server: ClassVar[bool] = False
 
-    def phases(self, node: Node, plan: Plan, weights: Vector, readings: list[Reading]) -> Iterator[Program[None]]:
+    def phases(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Iterator[Program[None]]:
+        weights = state.weights
         sizes = sizes_of(plan, node.rank, (*FITTED, *HELD_OUT))
         for rank in range(node.num_workers):
             yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
-        for rank in range(node.num_workers):
-            yield self.cold(node, weights, sizes_of(plan, rank, (1.0,))[0], readings) if rank == node.rank else nothing()
+        yield self.cold(node, weights, sizes_of(plan, node.rank, (1.0,))[0], readings)
         for busy in at_the_same_time(node.num_workers):
             yield (
                 self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
             )
         yield self.updates(node, weights, readings)
-        yield self.all_in_training(node, weights, sizes_of(plan, node.rank, (1.0,))[0], readings)
+        yield self.all_in_training(node, state, sizes_of(plan, node.rank, (1.0,))[0], readings)
+        yield self.rest()
         for part in PARTS_OF_MODEL:
             yield self.all_reduces(weights[: max(1, len(weights) // part)], readings)
 
-    def all_in_training(self, node: Node, weights: Vector, samples: int, readings: list[Reading]) -> Program[None]:
-        """As many rounds on each rank as the slowest one finds time for."""
+    def all_in_training(self, node: Node, state: State, samples: int, readings: list[Reading]) -> Program[None]:
+        """All-reduce, update and the question whether to continue, as synchronous SGD has them; as often as the slowest finds time for."""
+        weights, versions = state.weights, count(1)
 
         def exchange() -> Program[None]:
             yield from AllReduce(weights * 1.0)
-            yield from self.update_in_training(node, weights, readings)
+
+        def then(readings: list[Reading]) -> Program[None]:
+            yield from self.update(node, weights, readings, "update in training")
+            version, before = next(versions), Meter.read()
+            yield from Commit(version, state.evolve(version=version))
+            took = Meter.read().since(before)
+            readings.append(Reading("agreement", 0, took.wall, took.process))
 
         began = time.perf_counter()
-        yield from self.in_training(node, weights, samples, exchange, MIN_ROUNDS, [])
+        yield from self.in_training(node, weights, samples, exchange, IN_STEP, [], rounds=MIN_ROUNDS, then=then)
         longest = max((yield from Gather(time.perf_counter() - began))) / MIN_ROUNDS
-        yield from self.in_training(node, weights, samples, exchange, max(10, int(self.seconds / longest)), readings)
+        rounds = max(10, int(self.seconds / longest))
+        yield from self.in_training(node, weights, samples, exchange, IN_STEP, readings, rounds=rounds, then=then)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +279,8 @@ class Uncapped(Measurement):
 
     needs_server: ClassVar[bool] = False
 
-    def phases(self, node: Node, plan: Plan, weights: Vector, readings: list[Reading]) -> Iterator[Program[None]]:
+    def phases(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Iterator[Program[None]]:
+        weights = state.weights
         sizes = sizes_of(plan, node.rank, (1.0,))
         for rank in range(node.num_workers):
             yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()

@@ -5,6 +5,7 @@ Seconds of work are seconds of the processor (CPU-seconds) on a core while the m
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 DEFAULT_PERIOD_SECONDS = 5e-3
@@ -46,6 +47,12 @@ class CommunicationWork:
     collective_seconds_per_byte: float = 0.0
     collective_thread_share: float = 0.0
     """The part of a collective's work that the thread does which computes, from 0 to 1; the rest is that of threads that move messages."""
+    agreement_seconds: float = 0.0
+    """On each rank of a method without a server, at each commit, where all ranks ask whether the run continues."""
+    cold_seconds: float = 0.0
+    """What an end of a message takes longer, at most, where it has moved none just before: caches are cold then."""
+    cooling_seconds: float = math.inf
+    """How long that takes: after a pause of p seconds it is cold_seconds · (1 − exp(−p / cooling_seconds))."""
 
     def send(self, nbytes: float) -> float:
         """At the sender of a message."""
@@ -58,6 +65,15 @@ class CommunicationWork:
     def collective(self, nbytes: float) -> float:
         """On each rank of an all-reduce or a gather."""
         return self.collective_seconds + nbytes * self.collective_seconds_per_byte
+
+    def cold(self, pause: float) -> float:
+        """What an end of a message takes longer whose last one began so many seconds before."""
+        return cold_after(pause, self.cold_seconds, self.cooling_seconds)
+
+
+def cold_after(pause: float, most: float, cooling: float) -> float:
+    """What work takes longer after a pause, in seconds, of at most `most` more; `cooling` is how soon caches are cold."""
+    return most * -math.expm1(-pause / cooling) if most else 0.0
 
 
 def default_period(share: float) -> float:

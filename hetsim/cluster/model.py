@@ -12,7 +12,7 @@ from functools import cached_property
 
 from hetsim.cluster.distributions import Distribution
 from hetsim.cluster.faults import Faults
-from hetsim.cluster.hosts import CommunicationWork, Host
+from hetsim.cluster.hosts import CommunicationWork, Host, cold_after
 from hetsim.cluster.link_slowdown import LinkSlowdown
 from hetsim.cluster.validity import Calibration
 
@@ -79,7 +79,7 @@ class Node:
 
     def cold(self, pause: float) -> float:
         """What a gradient takes longer that begins so many seconds after the last one has ended."""
-        return self.cold_seconds * -math.expm1(-pause / self.cooling_seconds) if self.cold_seconds else 0.0
+        return cold_after(pause, self.cold_seconds, self.cooling_seconds)
 
     @cached_property
     def on_its_share(self) -> Node:

@@ -14,7 +14,8 @@ import worlds
 from hetsim.calibration.cluster import calibrated, work_of_ends
 from hetsim.calibration.fit import Cold, Line, Steps, busy_speeds
 from hetsim.calibration.machine import machine_seconds
-from hetsim.calibration.measured import Measured, Reading
+from hetsim.calibration.measured import AT_OWN_PACE, IN_STEP, Measured, Reading
+from hetsim.cluster.model import Node
 from hetsim.cluster.parse.cluster import parse_cluster
 
 SIZES = [8, 16, 32, 64, 128]
@@ -202,33 +203,68 @@ def test_what_a_pause_costs_is_found() -> None:
     assert Cold.fitted([]).as_row() == {}
 
 
+def in_training(among: Measured, factor: float, longer: float, *, pause: float = 0.02) -> list[Node]:
+    """The nodes of two workers whose gradients take so many times and seconds longer after an exchange of 20 ms."""
+    for rank in range(2):
+        cpu = factor * (1 + rank) * (1e-3 + 32e-5) + longer
+        among.readings[rank] += [Reading("in training", 32, cpu, cpu), Reading(IN_STEP, round(1e6 * cpu), pause, 0.0)] * 5
+    given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
+    return list(parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).nodes)
+
+
 def test_what_is_slower_beside_others_is_not_counted_twice() -> None:
     """Two workers compute half of the time each, on cores of which two busy ones have 0.8 of the speed: 1.125 times as long on average."""
+    nodes = in_training(measured()[0], 1.125, 0.0, pause=1.125 * 1.5 * (1e-3 + 32e-5))
+
+    assert [node.overhead_seconds for node in nodes] == pytest.approx([1e-3, 2e-3])
+    assert all(node.cold_seconds < 1e-4 for node in nodes)
+
+
+def test_gradients_that_follow_each_other_do_not_pay_for_exchanges() -> None:
+    """What a gradient takes longer after an exchange is coldness; what it takes right after another one stays as measured."""
     among, _ = measured()
+    sleeps = Cold(0.002, 0.02)
     for rank in range(2):
-        cpu = 1.125 * (1 + rank) * (1e-3 + 32e-5)
-        among.readings[rank] += [Reading("in training", 32, cpu, cpu), Reading("pause in training", 32, cpu, 0.0)] * 3
+        among.readings[rank] += [Reading("cold", round(1e6 * pause), 9.0, 0.01 + sleeps(pause)) for pause in (0.0, 0.003, 0.01, 0.03, 0.1)]
+    nodes = in_training(among, 1.0, 0.003)
+
+    assert [node.overhead_seconds for node in nodes] == pytest.approx([1e-3, 2e-3])
+    assert [node.cooling_seconds for node in nodes] == pytest.approx([0.02] * 2, rel=1e-3)
+    assert [node.cold(0.02) for node in nodes] == pytest.approx([0.003] * 2, rel=0.1)  # but for what two busy cores lose
+
+
+def test_messages_are_colder_in_training() -> None:
+    """Two in each exchange: after a gradient of 10 to 40 ms, and as long after the first one."""
+    cold, exchanges = Cold(0.004, 0.02), []
+    for pause in (0.01, 0.02, 0.04):
+        exchanges += [(pause, between, 0.001 + cold(pause) + cold(between)) for between in (0.005, 0.05)]
+
+    assert Cold.of_exchanges(exchanges, 0.001).as_row() == pytest.approx({"cold_seconds": 0.004, "cooling_seconds": 0.02}, rel=1e-3)
+    assert Cold.of_exchanges([(0.01, 0.01, 0.001)] * 5, 0.001) == Cold()
+
+
+def test_an_exchange_is_measured_by_what_both_messages_cost() -> None:
+    """50 µs and 0.5 ns a byte each, alone; in training both messages of an exchange cost 3 ms, of which the thread has 0.4 ms."""
+    _, around = measured()
+    for rank in range(2):
+        around.readings[rank] += readings(lambda size: 1e-3 + size * 1e-5, repeats=4)
+        around.readings[rank] += [Reading(AT_OWN_PACE, 50_000, 0.05, 3e-3, thread_seconds=4e-4)] * 20
     given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
-    cluster = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config)
+    cpu = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=None, around=around, capped_by_hetsim=False).config).network.cpu
 
-    assert cluster.hosts["host0"].busy_speeds == (1.0, 0.8)
-    assert [node.overhead_seconds for node in cluster.nodes] == pytest.approx([1e-3, 2e-3])
+    assert cpu is not None
+    assert cpu.thread_seconds == pytest.approx(2e-4)
+    assert cpu.send(1e6) + cpu.receive(1e6) + 2 * (cpu.thread_seconds + cpu.cold(0.05)) == pytest.approx(3e-3, rel=0.02)
 
 
-def test_gradients_are_as_they_are_in_training() -> None:
-    """1.5 times as long as alone, but for what the pauses of 20 ms between them cost, whatever their sizes."""
+def test_agreeing_is_measured() -> None:
     among, _ = measured()
-    cold = Cold(0.002, 0.02)
-    for rank in range(2):
-        among.readings[rank] += [Reading("cold", round(1e6 * pause), 9.0, 0.01 + cold(pause)) for pause in (0.0, 0.003, 0.01, 0.03, 0.1)]
-        for _ in range(5):
-            alone = (1 + rank) * (1e-3 + 32e-5)
-            among.readings[rank] += [Reading("in training", 32, 9.0, 1.5 * alone + cold(0.02)), Reading("pause in training", 32, 0.02, 0.0)]
+    among.readings[0] += [Reading("agreement", 0, 9.0, 4e-4), Reading("agreement", 0, 9.0, 6e-4)]
     given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
-    nodes = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).nodes
+    network = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).network
 
-    assert [node.overhead_seconds for node in nodes] == pytest.approx([1.5e-3, 3e-3], rel=1e-3)
-    assert [node.cold_seconds for node in nodes] == pytest.approx([0.002] * 2, rel=1e-3)
+    assert network.cpu is not None
+    assert network.cpu.agreement_seconds == pytest.approx(5e-4)
 
 
 @pytest.mark.parametrize(

@@ -311,6 +311,39 @@ def test_a_quota_covers_what_the_thread_that_computes_does_for_messages() -> Non
     )  # urgent work takes an eighth for 0.1 s
 
 
+def test_a_message_after_a_pause_takes_longer() -> None:
+    """Each end by 0.2 · (1 − exp(−p)), p seconds after its last one has begun: the first one's pause is endless."""
+
+    def push(peer: Node, weights: Any) -> Generator[Any, Any, None]:
+        if peer.rank == peer.server:
+            for _ in range(2):
+                yield Receive()
+                found.append((yield Now()))
+        else:
+            yield Send(peer.server)
+            yield Gradient(weights, Batch(0, 1), 0)
+            yield Send(peer.server)
+
+    found: list[float] = []
+    cpu = {"send_seconds": 0.1, "receive_seconds": 0.1, "cold_seconds": 0.2, "cooling_seconds": 1.0}
+    hosts = {"one": {"cores": 64}, "other": {"cores": 64}}
+    play(push, world(on("one", 1.0), network={**NO_NETWORK, "cpu": cpu}, server={"host": "other"}, hosts=hosts))
+
+    assert found[0] == pytest.approx(0.3)
+    pause = 1.0 + 0.3 / 64  # urgent work takes a 64th of the core while both run
+    assert found[1] == pytest.approx(pause + 0.1 + 0.2 * (1 - math.exp(-pause)), rel=1e-3)
+
+
+@pytest.mark.parametrize(("waits", "expected"), [(True, 1.5), (False, 1.0)])
+def test_agreeing_on_whether_to_continue_is_work(waits: bool, expected: float) -> None:
+    """Half a second of each rank's thread at each commit, if there is something to agree on."""
+    network = {**NO_NETWORK, "cpu": {"agreement_seconds": 0.5}}
+    workers = world(on("lab", 1.0, count=2), network=network, hosts={"lab": {"cores": 8}})
+    run = timed("ssgd", workers=workers, updates=3, stop_when_diverged=waits)
+
+    assert [b - a for a, b in pairwise(run.seconds)] == pytest.approx([expected] * 2)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_a_part_of_a_collective_is_not_urgent(share: float) -> None:
     """1 s on each of two ranks, on as many cores as they like: what the thread and the others do goes on at the same time."""

@@ -15,7 +15,7 @@ from hetsim.calibration.drift import told as table
 from hetsim.calibration.measured import Measured
 from hetsim.calibration.measuring.proof import Tried, error, real_runs, tried
 from hetsim.calibration.measuring.report import check_places, prefix, told, write_all
-from hetsim.calibration.program import FITTED, AmongWorkers, Measurement, Uncapped, sizes_of
+from hetsim.calibration.program import FITTED, MOST_UPDATES, AmongWorkers, Measurement, Uncapped, sizes_of
 from hetsim.calibration.sharing import at_once
 from hetsim.cluster.model import Cluster, Node, Server
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -148,7 +148,8 @@ def measure(
         by_wall=[experiment.threads > 1 or (end.device or experiment.device) != "cpu" for end in ends],
     )  # fmt: skip
     asked = replace(
-        experiment, coordination=coordination, budget=Budget(updates=1), evaluate_every_epochs=1e9, evaluate_every_seconds=None,
+        experiment, coordination=coordination, budget=Budget(updates=MOST_UPDATES, seconds=float(MOST_UPDATES)),
+        evaluate_every_epochs=1e9, evaluate_every_seconds=None,
         local_optimizer=None, regional_optimizer=None, stop_when_diverged=False, method="calibration",
     )  # fmt: skip
     backend.check(asked)
@@ -167,6 +168,6 @@ def sizes(experiment: Experiment, rank: int) -> list[int]:
 def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]], *, shares_links: bool) -> str:
     """How long it will take, in a sentence."""
     gradients = num_workers + num_workers.bit_length()
-    phases = {AmongWorkers: gradients + num_workers + 2, AroundServer: gradients + num_workers + 3 + shares_links, Uncapped: gradients + 1}
+    phases = {AmongWorkers: gradients + 3, AroundServer: gradients + 5 + shares_links, Uncapped: gradients + 1}
     total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)
     return f"hetsim-calibrate: {num_workers} workers, about {total / 60:.1f} minutes, or more where a batch takes seconds"

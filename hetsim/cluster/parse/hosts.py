@@ -12,7 +12,7 @@ from hetsim.cluster.model import Node, Server
 from hetsim.cluster.parse.values import _list, _number
 
 COLD = ("cold_seconds", "cooling_seconds")
-"""The keys of a row of nodes about gradients that follow a pause."""
+"""The keys of a row of nodes about gradients that follow a pause, and of cluster.network.cpu about messages that do."""
 CPU = ("cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "host")
 """The keys of a row of nodes, and of the server, about the cores that it gets."""
 MIN_QUOTA = 1e-3
@@ -85,13 +85,19 @@ def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cold(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a node about gradients that follow a pause: both or neither, on a host."""
+    found = _cooling(key, entry)
+    if found and entry.get("host") is None:
+        raise ValueError(f"{key} has cold_seconds and no host, on which alone pauses count: give it a host, or leave both keys out")
+    return found
+
+
+def _cooling(key: str, entry: Mapping[str, Any]) -> dict[str, float]:
+    """Both fields, or neither."""
     given = [name for name in COLD if entry.get(name) is not None]
     if not given:
         return {}
     if len(given) < len(COLD):
         raise ValueError(f"{key} has {given[0]} and lacks {next(name for name in COLD if name not in given)}: give both, or neither")
-    if entry.get("host") is None:
-        raise ValueError(f"{key} has cold_seconds and no host, on which alone pauses count: give it a host, or leave both keys out")
     found = {name: _number(key, entry, name) for name in COLD}
     if not found["cooling_seconds"] > 0:
         raise ValueError(f"{key}.cooling_seconds must be above zero, not {found['cooling_seconds']:g}")
@@ -102,9 +108,10 @@ def _communication(config: Any) -> CommunicationWork | None:
     """What `cluster.network.cpu` says, in CPU-seconds."""
     if config is None:
         return None
+    key = "cluster.network.cpu"
     names = [field.name for field in fields(CommunicationWork)]
-    entry = checks.mapping("cluster.network.cpu", config, optional=names)
-    work = CommunicationWork(**{name: _number("cluster.network.cpu", entry, name) for name in names})
+    entry = checks.mapping(key, config, optional=names)
+    work = CommunicationWork(**{name: _number(key, entry, name) for name in names if name not in COLD}, **_cooling(key, entry))
     if work.collective_thread_share > 1:
         raise ValueError(f"cluster.network.cpu.collective_thread_share must be from 0 to 1, not {work.collective_thread_share:g}")
     return work

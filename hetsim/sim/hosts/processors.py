@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,10 @@ class Processors:
         self._budgets = [_budget(end, seed, rank, tick) for rank, (end, tick) in enumerate(zip(ends, ticks, strict=True))]
         self._of_messages = [budget if end.cpu_quota_covers_messages else None for end, budget in zip(ends, self._budgets, strict=True)]
         self._cpu = cluster.network.cpu or CommunicationWork()
+        self._env = env
+        self._last_message = [-math.inf for _ in ends]
+        """When each rank has begun to send or to receive one."""
+        self.agreement_seconds = self._cpu.agreement_seconds
         self._threads = threads
 
     def compute(self, rank: int, seconds: float, callback: Callback, answer: Any = None) -> Any:
@@ -45,19 +50,27 @@ class Processors:
 
     def send(self, rank: int, nbytes: int, callback: Callback) -> None:
         """What sending a message takes at this rank; `callback` is called twice, as a part of it is done by the thread that computes."""
-        self._move(rank, self._cpu.send(nbytes), callback)
-        self._in_thread(rank, self._cpu.thread_seconds, callback)
+        self._message(rank, self._cpu.send(nbytes), callback)
 
     def receive(self, rank: int, nbytes: int, callback: Callback) -> None:
         """What receiving one takes; `callback` is called twice."""
-        self._move(rank, self._cpu.receive(nbytes), callback)
-        self._in_thread(rank, self._cpu.thread_seconds, callback)
+        self._message(rank, self._cpu.receive(nbytes), callback)
 
     def collective(self, rank: int, nbytes: int, callback: Callback) -> None:
         """What taking part in a collective takes; `callback` is called twice."""
         seconds, share = self._cpu.collective(nbytes), self._cpu.collective_thread_share
         self._move(rank, seconds * (1 - share), callback)
         self._in_thread(rank, seconds * share, callback)
+
+    def agree(self, rank: int, callback: Callback, going: bool) -> Any:
+        """What agreeing on whether the run continues takes; calls `callback(going)`."""
+        return self._cores[rank].run(self.agreement_seconds, callback, going, budget=self._budgets[rank])
+
+    def _message(self, rank: int, seconds: float, callback: Callback) -> None:
+        now = self._env.now
+        cold, self._last_message[rank] = self._cpu.cold(now - self._last_message[rank]), now
+        self._move(rank, seconds + cold, callback)
+        self._in_thread(rank, self._cpu.thread_seconds, callback)
 
     def _in_thread(self, rank: int, seconds: float, callback: Callback) -> None:
         """Work of the thread that computes."""

@@ -93,6 +93,14 @@ class HostWorld(EventWorld):
 
         return self.processors.compute(rank, seconds, end, weights)
 
+    def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
+        """As in EventWorld; where all ranks ask whether the run continues, that is work for each of them."""
+        agree = self.processors.agree
+        if not (self._stop.waits and self.processors.agreement_seconds):
+            return super().commit(process, effect, callback)
+        going = super().commit(process, effect, lambda going: agree(process.rank, callback, going))
+        return SUSPENDED if going is SUSPENDED else agree(process.rank, callback, going)
+
     def _attempts(self) -> HostAttempts:
         return HostAttempts(self.env, self.computed_at, self.processors, self._attempt_seconds, self._record_attempt)
 
