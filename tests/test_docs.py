@@ -306,7 +306,7 @@ def test_own_workloads_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(commands) == 9
     (table,) = (out for typed, out in zip(commands, told, strict=True) if typed[0] == "hetsim-table")
     assert table.startswith("| method | learning_rate |")
-    assert "| seconds to loss 0.45 | gain over `method=ssgd` |" in table
+    assert "| seconds to loss 0.45 | gain over `method=ddp` |" in table
     assert "reached by" not in table
     assert sum("backend=dist" in typed for typed in commands) == 2
 

@@ -66,7 +66,7 @@ class Advice:
     alike_on_all: Row | None
     """The same among those that leave no node out."""
     error: float | None
-    """The calibration's error, by which intervals of seconds are wider; None: the cluster was not calibrated."""
+    """By how much intervals of seconds are wider, as predictions of a calibrated cluster are off; None: it was not calibrated."""
     num_runs: int
     refused: dict[str, str]
     num_samples: int
@@ -248,7 +248,7 @@ def _advice(
     refused: dict[str, str], timed_even: Timed, timed: Sequence[Timed],
 ) -> Advice:  # fmt: skip
     made = question.experiment
-    error = made.cluster.calibrated.error if made.cluster.calibrated else None
+    error = made.cluster.calibrated.spread - 1 if made.cluster.calibrated else None
     best, stopped = (rows[0] if rows else even), timing.processes.progress.reason
     remarks = [*assumed(question), *timing.left]
     if goal is not None and timed and timed[0].candidate.label != best.candidate.label:
@@ -256,6 +256,8 @@ def _advice(
         why_not = refused.get(fastest, "in training it is later at the goal, as its samples teach less")
         remarks.append(f"by time alone {fastest} is the fastest, {gain:.3g} times as fast as plain DDP: {why_not}")
     recommended = _recommended(best, alike[0], even, goal)
+    if error is not None and recommended.gain.mean is not None and CLEARLY <= recommended.gain.mean < 1 + error:
+        remarks.append(f"{recommended.gain.mean:.3g} times is less than how far each prediction may be off: run both before you decide")
     sentence = _sentence(question, recommended, timed_even, timed, goal)
     if (faster := _faster_still(best, recommended)) is not None:
         sentence += f" {faster.candidate.label} is faster still, {faster.gain.mean:.3g} times, but trains differently."
@@ -304,7 +306,7 @@ def _row(
     calibrated = cluster.calibrated
     if calibrated is not None and expected.mean is not None:
         low, high = expected.bounds or (expected.mean, expected.mean)
-        expected = replace(expected, low=low / (1 + calibrated.error), high=high * (1 + calibrated.error))
+        expected = replace(expected, low=low / calibrated.spread, high=high * calibrated.spread)
     cost = hourly * expected.mean / 3600 if hourly and expected.mean is not None else None
     words = (*question.words, *candidate.words(rates=rates), "backend=dist")
     folder = () if question.config_dir is None else ("--config-dir", question.config_dir)

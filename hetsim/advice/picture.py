@@ -33,7 +33,7 @@ def picture(found: Advice) -> Any:
     labels = [row.candidate.label for row in found.rows]
     axes.set_yticks(range(len(rows)), [*labels, f"plain DDP ({found.baseline.candidate.method.name})"], parse_math=False)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    error = "" if found.error is None else f", wider by the calibration's error of {100 * found.error:.1f} %"
+    error = "" if found.error is None else f", wider as predictions may be {100 * found.error:.0f} % off (90 %)"
     axes.set_xlabel(f"seconds to {found.what}: mean and 95 % interval over seeds{error}; ×: gain over plain DDP", fontsize=9, color=INK)
     axes.set_title(f"{found.workload} on {found.cluster}", fontsize=10, color=INK, loc="left", parse_math=False)
     axes.grid(color=WAIT)

@@ -84,7 +84,7 @@ def remarks(found: Advice) -> Iterator[str]:
             yield f"as fast as row {rank}: {', '.join(row.alike)}"
     yield from found.remarks
     if found.error is not None:
-        yield f"the calibration's error, {100 * found.error:.1f} %, is in the intervals of seconds, not in those of gains"
+        yield f"predictions may be {100 * found.error:.0f} % off (90 %), which is in the intervals of seconds, not in those of gains"
     run = "run it" if found.trains else "rehearse it, padded and without a model"
     yield f"{run}: {checks.printable(found.recommended.command)}"
     if not found.trains:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,7 +16,10 @@ from worlds import cluster, composed, experiment, node
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.cluster_files import written_cluster
 from hetsim.distributed.rank.results import calibration_warnings
-from hetsim.results.writing.describe import describe
+from hetsim.results.reading.finished_runs import FinishedRun
+from hetsim.results.tables.metrics import METRICS, Target
+from hetsim.results.tables.rows import Row
+from hetsim.results.writing.describe import describe, formatted
 from hetsim.sim import Simulator
 
 HELD = {
@@ -86,7 +91,7 @@ def test_no_number_depends_on_it(tmp_path: Path) -> None:
         summary(tmp_path / str(place), "workload=digits", "method=asgd", held=held) for place, held in enumerate((HELD, None))
     )
 
-    assert with_it.pop("calibrated") == {"date": "2026-11-23", "composed": [], "error": 0.0217}
+    assert with_it.pop("calibrated") == {"date": "2026-11-23", "composed": [], "error": 0.0217, "spread": pytest.approx(1.199, abs=1e-3)}
     assert "calibrated" not in without
     assert {**with_it, "wall_seconds": 0.0} == {**without, "wall_seconds": 0.0}
 
@@ -105,6 +110,37 @@ def test_the_error_stands_beside_the_prediction(tmp_path: Path) -> None:
     assert "composed of fast, slow and was never measured as a whole; mean error of their calibrations: 2.2 %" in describe(composed_of)
     assert "calibrat" not in describe(by_hand)
     assert "calibrat" not in describe({**predicted, "backend": "dist"})  # a measurement needs no error of a prediction
+
+
+@pytest.mark.parametrize(
+    ("tried", "factor"),
+    [
+        ({"ssgd": 0.0, "local_sgd": 0.0, "asgd": 0.0}, math.exp(1.895 * math.sqrt(4 * 0.01 / 7))),
+        ({"ssgd": 0.1, "local_sgd": -0.2, "asgd": 0.05}, math.exp(1.895 * math.sqrt((0.04 + 0.009084 + 0.049793 + 0.002380) / 7))),
+    ],
+)
+def test_a_prediction_has_an_interval(tried: dict[str, float], factor: float, tmp_path: Path) -> None:
+    """By Student's t, of what was tried, and of earlier studies as of four more."""
+    held = parse_cluster(described(tried=tried)).calibrated
+    assert held is not None
+    assert held.spread == pytest.approx(factor, rel=1e-4)
+
+    predicted = summary(tmp_path, "workload=digits", "method=asgd", held={**HELD, "tried": tried})
+    low, high = (formatted(predicted["updates_per_second"] * end) for end in (1 / factor, factor))
+    assert f"updates/s ({low} … {high}, 90 %)" in describe(predicted)
+    assert "90 %" not in describe({**predicted, "backend": "dist"})
+
+
+def test_a_tables_intervals_are_as_wide(tmp_path: Path) -> None:
+    """Of seconds and rates, also those of a single run; not of losses."""
+    run = cast(FinishedRun, SimpleNamespace(summary=summary(tmp_path, "workload=digits", "method=asgd")))
+    row = Row({}, [run])
+    found = {name: row.estimate(METRICS[name], Target(), scale="logarithmic") for name in ("updates_per_second", "final_loss")}
+
+    rate = found["updates_per_second"]
+    assert rate.mean is not None
+    assert rate.bounds == pytest.approx((rate.mean / 1.199, rate.mean * 1.199), rel=1e-3)
+    assert found["final_loss"].bounds is None
 
 
 def test_real_processes_are_compared_with_those_that_were_measured() -> None:

@@ -98,6 +98,7 @@ SUMMARY = {
     "calibrated.date": TEXT,
     "calibrated.composed": TEXTS,
     "calibrated.error": NUMBER,
+    "calibrated.spread": NUMBER,
     "calibrated.tried": MAPPING,
     "warnings": TEXTS,
 }

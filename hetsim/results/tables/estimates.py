@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hetsim.results.writing.describe import formatted
 
@@ -25,6 +25,13 @@ class Estimate:
     def bounds(self) -> tuple[float, float] | None:
         """The interval; None if there is none, as of a single run."""
         return None if self.low is None or self.high is None else (self.low, self.high)
+
+    def wider(self, factor: float) -> Estimate:
+        """With an interval that is wider by this factor on both sides; that of a single run begins with its number."""
+        if self.mean is None:
+            return self
+        low, high = self.bounds or (self.mean, self.mean)
+        return replace(self, low=low / factor, high=high * factor)
 
     def __str__(self) -> str:
         if self.mean is None:

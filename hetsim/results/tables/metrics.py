@@ -29,6 +29,8 @@ class Metric:
     number: Callable[[FinishedRun, Target], Number]
     printed: bool = True
     """Whether the table in Markdown has it, unless it is the one to rank by; CSV and Parquet have all."""
+    of_time: bool = False
+    """Whether it is proportional to how fast the machines are predicted to be, or to its inverse."""
 
 
 def _entry(key: str) -> Callable[[FinishedRun, Target], Number]:
@@ -57,13 +59,13 @@ def _at(column: int) -> Callable[[FinishedRun, Target], Number]:
 
 
 METRICS = {
-    "seconds_to_accuracy": Metric("seconds to {accuracy:.4g}", False, "logarithmic", _until("accuracy")),
-    "seconds_to_loss": Metric("seconds to loss {loss:.4g}", False, "logarithmic", _until("loss")),
+    "seconds_to_accuracy": Metric("seconds to {accuracy:.4g}", False, "logarithmic", _until("accuracy"), of_time=True),
+    "seconds_to_loss": Metric("seconds to loss {loss:.4g}", False, "logarithmic", _until("loss"), of_time=True),
     "accuracy_at_seconds": Metric("accuracy at {seconds:g} s", True, "share", _at(2)),
     "loss_at_seconds": Metric("loss at {seconds:g} s", False, "logarithmic", _at(1)),
-    "samples_per_second": Metric("samples/s", True, "logarithmic", _entry("samples_per_second")),
-    "updates_per_second": Metric("updates/s", True, "logarithmic", _entry("updates_per_second")),
-    "seconds": Metric("seconds", False, "logarithmic", _entry("seconds"), printed=False),
+    "samples_per_second": Metric("samples/s", True, "logarithmic", _entry("samples_per_second"), of_time=True),
+    "updates_per_second": Metric("updates/s", True, "logarithmic", _entry("updates_per_second"), of_time=True),
+    "seconds": Metric("seconds", False, "logarithmic", _entry("seconds"), printed=False, of_time=True),
     "staleness_mean": Metric("staleness", False, "linear", _entry("staleness_mean")),
     "staleness_p50": Metric("staleness p50", False, "linear", _entry("staleness_p50"), printed=False),
     "staleness_p95": Metric("staleness p95", False, "linear", _entry("staleness_p95")),

@@ -10,6 +10,7 @@ from hetsim.results.reading.finished_runs import FinishedRun
 from hetsim.results.tables.estimates import Estimate, Number, estimate
 from hetsim.results.tables.labels import label
 from hetsim.results.tables.metrics import Metric, Target
+from hetsim.results.writing.describe import spread_of
 
 LEFT_OUT = "cluster.leave_out"
 """The key of the nodes that take no part: rows on fewer nodes are ranked with those on all."""
@@ -55,8 +56,10 @@ class Row:
         return None if None in accuracies else min(accuracy for accuracy in accuracies if accuracy is not None)
 
     def estimate(self, metric: Metric, target: Target, *, scale: str) -> Estimate:
-        """The mean of a metric over the runs, and its interval."""
-        return estimate(self.values(metric, target), scale=scale)
+        """The mean of a metric over the runs, and its interval; that of seconds and rates is wider if a calibration predicted them."""
+        found = estimate(self.values(metric, target), scale=scale)
+        spreads = [spread for run in self.runs if (spread := spread_of(run.summary)) is not None]
+        return found.wider(max(spreads)) if metric.of_time and spreads else found
 
     def values(self, metric: Metric, target: Target) -> list[Number]:
         """A metric's number of each run."""

@@ -26,7 +26,7 @@ def describe(summary: Mapping[str, Any]) -> str:
         f"{summary['method']} on {place} ({summary['num_workers']} workers), {summary['workload']}, "
         f"seed {summary['seed']}, backend {summary['backend']}{_devices(summary)}",
         f"  {summary['num_updates']} updates, {summary['num_samples']} samples in {formatted(summary['seconds'])} s{_dropped(summary)}: "
-        f"{formatted(summary['updates_per_second'])} updates/s, {formatted(summary['samples_per_second'])} samples/s",
+        f"{formatted(summary['updates_per_second'])} updates/s{_interval(summary)}, {formatted(summary['samples_per_second'])} samples/s",
         f"  staleness {formatted(summary['staleness_mean'])} on average, {summary['staleness_max']} at most; "
         f"workers idle {formatted(_percent(summary['idle_share']))} % of the time; batch sizes {_list(summary['batch_sizes'])}",
     ]
@@ -57,6 +57,22 @@ def _losses(losses: Any) -> str:
             after = "" if took is None or not isinstance(seconds, float) else f" ({took.replace('_seconds', '')} {formatted(seconds)} s)"
             said.append(f"{len(found)} {name}{after}")
     return f"processes: {', '.join(said)}" if said else ""
+
+
+def _interval(summary: Mapping[str, Any]) -> str:
+    """Where the measured rate is with a probability of 90 %, if a calibration says so."""
+    if (spread := spread_of(summary)) is None:
+        return ""
+    rate = summary["updates_per_second"]
+    return f" ({formatted(rate / spread)} … {formatted(rate * spread)}, 90 %)"
+
+
+def spread_of(summary: Mapping[str, Any]) -> float | None:
+    """The factor of a prediction's interval; None of a measured run, or where no calibration says it."""
+    if summary["backend"] != "sim" or not summary.get("calibrated"):
+        return None
+    spread = summary["calibrated"].get("spread")
+    return spread if isinstance(spread, float | int) and spread >= 1 else None
 
 
 def _calibrated(calibration: Mapping[str, Any]) -> str:

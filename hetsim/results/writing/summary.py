@@ -116,12 +116,13 @@ def summary_of(
 
 
 def _calibrated(outcome: Outcome) -> dict[str, Any]:
-    """Of a calibrated cluster: when it was measured, of which others it is composed, and the error of its gradients' times."""
+    """Of a calibrated cluster: when it was measured, of which others it is composed, and how far its predictions may be off."""
     calibration = outcome.experiment.cluster.calibrated
     if calibration is None:
         return {}
     tried = {"tried": dict(calibration.tried)} if calibration.tried else {}
-    return {"calibrated": {"date": calibration.date, "composed": list(calibration.composed), "error": calibration.error, **tried}}
+    known = {"error": calibration.error, "spread": calibration.spread}
+    return {"calibrated": {"date": calibration.date, "composed": list(calibration.composed), **known, **tried}}
 
 
 def pools(each: Sequence[Pool] | None) -> list[dict[str, Any]] | None:
