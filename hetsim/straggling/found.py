@@ -1,0 +1,219 @@
+"""Which ranks of a job are slow, when, and what that costs.
+
+With t the seconds of a rank in a step, log t is a level of the rank, plus what all ranks share in the step, plus the rest. A level above the
+median's is chronic slowness; a rest far above the noise is a spell, or one of several events with a period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsim.straggling.job import Floats, Job
+
+LEAST_SLOWDOWN = 1.1
+"""Times the median: less is no straggler, as in Lin et al., Understanding stragglers in large model training, OSDI 2025."""
+LEAST_SPELL, LEAST_EVENT = 1.2, 1.5
+"""Times as long as usual: in the median of `WINDOW` steps, and in a single step."""
+WINDOW = 5
+SURE_LEVEL, SURE_SPELL, SURE_EVENT = 5.0, 7.0, 5.0
+"""In standard errors of a level, in standard deviations of the medians of windows, and in those of single steps."""
+FEW = 10
+"""Steps for which an estimate of noise is doubled."""
+BLOCKS = 10
+"""Of consecutive steps: how much their levels differ says how sure a rank's level is where noise lasts for several steps."""
+COLD = 2
+"""The first steps, in which memory is allocated and kernels are chosen, are left out."""
+LEAST_EVENTS, LEAST_STEPS_OF_SPELL = 5, 3
+OFF_PERIOD = 0.05
+"""A gap is off the period by at most this share, or a step; one gap in five may be."""
+TINY = 1e-9
+COMPUTING, LINKS, COLLECTIVES = "computing", "links", "all-reduce"
+
+
+@dataclass(frozen=True)
+class Spell:
+    """Steps from `first` to `last`, in which the work takes `factor` times as long as usual."""
+
+    first: int
+    last: int
+    factor: float
+    num_slow: int
+    """Steps of it that are slow: one or two between them need not be."""
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank whose computing or links are slow; rank None: the collectives of all."""
+
+    rank: int | None
+    part: str
+    slowdown: float
+    """Of its usual steps: times the median rank's. 1.0 if it is only slow now and then."""
+    spells: tuple[Spell, ...]
+    period: float | None
+    """Steps between the beginnings of its spells, if they are periodic."""
+    cost: float | None = None
+    """The share of the job's time that would be saved if it were as fast as the median; None where only a simulation can tell."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Chronic, periodic, spells."""
+        often = ("periodic",) if self.period is not None else ("spells",) if self.spells else ()
+        return (("chronic",) if self.slowdown > 1 else ()) + often
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One matrix of seconds: levels of ranks, heat of each step, and what the steps would take at the median."""
+
+    slowdown: Floats
+    """By rank: its usual step over the median rank's."""
+    heat: Floats
+    """By rank and step: times the median rank's usual step of this moment; NaN where there is none."""
+    healed: Floats
+    """Seconds of each step if its rank were as fast as the median, by rank and step."""
+    stragglers: tuple[Straggler, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is to say of a job; `cost` is that of all stragglers together."""
+
+    job: Job
+    computing: Judged
+    links: Judged | None
+    stragglers: tuple[Straggler, ...]
+    cost: float | None
+
+
+def lower_median(values: Floats) -> Floats:
+    """Along the first axis; of an even number the lower one of the two in the middle, as one of two ranks is the faster one."""
+    kept: Floats = np.sort(values, axis=0)[(len(values) - 1) // 2]
+    return kept
+
+
+def judged(seconds: Floats, part: str) -> Judged:
+    """The stragglers among the rows of this matrix of seconds (ranks, steps)."""
+    known = np.isfinite(seconds) & (seconds > 0)
+    logs = np.log(np.where(known, seconds, 1.0))
+    usual = np.median(logs[known]) if known.any() else 0.0
+    own = np.array([np.median(row[there]) if there.any() else usual for row, there in zip(logs, known, strict=True)])
+    logs = np.where(known, logs, own[:, None])
+    alone = len(logs) == 1  # nothing is shared
+    shared = np.zeros(seconds.shape[1]) if alone else np.median(logs - own[:, None], axis=0)
+    kept = slice(min(COLD, max(0, seconds.shape[1] - 2 * BLOCKS)), None)
+    level = np.array([np.median((row - shared)[kept]) for row in logs])
+    rest = logs - level[:, None]
+    around = rest - (0.0 if alone else rest.mean(axis=0))
+    noise, noise_of_windows = (_deviation(values) for values in (around, _of_windows(around)))
+    error = _error_of_level(around[:, kept], noise)
+    error = np.hypot(error, np.median(error))
+    shared = shared if alone else lower_median(rest)
+    rest = np.where(known, rest - shared, 0.0)
+    base = float(lower_median(level))
+    excess = level - base
+    chronic = (excess > log(LEAST_SLOWDOWN)) & (excess > SURE_LEVEL * error)
+    healed = logs - np.where(chronic, excess, 0.0)[:, None]
+    stragglers = []
+    for rank, row in enumerate(rest):
+        spells = tuple(_spells(row, known[rank], noise[rank], noise_of_windows[rank]))
+        period = _period(spells)
+        if period is None:
+            spells = tuple(spell for spell in spells if spell.num_slow >= LEAST_STEPS_OF_SPELL)
+        for spell in spells:
+            its = slice(spell.first, spell.last + 1)
+            healed[rank, its] = np.minimum(healed[rank, its], base + shared[its])
+        if chronic[rank] or spells:
+            stragglers.append(Straggler(rank, part, float(np.exp(excess[rank])) if chronic[rank] else 1.0, spells, period))
+    heat = np.where(known, np.exp(logs - base - shared), np.nan)
+    return Judged(np.exp(excess), heat, np.where(known, np.exp(healed), np.nan), tuple(stragglers))
+
+
+def _of_windows(rows: Floats) -> Floats:
+    """The median of the window around each step."""
+    padded = np.pad(rows, ((0, 0), (WINDOW // 2, WINDOW // 2)))
+    medians: Floats = np.median(np.lib.stride_tricks.sliding_window_view(padded, WINDOW, axis=1), axis=2)
+    return medians
+
+
+def _deviation(rows: Floats) -> Floats:
+    """Of each row around its median, by the median of absolute deviations.
+
+    A part of it went into the mean over few rows; and of few steps, the estimate may be too small by chance.
+    """
+    deviations = np.abs(rows - np.median(rows, axis=1, keepdims=True))
+    lost = len(rows) / max(1, len(rows) - 1)
+    return np.maximum(TINY, 1.4826 * lost**0.5 * (1 + FEW / rows.shape[1]) * np.median(deviations, axis=1))
+
+
+def _error_of_level(rows: Floats, noise: Floats) -> Floats:
+    """The standard error of each row's median: by the noise of steps, or by that from block to block if it is larger."""
+    blocks = [np.median(block, axis=1) for block in np.array_split(rows, min(BLOCKS, rows.shape[1]), axis=1)]
+    slow: Floats = np.std(blocks, axis=0, ddof=1) / len(blocks) ** 0.5
+    return np.maximum(1.2533 * noise / rows.shape[1] ** 0.5, (1 + FEW / rows.shape[1]) * slow)
+
+
+def _spells(rest: Floats, known: NDArray[np.bool_], noise: float, noise_of_windows: float) -> Iterator[Spell]:
+    """Runs of slow steps: each far above the noise, or in the median of a window."""
+    lasting = _of_windows(rest[None, :])[0] > max(log(LEAST_SPELL), SURE_SPELL * noise_of_windows)
+    lasting &= rest > log(LEAST_SPELL) / 2  # a window begins before its spell
+    slow = (lasting | (rest > max(log(LEAST_EVENT), SURE_EVENT * noise))) & known
+    slow[:COLD] = False
+    edges = np.flatnonzero(np.diff(np.r_[0, slow.astype(np.int8), 0]))
+    runs: list[list[int]] = []
+    for first, last in edges.reshape(-1, 2).tolist():
+        if runs and first - runs[-1][1] <= 2:  # a step or two between are of the same spell
+            runs[-1][1] = last
+        else:
+            runs.append([first, last])
+    for first, last in runs:
+        yield Spell(first, last - 1, float(np.exp(rest[first:last].mean())), int(slow[first:last].sum()))
+
+
+def _period(spells: Sequence[Spell]) -> float | None:
+    """Steps between the beginnings of spells, if these are nearly equal."""
+    if len(spells) < LEAST_EVENTS:
+        return None
+    gaps = np.diff([spell.first for spell in spells])
+    period = float(np.median(gaps))
+    off = np.abs(gaps - period) > max(1.0, OFF_PERIOD * period)
+    return float(gaps[~off].mean()) if off.sum() <= len(gaps) // 5 else None
+
+
+def found(job: Job) -> Found:
+    """The stragglers of a job, those that cost most first."""
+    computing = judged(job.computing, COMPUTING)
+    if job.collectives is None:
+        links = None if job.links is None else judged(job.links, LINKS)
+        every = (*computing.stragglers, *(links.stragglers if links else ()))
+        return Found(job, computing, links, every, None if every else 0.0)
+    total = job.seconds
+    longest = _longest(job.computing)
+    costs = []
+    for each in computing.stragglers:
+        assert each.rank is not None
+        healed = job.computing.copy()
+        healed[each.rank] = computing.healed[each.rank]
+        costs.append(_with_cost(each, float((longest - _longest(healed)).sum()) / total))
+    cost = float((longest - _longest(computing.healed)).sum()) / total if costs else 0.0
+    alone = judged(job.collectives[None, :], COLLECTIVES)
+    for each in alone.stragglers:
+        saved = float((job.collectives - np.nan_to_num(alone.healed[0], nan=0.0))[job.collectives > 0].sum()) / total
+        costs.append(Straggler(None, COLLECTIVES, 1.0, each.spells, each.period, saved))
+        cost += saved
+    return Found(job, computing, None, tuple(sorted(costs, key=lambda each: -(each.cost or 0.0))), cost)
+
+
+def _with_cost(each: Straggler, cost: float) -> Straggler:
+    return Straggler(each.rank, each.part, each.slowdown, each.spells, each.period, cost)
+
+
+def _longest(seconds: Floats) -> Floats:
+    """Of each step."""
+    longest: Floats = np.nanmax(np.where(np.isfinite(seconds), seconds, 0.0), axis=0)
+    return longest

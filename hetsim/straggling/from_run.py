@@ -1,0 +1,94 @@
+"""The job of a finished run of hetsim, simulated or measured, or of a script with a Team that writes a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetsim.results.comparison.traced import Rows, read_rows
+from hetsim.results.reading.config_file import read_config
+from hetsim.results.reading.finished import check_has, read_summary
+from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE
+from hetsim.straggling.job import Job, check_size, places, summed
+from hetsim.trust.shipped import choice
+
+
+def read_run(run: Path) -> Job:
+    """The job of this folder; ValueError with one sentence if it holds none."""
+    summary = read_summary(run)
+    check_has(run, summary, "method", "num_workers", "num_updates", "seconds", "workload")
+    rows = read_rows(run, summary)
+    if rows is None:
+        raise ValueError(f"{run} has no trace of its intervals: repeat the run with trace=full")
+    gradients = rows.of(GRADIENT) & rows.of_workers & (rows.start >= 0)
+    check_size(str(run), rows.num_workers, len(np.unique(rows.version[gradients])))
+    told: dict[str, Any] = {"source": str(run), "method": summary["method"], "allocation": _allocation(read_config(run))}
+    reduced = rows.of(ALL_REDUCE, GATHER) & rows.of_workers
+    return _together(rows, gradients, reduced, told) if reduced.any() else _with_server(rows, gradients, told)
+
+
+def _allocation(config: Mapping[str, Any]) -> str:
+    """The choice of `allocation` in a config; even if it has none that ships."""
+    coordination = config.get("coordination")
+    entry = config.get("allocation") or (coordination.get("allocation") if isinstance(coordination, Mapping) else None)
+    return choice("allocation", entry) if isinstance(entry, Mapping) else "even"
+
+
+def _together(rows: Rows, gradients: Any, reduced: Any, told: Mapping[str, Any]) -> Job:
+    """All ranks make each version: a step is a version."""
+    updates = rows.of(UPDATE) & rows.of_workers
+    versions = np.unique(rows.version[gradients])
+    num_ranks, num_steps = rows.num_workers, len(versions)
+    shape = num_ranks, num_steps
+    kept = np.isin(rows.version, versions)
+    step = np.minimum(np.searchsorted(versions, rows.version), num_steps - 1)
+
+    def total(which: Any, values: Any) -> Any:
+        which = which & kept
+        return summed(rows.rank[which], step[which], values[which], shape)
+
+    seconds = rows.end - rows.start
+    last_gradient, end = np.full(num_steps, -np.inf), np.full(num_steps, -np.inf)
+    np.maximum.at(last_gradient, step[gradients], rows.end[gradients])
+    np.maximum.at(end, step[reduced & kept], rows.end[reduced & kept])
+    return Job(
+        **told,
+        gradients=total(gradients, seconds),
+        updates=np.nan_to_num(total(updates, seconds)),
+        samples=np.nan_to_num(total(gradients, rows.samples)),
+        collectives=np.maximum(0.0, np.where(np.isfinite(end), end - last_gradient, 0.0)),
+        seconds=rows.seconds,
+        nbytes=int(rows.nbytes[reduced].max()),
+    )
+
+
+def _with_server(rows: Rows, gradients: Any, told: Mapping[str, Any]) -> Job:
+    """Each rank goes its own way: its step k is its k-th gradient, with its k-th messages to and from the server."""
+    place = np.zeros(len(rows.rank), np.int64)
+    sent = rows.of(MESSAGE) & rows.of_workers & (rows.nbytes > 0)
+    received = rows.receiver >= 0
+    for which, ranks in ((gradients, rows.rank), (sent, rows.rank), (received, rows.receiver)):
+        place[which] = places(ranks[which], rows.start[which])
+    shape = rows.num_workers, int(place[gradients].max()) + 1
+    check_size(str(told["source"]), *shape)
+    seconds = rows.end - rows.start
+
+    def total(which: Any, ranks: Any, values: Any) -> Any:
+        which = which & (place < shape[1])
+        return summed(ranks[which], place[which], values[which], shape)
+
+    of_server = rows.of(UPDATE) & ~rows.of_workers
+    links = total(sent, rows.rank, seconds) + total(received, rows.receiver, seconds)
+    return Job(
+        **told,
+        gradients=total(gradients, rows.rank, seconds),
+        updates=np.zeros(shape),
+        samples=np.nan_to_num(total(gradients, rows.rank, rows.samples)),
+        links=np.maximum(links, 0.0),
+        seconds=rows.seconds,
+        nbytes=int(rows.nbytes[sent].max()) if sent.any() else 8,
+        server_seconds=float(np.median(seconds[of_server])) if of_server.any() else 0.0,
+    )

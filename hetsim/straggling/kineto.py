@@ -1,0 +1,192 @@
+"""The job of PyTorch profiler files (Kineto's chrome traces), one for each rank.
+
+A step is a `ProfilerStep#`. A rank waits where a collective is under way and none of its operations, or of its GPU's kernels, runs: all else
+of the step is its own work. The rank that waits least is the slow one, and its waiting is what the collectives themselves take.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetsim.memory import check_fits
+from hetsim.results.reading.run_files import brief, check_is_no_link, from_json, is_number, read_text, shown
+from hetsim.straggling.job import Floats, Job, check_size
+
+ENDINGS = (".json", ".json.gz")
+MAX_BYTES = 2**30
+"""Of a file's text."""
+MEMORY_OF_A_BYTE = 8
+"""What a byte of JSON takes in memory while it is read."""
+MAX_FILES = 4096
+STEP = re.compile(r"ProfilerStep#(\d{1,9})")
+COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl):(?!(send|recv))\w*")
+KERNEL = re.compile(r"nccl\w*(AllReduce|ReduceScatter|AllGather|Broadcast|Reduce)", re.IGNORECASE)
+REMEDY = "give the files that torch.profiler wrote, one for each rank"
+MICRO = 1e-6
+UNIT = 1024
+"""Samples of a rank's gradient, as the files have no number of them."""
+
+
+@dataclass(frozen=True)
+class _File:
+    """A rank's steps: seconds of own work and of waiting by the number of the step."""
+
+    path: Path
+    rank: int
+    num_ranks: int
+    steps: dict[int, tuple[float, float]]
+    first: float
+    last: float
+    """When its steps began and ended, in seconds of the host's clock."""
+    nbytes: int
+
+
+def profiles_of(place: Path) -> list[Path]:
+    """The profiler files at this place: the file itself, or those in this folder."""
+    if place.is_dir():
+        return sorted(path for path in place.iterdir() if path.name.endswith(ENDINGS) and path.name != "summary.json")
+    return [place] if place.name.endswith(ENDINGS) else []
+
+
+def read_profiles(paths: Sequence[Path], source: str) -> Job:
+    """The job of these files; ValueError with one sentence if they are none of one job."""
+    if len(paths) > MAX_FILES:
+        raise ValueError(f"{source} has {len(paths)} files, and at most {MAX_FILES} are read: {REMEDY}")
+    if len(paths) < 2:
+        raise ValueError(f"{source} has the file of one rank, and a straggler is slower than others: {REMEDY}")
+    files = sorted((_read(path) for path in paths), key=lambda file: file.rank)
+    first = files[0]
+    for one, other in zip(files, files[1:], strict=False):
+        if one.rank == other.rank:
+            raise ValueError(f"{one.path} and {other.path} are both of rank {one.rank}: {REMEDY}")
+    for file in files[1:]:
+        if file.num_ranks != first.num_ranks:
+            raise ValueError(f"{first.path} is of {first.num_ranks} ranks and {file.path} of {file.num_ranks}: give the files of one job")
+        if file.first > first.last or first.first > file.last:
+            raise ValueError(f"{first.path} and {file.path} are of different times: give the files of one job, whose steps coincide")
+    numbers = sorted(set.intersection(*(set(file.steps) for file in files)))
+    check_size(source, len(files), len(numbers))
+    own, waiting = (np.array([[file.steps[number][column] for number in numbers] for file in files]) for column in (0, 1))
+    return Job(
+        source=source,
+        gradients=own,
+        updates=np.zeros_like(own),
+        samples=np.full_like(own, UNIT),
+        collectives=waiting.min(axis=0),
+        seconds=float(np.mean(own + waiting, axis=0).sum()),
+        nbytes=max(file.nbytes for file in files),
+        has_samples=False,
+    )
+
+
+def _read(path: Path) -> _File:
+    told = from_json(str(path), _text(path))
+    events = told.get("traceEvents") if isinstance(told, dict) else None
+    about = told.get("distributedInfo") if isinstance(told, dict) else None
+    if not isinstance(events, list):
+        raise ValueError(f"{path} has no traceEvents, as each file of torch.profiler has: {REMEDY}")
+    rank, num_ranks = (about.get(key) if isinstance(about, dict) else None for key in ("rank", "world_size"))
+    if not (isinstance(rank, int) and isinstance(num_ranks, int) and 0 <= rank < num_ranks < 10**6):
+        raise ValueError(f"{path} does not say its rank (distributedInfo): profile after init_process_group, and {REMEDY}")
+    base = told.get("baseTimeNanoseconds", 0)
+    rows = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
+    for event in rows:
+        if not (is_number(event.get("ts")) and is_number(event.get("dur")) and event["dur"] >= 0 and isinstance(event.get("name"), str)):
+            raise ValueError(f"{path} has an event that is none of torch.profiler ({shown(event)}): {REMEDY}")
+    steps = {int(name[1]): event for event in rows if (name := STEP.match(event["name"])) and event.get("cat") == "user_annotation"}
+    if not steps:
+        raise ValueError(f"{path} has no ProfilerStep#: give the profiler a schedule, and call its step() in each step")
+    waiting = _waiting(rows)
+    spans = {number: (event["ts"], event["ts"] + event["dur"]) for number, event in steps.items()}
+    found = {number: _split(span, waiting) for number, span in spans.items()}
+    moments = [MICRO * (moment + (base if is_number(base) else 0) * 1e-3) for span in spans.values() for moment in span]
+    nbytes = max((_nbytes(event) for event in rows if "allreduce" in event["name"].lower() or "all_reduce" in event["name"]), default=0)
+    return _File(path, rank, num_ranks, found, min(moments), max(moments), nbytes or 8)
+
+
+def _text(path: Path) -> str:
+    """The text of a file, packed or not."""
+    if not path.name.endswith(".gz"):
+        if path.is_file():
+            check_fits(str(path), MEMORY_OF_A_BYTE * path.stat().st_size, "profile fewer steps")
+        return read_text(path, max_bytes=MAX_BYTES)
+    check_is_no_link(path)
+    try:
+        with gzip.open(path) as file:
+            packed = file.read(MAX_BYTES + 1)
+        if len(packed) > MAX_BYTES:
+            raise ValueError(f"{path} unpacks to over {MAX_BYTES} bytes: profile fewer steps")
+        check_fits(str(path), MEMORY_OF_A_BYTE * len(packed), "profile fewer steps")
+        return packed.decode("utf-8")
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be unpacked ({brief(error)}): {REMEDY}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text ({error.reason} at byte {error.start}): {REMEDY}") from None
+
+
+def _waiting(rows: Sequence[dict[str, Any]]) -> Floats:
+    """Intervals (start, end) in which a collective is under way and nothing else runs, in microseconds and order."""
+    kernels = [event for event in rows if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    if any(KERNEL.search(event["name"]) for event in kernels):
+        communicates, works = [], []
+        for event in kernels:
+            (communicates if KERNEL.search(event["name"]) else works).append(event)
+        return _without(_union(communicates), _union(works))
+    communicates = [event for event in rows if event.get("cat") == "user_annotation" and COLLECTIVE.match(event["name"])]
+    operations = [event for event in rows if event.get("cat") == "cpu_op"]
+    calls = _union(event for event in operations if event["name"].startswith("c10d::"))
+    works = [event for event in operations if not event["name"].startswith("c10d::")]
+    return _without(_union(communicates), _without(_union(works), calls))
+
+
+def _union(events: Iterable[dict[str, Any]]) -> Floats:
+    """The intervals in which at least one of these events lasts."""
+    spans = np.array(sorted((event["ts"], event["ts"] + event["dur"]) for event in events), float).reshape(-1, 2)
+    if not len(spans):
+        return spans
+    ends = np.maximum.accumulate(spans[:, 1])
+    begins = np.flatnonzero(np.r_[True, spans[1:, 0] > ends[:-1]])
+    return np.stack([spans[begins, 0], ends[np.r_[begins[1:] - 1, len(spans) - 1]]], axis=1)
+
+
+def _without(spans: Floats, others: Floats) -> Floats:
+    """What is left of these intervals, which do not overlap, without the others."""
+    edges = [(moment, 0, sign) for its in spans.tolist() for moment, sign in zip(its, (1, -1), strict=True)]
+    edges += [(moment, 1, sign) for its in others.tolist() for moment, sign in zip(its, (1, -1), strict=True)]
+    inside, left, begun = [0, 0], [], None
+    for moment, which, sign in sorted(edges):
+        inside[which] += sign
+        if begun is not None:
+            left.append((begun, moment))
+        begun = moment if inside[0] and not inside[1] else None
+    return np.array([span for span in left if span[1] > span[0]], float).reshape(-1, 2)
+
+
+def _split(span: tuple[float, float], waiting: Floats) -> tuple[float, float]:
+    """Seconds of own work and of waiting within a step."""
+    first, last = span
+    waits = float(np.maximum(0.0, np.minimum(waiting[:, 1], last) - np.maximum(waiting[:, 0], first)).sum())
+    return MICRO * max(0.0, last - first - waits), MICRO * waits
+
+
+def _nbytes(event: dict[str, Any]) -> int:
+    """The bytes of an all-reduce as far as its arguments tell; 0 if not."""
+    arguments = event.get("args")
+    sizes = [n for n in _numbers(arguments.get("Input Dims"))] if isinstance(arguments, dict) else []
+    return 4 * max(sizes, default=0)
+
+
+def _numbers(nested: Any) -> Iterator[int]:
+    for part in nested if isinstance(nested, list) else ():
+        if isinstance(part, list):
+            yield from _numbers(part)
+        elif isinstance(part, int) and 0 < part < 2**40:
+            yield part

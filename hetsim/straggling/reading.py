@@ -1,0 +1,22 @@
+"""From a place on disk to a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hetsim.straggling.from_run import read_run
+from hetsim.straggling.job import Job
+from hetsim.straggling.kineto import profiles_of, read_profiles
+
+
+def read_job(places: list[Path]) -> Job:
+    """The job of a run's folder, of a folder with profiler files, or of these files. ValueError with one sentence if there is none."""
+    first = places[0]
+    if len(places) == 1 and first.is_dir() and ((first / "summary.json").exists() or not profiles_of(first)):
+        return read_run(first)
+    for place in places:
+        if not place.exists():
+            raise ValueError(f"{place} does not exist: give the folder of a run, or the files of torch.profiler")
+        if not profiles_of(place):
+            raise ValueError(f"{place} is no .json or .json.gz of torch.profiler: give the folder of a run, or one file for each rank")
+    return read_profiles([path for place in places for path in profiles_of(place)], str(first if len(places) == 1 else first.parent))
