@@ -8,7 +8,7 @@ from hetsim.trust import libraries
 from hetsim.version import __version__
 
 if TYPE_CHECKING:
-    from hetsim.api import Advice, Comparison, Run, Search, Table, advise, compare, load, run, search, sweep, table
+    from hetsim.api import Advice, Comparison, Run, Search, Stragglers, Table, advise, compare, load, run, search, stragglers, sweep, table
     from hetsim.workloads.own import Training, workload
 
 libraries.install()
@@ -17,6 +17,7 @@ __all__ = [
     "Comparison",
     "Run",
     "Search",
+    "Stragglers",
     "Table",
     "Training",
     "__version__",
@@ -25,6 +26,7 @@ __all__ = [
     "load",
     "run",
     "search",
+    "stragglers",
     "sweep",
     "table",
     "workload",

@@ -25,6 +25,7 @@ from hetsim import memory
 from hetsim.cli.calibrate import main as calibrate_main
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.report import main as report_main
+from hetsim.cli.stragglers import main as stragglers_main
 from hetsim.cli.table import main as table_main
 from hetsim.results.reading.identity import config_header, finished_summary
 from hetsim.results.reading.intervals import read_trace
@@ -400,6 +401,7 @@ READERS: dict[str, tuple[Callable[[], None], Callable[[Path], tuple[object, ...]
     "hetsim-compare --perfetto": (compare_main, lambda run: (run, run, "--perfetto", run / "compared.pftrace")),
     "hetsim-report --html": (report_main, lambda run: (run, "--html", run / "run.html")),
     "hetsim-report --perfetto": (report_main, lambda run: (run, "--perfetto", run / "run.pftrace")),
+    "hetsim-stragglers": (stragglers_main, lambda run: (run,)),
     "hetsim-calibrate --from-trace": (calibrate_main, lambda run: (run / "c.yaml", "--from-trace", run)),
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 WORDS = ("workload=phantom", "budget.epochs=null", "budget.updates=5", "pictures=false")
 RUN, SWEEP = (*WORDS, "method=ssgd", "hydra.run.dir=run"), ("-m", *WORDS, "method=ssgd,asgd", "hydra.sweep.dir=sweep")
-PREPARED = {"hetsim-compare": RUN, "hetsim-report": RUN, "hetsim-table": SWEEP}
+PREPARED = {"hetsim-compare": RUN, "hetsim-report": RUN, "hetsim-stragglers": RUN, "hetsim-table": SWEEP}
 """What hetsim runs before a command."""
 COMMANDS = {
     # what is typed after it; hetsim-calibrate and hetsim-ddp-check measure and train, so of theirs it is the help
@@ -27,6 +27,7 @@ COMMANDS = {
     "hetsim-methods": (),
     "hetsim-report": ("run", "--html", "run.html"),
     "hetsim-search": (*WORDS, "method=ssgd", "learning_rate=0.1,0.2", "--objective=seconds", "--trials=2", "--folder=search"),
+    "hetsim-stragglers": ("run",),
     "hetsim-table": ("sweep",),
 }
 

@@ -119,6 +119,7 @@ CASES = {
     "table": Case("hetsim-table", ("sweep",), blocked, before=(*SWEEP, LAST, "method=ssgd,asgd")),
     "compare": Case("hetsim-compare", ("run", "run"), blocked, before=(*SHORT, LAST, "method=ssgd", RUN)),
     "report": Case("hetsim-report", ("run", "--perfetto", "run.pftrace"), blocked, before=(*SHORT, LAST, "method=ssgd", "trace=full", RUN)),
+    "stragglers": Case("hetsim-stragglers", ("run",), blocked, before=(*SHORT, LAST, "method=ssgd", "trace=full", RUN)),
     "catalogue": Case("hetsim-catalogue", (), blocked),
 }
 CHEAP = {("simulated run", "interrupt twice"), ("sweep", "hang up"), ("search", "terminate"), ("methods", "interrupt")}

@@ -14,6 +14,7 @@ from hetsim.checks import MAX_NAME, MAX_SECONDS, MIN_SECONDS, MOST
 from hetsim.cli.calibrate import main as calibrate_main
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.report import main as report_main
+from hetsim.cli.stragglers import main as stragglers_main
 from hetsim.cli.table import main as table_main
 
 WORDS = ("workload=phantom", "method=ssgd", "cluster=uniform4", "budget.epochs=null", "budget.updates=8", "pictures=false")
@@ -57,6 +58,7 @@ READERS: dict[str, tuple[Callable[[], None], Callable[[Path], tuple[object, ...]
     "hetsim-compare --pictures": (compare_main, lambda run: (run, run, "--pictures", run / "pictures")),
     "hetsim-report --html": (report_main, lambda run: (run, "--html", run / "run.html")),
     "hetsim-report --perfetto": (report_main, lambda run: (run, "--perfetto", run / "run.pftrace")),
+    "hetsim-stragglers": (stragglers_main, lambda run: (run, "--no-replay", "--json", run / "slow.json")),
     "hetsim-calibrate --from-trace": (calibrate_main, lambda run: (run / "calibrated.yaml", "--from-trace", run)),
 }
 IN_PYTHON: dict[str, Callable[[Any], object]] = {

@@ -63,6 +63,7 @@ def test_the_wheel_brings_the_package_and_its_configs(environment: Path, tmp_pat
         "hetsim-methods",
         "hetsim-report",
         "hetsim-search",
+        "hetsim-stragglers",
         "hetsim-table",
     }
 

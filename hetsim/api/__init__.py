@@ -1,6 +1,22 @@
-"""hetsim from Python: runs, sweeps, tables, comparisons, searches and advice."""
+"""hetsim from Python: runs, sweeps, tables, comparisons, searches, advice and stragglers."""
 
 from hetsim.api.calls import advise, compare, load, run, search, sweep, table
 from hetsim.api.returned import Advice, Comparison, Run, Search, Table
+from hetsim.api.slow_ranks import Stragglers, stragglers
 
-__all__ = ["Advice", "Comparison", "Run", "Search", "Table", "advise", "compare", "load", "run", "search", "sweep", "table"]
+__all__ = [
+    "Advice",
+    "Comparison",
+    "Run",
+    "Search",
+    "Stragglers",
+    "Table",
+    "advise",
+    "compare",
+    "load",
+    "run",
+    "search",
+    "stragglers",
+    "sweep",
+    "table",
+]

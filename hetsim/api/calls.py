@@ -38,7 +38,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
+def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
     """The same function, which another thread's call waits for: Hydra's state is a process's, and so are the seeds of a run."""
 
     @wraps(function)
@@ -63,7 +63,7 @@ def _current_folder_named() -> Iterator[None]:
 _lock = RLock()
 
 
-@_one_at_a_time
+@one_at_a_time
 def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = None, folder: str | Path | None = None, **keys: Any) -> Run:
     """Run `hetsim` with these words, and return the results of the run.
 
@@ -116,7 +116,7 @@ def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
     return (f"trust=[{','.join(trust)}]",) if trust else ()
 
 
-@_one_at_a_time
+@one_at_a_time
 def sweep(
     varied: Mapping[str, Any],
     *,
@@ -242,7 +242,7 @@ def table(
     return Table(ranking(found, question))
 
 
-@_one_at_a_time
+@one_at_a_time
 def search(
     *words: str,
     objective: str,
@@ -292,7 +292,7 @@ def search(
     return Search(Path(folder), best.value if best else None, found.words(best) if best else (), said)
 
 
-@_one_at_a_time
+@one_at_a_time
 def advise(
     *words: str,
     processes: int | None = None,

@@ -1,7 +1,7 @@
 """Which ranks of a job are slow, when, and what that costs.
 
-With t the seconds of a rank in a step, log t is a level of the rank, plus what all ranks share in the step, plus the rest. A level above the
-median's is chronic slowness; a rest far above the noise is a spell, or one of several events with a period.
+With t the seconds of a rank in a step, log t is a level of the rank, plus a part that all ranks share in the step, plus the rest. A level
+above the median's is chronic slowness; a rest far above the noise is a spell, or one of several events with a period.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Spell:
     last: int
     factor: float
     num_slow: int
-    """Steps of it that are slow: one or two between them need not be."""
+    """Steps of it that are slow: one between them need not be."""
 
 
 @dataclass(frozen=True)
@@ -148,14 +148,16 @@ def _deviation(rows: Floats) -> Floats:
     """
     deviations = np.abs(rows - np.median(rows, axis=1, keepdims=True))
     lost = len(rows) / max(1, len(rows) - 1)
-    return np.maximum(TINY, 1.4826 * lost**0.5 * (1 + FEW / rows.shape[1]) * np.median(deviations, axis=1))
+    found: Floats = np.maximum(TINY, 1.4826 * lost**0.5 * (1 + FEW / rows.shape[1]) * np.median(deviations, axis=1))
+    return found
 
 
 def _error_of_level(rows: Floats, noise: Floats) -> Floats:
     """The standard error of each row's median: by the noise of steps, or by that from block to block if it is larger."""
     blocks = [np.median(block, axis=1) for block in np.array_split(rows, min(BLOCKS, rows.shape[1]), axis=1)]
-    slow: Floats = np.std(blocks, axis=0, ddof=1) / len(blocks) ** 0.5
-    return np.maximum(1.2533 * noise / rows.shape[1] ** 0.5, (1 + FEW / rows.shape[1]) * slow)
+    slow = (1 + FEW / rows.shape[1]) * np.std(blocks, axis=0, ddof=1) / len(blocks) ** 0.5
+    found: Floats = np.maximum(1.2533 * noise / rows.shape[1] ** 0.5, slow)
+    return found
 
 
 def _spells(rest: Floats, known: NDArray[np.bool_], noise: float, noise_of_windows: float) -> Iterator[Spell]:
@@ -167,7 +169,7 @@ def _spells(rest: Floats, known: NDArray[np.bool_], noise: float, noise_of_windo
     edges = np.flatnonzero(np.diff(np.r_[0, slow.astype(np.int8), 0]))
     runs: list[list[int]] = []
     for first, last in edges.reshape(-1, 2).tolist():
-        if runs and first - runs[-1][1] <= 2:  # a step or two between are of the same spell
+        if runs and first - runs[-1][1] <= 1:  # a step between is of the same spell
             runs[-1][1] = last
         else:
             runs.append([first, last])

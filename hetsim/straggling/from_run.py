@@ -15,6 +15,8 @@ from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDAT
 from hetsim.straggling.job import Job, check_size, places, summed
 from hetsim.trust.shipped import choice
 
+MAX_SAMPLES = 10**12
+
 
 def read_run(run: Path) -> Job:
     """The job of this folder; ValueError with one sentence if it holds none."""
@@ -25,7 +27,9 @@ def read_run(run: Path) -> Job:
         raise ValueError(f"{run} has no trace of its intervals: repeat the run with trace=full")
     gradients = rows.of(GRADIENT) & rows.of_workers & (rows.start >= 0)
     check_size(str(run), rows.num_workers, len(np.unique(rows.version[gradients])))
-    told: dict[str, Any] = {"source": str(run), "method": summary["method"], "allocation": _allocation(read_config(run))}
+    config = read_config(run)
+    told: dict[str, Any] = {"source": str(run), "method": summary["method"], "allocation": _allocation(config)}
+    told["num_samples"] = _num_samples(config)
     reduced = rows.of(ALL_REDUCE, GATHER) & rows.of_workers
     return _together(rows, gradients, reduced, told) if reduced.any() else _with_server(rows, gradients, told)
 
@@ -35,6 +39,12 @@ def _allocation(config: Mapping[str, Any]) -> str:
     coordination = config.get("coordination")
     entry = config.get("allocation") or (coordination.get("allocation") if isinstance(coordination, Mapping) else None)
     return choice("allocation", entry) if isinstance(entry, Mapping) else "even"
+
+
+def _num_samples(config: Mapping[str, Any]) -> int | None:
+    workload = config.get("workload")
+    found = workload.get("num_samples") if isinstance(workload, Mapping) else None
+    return found if isinstance(found, int) and 0 < found < MAX_SAMPLES else None
 
 
 def _together(rows: Rows, gradients: Any, reduced: Any, told: Mapping[str, Any]) -> Job:

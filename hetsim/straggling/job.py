@@ -13,7 +13,7 @@ from hetsim.memory import check_fits
 
 Floats: TypeAlias = NDArray[np.float64]
 REMEDY = "take the trace of fewer steps"
-LEAST_STEPS = 10
+LEAST_STEPS = 5
 """Steps of which something can be said."""
 MAX_STEPS = 10**6
 BYTES_OF_A_CELL = 300
@@ -41,6 +41,8 @@ class Job:
     """Of a gradient."""
     server_seconds: float = 0.0
     """Of an update of the server."""
+    num_samples: int | None = None
+    """Of an epoch, where that is known."""
     method: str = "ddp"
     allocation: str = "even"
     has_samples: bool = True
@@ -54,7 +56,7 @@ class Job:
     @property
     def num_steps(self) -> int:
         """The most steps that a rank has made."""
-        return self.gradients.shape[1]
+        return int(self.gradients.shape[1])
 
     @cached_property
     def computing(self) -> Floats:

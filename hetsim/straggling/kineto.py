@@ -1,12 +1,13 @@
 """The job of PyTorch profiler files (Kineto's chrome traces), one for each rank.
 
-A step is a `ProfilerStep#`. A rank waits where a collective is under way and none of its operations, or of its GPU's kernels, runs: all else
-of the step is its own work. The rank that waits least is the slow one, and its waiting is what the collectives themselves take.
+A step is a `ProfilerStep#`. A rank waits where a collective is under way and none of its operations, or of its GPU's kernels, runs. All
+else of the step is its own work. The rank that waits least is the slow one, and its waiting is the time of the collectives themselves.
 """
 
 from __future__ import annotations
 
 import gzip
+import itertools
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,7 +65,7 @@ def read_profiles(paths: Sequence[Path], source: str) -> Job:
         raise ValueError(f"{source} has the file of one rank, and a straggler is slower than others: {REMEDY}")
     files = sorted((_read(path) for path in paths), key=lambda file: file.rank)
     first = files[0]
-    for one, other in zip(files, files[1:], strict=False):
+    for one, other in itertools.pairwise(files):
         if one.rank == other.rank:
             raise ValueError(f"{one.path} and {other.path} are both of rank {one.rank}: {REMEDY}")
     for file in files[1:]:
@@ -136,9 +137,7 @@ def _waiting(rows: Sequence[dict[str, Any]]) -> Floats:
     """Intervals (start, end) in which a collective is under way and nothing else runs, in microseconds and order."""
     kernels = [event for event in rows if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     if any(KERNEL.search(event["name"]) for event in kernels):
-        communicates, works = [], []
-        for event in kernels:
-            (communicates if KERNEL.search(event["name"]) else works).append(event)
+        communicates, works = ([event for event in kernels if bool(KERNEL.search(event["name"])) is its] for its in (True, False))
         return _without(_union(communicates), _union(works))
     communicates = [event for event in rows if event.get("cat") == "user_annotation" and COLLECTIVE.match(event["name"])]
     operations = [event for event in rows if event.get("cat") == "cpu_op"]
@@ -180,8 +179,7 @@ def _split(span: tuple[float, float], waiting: Floats) -> tuple[float, float]:
 def _nbytes(event: dict[str, Any]) -> int:
     """The bytes of an all-reduce as far as its arguments tell; 0 if not."""
     arguments = event.get("args")
-    sizes = [n for n in _numbers(arguments.get("Input Dims"))] if isinstance(arguments, dict) else []
-    return 4 * max(sizes, default=0)
+    return 4 * max(_numbers(arguments.get("Input Dims")), default=0) if isinstance(arguments, dict) else 0
 
 
 def _numbers(nested: Any) -> Iterator[int]:

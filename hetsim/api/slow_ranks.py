@@ -1,0 +1,61 @@
+"""`hetsim.stragglers`: who is slow in a job, and what if not."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hetsim.api.calls import one_at_a_time
+from hetsim.api.returned import InNotebooks, Run, printable_errors
+from hetsim.reports import of_stragglers
+from hetsim.reports.page import Page
+from hetsim.results.writing.figures import own_style
+from hetsim.straggling.findings import Findings, document, find
+from hetsim.straggling.picture import picture
+from hetsim.trust.libraries import keep_processes_out
+
+
+@dataclass(frozen=True, repr=False)
+class Stragglers(InNotebooks):
+    """The slow ranks of a job, as found by `hetsim-stragglers`."""
+
+    data: dict[str, Any]
+    """What `hetsim-stragglers --json` writes: `stragglers`, those that cost most first, `replay`, `verdict` and the rest."""
+    _found: Findings
+    _command: str
+
+    def picture(self) -> Any:
+        """A matplotlib figure: the heat map of ranks and steps."""
+        with own_style():
+            return picture(self._found.found)
+
+    def _page(self) -> Page:
+        return of_stragglers.page(self._found, self._command)
+
+    def __repr__(self) -> str:
+        return str(self._found)
+
+
+@one_at_a_time
+@printable_errors
+def stragglers(*traces: Run | str | Path, replay: bool = True) -> Stragglers:
+    """Find the slow ranks of a job and what they cost, as `hetsim-stragglers` does.
+
+    Args:
+        traces: a run or its folder, the folder that a Team's `trace` names, or the files of torch.profiler, one for each rank.
+        replay: whether the job is simulated without its stragglers.
+
+    Returns:
+        The stragglers, and what would be saved.
+
+    Raises:
+        ValueError: there is no job of several ranks that can be read.
+    """
+    if not traces:
+        raise ValueError("there is no trace to look into: give the folder of a run, or the files of torch.profiler")
+    keep_processes_out()
+    places = [trace.folder if isinstance(trace, Run) else Path(trace) for trace in traces]
+    found = find(places, replay=replay)
+    return Stragglers(document(found), found, shlex.join(["hetsim-stragglers", *map(str, places)]))

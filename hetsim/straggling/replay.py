@@ -1,0 +1,206 @@
+"""The job again, simulated: with a rank at the median, with another split of the batch, and without the rank.
+
+The cluster is that of `hetsim-calibrate --from-trace`, with spells at the moments of the trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from hetsim.advice.simulated import experiment, run
+from hetsim.calibration.from_trace import FASTEST, Intervals, cluster_of
+from hetsim.cluster.fewer import without
+from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.errors import RunFailed
+from hetsim.runtime.experiment import Experiment
+from hetsim.straggling.found import Found, Straggler
+from hetsim.straggling.job import Floats, Job
+from hetsim.trust.shipped import choices
+
+MEASURING = ("dbs", "dbs_per_epoch", "optperf", "omnilearn", "lb_bsp")
+"""Allocations that follow the speeds of ranks."""
+LEAST_STEPS, MOST_GRADIENTS = 300, 100_000
+"""Of a replay: a split by speeds needs some steps to settle."""
+MOST_HEALED = 4
+"""Stragglers that are replayed one by one."""
+MAX_RANKS = 1024
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What the job would take otherwise; shares of the job's simulated time that would be saved."""
+
+    error: float
+    """Of the simulated seconds of a sample, relative to the trace."""
+    saved: Mapping[str, float]
+    """By what is changed."""
+    remarks: tuple[str, ...] = ()
+
+
+def replayed(found: Found) -> Replay:
+    """Simulate the job and its variants. ValueError with one sentence if it cannot be simulated."""
+    job = found.job
+    if job.num_ranks > MAX_RANKS:
+        raise ValueError(f"{job.source} has {job.num_ranks} ranks, and a replay at most {MAX_RANKS}: see the costs in the trace")
+    with TemporaryDirectory(prefix="hetsim-stragglers-") as folder:
+        config = _cluster(found, Path(folder))
+        made, split = _experiments(found)
+
+        def seconds(changed: Experiment, cluster: Mapping[str, Any] = config, leave_out: Sequence[int] = ()) -> float:
+            parsed = parse_cluster(dict(cluster))
+            rate = run(replace(changed, cluster=without(parsed, leave_out))).numbers["samples_per_second"]
+            return 1 / rate if rate else math.inf
+
+        base = seconds(made)
+        saved = {}
+        ranks = list(dict.fromkeys(each.rank for each in found.stragglers if each.rank is not None))
+        for rank in ranks[:MOST_HEALED]:
+            its = [each for each in found.stragglers if each.rank == rank]
+            saved[f"rank {rank} at the median"] = 1 - seconds(made, _healed(found, config, its)) / base
+        if len(ranks) > 1:
+            saved["all of them at the median"] = 1 - seconds(made, _healed(found, config, found.stragglers)) / base
+        if split is not None:
+            saved["DBS"] = 1 - seconds(split) / base
+        remarks = []
+        if ranks and len(ranks) < job.num_ranks - 1:
+            fixed = job.collectives is not None and job.allocation not in ("even", *MEASURING)
+            if not fixed:
+                name = f"without rank {ranks[0]}" if len(ranks) == 1 else "without all of them"
+                saved[name] = 1 - seconds(made, leave_out=ranks) / base
+    measured = job.seconds / float(job.samples.sum())
+    if job.collectives is not None and job.method not in ("ssgd", "dbs"):
+        remarks.append("a step is replayed as gradients and what is left of the all-reduce after them")
+    if not job.has_samples:
+        remarks.append("the files have no batch sizes: for DBS, a step's time is taken to be proportional to its samples")
+    return Replay(base / measured - 1, saved, tuple(remarks))
+
+
+def _experiments(found: Found) -> tuple[Experiment, Experiment | None]:
+    """The job, and the job with its batch split by DBS if that says anything."""
+    job = found.job
+    steps = max(LEAST_STEPS, min(job.num_steps, MOST_GRADIENTS // job.num_ranks))
+    together = job.collectives is not None
+    sums = job.samples.sum(axis=0)
+    batch = max(job.num_ranks, int(np.median(sums[sums > 0])))
+    if not together:
+        batch = job.num_ranks * max(1, int(np.median(job.samples[job.samples > 0])))
+        steps *= job.num_ranks
+    words = [
+        *("cluster=uniform4", f"cluster.nodes=[{{count: {job.num_ranks}, seconds_per_sample: 1, overhead_seconds: 0}}]"),
+        *("workload=phantom", f"workload.num_parameters={max(1, job.nbytes // 4)}"),
+        f"workload.num_samples={max(batch, job.num_samples or 20 * batch)}",
+        *(f"batch_size={batch}", "budget.epochs=null", f"budget.updates={steps}", "trace=none", "pictures=false"),
+    ]
+    if not together:
+        return experiment([*words, f"method={_method(job.method)}"], None), None
+    parts = np.maximum(1, np.median(job.samples, axis=1)).astype(int).tolist()
+    own = {"even": ["allocation=even"], "fixed": ["allocation=fixed", f"allocation.parts={parts}"]}
+    of_job = own.get(job.allocation) or ([f"allocation={job.allocation}"] if job.allocation in MEASURING else own["fixed"])
+    made = experiment([*words, "method=ssgd", "weighting=per_sample", *of_job], None)
+    slow = any("chronic" in each.kinds for each in found.stragglers)
+    if job.allocation in MEASURING or not slow or job.method not in ("ssgd", "ddp"):
+        return made, None
+    return made, experiment([*words, "method=ssgd", "weighting=per_sample", "allocation=dbs"], None)
+
+
+def _method(name: str) -> str:
+    if name not in choices("method"):
+        raise ValueError(f"method {name} does not ship with hetsim, so the job is not replayed")
+    return name
+
+
+def _cluster(found: Found, folder: Path) -> dict[str, Any]:
+    """The cluster of the trace; files of slowdowns are written to the folder."""
+    job = found.job
+    factors = np.ones_like(job.gradients)
+    for each in found.computing.stragglers:
+        for spell in each.spells:
+            factors[each.rank, spell.first : spell.last + 1] = spell.factor
+    rank, step = np.nonzero(np.isfinite(job.gradients) & (job.samples > 0))
+    gradients = _intervals(rank, step, (job.gradients / factors)[rank, step], job.samples[rank, step])
+    updates = _intervals(rank, step, (job.updates / factors)[rank, step], job.samples[rank, step])
+    ranks, steps = (each.ravel() for each in np.indices(job.gradients.shape))
+    mean = float(job.collectives.mean()) if job.collectives is not None else 0.0
+    kept = np.full(len(ranks), job.collectives is not None)
+    reduced = _intervals(ranks[kept], steps[kept], np.full(kept.sum(), mean), np.full(kept.sum(), max(8, job.nbytes)))
+    config = cluster_of("replayed", job.num_ranks, gradients, updates, reduced).config
+    if job.links is not None:
+        for node, its in zip(config["nodes"], job.links, strict=True):
+            node |= _links(2 * job.nbytes / max(1e-9, float(np.nanmean(its)) if np.isfinite(its).any() else 1e-9))
+        config["network"]["sharing"] = "none"
+        config["server"] = {"seconds_per_update": job.server_seconds}
+    for each in found.computing.stragglers:
+        if each.spells and each.rank is not None:
+            path = folder / f"{each.rank}.csv"
+            begins = _begins(job, each.rank)
+            path.write_text("seconds,factor\n" + "".join(f"{moment!r},{factor!r}\n" for moment, factor in _changes(each, begins)))
+            config["nodes"][each.rank] |= {"slowdown": str(path), "slowdown_period_seconds": float(begins[-1])}
+    return config
+
+
+def _links(rate: float) -> dict[str, float]:
+    return dict.fromkeys(("uplink_bytes_per_second", "downlink_bytes_per_second"), float(f"{min(FASTEST, max(1.0, rate)):.4g}"))
+
+
+def _intervals(rank: Any, step: Any, seconds: Floats, size: Any) -> Intervals:
+    return Intervals(rank, step, np.zeros(len(seconds)), seconds, np.asarray(size).astype(np.int64))
+
+
+def _begins(job: Job, rank: int) -> Floats:
+    """When each step of a rank begins, and when the last one ends."""
+    if job.collectives is not None:
+        lasts = np.nanmax(job.computing, axis=0) + job.collectives
+    else:
+        lasts = np.nan_to_num(job.computing[rank]) + (np.nan_to_num(job.links[rank]) if job.links is not None else 0.0)
+    begins: Floats = np.r_[0.0, np.cumsum(lasts)]
+    return begins
+
+
+def _changes(each: Straggler, begins: Floats) -> Iterator[tuple[float, float]]:
+    """The rows of a file of slowdowns: from this moment on, so many times as long."""
+    yield 0.0, 1.0
+    for spell in each.spells:
+        if begins[spell.last + 1] > begins[spell.first]:
+            yield float(begins[spell.first]), spell.factor
+            yield float(begins[spell.last + 1]) - 1e-9, 1.0
+
+
+def _healed(found: Found, config: Mapping[str, Any], stragglers: Sequence[Straggler]) -> dict[str, Any]:
+    """The cluster with these at the median: without their spells, and with the times of the rank in the middle."""
+    healed = deepcopy(dict(config))
+    nodes = healed["nodes"]
+    for each in stragglers:
+        judged = found.links if each.part == "links" else found.computing
+        if each.rank is None or judged is None:
+            continue
+        middle = nodes[int(np.argmin(np.abs(np.log(judged.slowdown))))]
+        links = {key: value for key, value in (middle if each.part == "links" else nodes[each.rank]).items() if "link_" in key}
+        if each.part == "links":
+            nodes[each.rank] |= links
+            continue
+        for key in ("slowdown", "slowdown_period_seconds"):
+            nodes[each.rank].pop(key, None)
+        if "chronic" in each.kinds:
+            nodes[each.rank] = {key: value for key, value in middle.items() if "slowdown" not in key} | links
+    return healed
+
+
+def replay_or_none(found: Found) -> tuple[Replay | None, str]:
+    """The replay of a job with stragglers, or why there is none."""
+    if not found.stragglers:
+        return None, ""
+    with suppress(RunFailed):
+        try:
+            return replayed(found), ""
+        except ValueError as error:
+            return None, f"not replayed: {error}"
+    return None, "not replayed: the simulation failed"

@@ -1,0 +1,211 @@
+"""Stragglers that are put into a job are found and named, and a job without any gives no alarm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from worlds import exit_status, experiment, node
+
+import hetsim
+from hetsim.cli.stragglers import main
+from hetsim.sim import Simulator
+from hetsim.straggling.found import COLLECTIVES, COMPUTING, LINKS, found, judged
+from hetsim.straggling.from_run import read_run
+from hetsim.straggling.job import Job
+
+Draw = np.random.Generator
+NOISES: dict[str, Callable[[Draw, tuple[int, int], float], Any]] = {
+    "equal": lambda _, shape, __: np.ones(shape),
+    "log-normal": lambda rng, shape, s: np.exp(s * rng.standard_normal(shape)),
+    "gamma": lambda rng, shape, s: rng.gamma(1 / s**2, s**2, shape),
+    "lasting": lambda rng, shape, s: np.exp(min(s, 0.1) * lasting(rng.standard_normal(shape))),
+    "outliers": lambda rng, shape, s: np.exp(min(s, 0.1) * rng.standard_normal(shape)) * np.where(rng.random(shape) < 0.01, 3, 1),
+}
+
+
+def lasting(noise: Any) -> Any:
+    """Noise of which each step has 0.7 of the step before."""
+    for step in range(1, noise.shape[1]):
+        noise[:, step] = 0.7 * noise[:, step - 1] + 0.51**0.5 * noise[:, step]
+    return noise
+
+
+def clean(rng: Draw) -> Any:
+    """Seconds of ranks that differ by 1 % and share a drift."""
+    shape = int(rng.choice([2, 3, 4, 8, 16, 64])), int(rng.choice([20, 50, 100, 400]))
+    noise = NOISES[str(rng.choice(list(NOISES)))](rng, shape, float(rng.choice([0.01, 0.05, 0.1, 0.3])))
+    drift = np.exp(0.3 * rng.standard_normal(shape[1]).cumsum() / shape[1] ** 0.5)
+    return 0.1 * drift * (1 + 0.01 * rng.standard_normal((shape[0], 1))) * noise
+
+
+@pytest.mark.parametrize("number", [200, pytest.param(1000, marks=pytest.mark.long)])
+def test_fewer_than_one_in_a_hundred_clean_traces_has_an_alarm(number: int) -> None:
+    """With noise of five kinds, of 1 to 30 %, on 2 to 64 ranks and 20 to 400 steps."""
+    rng = np.random.default_rng(number)
+
+    assert sum(bool(judged(clean(rng), COMPUTING).stragglers) for _ in range(number)) < number / 100
+
+
+def job(seconds: Any, part: str) -> Job:
+    """A job in which this part takes so long, and all else no time to speak of."""
+    other = np.full(seconds.shape, 1e-3)
+    arrays = {
+        COMPUTING: {"gradients": seconds, "collectives": other[0]},
+        LINKS: {"gradients": other, "links": seconds},
+        COLLECTIVES: {"gradients": other, "collectives": seconds[0]},
+    }[part]
+    total = float(seconds.max(axis=0).sum())
+    return Job(source="a job", updates=np.zeros(seconds.shape), samples=np.full(seconds.shape, 8.0), seconds=total, nbytes=8, **arrays)
+
+
+def slowed(kind: str, rng: Draw, rank: int, ranks: int) -> Any:
+    seconds = 0.1 * np.exp(0.05 * rng.standard_normal((ranks, 200)))
+    if kind == "chronic":
+        seconds[rank] *= 1.3
+    elif kind == "periodic":
+        seconds[rank, 7::20] *= 2.5
+    else:
+        seconds[rank, 50:70] *= 2
+        seconds[rank, 150:160] *= 3
+    return seconds
+
+
+@pytest.mark.parametrize("part", [COMPUTING, LINKS])
+@pytest.mark.parametrize("kind", ["chronic", "periodic", "spells"])
+@pytest.mark.parametrize(("rank", "ranks"), [(1, 2), (0, 3), (2, 4), (11, 16)])
+def test_a_slow_rank_is_found_and_named(part: str, kind: str, rank: int, ranks: int) -> None:
+    """Its part, its kind, its rank, and no other."""
+    (its,) = found(job(slowed(kind, np.random.default_rng(rank), rank, ranks), part)).stragglers
+
+    assert (its.rank, its.part, its.kinds) == (rank, part, (kind,))
+    if kind == "chronic":
+        assert its.slowdown == pytest.approx(1.3, rel=0.03)
+    elif kind == "periodic":
+        assert its.period == 20
+    else:
+        assert [(spell.first, spell.last) for spell in its.spells] == [(50, 69), (150, 159)]
+        assert [spell.factor for spell in its.spells] == pytest.approx([2, 3], rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["periodic", "spells"])
+def test_slow_collectives_are_nobodys(kind: str) -> None:
+    """All ranks end together."""
+    (its,) = found(job(slowed(kind, np.random.default_rng(1), 0, 4), COLLECTIVES)).stragglers
+
+    assert (its.rank, its.part, its.kinds) == (None, COLLECTIVES, (kind,))
+
+
+def test_two_slow_ranks_are_both_found() -> None:
+    """And a rank may be slow always and slower now and then."""
+    seconds = np.full((4, 100), 0.1)
+    seconds[1] *= 2
+    seconds[3] *= 1.5
+    seconds[3, 40:60] *= 2
+
+    one, other = found(job(seconds, COMPUTING)).stragglers
+
+    assert {one.rank: one.kinds, other.rank: other.kinds} == {1: ("chronic",), 3: ("chronic", "spells")}
+
+
+def test_what_a_straggler_costs_is_what_the_job_would_save() -> None:
+    """Four ranks of 0.1 s a step, of which one takes 0.2 s: half of the time. With a second one, each alone costs nothing."""
+    seconds = np.full((4, 50), 0.1)
+    seconds[2] = 0.2
+    exact = job(seconds, COMPUTING)
+
+    assert [its.cost for its in found(exact).stragglers] == pytest.approx([0.5])
+    seconds[3] = 0.2
+    both = found(job(seconds, COMPUTING))
+    assert [its.cost for its in both.stragglers] == pytest.approx([0, 0])
+    assert both.cost == pytest.approx(0.5)
+
+
+def test_all_ranks_slow_at_once_are_no_stragglers() -> None:
+    """Such as an evaluation on all of them."""
+    seconds = np.full((4, 100), 0.1)
+    seconds[:, 30:50] *= 4
+
+    assert found(job(seconds, COMPUTING)).stragglers == ()
+
+
+NETWORK = {"latency_seconds": 1e-4, "bytes_per_second": 1e9, "sharing": "none"}
+
+
+def simulated(folder: Path, method: str, *nodes: dict[str, Any], updates: int = 60) -> Path:
+    """The folder of a run on these nodes."""
+    described = {"name": "these", "nodes": list(nodes), "network": NETWORK, "server": {"seconds_per_update": 1e-4}}
+    words = (f"method={method}", "workload=phantom")
+    made = experiment(*words, cluster=described, batch_size=64, budget={"updates": updates}, trace="full", pictures=False)
+    Simulator().run(made, folder, f"method: {method}\nseed: 0\n")
+    return folder
+
+
+@pytest.mark.parametrize("method", ["ssgd", "ddp"])
+def test_the_replay_says_what_the_job_takes_without_the_straggler(method: str, tmp_path: Path) -> None:
+    """As a simulation of the described cluster without it says."""
+    equal = [node(1e-3), node(1e-3), node(1e-3)]
+    slow = hetsim.stragglers(simulated(tmp_path / "slow", method, *equal, node(2e-3)))
+    healthy = hetsim.stragglers(simulated(tmp_path / "healthy", method, *equal, node(1e-3)))
+    saved = slow.data["replay"]["saved"]
+    less = 1 - healthy.data["seconds"] / slow.data["seconds"]
+
+    assert [(its["rank"], its["kinds"]) for its in slow.data["stragglers"]] == [(3, ["chronic"])]
+    assert slow.data["stragglers"][0]["cost"] == pytest.approx(less, abs=0.01)
+    assert saved["rank 3 at the median"] == pytest.approx(less, abs=0.01)
+    assert 0 < saved["DBS"] < less
+    assert abs(slow.data["replay"]["error"]) < 0.01
+    assert healthy.data["stragglers"] == []
+    assert "No rank is slow" in repr(healthy)
+
+
+def test_the_slow_link_of_a_worker_of_a_server_is_found(tmp_path: Path) -> None:
+    """Its messages say so, and the replay what it costs."""
+    slow = {**node(1e-3), "uplink_bytes_per_second": 1e8, "downlink_bytes_per_second": 1e8}
+    its = hetsim.stragglers(simulated(tmp_path / "run", "asgd", node(1e-3, count=3), slow, updates=200))
+
+    assert [(each["rank"], each["part"], each["kinds"]) for each in its.data["stragglers"]] == [(3, LINKS, ["chronic"])]
+    assert its.data["replay"]["saved"]["rank 3 at the median"] > 0.05
+    assert abs(its.data["replay"]["error"]) < 0.05
+
+
+def test_spells_are_replayed_at_their_moments(tmp_path: Path) -> None:
+    """A recorded slowdown of a rank, for a fifth of the run."""
+    file = tmp_path / "load.csv"
+    file.write_text("seconds,factor\n0,1\n0.3,3\n0.6,1\n")
+    run = simulated(tmp_path / "run", "ssgd", node(1e-3, count=3), {**node(1e-3), "slowdown": str(file)})
+    its = hetsim.stragglers(run)
+
+    assert [(each["rank"], each["kinds"]) for each in its.data["stragglers"]] == [(3, ["spells"])]
+    assert its.data["replay"]["saved"]["rank 3 at the median"] == pytest.approx(its.data["cost"], abs=0.02)
+    assert abs(its.data["replay"]["error"]) < 0.02
+
+
+def test_the_command_writes_a_table_a_picture_a_report_and_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = simulated(tmp_path / "run", "ssgd", node(1e-3, count=3), node(2e-3))
+    files = [tmp_path / name for name in ("slow.json", "slow.png", "slow.html")]
+    options = ["--json", files[0], "--picture", files[1], "--html", files[2]]
+
+    assert exit_status(monkeypatch, "hetsim-stragglers", main, run, *options) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("Rank 3 is slow: its computing always takes 2.00 times as long as the median's, which costs")
+    assert "\n3     × 2.00     computing: chronic" in printed
+    assert json.loads(files[0].read_text())["verdict"] == printed.splitlines()[0]
+    assert files[1].read_bytes().startswith(b"\x89PNG")
+    assert "Rank 3 is slow" in files[2].read_text()
+
+
+def test_a_job_of_one_rank_or_of_few_steps_is_one_sentence(tmp_path: Path) -> None:
+    for nodes, updates, words in (((node(1e-3),), 20, "has one rank"), ((node(1e-3, count=2),), 3, "has 3 steps")):
+        with pytest.raises(ValueError, match=words):
+            read_run(simulated(tmp_path / f"{len(nodes)}-{updates}", "ssgd", *nodes, updates=updates))
+    with pytest.raises(ValueError, match="does not exist"):
+        hetsim.stragglers(tmp_path / "none")
+    with pytest.raises(ValueError, match="there is no trace"):
+        hetsim.stragglers()
