@@ -7,7 +7,7 @@ above the median's is chronic slowness; a rest far above the noise is a spell, o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 import numpy as np
@@ -100,7 +100,7 @@ def lower_median(values: Floats) -> Floats:
 def judged(seconds: Floats, part: str) -> Judged:
     """The stragglers among the rows of this matrix of seconds (ranks, steps)."""
     known = np.isfinite(seconds) & (seconds > 0)
-    logs = np.log(np.where(known, seconds, 1.0))
+    logs = np.log(np.where(known, np.maximum(seconds, TINY), 1.0))
     usual = np.median(logs[known]) if known.any() else 0.0
     own = np.array([np.median(row[there]) if there.any() else usual for row, there in zip(logs, known, strict=True)])
     logs = np.where(known, logs, own[:, None])
@@ -118,6 +118,8 @@ def judged(seconds: Floats, part: str) -> Judged:
     base = float(lower_median(level))
     excess = level - base
     chronic = (excess > log(LEAST_SLOWDOWN)) & (excess > SURE_LEVEL * error)
+    on_average, error = _levels_of_means(seconds[:, kept], known[:, kept])
+    often = (on_average > log(LEAST_SLOWDOWN)) & (on_average > SURE_LEVEL * error) & ~chronic
     healed = logs - np.where(chronic, excess, 0.0)[:, None]
     stragglers = []
     for rank, row in enumerate(rest):
@@ -125,6 +127,9 @@ def judged(seconds: Floats, part: str) -> Judged:
         period = _period(spells)
         if period is None:
             spells = tuple(spell for spell in spells if spell.num_slow >= LEAST_STEPS_OF_SPELL)
+        if often[rank] and period is None:
+            chronic[rank], excess[rank], spells = True, on_average[rank], ()
+            healed[rank] -= excess[rank]
         for spell in spells:
             its = slice(spell.first, spell.last + 1)
             healed[rank, its] = np.minimum(healed[rank, its], base + shared[its])
@@ -150,6 +155,20 @@ def _deviation(rows: Floats) -> Floats:
     lost = len(rows) / max(1, len(rows) - 1)
     found: Floats = np.maximum(TINY, 1.4826 * lost**0.5 * (1 + FEW / rows.shape[1]) * np.median(deviations, axis=1))
     return found
+
+
+def _levels_of_means(seconds: Floats, known: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """By rank, the level of its mean step over the median rank's, and the standard error: some ranks stall often, as by a quota."""
+    blocks = []
+    for its, there in zip(*(np.array_split(each, min(BLOCKS, seconds.shape[1]), axis=1) for each in (seconds, known)), strict=True):
+        sums, counts = np.where(there, its, 0.0).sum(axis=1), there.sum(axis=1)
+        blocks.append(np.where(counts, sums, its[there].sum()) / np.where(counts, counts, max(1, there.sum())))
+    logs = np.log(np.maximum(TINY, np.array(blocks).T))
+    around = logs - logs.mean(axis=0)
+    level = np.median(logs - np.median(logs, axis=0), axis=1)
+    lost = len(logs) / max(1, len(logs) - 1)
+    error = (1 + FEW / seconds.shape[1]) * (lost / logs.shape[1]) ** 0.5 * np.std(around, axis=1, ddof=1)
+    return level - lower_median(level), np.hypot(error, np.median(error))
 
 
 def _error_of_level(rows: Floats, noise: Floats) -> Floats:
@@ -201,18 +220,14 @@ def found(job: Job) -> Found:
         assert each.rank is not None
         healed = job.computing.copy()
         healed[each.rank] = computing.healed[each.rank]
-        costs.append(_with_cost(each, float((longest - _longest(healed)).sum()) / total))
+        costs.append(replace(each, cost=float((longest - _longest(healed)).sum()) / total))
     cost = float((longest - _longest(computing.healed)).sum()) / total if costs else 0.0
     alone = judged(job.collectives[None, :], COLLECTIVES)
     for each in alone.stragglers:
         saved = float((job.collectives - np.nan_to_num(alone.healed[0], nan=0.0))[job.collectives > 0].sum()) / total
-        costs.append(Straggler(None, COLLECTIVES, 1.0, each.spells, each.period, saved))
+        costs.append(replace(each, rank=None, cost=saved))
         cost += saved
     return Found(job, computing, None, tuple(sorted(costs, key=lambda each: -(each.cost or 0.0))), cost)
-
-
-def _with_cost(each: Straggler, cost: float) -> Straggler:
-    return Straggler(each.rank, each.part, each.slowdown, each.spells, each.period, cost)
 
 
 def _longest(seconds: Floats) -> Floats:

@@ -76,6 +76,8 @@ def read_profiles(paths: Sequence[Path], source: str) -> Job:
     numbers = sorted(set.intersection(*(set(file.steps) for file in files)))
     check_size(source, len(files), len(numbers))
     own, waiting = (np.array([[file.steps[number][column] for number in numbers] for file in files]) for column in (0, 1))
+    if own.max() <= 0:
+        raise ValueError(f"{source} has steps that take no time: {REMEDY}")
     return Job(
         source=source,
         gradients=own,

@@ -5,13 +5,11 @@ The cluster is that of `hetsim-calibrate --from-trace`, with spells at the momen
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from hetsim.cluster.fewer import without
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.temporary import temporary_folder
 from hetsim.straggling.found import Found, Straggler
 from hetsim.straggling.job import Floats, Job
 from hetsim.trust.shipped import choices
@@ -51,14 +50,18 @@ def replayed(found: Found) -> Replay:
     job = found.job
     if job.num_ranks > MAX_RANKS:
         raise ValueError(f"{job.source} has {job.num_ranks} ranks, and a replay at most {MAX_RANKS}: see the costs in the trace")
-    with TemporaryDirectory(prefix="hetsim-stragglers-") as folder:
-        config = _cluster(found, Path(folder))
+    if not (job.samples > 0).any():
+        raise ValueError(f"{job.source} has no samples")
+    with temporary_folder("hetsim-stragglers-") as folder:
+        config = _cluster(found, folder)
         made, split = _experiments(found)
 
         def seconds(changed: Experiment, cluster: Mapping[str, Any] = config, leave_out: Sequence[int] = ()) -> float:
             parsed = parse_cluster(dict(cluster))
             rate = run(replace(changed, cluster=without(parsed, leave_out))).numbers["samples_per_second"]
-            return 1 / rate if rate else math.inf
+            if not rate:
+                raise ValueError("no gradient is applied in the simulation")
+            return 1 / float(rate)
 
         base = seconds(made)
         saved = {}
@@ -71,11 +74,10 @@ def replayed(found: Found) -> Replay:
         if split is not None:
             saved["DBS"] = 1 - seconds(split) / base
         remarks = []
-        if ranks and len(ranks) < job.num_ranks - 1:
-            fixed = job.collectives is not None and job.allocation not in ("even", *MEASURING)
-            if not fixed:
-                name = f"without rank {ranks[0]}" if len(ranks) == 1 else "without all of them"
-                saved[name] = 1 - seconds(made, leave_out=ranks) / base
+        is_fixed = job.collectives is not None and job.allocation not in ("even", *MEASURING)
+        if not is_fixed and 0 < len(ranks) < job.num_ranks - 1:
+            name = f"without rank {ranks[0]}" if len(ranks) == 1 else "without all of them"
+            saved[name] = 1 - seconds(made, leave_out=ranks) / base
     measured = job.seconds / float(job.samples.sum())
     if job.collectives is not None and job.method not in ("ssgd", "dbs"):
         remarks.append("a step is replayed as gradients and what is left of the all-reduce after them")

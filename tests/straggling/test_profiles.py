@@ -150,6 +150,7 @@ def test_a_packed_file_is_not_unpacked_beyond_bounds(tmp_path: Path, monkeypatch
 def test_files_of_torch_profiler_show_the_rank_that_sleeps(tmp_path: Path) -> None:
     """Two processes of DistributedDataParallel over gloo, of which one sleeps for 20 ms in each step."""
     subprocess.run([sys.executable, GENERATOR, tmp_path / "profiles"], check=True, capture_output=True, cwd=tmp_path)
-    (its,) = hetsim.stragglers(tmp_path / "profiles", replay=False).data["stragglers"]
+    first, *_ = hetsim.stragglers(tmp_path / "profiles", replay=False).data["stragglers"]
 
-    assert (its["rank"], its["kinds"]) == (1, ["chronic"])
+    assert first["rank"] == 1
+    assert "chronic" in first["kinds"]

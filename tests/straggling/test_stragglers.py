@@ -92,6 +92,17 @@ def test_a_slow_rank_is_found_and_named(part: str, kind: str, rank: int, ranks: 
         assert [spell.factor for spell in its.spells] == pytest.approx([2, 3], rel=0.1)
 
 
+def test_a_rank_that_stalls_often_is_slow_on_average() -> None:
+    """As by a quota of a processor: most of its steps are as fast as those of the others."""
+    rng = np.random.default_rng(0)
+    seconds = 0.1 * np.exp(0.05 * rng.standard_normal((4, 400)))
+    seconds[2] += np.where(rng.random(400) < 0.1, 0.5, 0.0)
+    (its,) = found(job(seconds, COMPUTING)).stragglers
+
+    assert (its.rank, its.kinds) == (2, ("chronic",))
+    assert its.slowdown == pytest.approx(1.5, rel=0.1)
+
+
 @pytest.mark.parametrize("kind", ["periodic", "spells"])
 def test_slow_collectives_are_nobodys(kind: str) -> None:
     """All ranks end together."""
