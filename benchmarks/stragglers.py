@@ -1,10 +1,12 @@
-"""Are slow ranks of real runs found, and is the time without them predicted? python benchmarks/stragglers.py [--turns 3] [--quota]
+"""Are slow ranks of real runs found, and is the time without them predicted?
+
+    python benchmarks/stragglers.py [--turns 3] [padded] [team] [quota]
 
 Each job runs in real processes with a throttled rank and without. A row has the ranks that hetsim-stragglers finds in the throttled run,
 the milliseconds of a step there, and those without the throttle, predicted from the throttled run and measured; then the same of DBS.
 
 - padded: four workers, of which one is slowed by the described cluster (`backend=dist`)
-- quota: four workers of 0.4 of a core, of which one has 0.2 (`backend.emulate=quota`, with --quota, needs cgroups)
+- quota: four workers of 0.4 of a core, of which one has 0.2 (`backend.emulate=quota`; it needs cgroups, so it runs only if it is named)
 - Team: a script of three ranks that sleep in proportion to their samples, of which one sleeps twice as long
 """
 
@@ -79,11 +81,10 @@ def milliseconds(found: Any) -> float:
 def row(name: str, turns: list[dict[str, Any]]) -> str:
     """Who was found, and predicted and measured times."""
     slow = [turn["slow"].data for turn in turns]
-    who = {
-        " ".join(f"rank {its['rank']} {its['part']} {'+'.join(its['kinds'])}" for its in data["stragglers"]) or "nobody" for data in slow
-    }
+    named = [[its for its in data["stragglers"] if its["rank"] is not None and (its["cost"] or 0) > 0.01] for data in slow]
+    who = [", ".join(f"rank {its['rank']} {'+'.join(its['kinds'])}" for its in these) or "nobody" for these in named]
     before = statistics.median(milliseconds(turn["slow"]) for turn in turns)
-    line = f"{name:22} {'; '.join(sorted(who)):38} {before:8.1f}"
+    line = f"{name:22} {'; '.join(f'{who.count(each)} × {each}' for each in dict.fromkeys(who)):38} {before:8.1f}"
     for key, change in (("healthy", "at the median"), ("dbs", "DBS")):
         if key not in turns[0]:
             continue
@@ -100,8 +101,9 @@ def row(name: str, turns: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--quota", action="store_true")
+    parser.add_argument("jobs", nargs="*", metavar="job", help="padded, team, quota")
     given = parser.parse_args()
+    jobs = given.jobs or ["padded", "team"]
     print(f"{'job':22} {'found':38} {'measured':>8} {'without':>10} {'measured':>9} {'error':>8} {'DBS':>10} {'measured':>9} {'error':>8}")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -113,7 +115,7 @@ def main() -> None:
             "padded, chronic": {"slow": (slow, "even"), "healthy": (usual, "even"), "dbs": (slow, "dbs")},
             "padded, a spell": {"slow": (spell, "even"), "healthy": (usual, "even")},
         }
-        for number, (name, runs) in enumerate(padded.items()):
+        for number, (name, runs) in enumerate(padded.items() if "padded" in jobs else ()):
             turns = [
                 {
                     key: job(
@@ -123,7 +125,7 @@ def main() -> None:
                             f"cluster.nodes={nodes}",
                             f"allocation={allocation}",
                             "weighting=per_sample",
-                            "budget.updates=100",
+                            "budget.updates=80",
                         ),
                     )
                     for key, (nodes, allocation) in runs.items()
@@ -131,7 +133,7 @@ def main() -> None:
                 for turn in range(given.turns)
             ]
             print(row(name, turns), flush=True)
-        if given.quota:
+        if "quota" in jobs:
             quotas = {"slow": (3, 0.4, 1, 0.2), "healthy": (3, 0.4, 1, 0.4)}
             turns = []
             for turn in range(given.turns):
@@ -139,11 +141,10 @@ def main() -> None:
                 common = ("method=ssgd", "batch_size=2048", "backend.emulate=quota", "budget.updates=600")
                 turns.append({key: job(place / f"quota-{key}-{turn}", *common, f"cluster.nodes={its}") for key, its in made.items()})
             print(row("quota, chronic", turns), flush=True)
-        turns = []
-        for turn in range(given.turns):
-            jobs = {"slow": ("even", 2.0), "healthy": ("even", 1.0), "dbs": ("dbs", 2.0)}
-            turns.append({key: team(place / f"team-{key}-{turn}", *its) for key, its in jobs.items()})
-        print(row("Team, chronic", turns), flush=True)
+        if "team" in jobs:
+            settings = {"slow": ("even", 2.0), "healthy": ("even", 1.0), "dbs": ("dbs", 2.0)}
+            turns = [{key: team(place / f"team-{key}-{turn}", *its) for key, its in settings.items()} for turn in range(given.turns)]
+            print(row("Team, chronic", turns), flush=True)
 
 
 if __name__ == "__main__":

@@ -77,11 +77,16 @@ DRAW = {
 LATE = ("long", "large batch", "latency", "slow network")
 """How the names of runs of over a billion seconds begin: neither a Perfetto trace nor a cluster of calibrated times goes so far."""
 
+FEW_STEPS = ("large batch, a server", "long gradients of large batches", "short budget")
+"""Runs with too few steps to compare ranks."""
+
 
 def refusal(extreme: str, reader: str) -> str | None:
     """The sentence with which a reader may refuse a run, in part."""
     if "--perfetto" in reader and extreme.startswith(LATE):
         return "a Perfetto trace ends at"
+    if reader == "hetsim-stragglers":
+        return "give a longer trace" if extreme in FEW_STEPS else None
     if "--from-trace" in reader:
         return "take a shorter run" if extreme.startswith(LATE) else "give the trace of a longer run" if extreme == "short budget" else None
     return None

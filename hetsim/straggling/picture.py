@@ -32,7 +32,8 @@ def picture(found: Found) -> Any:
         axes.invert_yaxis()
         axes.set_ylabel("rank", fontsize=9, color=INK)
         axes.set_title(f"{name}: times the median rank", fontsize=10, color=INK, loc="left")
-        axes.yaxis.get_major_locator().set_params(integer=True)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.get_major_locator().set_params(integer=True)
         axes.tick_params(labelsize=9, labelcolor=INK)
         axes.spines[:].set_visible(False)
         bar = figure.colorbar(shown, ax=axes, ticks=[-2, -1, 0, 1, 2], format=lambda value, _: f"× {2.0**value:g}")

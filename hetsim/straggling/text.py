@@ -8,6 +8,8 @@ from typing import Any
 from hetsim.straggling.found import COLLECTIVES, LINKS, Found, Straggler
 from hetsim.straggling.replay import Replay
 
+LEAST_COST = 0.01
+"""Share of the job's time: a rank with slow steps that costs less is in the table only."""
 MAX_ROWS, MAX_NAMED, MAX_SPELLS = 16, 3, 3
 
 
@@ -22,8 +24,11 @@ def verdict(found: Found, replay: Replay | None) -> str:
     if not found.stragglers:
         sends = "" if found.links is None else " and send"
         return f"No rank is slow in {job.num_steps} steps: all {job.num_ranks} compute{sends} for about as long as the median rank."
-    sentences = [_sentence(each, replay) for each in found.stragglers[:MAX_NAMED]]
-    if (more := len(found.stragglers) - MAX_NAMED) > 0:
+    named = [each for each in found.stragglers if each.cost is None or each.cost >= LEAST_COST or "chronic" in each.kinds]
+    if not named:
+        return f"No rank costs the job {share(LEAST_COST)} of its time; the table has {len(found.stragglers)} with slow steps."
+    sentences = [_sentence(each, replay) for each in named[:MAX_NAMED]]
+    if (more := len(found.stragglers) - len(named[:MAX_NAMED])) > 0:
         sentences.append(f"{more} more {'is' if more == 1 else 'are'} in the table.")
     if replay is not None and (helps := _helps(replay)):
         sentences.append(helps)

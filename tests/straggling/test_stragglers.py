@@ -17,6 +17,7 @@ from hetsim.sim import Simulator
 from hetsim.straggling.found import COLLECTIVES, COMPUTING, LINKS, found, judged
 from hetsim.straggling.from_run import read_run
 from hetsim.straggling.job import Job
+from hetsim.straggling.text import verdict
 
 Draw = np.random.Generator
 NOISES: dict[str, Callable[[Draw, tuple[int, int], float], Any]] = {
@@ -220,3 +221,13 @@ def test_a_job_of_one_rank_or_of_few_steps_is_one_sentence(tmp_path: Path) -> No
         hetsim.stragglers(tmp_path / "none")
     with pytest.raises(ValueError, match="there is no trace"):
         hetsim.stragglers()
+
+
+def test_a_rank_that_costs_hardly_anything_is_in_the_table_only() -> None:
+    seconds = np.full((4, 1000), 0.1)
+    seconds[1, 50:53] *= 2
+
+    its = found(job(seconds, COMPUTING))
+
+    assert [each.kinds for each in its.stragglers] == [("spells",)]
+    assert verdict(its, None) == "No rank costs the job 1.0 % of its time; the table has 1 with slow steps."
