@@ -37,7 +37,7 @@ WORDS = ("backend=dist", "workload=digits", "batch_size=64", "budget.epochs=null
 FAST = "count: 3, seconds_per_sample: 2e-3, overhead_seconds: 2e-3"
 LAST = "count: 1, seconds_per_sample: {}, overhead_seconds: 2e-3"
 QUOTA = "count: {}, seconds_per_sample: 1e-5, overhead_seconds: 0, cpu_quota: {}"
-RANKS, STEPS, BATCH_SIZE, SECONDS = 3, 60, 48, 2e-3
+RANKS, STEPS, BATCH_SIZE, SECONDS = 3, 150, 48, 2e-3
 
 
 def job(folder: Path, *words: str) -> Any:
@@ -138,7 +138,7 @@ def main() -> None:
             turns = []
             for turn in range(given.turns):
                 made = {key: f"[{{{QUOTA.format(*its[:2])}}},{{{QUOTA.format(*its[2:])}}}]" for key, its in quotas.items()}
-                common = ("method=ssgd", "batch_size=2048", "backend.emulate=quota", "budget.updates=600")
+                common = ("method=ssgd", "batch_size=65536", "backend.emulate=quota", "budget.updates=40")
                 turns.append({key: job(place / f"quota-{key}-{turn}", *common, f"cluster.nodes={its}") for key, its in made.items()})
             print(row("quota, chronic", turns), flush=True)
         if "team" in jobs:

@@ -108,7 +108,7 @@ def remarks(found: Found, replay: Replay | None, why: str) -> Iterator[str]:
 
 def _unequal(samples: Any) -> bool:
     means = [float(row[row > 0].mean()) for row in samples if (row > 0).any()]
-    return max(means) > 1.05 * min(means)
+    return bool(means) and max(means) > 1.05 * min(means)
 
 
 def changes(replay: Replay | None) -> list[tuple[str, str]]:
