@@ -30,6 +30,8 @@ def verdict(found: Found, replay: Replay | None) -> str:
     sentences = [_sentence(each, replay) for each in named[:MAX_NAMED]]
     if (more := len(found.stragglers) - len(named[:MAX_NAMED])) > 0:
         sentences.append(f"{more} more {'is' if more == 1 else 'are'} in the table.")
+    if len(found.stragglers) > 1 and found.cost is not None:
+        sentences.append(f"Together they cost {share(found.cost)}.")
     if replay is not None and (helps := _helps(replay)):
         sentences.append(helps)
     return " ".join(sentences)

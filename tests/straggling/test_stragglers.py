@@ -135,6 +135,7 @@ def test_what_a_straggler_costs_is_what_the_job_would_save() -> None:
     both = found(job(seconds, COMPUTING))
     assert [its.cost for its in both.stragglers] == pytest.approx([0, 0])
     assert both.cost == pytest.approx(0.5)
+    assert verdict(both, None).endswith("which costs 0.0 % of the job's time. Together they cost 50 %.")
 
 
 def test_all_ranks_slow_at_once_are_no_stragglers() -> None:
