@@ -238,6 +238,12 @@ class Experiment:
             for either in (optimizer, local):
                 if either is not None:
                     either.foresee(math.ceil(self.budget.epochs))
+        fragments = getattr(self.coordination, "fragments", 1)
+        if optimizer.by_parameter and fragments > 1:
+            raise ValueError(
+                f"optimizer._target_={self.optimizer.optimizer.target} steps parameter by parameter, but coordination.fragments="
+                f"{fragments} cuts the vector anywhere: type coordination.fragments=1 or optimizer=nesterov"
+            )
         if self.coordination.relies_on_scale(self.num_workers) and not optimizer.scale_sensitive:
             raise ValueError(
                 f"optimizer._target_={self.optimizer.optimizer.target} does not depend on a gradient's scale, so weighting or discounting "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from hetsim.workloads.backward import FlopShares, Terms, Watcher
 from hetsim.workloads.device import Device
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.sequence import word
-from hetsim.workloads.task import Bucket, OptimizerRecipe, Piece, Task
+from hetsim.workloads.task import Bucket, OptimizerRecipe, ParameterSpec, Piece, Task
 
 COUNTED_SAMPLES = 2
 """Of the batch over which operations are counted: enough for batch norm."""
@@ -34,7 +35,13 @@ class FlatModel:
         self.model = model
         self.seed = seed
         self.device = device
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+        self._parameters = [parameter for _, parameter in trained]
+        hidden, ends = _hidden_matrices(model), list(accumulate(self.sizes, initial=0))
+        self.parameters = tuple(
+            ParameterSpec(name, start, tuple(parameter.shape), parameter in hidden)
+            for (name, parameter), start in zip(trained, ends, strict=False)
+        )
         self.num_parameters: int = sum(parameter.numel() for parameter in self._parameters)
         one = [self._parameters[0].new_ones(1)] if statistics else []
         self.initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *statistics, *one)])
@@ -94,6 +101,9 @@ class FlatTask(Task):
 
     flat: FlatModel
 
+    def parameters(self) -> Sequence[ParameterSpec]:
+        return self.flat.parameters
+
     def pieces(self) -> Sequence[Piece] | None:
         return self._pieces
 
@@ -119,7 +129,21 @@ class FlatTask(Task):
         return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.flat.model.state_dict().items()}
 
     def optimizer(self, recipe: OptimizerRecipe) -> FlatOptimizer:
-        return FlatOptimizer(recipe, self.flat.num_parameters)
+        return FlatOptimizer(recipe, self.flat.num_parameters, self.flat.parameters)
+
+
+def _hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
+    """The parameters with at least two rows and two columns that belong to no embedding, and not to the last layer with such parameters.
+
+    The last layer is the one that the model registers last, as models do with their head.
+    """
+    matrices = [
+        [parameter for parameter in layer.parameters(recurse=False) if parameter.ndim > 1 and 1 < len(parameter) < parameter.numel()]
+        for layer in model.modules()
+    ]
+    embeddings = [layer.weight for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
+    head = next((layer for layer in reversed(matrices) if layer), [])
+    return {parameter for layer in matrices for parameter in layer}.difference(embeddings, head)
 
 
 def _view(tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:

@@ -1,8 +1,9 @@
-"""torch.optim on one flat vector, as a pure step."""
+"""torch.optim on a flat vector, or on views of it by parameter, as a pure step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,9 +13,10 @@ from hetsim import checks
 from hetsim.effects import Fragment
 from hetsim.trust.names import argument_names, resolve
 from hetsim.vector import piece, with_piece
-from hetsim.workloads.task import Optimizer, OptimizerRecipe, Recipe
+from hetsim.workloads.task import Optimizer, OptimizerRecipe, ParameterSpec, Recipe
 
 Memory = Mapping[str, Any]
+"""What an optimizer remembers, by name. Its tensors are vectors or scalars, in the device and precision of the weights."""
 MAX_RATE = 1e30
 """A larger learning rate times any gradient is beyond float32."""
 
@@ -25,26 +27,38 @@ if _add_parameters is not None:
 
 
 class FlatOptimizer(Optimizer):
-    """Any torch.optim class that works on one flat dense vector.
+    """Any torch.optim class that works on dense vectors.
+
+    Most classes step each number by itself, so they step the whole vector as a single parameter. A class with `by_parameter = True` gets
+    the `parameters` one by one, as views of the vector, and torch.optim.Adafactor does, too. Hidden matrices are in a parameter group
+    with `hidden` True, and have two dimensions there: a convolution's weights of shape (a, b, c, d) are a × bcd.
 
     After the first `num_parameters` numbers a vector may hold a model's running statistics (batch norm) and a 1. There a
     "gradient" is [new statistics, 1], so a weighted sum of gradients carries the sum of its weights, and a step sets the
     statistics to their weighted mean.
+
     The learning rate follows a torch.optim.lr_scheduler, stepped once per epoch of applied samples: a method with four times
     the updates has the same decay.
     """
 
-    def __init__(self, recipe: OptimizerRecipe, num_parameters: int) -> None:
+    def __init__(self, recipe: OptimizerRecipe, num_parameters: int, parameters: Sequence[ParameterSpec] = ()) -> None:
         self.recipe = recipe
         self.num_parameters = num_parameters
-        self._parameter, self._optimizer, self._scheduler = self._build(num_parameters)
+        cls = self._class()
+        self.by_parameter = getattr(cls, "by_parameter", cls is torch.optim.Adafactor)
+        whole = ParameterSpec("weights", 0, (num_parameters,))
+        self._specs = tuple(parameters or [whole]) if self.by_parameter else ()
+        self._prefixes = [spec.name for spec in self._specs] or [""]
+        self._parameters, self._optimizer, self._scheduler = self._build(cls)
         # without the hooks of torch's profiler, which take longer than a step of a small model
         self._unhooked = getattr(type(self._optimizer).step, "__wrapped__", type(self._optimizer).step)
-        self._initial: Memory = dict(self._optimizer.state.get(self._parameter, {}))  # Adagrad begins with a sum
+        self._shapes: dict[str, torch.Size] = {}
+        self._initial = self._memory()  # Adagrad begins with a sum
         self._settings = [self._current()]
         self._check_rate(0)
         self._epoch = 0
-        self._is_sgd = type(self._optimizer) is torch.optim.SGD and not (self._settings[0]["fused"] or self._settings[0]["differentiable"])
+        setting = self._settings[0][0]
+        self._is_sgd = type(self._optimizer) is torch.optim.SGD and not (setting["fused"] or setting["differentiable"])
         self._try()
 
     def initial(self) -> Memory:
@@ -52,7 +66,7 @@ class FlatOptimizer(Optimizer):
 
     def learning_rate(self, epoch: int) -> float:
         """η in this epoch."""
-        return float(self._setting(epoch)["lr"])
+        return float(self._setting(epoch)[0]["lr"])
 
     @cached_property
     def scale_sensitive(self) -> bool:  # type: ignore[override]
@@ -80,6 +94,7 @@ class FlatOptimizer(Optimizer):
             assert memory is not None
             return self._step_part(memory, weights, gradient, epoch, self.num_parameters)
         start, stop = fragment.start, min(fragment.stop, self.num_parameters)
+        assert not self.by_parameter or stop - start == self.num_parameters, "a fragment cuts parameters"
         if memory is None:
             memory = {name: value[start:stop] if getattr(value, "ndim", 0) else value for name, value in self._initial.items()}
         memory, moved = self._step_part(memory, piece(weights, start, fragment.stop), gradient, epoch, stop - start)
@@ -98,33 +113,76 @@ class FlatOptimizer(Optimizer):
     def _step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
         """torch steps in place, so each step works on its own copy of weights and memory."""
         if self._is_sgd:
-            return sgd(memory, weights, gradient, **self._setting(epoch))
-        parameter = self._parameter
-        parameter.data, parameter.grad = weights.clone(), gradient
+            return sgd(memory, weights, gradient, **self._setting(epoch)[0])
         if epoch != self._epoch:
-            self._optimizer.param_groups[0].update(self._setting(epoch))
+            for group, setting in zip(self._optimizer.param_groups, self._setting(epoch), strict=True):
+                group.update(setting)
             self._epoch = epoch
-        self._optimizer.state[parameter] = {
-            name: _copy(value, weights) if isinstance(value, torch.Tensor) else value for name, value in memory.items()
-        }
+        moved = weights.clone()
+        if self._specs:
+            for spec, parameter in zip(self._specs, self._parameters, strict=True):
+                parameter.data, parameter.grad = _view(moved, spec), _view(gradient, spec)
+        else:
+            (parameter,) = self._parameters
+            parameter.data, parameter.grad = moved, gradient
+        self._remember(memory, weights)
         self._unhooked(self._optimizer)
-        return self._optimizer.state[parameter], parameter.data
+        return self._memory(), moved
 
-    def _build(self, size: int) -> tuple[torch.nn.Parameter, torch.optim.Optimizer, Any]:
-        parameter = torch.nn.Parameter(torch.zeros(size))
-        recipe, trust = self.recipe, self.recipe.trust
-        name, options = recipe.optimizer.target, dict(recipe.optimizer.options)
-        cls: Any = resolve(name, key=f"{recipe.key}._target_", group="optimizer", kind=torch.optim.Optimizer, trust=trust)
-        for option in options:
+    def _remember(self, memory: Memory, weights: torch.Tensor) -> None:
+        """Give torch's optimizer a copy of this memory, tensors in the shapes that it had for them."""
+        states: dict[str, dict[str, Any]] = {prefix: {} for prefix in self._prefixes}
+        for name, value in memory.items():
+            prefix, _, key = name.rpartition("/")
+            if isinstance(value, torch.Tensor):
+                value = _copy(value, weights)
+                value = value.view(self._shapes[name]) if name in self._shapes else value
+            states[prefix][key] = value
+        for parameter, state in zip(self._parameters, states.values(), strict=True):
+            self._optimizer.state[parameter] = state
+
+    def _memory(self) -> Memory:
+        """What torch's optimizer remembers, with tensors as vectors: by its own names, after the parameter's where there are several."""
+        memory: dict[str, Any] = {}
+        for prefix, parameter in zip(self._prefixes, self._parameters, strict=True):
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                name = f"{prefix}/{key}" if prefix else key
+                if isinstance(value, torch.Tensor) and value.ndim > 1:
+                    self._shapes[name] = value.shape
+                    value = value.reshape(-1)
+                memory[name] = value
+        return memory
+
+    def _class(self) -> Any:
+        """The class that the recipe names. ValueError with one sentence if there is none, or it lacks one of the options."""
+        recipe = self.recipe
+        name = recipe.optimizer.target
+        cls: Any = resolve(name, key=f"{recipe.key}._target_", group="optimizer", kind=torch.optim.Optimizer, trust=recipe.trust)
+        if cls is torch.optim.Muon:
+            raise ValueError(f"{recipe.key}._target_={name} is for matrices alone: take hetsim.workloads.muon.Muon, as optimizer=muon does")
+        for option in recipe.optimizer.options:
             if option not in argument_names(cls):
                 raise ValueError(f"{recipe.key}.{option} is no option of {name}: " + checks.without(f"{recipe.key}.{option}"))
+        return cls
+
+    def _build(self, cls: Any) -> tuple[Sequence[torch.nn.Parameter], torch.optim.Optimizer, Any]:
+        recipe = self.recipe
+        name, options = recipe.optimizer.target, dict(recipe.optimizer.options)
+        parameters = [torch.nn.Parameter(torch.zeros(spec.view_shape)) for spec in self._specs]
+        by_kind = {
+            hidden: [parameter for spec, parameter in zip(self._specs, parameters, strict=True) if spec.hidden is hidden]
+            for hidden in (True, False)
+        }
+        groups = [{"params": some, "hidden": hidden} for hidden, some in by_kind.items() if some]
+        parameters = parameters or [torch.nn.Parameter(torch.zeros(self.num_parameters))]
         try:
-            optimizer = cls([parameter], **options)
+            optimizer = cls(groups or parameters, **options)
         except Exception as error:
             raise ValueError(f"{recipe.key}: {name} refuses {options}: {_first_line(error)}") from None
-        if optimizer.param_groups[0].get("foreach", False) is None:
+        if not groups and optimizer.param_groups[0].get("foreach", False) is None:
             optimizer.param_groups[0]["foreach"] = False  # there is one tensor: torch need not decide at each step
-        return parameter, optimizer, None if recipe.schedule is None else _scheduler(recipe.schedule, optimizer, trust, recipe.schedule_key)
+        schedule = recipe.schedule
+        return parameters, optimizer, None if schedule is None else _scheduler(schedule, optimizer, recipe.trust, recipe.schedule_key)
 
     def _try(self) -> None:
         """Take two steps, to refuse an optimizer that needs a closure, a sparse gradient or a matrix, and options that fail."""
@@ -134,7 +192,8 @@ class FlatOptimizer(Optimizer):
             memory, weights = self.step(self._initial, torch.zeros(self.num_parameters), ones, 0)
             self.step(memory, weights, ones, 0)
             if self._scheduler is not None or not self._is_sgd:
-                self._parameter.grad = ones
+                for parameter in self._parameters:
+                    parameter.grad = torch.ones_like(parameter)
                 self._optimizer.step()  # with its hooks: a schedule warns unless it has seen a step
         except Exception as error:
             raise ValueError(
@@ -142,22 +201,23 @@ class FlatOptimizer(Optimizer):
                 "choose another, such as torch.optim.SGD"
             ) from None
 
-    def _current(self) -> dict[str, Any]:
-        return {name: value for name, value in self._optimizer.param_groups[0].items() if name != "params"}
+    def _current(self) -> list[dict[str, Any]]:
+        return [{name: value for name, value in group.items() if name != "params"} for group in self._optimizer.param_groups]
 
     def _check_rate(self, epoch: int) -> None:
         """ValueError with one sentence for a learning rate with which no step can be computed."""
-        rate = self._settings[epoch].get("lr", 0.0)
-        if not abs(rate) <= MAX_RATE:  # also of NaN, and of an integer that is no float
-            key = self.recipe.key if self.recipe.schedule is None else self.recipe.schedule_key
-            raise ValueError(f"{key} gives a learning rate of {checks.shown(rate)} in epoch {epoch}: keep it below {MAX_RATE:g}")
+        for rate in (setting.get("lr", 0.0) for setting in self._settings[epoch]):
+            if not abs(rate) <= MAX_RATE:  # also of NaN, and of an integer that is no float
+                key = self.recipe.key if self.recipe.schedule is None else self.recipe.schedule_key
+                raise ValueError(f"{key} gives a learning rate of {checks.shown(rate)} in epoch {epoch}: keep it below {MAX_RATE:g}")
 
-    def _setting(self, epoch: int) -> dict[str, Any]:
-        """The optimizer's settings in this epoch, tabulated as far as needed: a schedule is a function of the epoch."""
+    def _setting(self, epoch: int) -> list[dict[str, Any]]:
+        """The settings of each parameter group in this epoch, tabulated as far as needed: a schedule is a function of the epoch."""
         if self._scheduler is None:
             return self._settings[0]
         while len(self._settings) <= epoch:
-            self._optimizer.param_groups[0].update(self._settings[-1])
+            for group, setting in zip(self._optimizer.param_groups, self._settings[-1], strict=True):
+                group.update(setting)
             try:
                 self._scheduler.step()
             except Exception as error:
@@ -212,6 +272,11 @@ def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[st
         return cls(optimizer=optimizer, **options)
     except Exception as error:
         raise ValueError(f"{key}: {name} refuses {recipe.options}: {_first_line(error)}") from None
+
+
+def _view(vector: torch.Tensor, spec: ParameterSpec) -> torch.Tensor:
+    """The numbers of one parameter, in its shape."""
+    return vector[spec.start : spec.start + math.prod(spec.shape)].view(spec.view_shape)
 
 
 def _copy(value: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

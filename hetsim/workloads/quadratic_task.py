@@ -60,7 +60,7 @@ class QuadraticTask(Task):
         return Evaluation(train_loss=self._excess(at))
 
     def optimizer(self, recipe: OptimizerRecipe) -> FlatOptimizer:
-        return FlatOptimizer(recipe, self.num_parameters)
+        return FlatOptimizer(recipe, self.num_parameters, self.parameters())
 
     def _excess(self, at: torch.Tensor) -> float:
         return 0.5 * (self.curvature * (at - self.optimum) ** 2).sum().item()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from hetsim import checks
 from hetsim.effects import Batch, Fragment
-from hetsim.vector import Phantom, Vector, piece, scaled
+from hetsim.vector import Phantom, Vector, length, piece, scaled
 from hetsim.workloads.device import Device, device
 from hetsim.workloads.partition import Divisible, Indices
 from hetsim.workloads.sequence import Sequence as SampleSequence
@@ -59,9 +60,27 @@ class OptimizerRecipe:
         return () if self.optimizer.target == "torch.optim.SGD" and self.schedule is None else ("torch._dynamo",)
 
 
+class ParameterSpec(NamedTuple):
+    """One parameter of a model, as a part of a task's vector."""
+
+    name: str
+    start: int
+    """Its first number in the vector."""
+    shape: tuple[int, ...]
+    hidden: bool = False
+    """Whether it is a matrix between hidden layers: no vector, no embedding, and not the last layer."""
+
+    @property
+    def view_shape(self) -> tuple[int, ...]:
+        """Its shape for an optimizer: a hidden matrix has two dimensions, also that of a convolution."""
+        return (self.shape[0], math.prod(self.shape[1:])) if self.hidden else self.shape
+
+
 class Optimizer(ABC):
     """A pure step: from memory, weights and gradient to new memory and new weights."""
 
+    by_parameter: bool = False
+    """Whether a step depends on the shapes of the parameters, so that it cannot be taken on a part of the vector."""
     scale_sensitive: bool = True
     """Whether twice the gradient makes another step; not so in Adam's family."""
 
@@ -128,6 +147,11 @@ class Task(ABC):
     def loss_at(self, at: Vector, batch: Batch) -> float:
         """The mean loss of these samples without what a model draws, as dropout does: on devices of all kinds the same but for rounding."""
         return self.gradient(at, batch)[1]
+
+    def parameters(self) -> Sequence[ParameterSpec]:
+        """The parameters in the order of the vector: one of all numbers, where a task does not tell."""
+        size = length(self.initial()) if self.num_parameters is None else self.num_parameters
+        return (ParameterSpec("weights", 0, (size,)),)
 
     def pieces(self) -> Sequence[Piece] | None:
         """The pieces of a vector in the order in which a backward pass completes them, from its end to its beginning.
