@@ -42,7 +42,7 @@ def test_an_unknown_device_is_refused():
         device("tpu")
 
 
-@pytest.mark.parametrize("workload", ["phantom", "quadratic", "digits"])
+@pytest.mark.parametrize("workload", ["phantom", "quadratic", "digits", "tiny_lm"])
 def test_every_task_has_a_device(workload: str):
     """So a backend can wait for it before it reads a clock."""
     task, _ = experiment(f"workload={workload}").load()
@@ -63,6 +63,7 @@ def test_a_task_keeps_the_device_that_it_was_loaded_on():
 WORKLOADS: dict[str, dict[str, Any]] = {
     "quadratic": {},
     "digits": {},
+    "tiny_lm": {"workload": {"width": 16, "num_samples": 64}, "optimizer": {"_target_": "hetsim.workloads.muon.Muon"}},
     "a convolution with batch norm, dropout and augmentation": {
         "workload": {"model": "resnet20", "resize": 8, "num_samples": 64, "augmentation": {"pad": 1, "mirror": True}}
     },
@@ -72,7 +73,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", WORKLOADS)
 def test_a_task_computes_on_its_device_alone(kind: str):
     """The same numbers as on the CPU, and no tensor is left behind there."""
-    made = experiment(f"workload={'digits' if WORKLOADS[kind] else kind}", **WORKLOADS[kind])
+    made = experiment(f"workload={kind if ' ' not in kind else 'digits'}", **WORKLOADS[kind])
     batch, there = Batch(0, 16), Elsewhere()
     task, optimizers = made.load()
     expected, loss = task.gradient(task.initial(), batch)

@@ -52,6 +52,8 @@ def test_the_wheel_brings_the_package_and_its_configs(environment: Path, tmp_pat
     assert configs == package.parent / "conf"
     shipped = {path.relative_to(ROOT / "conf"): path.read_bytes() for path in (ROOT / "conf").rglob("*.yaml")}
     assert {path.relative_to(configs): path.read_bytes() for path in configs.rglob("*.yaml")} == shipped
+    text = Path("workloads/data/sonnets.txt")
+    assert (package.parent / text).read_bytes() == (ROOT / "hetsim" / text).read_bytes()
     assert {path.name for path in (environment / "bin").glob("hetsim*")} == {
         "hetsim",
         "hetsim-advise",

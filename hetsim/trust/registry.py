@@ -9,6 +9,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
     "workload": (
         "hetsim.workloads.phantom.PhantomWorkload",
         "hetsim.workloads.quadratic.Quadratic",
+        "hetsim.workloads.tiny_lm.TinyLM",
         "hetsim.workloads.own.Own",
         "hetsim.workloads.data.digits.Digits",
         "hetsim.workloads.data.npz.NpzArrays",
