@@ -89,6 +89,11 @@ def taken(run: Run, rank: int) -> list[int]:
     return [sum(c.rank == rank for c in group) for group in run.applied]
 
 
+def local_memory(run: Run) -> Any:
+    """What the local optimizer of rank 0 remembers at the end."""
+    return run.simulation.processes[0].state.local_optimizer
+
+
 def changed(run: Run, name: str) -> bool:
     """Whether a field of the allocation's state has changed since the first update."""
     return getattr(run.states[0].allocation, name) != getattr(run.states[-1].allocation, name)
@@ -162,6 +167,7 @@ METHODS: dict[str, Row] = {
     "abs_sgd": Row(lambda run: delayed(run) and balanced(run)),
     "local_sgd": Row(lambda run: sizes(run) == {40}),
     "diloco": Row(lambda run: sizes(run) == {40}, keys=SHRINKING),
+    "muloco": Row(lambda run: sizes(run) == {40} and "1.weight/momentum_buffer" in local_memory(run), keys=SHRINKING),
     "decoupled_diloco": Row(
         lambda run: (
             staleness(run) == {0}
@@ -290,6 +296,16 @@ IDENTITIES: dict[str, Identity] = {
         times=True,
         parameters=True,
         keys={"both": {"learning_rate": 1.0, "momentum": 0.0, "local_learning_rate": 0.1, "coordination": {"period": 2}}},
+    ),
+    "muloco of a model without hidden matrices is diloco with its settings of AdamW": Identity(
+        ("method=muloco",),
+        ("method=diloco",),
+        times=True,
+        parameters=True,
+        keys={
+            "both": {"momentum": 0.9, "coordination": {"period": 2}},
+            "one": {"local_optimizer": {"betas": [0.9, 0.999], "weight_decay": 0.01}},
+        },
     ),
     "streaming_diloco of one fragment, averaged at once, is diloco": Identity(
         ("method=streaming_diloco",),

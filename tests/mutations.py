@@ -271,6 +271,14 @@ MUTATIONS = (
         "tests/coordination/test_local_steps.py",
     ),
     Mutation(
+        "muloco",
+        "the head is a hidden matrix",
+        "hetsim/workloads/flat_model.py",
+        ".difference(embeddings, head)",
+        ".difference(embeddings)",
+        "tests/workloads/test_muon.py",
+    ),
+    Mutation(
         "halos",
         "momentum in every step",
         "hetsim/workloads/delayed_nesterov.py",

@@ -177,7 +177,7 @@ def test_hetsim_methods_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys
         assert method.paper in told
     assert re.findall(r"^# (.+)", told, flags=re.MULTILINE) == list(methods.FAMILIES)
     assert {m.name for m in methods.shipped() if m.family == "local steps"} == {
-        *("local_sgd", "diloco", "streaming_diloco", "decoupled_diloco", "fedbuff", "fedasync", "async_local_sgd")
+        *("local_sgd", "diloco", "muloco", "streaming_diloco", "decoupled_diloco", "fedbuff", "fedasync", "async_local_sgd")
     }
     assert {m.name for m in methods.shipped() if m.family == "several servers"} == {"halos"}
     assert "backup" in {m.name for m in methods.shipped() if m.family == "synchronous"}

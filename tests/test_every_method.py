@@ -33,6 +33,7 @@ SHORT = {
     "abs_sgd": {"coordination": {"warm_up": 4}},
     "local_sgd": {"coordination": {"period": 3}},
     "diloco": {"coordination": {"period": 3}},
+    "muloco": {"coordination": {"period": 3}},
     "streaming_diloco": {"coordination": {"period": 4}},
     "decoupled_diloco": {"coordination": {"period": 4}},
     "fedbuff": {"coordination": {"period": 3}},
@@ -49,7 +50,7 @@ def short(name: str, *choices: str, **keys: Any) -> Any:
     return experiment(f"method={name}", *choices, **{**SMALL, **SHORT.get(name, {}), **keys})
 
 
-SERIAL = ("ssgd", "ddp", "od_sgd", "pipe_sgd", "ssd_sgd", "cd_sgd", "local_sgd", "diloco", "streaming_diloco")
+SERIAL = ("ssgd", "ddp", "od_sgd", "pipe_sgd", "ssd_sgd", "cd_sgd", "local_sgd", "diloco", "muloco", "streaming_diloco")
 """Methods whose parameters do not depend on what takes how long."""
 
 

@@ -142,6 +142,7 @@ def test_a_finished_run_can_be_continued_with_a_larger_budget(coordination: str)
 LOCAL = {"local_learning_rate_schedule": {"_target_": "torch.optim.lr_scheduler.StepLR", "step_size": 1, "gamma": 0.8}}
 SYNCHRONOUS_METHODS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "diloco": (("method=diloco",), {"coordination": {"period": 2}, **LOCAL}),
+    "muloco": (("method=muloco",), {"coordination": {"period": 2}, **LOCAL}),
     "streaming_diloco": (("method=streaming_diloco",), {"coordination": {"period": 2, "delay": 0}, **LOCAL}),
     "streaming_diloco with dbs, beside the next step": (
         ("method=streaming_diloco", "allocation=dbs"),

@@ -200,7 +200,7 @@ def test_a_run_with_muon_trains_and_resumes_bit_for_bit():
 @pytest.mark.slow
 def test_the_ranks_of_a_real_run_step_as_the_simulator_does():
     """To the last bit, with averages of local steps in between."""
-    its = experiment("method=diloco", "local_optimizer=muon", "workload=digits", **SMALL, batch_size=60, coordination={"period": 2})
+    its = experiment("method=muloco", "workload=digits", **SMALL, batch_size=60, coordination={"period": 2})
 
     leader = run_in_threads(its)[its.leader]
 
