@@ -30,6 +30,8 @@ def grid(method: str) -> Iterator[Keys]:
         yield from ((("local_learning_rate", rate),) for rate in (3e-4, 1e-3, 3e-3, 1e-2, 3e-2))
     elif method in ("local_sgd", "fedbuff", "fedasync", "async_local_sgd", "halos"):
         yield from ((("local_learning_rate", rate),) for rate in RATES)
+    elif method == "ringmaster_lmo":
+        yield from ((("learning_rate", rate),) for rate in (1e-3, 3e-3, 1e-2, 3e-2, 1e-1))
     elif method == "dana":
         yield from ((("learning_rate", rate),) for rate in (0.002, 0.005, *RATES))
     elif method in ("od_sgd", "ssd_sgd", "cd_sgd"):

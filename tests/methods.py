@@ -89,6 +89,11 @@ def taken(run: Run, rank: int) -> list[int]:
     return [sum(c.rank == rank for c in group) for group in run.applied]
 
 
+def memory(run: Run) -> Any:
+    """What the optimizer that makes versions remembers at the end."""
+    return run.simulation.processes[run.simulation.experiment.leader].state.optimizer
+
+
 def local_memory(run: Run) -> Any:
     """What the local optimizer of rank 0 remembers at the end."""
     return run.simulation.processes[0].state.local_optimizer
@@ -118,7 +123,7 @@ SHRINKING = {
 DROPPING = ("backup", "decoupled_diloco", "halos", "malenia", "rennala", "ringmaster")
 """Methods that drop gradients, or whose pushes may not reach a version."""
 
-STOPPING = ("rennala_stops", "ringmaster_stops")
+STOPPING = ("rennala_stops", "ringmaster_lmo", "ringmaster_stops")
 """Methods that give up gradients and compute their samples again, also those of one that was on its way when its worker was stopped."""
 
 METHODS: dict[str, Row] = {
@@ -135,6 +140,13 @@ METHODS: dict[str, Row] = {
     "delay_adaptive": Row(asynchronous),
     "rennala": Row(lambda run: staleness(run) == {0} and sizes(run) == {3} and run.states[-1].num_samples_discarded > 0),
     "ringmaster_stops": Row(lambda run: 1 < max(staleness(run)) < 4 and num_given_up(run) > 0),
+    "ringmaster_lmo": Row(
+        lambda run: 1 < max(staleness(run)) < 4 and num_given_up(run) > 0 and "1.weight/momentum_buffer" in memory(run),
+        keys={
+            "learning_rate": 0.05,
+            "learning_rate_schedule": {"_target_": "torch.optim.lr_scheduler.ExponentialLR", "gamma": 0.95},
+        },
+    ),
     "rennala_stops": Row(lambda run: staleness(run) == {0} and sizes(run) == {3} and num_given_up(run) > 0),
     "malenia": Row(
         lambda run: (
@@ -412,6 +424,13 @@ IDENTITIES: dict[str, Identity] = {
     ),
     "ringmaster_stops with no limit in sight is asgd": Identity(
         ("method=ringmaster_stops",), ("method=asgd",), times=True, parameters=True, keys={"one": {"admission": {"max_delay": 10**9}}}
+    ),
+    "ringmaster_lmo with plain steps is ringmaster_stops": Identity(
+        ("method=ringmaster_lmo", "optimizer=sgd"),
+        ("method=ringmaster_stops",),
+        times=True,
+        parameters=True,
+        keys={"both": {"learning_rate": 0.1}},
     ),
     "rennala_stops of single gradients is ringmaster_stops with R = 1": Identity(
         ("method=rennala_stops",),

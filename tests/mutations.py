@@ -94,6 +94,14 @@ MUTATIONS = (
     Mutation("rescaled_asgd", "τ/N", WEIGHTING, "(staleness + 1) / num_workers", "staleness / num_workers", RULES),
     Mutation("delay_adaptive", "N/τ", WEIGHTING, "max(num_workers, staleness)", "max(1, staleness)", RULES),
     Mutation("rennala", "groups of N", ON_TIME, "        return self.batch", "        return num_workers", RULES),
+    Mutation(
+        "ringmaster_lmo",
+        "a is the share of the older gradients",
+        "hetsim/workloads/lmo.py",
+        'm.lerp_(x.grad, group["alpha"])',
+        'm.lerp_(x.grad, 1 - group["alpha"])',
+        "tests/workloads/test_muon.py",
+    ),
     Mutation("ringmaster_stops", "stopped one version late", BOUNDS, "delay >= self.max_delay", "delay > self.max_delay", STOPPED),
     Mutation("rennala_stops", "nobody is stopped", ON_TIME, "return delay > 0", "return delay > 10**9", STOPPED),
     Mutation(

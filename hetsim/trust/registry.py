@@ -80,7 +80,11 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.policies.admission.SoftSync",
         "hetsim.policies.quorum.Quorum",
     ),
-    "optimizer": ("hetsim.workloads.delayed_nesterov.DelayedNesterov", "hetsim.workloads.muon.Muon"),
+    "optimizer": (
+        "hetsim.workloads.delayed_nesterov.DelayedNesterov",
+        "hetsim.workloads.lmo.LMO",
+        "hetsim.workloads.muon.Muon",
+    ),
     "compression": ("hetsim.policies.compression.NoCompression", "hetsim.policies.compression.TwoBit"),
     "partition": (
         "hetsim.workloads.partition.ByClass",

@@ -17,7 +17,7 @@ from hetsim.workloads.flat_model import FlatModel
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.task import OptimizerRecipe, ParameterSpec, Recipe
 
-MUON = "hetsim.workloads.muon.Muon"
+MUON, LMO = "hetsim.workloads.muon.Muon", "hetsim.workloads.lmo.LMO"
 SMALL: dict[str, Any] = {"budget": {"epochs": 2}, "cluster": cluster(node(2e-4), node(1e-4), node(1e-4)), "workload": {"num_samples": 300}}
 
 
@@ -124,6 +124,24 @@ def test_muon_is_torchs_muon_on_hidden_matrices_and_adamw_on_the_rest(adjust: st
     assert torch.equal(moved, by_torch(its, theirs, given))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_lmo_steps_along_singular_vectors_and_signs_of_the_momentum(dtype: torch.dtype):
+    """Of hidden matrices as torch's Muon does without Nesterov and weight decay, bit for bit; of others written out."""
+    its = nn.Sequential(nn.Linear(4, 6, bias=False), nn.Linear(6, 3, bias=False)).to(dtype)
+    at = nn.utils.parameters_to_vector(its.parameters()).detach().clone()
+    given = gradients(6, at)
+    theirs = torch.optim.Muon([its[0].weight], lr=0.02, momentum=0.75, nesterov=False, weight_decay=0.0, adjust_lr_fn="spectral_unclamped")
+    m, x = torch.zeros(18, dtype=dtype), at[24:].clone()
+    for gradient in given:
+        m = m.lerp(gradient[24:], 0.25)
+        x = x - 0.02 * m.sign()
+
+    moved = steps(flat(LMO, its, lr=0.02, alpha=0.25), at, given)
+
+    assert torch.equal(moved[:24], by_torch(its, [theirs], given)[:24])
+    assert torch.equal(moved[24:], x)
+
+
 def test_adafactor_factors_the_second_moments_of_each_matrix():
     """It gets parameters by themselves, as the model has them: on one vector it would be another algorithm."""
     ours, its = (nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 4)) for _ in range(2))
@@ -138,16 +156,20 @@ def test_adafactor_factors_the_second_moments_of_each_matrix():
     assert len(optimizer.step(optimizer.initial(), at, given[0], 0)[0]["0.weight/row_var"]) == 6
 
 
-@pytest.mark.parametrize("target", [MUON, "torch.optim.Adafactor"])
+@pytest.mark.parametrize("target", [MUON, LMO, "torch.optim.Adafactor"])
 def test_a_step_by_views_changes_nothing_that_it_was_given(target: str):
     """A slower worker may still hold the weights, a committed state the memory, and another object resumes with that memory."""
     its = model()
-    ours, at = flat(target, its), nn.utils.parameters_to_vector(its.parameters()).detach()
+    ours, at = flat(target, its, lr=0.01), nn.utils.parameters_to_vector(its.parameters()).detach()
     first, second = gradients(2, at)
     memory, at = ours.step(ours.initial(), at, first, 0)
     held = [at.clone(), second.clone(), {key: value.clone() for key, value in memory.items()}]
 
-    once, twice, resumed = ours.step(memory, at, second, 0), ours.step(memory, at, second, 0), flat(target, its).step(memory, at, second, 0)
+    once, twice, resumed = (
+        ours.step(memory, at, second, 0),
+        ours.step(memory, at, second, 0),
+        flat(target, its, lr=0.01).step(memory, at, second, 0),
+    )
 
     assert torch.equal(once[1], twice[1])
     assert torch.equal(once[1], resumed[1])
@@ -224,6 +246,8 @@ def test_a_phantom_takes_as_long_with_muon_as_with_sgd():
             r"^optimizer\._target_=torch\.optim\.Muon is for matrices alone: take hetsim\.workloads\.muon\.Muon, as optimizer=muon does$",
         ),
         (("optimizer=muon",), {"optimizer": {"lr": -1.0}}, rf"^optimizer: {MUON} refuses .*Learning rate should be >= 0 but is: -1\.0$"),
+        (("method=ringmaster_lmo",), {"optimizer": {"alpha": 2}}, rf"^optimizer: {LMO} refuses .*alpha must be at most 1, not 2$"),
+        (("method=ringmaster_lmo",), {"optimizer": {"alpha": 0}}, rf"^optimizer: {LMO} refuses .*alpha must be a finite number above zero"),
         (("optimizer=muon",), {"optimizer": {"adjust_lr_fn": "mine"}}, rf"^optimizer: {MUON} refuses .*mine is not supported$"),
         (
             ("optimizer=muon",),
