@@ -26,11 +26,11 @@ Keys = tuple[tuple[str, float], ...]
 
 def grid(method: str) -> Iterator[Keys]:
     """The combinations to try: global learning rate and momentum, and the local learning rate in methods with local steps."""
-    if method in ("diloco", "muloco", "streaming_diloco", "decoupled_diloco"):
+    if method in ("diloco", "muloco", "sparse_loco", "streaming_diloco", "decoupled_diloco"):
         yield from ((("local_learning_rate", rate),) for rate in (3e-4, 1e-3, 3e-3, 1e-2, 3e-2))
-    elif method in ("local_sgd", "fedbuff", "fedasync", "async_local_sgd", "halos"):
+    elif method in ("local_sgd", "fedbuff", "fedasync", "async_local_sgd", "mla", "heloco", "halos"):
         yield from ((("local_learning_rate", rate),) for rate in RATES)
-    elif method == "ringmaster_lmo":
+    elif method == "ringmaster_lmo" or method == "cgad":
         yield from ((("learning_rate", rate),) for rate in (1e-3, 3e-3, 1e-2, 3e-2, 1e-1))
     elif method == "dana":
         yield from ((("learning_rate", rate),) for rate in (0.002, 0.005, *RATES))

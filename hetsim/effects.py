@@ -1,8 +1,7 @@
 """A method is a generator that asks; a backend answers. Time passes at a ``yield from`` and nowhere else.
 
-A *program* is a generator of *effects*. It never sees which world answers: the simulator does it in virtual
-time, the distributed backend in real time. An error of the world is thrown into the program, so it surfaces at
-the method's own line.
+A *program* is a generator of *effects*. It never sees which world answers: the simulator in virtual time, or the distributed
+backend in real time. An error of the world is thrown into the program, so it surfaces at the method's own line.
 
     computed = yield from Gradient(at=weights, batch=batch)
 
@@ -12,7 +11,7 @@ field by a function call, and several effects are made for every gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -180,6 +179,7 @@ class Update(Effect[Vector]):
     """One optimizer step from `at` along `gradient`: the new weights. Takes `seconds_per_update` of the server or the node.
 
     With a `fragment`, `gradient` has its numbers alone. The other numbers stay, and the optimizer has a memory for each fragment.
+    A `tentative` step leaves the optimizer's memory as it was: the next step is taken as if there had been none.
     """
 
     communicates: ClassVar[bool] = False
@@ -187,6 +187,7 @@ class Update(Effect[Vector]):
     at: Vector
     gradient: Vector
     fragment: Fragment | None = None
+    tentative: bool = False
 
 
 @dataclass(slots=True)
@@ -278,6 +279,17 @@ class Gather(Effect[tuple[float, ...]]):
     number: float
 
 
+@dataclass(slots=True)
+class AllGather(Effect[T]):
+    """`combine(values)` of every worker's `value`, vectors of one size, by rank; waits until all workers have entered.
+
+    For vectors that cannot be added up on the way, such as compressed ones. `combine` is pure: the simulator calls it once for all ranks.
+    """
+
+    value: Vector
+    combine: Callable[[Mapping[int, Vector]], T]
+
+
 class Pending(Generic[T]):
     """An effect that was started and may not have been answered yet; `Wait` gives its answer."""
 
@@ -296,6 +308,13 @@ class Wait(Effect[T]):
     """The answer of an effect that was started, from its `pending` one."""
 
     pending: Pending[T]
+
+
+@dataclass(slots=True)
+class Done(Effect[bool]):
+    """Whether an effect that was started has its answer by now, from its `pending` one. Takes no time."""
+
+    pending: Pending[Any]
 
 
 @dataclass(slots=True)

@@ -137,3 +137,36 @@ def decompress(packed: Vector, threshold: float, like: Vector, num_parameters: i
     codes = torch.stack([quads >> shift & 3 for shift in (0, 2, 4, 6)], dim=1).view(-1)[:count]
     numbers = threshold * ((codes == 1).to(like.dtype) - (codes == 2).to(like.dtype))
     return torch.cat([numbers, packed[len(quads) :].clone().view(like.dtype)])
+
+
+def pack_largest(vector: Vector, keep: int, chunk: int, num_parameters: int | None) -> Vector:
+    """The `keep` numbers of largest absolute value of each `chunk` of consecutive numbers, each with its place in two bytes.
+
+    Of a vector shorter than a chunk, the vector is the chunk. The numbers after the first `num_parameters` are sent whole.
+    """
+    size = length(vector) if num_parameters is None else num_parameters
+    chunk = min(chunk, size)
+    keep = min(keep, chunk)
+    if isinstance(vector, Phantom):
+        return Phantom(-(-size // chunk) * keep * (vector.itemsize + 2) + (length(vector) - size) * vector.itemsize, itemsize=1)
+    import torch
+
+    chunks = torch.nn.functional.pad(vector[:size], (0, -size % chunk)).view(-1, chunk)
+    places = chunks.abs().topk(keep, dim=1).indices
+    parts = (chunks.gather(1, places).view(-1), places.short().view(-1), vector[size:].clone())
+    return torch.cat([part.view(torch.uint8) for part in parts])
+
+
+def unpack_largest(packed: Vector, keep: int, chunk: int, like: Vector, num_parameters: int | None) -> Vector:
+    """The vector, of the size and kind of `like`, that `pack_largest` packed: zero where nothing was sent."""
+    if isinstance(packed, Phantom):
+        return like
+    import torch
+
+    size = len(like) if num_parameters is None else num_parameters
+    chunk = min(chunk, size)
+    num_chunks, keep = -(-size // chunk), min(keep, chunk)
+    values, places, tail = packed.split([num_chunks * keep * like.itemsize, num_chunks * keep * 2, (len(like) - size) * like.itemsize])
+    chunks = like.new_zeros(num_chunks, chunk)
+    chunks.scatter_(1, places.clone().view(torch.int16).view(-1, keep).long(), values.clone().view(like.dtype).view(-1, keep))
+    return torch.cat([chunks.view(-1)[:size], tail.clone().view(like.dtype)])

@@ -160,6 +160,12 @@ METHODS: dict[str, Row] = {
     "ringleader": Row(lambda run: 1 < max(staleness(run)) <= 6 and max(sizes(run)) > 1 and weigh_alike(run)),
     "fedbuff": Row(lambda run: sizes(run) == {3} and max(staleness(run)) > 1 and steps(run) == {4}),
     "fedasync": Row(lambda run: asynchronous(run) and steps(run) == {4}),
+    "mla": Row(lambda run: asynchronous(run) and steps(run) == {4}),
+    "heloco": Row(lambda run: asynchronous(run) and steps(run) == {4}),
+    "cgad": Row(
+        lambda run: asynchronous(run) and steps(run) == {4},
+        keys={"learning_rate": 0.3, "learning_rate_schedule": {"_target_": "torch.optim.lr_scheduler.ExponentialLR", "gamma": 0.97}},
+    ),
     "async_local_sgd": Row(lambda run: asynchronous(run) and steps(run) == {1, 2, 4, 8}),
     "dc_asgd": Row(asynchronous),
     "dc_asgd_adaptive": Row(lambda run: asynchronous(run) and bool(run.states[-1].compensation.abs().max() > 0)),
@@ -172,6 +178,7 @@ METHODS: dict[str, Row] = {
     "optperf": Row(lambda run: synchronous(run) and balanced(run) and run.states[-1].allocation.settled),
     "static": Row(lambda run: synchronous(run) and balanced(run) and run.simulation.record.profile_seconds > 0),
     "hetgrad": Row(lambda run: synchronous(run) and balanced(run) and run.simulation.record.profile_seconds > 0),
+    "acco": Row(lambda run: staleness(run) == {0, 1} and min(taken(run, 3)[1:-4]) > max(taken(run, 0)[1:-4]) > 0),
     "od_sgd": Row(delayed),
     "pipe_sgd": Row(delayed),
     "ssd_sgd": Row(lambda run: staleness(run, after=25) == {1, 2, 3, 4, 5}),
@@ -180,6 +187,10 @@ METHODS: dict[str, Row] = {
     "local_sgd": Row(lambda run: sizes(run) == {40}),
     "diloco": Row(lambda run: sizes(run) == {40}, keys=SHRINKING),
     "muloco": Row(lambda run: sizes(run) == {40} and "1.weight/momentum_buffer" in local_memory(run), keys=SHRINKING),
+    "sparse_loco": Row(
+        lambda run: sizes(run) == {40} and {row.nbytes for row in run.rows("gather")} == {3 * 64 * (4 + 2)},
+        keys={**SHRINKING, "learning_rate": 1.0, "momentum": 0.0},
+    ),
     "decoupled_diloco": Row(
         lambda run: (
             staleness(run) == {0}
@@ -271,6 +282,18 @@ IDENTITIES: dict[str, Identity] = {
         parameters=True,
         keys={"both": DELAYED},
     ),
+    "acco of equal workers, without tentative steps, is pipe_sgd without a warm-up": Identity(
+        ("method=acco",),
+        ("method=pipe_sgd",),
+        times=True,
+        parameters=True,
+        keys={
+            "both": {"learning_rate": 0.05, "momentum": 0.9},
+            "one": {"coordination": {"exchanges": 1}},
+            "other": {"coordination": {"warm_up": 0}},
+        },
+        equal_nodes=True,
+    ),
     "abs_sgd is pipe_sgd with batches by speed, weighted per sample": Identity(
         ("method=abs_sgd",), ("method=pipe_sgd", "allocation=dbs", "weighting=per_sample"), times=True, parameters=True
     ),
@@ -317,6 +340,16 @@ IDENTITIES: dict[str, Identity] = {
         keys={
             "both": {"momentum": 0.9, "coordination": {"period": 2}},
             "one": {"local_optimizer": {"betas": [0.9, 0.999], "weight_decay": 0.01}},
+        },
+    ),
+    "sparse_loco that sends everything is diloco with plain outer steps": Identity(
+        ("method=sparse_loco",),
+        ("method=diloco", "optimizer=sgd"),
+        times=False,
+        parameters=True,
+        keys={
+            "both": {"learning_rate": 1.0, "momentum": 0.0, "coordination": {"period": 2}},
+            "one": {"compression": {"keep": 8, "chunk": 8}},
         },
     ),
     "streaming_diloco of one fragment, averaged at once, is diloco": Identity(
@@ -389,6 +422,28 @@ IDENTITIES: dict[str, Identity] = {
             "num_nodes": 1,
             "one": {"coordination": {"period": 1}, "learning_rate": 1.0, "local_learning_rate": 0.1},
         },
+        equal_nodes=True,
+    ),
+    "mla without momentum is fedbuff with K = 1": Identity(
+        ("method=mla",),
+        ("method=fedbuff", "discount=none"),
+        times=True,
+        parameters=True,
+        keys={"both": {"learning_rate": 0.4, "momentum": 0.0}, "other": {"admission": {"size": 1}}},
+    ),
+    "heloco that keeps every change is mla": Identity(
+        ("method=heloco",),
+        ("method=mla",),
+        times=True,
+        parameters=True,
+        keys={"one": {"optimizer": {"cosine": 0.0, "strength": 0.0}}},
+    ),
+    "cgad is adam on the server where nothing is late": Identity(
+        ("method=cgad",),
+        ("method=cgad", "discount=none"),
+        times=True,
+        parameters=True,
+        keys={"num_nodes": 1, "both": {"learning_rate": 0.05, "coordination": {"period": 1}}},
         equal_nodes=True,
     ),
     "async_local_sgd of single local steps, with ε = 1 and no momentum, is asgd": Identity(

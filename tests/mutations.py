@@ -36,6 +36,7 @@ COMPENSATION, DELAY = "hetsim/policies/compensation.py", "hetsim/coordination/de
 DELAYED_ALL_REDUCE = "hetsim/coordination/delayed_all_reduce.py"
 SERVER, LOCAL = "hetsim/coordination/parameter_server.py", "hetsim/coordination/local_steps.py"
 STREAMING, DECOUPLED = "tests/coordination/test_streaming_steps.py", "tests/coordination/test_decoupled_steps.py"
+ACCUMULATING = "tests/coordination/test_accumulating_all_reduce.py"
 STOPPED = "tests/coordination/test_stopping_server.py"
 RULES, ADMITTED = "tests/policies/test_admission_rules.py", "tests/coordination/test_server_admission.py"
 ASYNC_LOCAL, WEIGHTING = "tests/owned/test_async_local_steps.py", "hetsim/policies/weighting.py"
@@ -83,6 +84,23 @@ MUTATIONS = (
     Mutation(
         "fedasync", "mixed into the weights that the worker began at", COMPENSATION, "(now - contribution.used) +", "0 * now +", ASYNC_LOCAL
     ),
+    Mutation(
+        "mla",
+        "no lead along the momentum",
+        "hetsim/workloads/momentum_look_ahead.py",
+        "weights.add_(m, alpha=-eta * gamma).add_",
+        "weights.add_",
+        "tests/owned/test_momentum_look_ahead.py",
+    ),
+    Mutation(
+        "heloco",
+        "what points against the momentum grows",
+        "hetsim/workloads/heloco.py",
+        "delta - beta * along",
+        "delta + beta * along",
+        "tests/owned/test_momentum_look_ahead.py",
+    ),
+    Mutation("cgad", "late gradients count more", WEIGHTING, "exp(-self.rate", "exp(self.rate", "tests/owned/test_momentum_look_ahead.py"),
     Mutation(
         "async_local_sgd",
         "D is not divided by N",
@@ -222,6 +240,22 @@ MUTATIONS = (
         DELAYED_RING,
     ),
     Mutation(
+        "acco",
+        "a tentative step changes the optimizer's memory",
+        "hetsim/runtime/rank.py",
+        "            if not effect.tentative:\n                self.optimizer = memory",
+        "            self.optimizer = memory",
+        ACCUMULATING,
+    ),
+    Mutation(
+        "acco",
+        "no gradient is at the tentative weights",
+        "hetsim/coordination/accumulating_all_reduce.py",
+        "at, state, going = yield from self.step",
+        "_, state, going = yield from self.step",
+        ACCUMULATING,
+    ),
+    Mutation(
         "od_sgd",
         "the local schedule stands still",
         DELAYED_ALL_REDUCE,
@@ -252,6 +286,14 @@ MUTATIONS = (
         "with_tail(gradient + state.residual,",
         "with_tail(gradient,",
         "tests/policies/test_compression.py",
+    ),
+    Mutation(
+        "sparse_loco",
+        "what was left out is forgotten",
+        "hetsim/policies/compression.py",
+        "self.decay * state.residual + gradient",
+        "gradient",
+        "tests/coordination/test_compressed_local_steps.py",
     ),
     Mutation(
         "abs_sgd",

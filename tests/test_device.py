@@ -115,7 +115,7 @@ def test_every_method_runs_on_a_device_alone(method: str, monkeypatch: pytest.Mo
     "method",
     [
         *("ssgd", "ssgd coordination=overlapped_all_reduce", "dbs_sgd", "dc_asgd", "od_sgd", "cd_sgd", "pipe_sgd", "local_sgd"),
-        *("streaming_diloco", "hetgrad"),
+        *("sparse_loco", "streaming_diloco", "hetgrad"),
     ],
 )
 @pytest.mark.sampled(4)

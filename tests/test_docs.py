@@ -177,7 +177,8 @@ def test_hetsim_methods_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys
         assert method.paper in told
     assert re.findall(r"^# (.+)", told, flags=re.MULTILINE) == list(methods.FAMILIES)
     assert {m.name for m in methods.shipped() if m.family == "local steps"} == {
-        *("local_sgd", "diloco", "muloco", "streaming_diloco", "decoupled_diloco", "fedbuff", "fedasync", "async_local_sgd")
+        *("local_sgd", "diloco", "muloco", "sparse_loco", "streaming_diloco", "decoupled_diloco", "fedbuff", "fedasync", "async_local_sgd"),
+        *("mla", "heloco", "cgad"),
     }
     assert {m.name for m in methods.shipped() if m.family == "several servers"} == {"halos"}
     assert "backup" in {m.name for m in methods.shipped() if m.family == "synchronous"}
@@ -196,7 +197,7 @@ def test_hetsim_methods_refuses_an_unknown_name(monkeypatch: pytest.MonkeyPatch,
         command.main()
 
     assert ended.value.code == 2
-    assert "sgd is no method: take abs_sgd, asgd" in capsys.readouterr().err
+    assert "sgd is no method: take abs_sgd, acco, asgd" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -209,7 +210,7 @@ def test_a_method_is_its_sentence(name: str) -> None:
     made = experiment(f"method={name}")
     typed = experiment("method=asgd", *[f"{axis}={choice}" for axis, choice in method.choices.items()], **method.keys)
     assert made.coordination == typed.coordination
-    assert re.search(r"arXiv \d{4}\.\d{5}|10\.\d{4}/|NIPS \d+", method.paper)
+    assert re.search(r"arXiv \d{4}\.\d{5}|10\.\d{4}/|NIPS \d+|OpenReview \w+", method.paper)
 
 
 @pytest.mark.slow

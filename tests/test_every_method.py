@@ -34,11 +34,15 @@ SHORT = {
     "local_sgd": {"coordination": {"period": 3}},
     "diloco": {"coordination": {"period": 3}},
     "muloco": {"coordination": {"period": 3}},
+    "sparse_loco": {"coordination": {"period": 3}, "compression": {"keep": 2, "chunk": 4}},
     "streaming_diloco": {"coordination": {"period": 4}},
     "decoupled_diloco": {"coordination": {"period": 4}},
     "fedbuff": {"coordination": {"period": 3}},
     "fedasync": {"coordination": {"period": 3}},
     "async_local_sgd": {"coordination": {"period": 3}},
+    "mla": {"coordination": {"period": 3}},
+    "heloco": {"coordination": {"period": 3}},
+    "cgad": {"coordination": {"period": 3}},
     "halos": {"coordination": {"period": 3, "merge_every": 3, "num_regions": 2}},
     "optperf": {"allocation": {"probes": 2}},
 }
@@ -50,7 +54,7 @@ def short(name: str, *choices: str, **keys: Any) -> Any:
     return experiment(f"method={name}", *choices, **{**SMALL, **SHORT.get(name, {}), **keys})
 
 
-SERIAL = ("ssgd", "ddp", "od_sgd", "pipe_sgd", "ssd_sgd", "cd_sgd", "local_sgd", "diloco", "muloco", "streaming_diloco")
+SERIAL = ("ssgd", "ddp", "od_sgd", "pipe_sgd", "ssd_sgd", "cd_sgd", "local_sgd", "diloco", "muloco", "sparse_loco", "streaming_diloco")
 """Methods whose parameters do not depend on what takes how long."""
 
 

@@ -332,7 +332,7 @@ def test_every_method_hands_out_each_position_once_whoever_comes_and_goes(method
     down = {"distribution": "gamma", "a": 4.0, "scale": 1.0}
     away = world({"nodes": "all", "seconds_to_crash": up, "seconds_to_repair": down}, nodes=4, detection=0.5, regroup=0.25)
 
-    steps = {"local_sgd": 2, "diloco": 2, "muloco": 2, "streaming_diloco": 4}  # between two averages
+    steps = {"local_sgd": 2, "diloco": 2, "muloco": 2, "sparse_loco": 2, "streaming_diloco": 4}  # between two averages
     few = [f"coordination.period={steps[method]}"] if method in steps else []
 
     few += ["coordination.num_regions=2", "coordination.merge_every=3"] if method == "halos" else []

@@ -16,7 +16,7 @@ from hetsim.runtime.experiment import Experiment
 
 PERIODS: dict[str, tuple[str, ...]] = {
     "warm_up": ("od_sgd", "pipe_sgd", "cd_sgd", "abs_sgd", "ssd_sgd"),
-    "period": ("local_sgd", "diloco", "muloco", "fedbuff", "fedasync", "async_local_sgd", "halos"),
+    "period": ("local_sgd", "diloco", "muloco", "sparse_loco", "fedbuff", "fedasync", "async_local_sgd", "mla", "heloco", "cgad", "halos"),
 }
 SHORT: dict[str, dict[str, Any]] = {
     **{name: {key: 2} for key, names in PERIODS.items() for name in names},

@@ -72,6 +72,7 @@ METHODS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "local_sgd, dbs": (("method=local_sgd", "allocation=dbs"), {"coordination": {"period": 3}}),
     "diloco": (("method=diloco",), {"coordination": {"period": 2}}),
     "muloco": (("method=muloco",), {"coordination": {"period": 2}}),
+    "sparse_loco": (("method=sparse_loco",), {"coordination": {"period": 2}}),
     "streaming_diloco": (("method=streaming_diloco",), {"coordination": {"period": 4}}),
     "streaming_diloco, dbs": (("method=streaming_diloco", "allocation=dbs"), {"coordination": {"period": 9, "fragments": 3, "delay": 2}}),
     "pipe_sgd": (("method=pipe_sgd",), DELAYED),

@@ -143,6 +143,7 @@ LOCAL = {"local_learning_rate_schedule": {"_target_": "torch.optim.lr_scheduler.
 SYNCHRONOUS_METHODS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "diloco": (("method=diloco",), {"coordination": {"period": 2}, **LOCAL}),
     "muloco": (("method=muloco",), {"coordination": {"period": 2}, **LOCAL}),
+    "sparse_loco": (("method=sparse_loco",), {"coordination": {"period": 2}, "compression": {"keep": 1, "chunk": 4}, **LOCAL}),
     "streaming_diloco": (("method=streaming_diloco",), {"coordination": {"period": 2, "delay": 0}, **LOCAL}),
     "streaming_diloco with dbs, beside the next step": (
         ("method=streaming_diloco", "allocation=dbs"),
@@ -203,6 +204,7 @@ DELAYED = {"coordination": {"warm_up": 2}}
         (("method=od_sgd",), DELAYED),
         (("method=cd_sgd",), DELAYED),
         (("method=pipe_sgd",), DELAYED),
+        (("method=acco", "allocation=dbs"), {}),
         (("method=ssd_sgd",), {"coordination": {"warm_up": 1, "pull_every": 2}}),
         (("method=asgd", "compression=two_bit"), {"compression": {"threshold": 0.05}}),
         (("method=ssp",), {}),

@@ -10,7 +10,7 @@ Times are expected ones, without slow spells. Symbols:
     all_reduce           B samples take at least max_i(t_i + update_i) + R(n)
     overlapped           at least f_0 T + Σ R(n_k), and T + R(n_K), for buckets 0 … K, of which the first is ready after f_0 of a gradient
     a delay of one step  at least T, and R(n) without a server
-    local_steps          H B samples take at least H T + R(n)
+    local_steps          H B samples take at least H T + R(n), or H T if changes are compressed
     any other            a second has at most Σ_i max_b b / t_i(b) samples; on a server that answers each gradient, a worker's messages
                          come to each t_i(b), and the server's links carry all of them
 """
@@ -153,7 +153,8 @@ class Bounds:
             return max(self._step(its, lines), self._reduction(leave_out, self.nbytes)) / batch_size
         if type(its.coordination) is LocalSteps:
             period = its.coordination.period
-            return (period * self._step(its, lines) + self._reduction(leave_out, self.nbytes)) / (period * batch_size)
+            reduction = self._reduction(leave_out, self.nbytes) if type(its.coordination.compression) is NoCompression else 0.0
+            return (period * self._step(its, lines) + reduction) / (period * batch_size)
         if kind is DelayedParameterServer:
             return self._step(its, lines) / batch_size
         return 1 / self._rate(its, kept, answered=kind in ON_A_SERVER)

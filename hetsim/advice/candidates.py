@@ -12,7 +12,9 @@ ALLOCATIONS = ("dbs", "lb_bsp", "optperf", "static")
 """The rules that are tried in place of equal batches. Each has a method of its own, too; others re-allocate by the epoch."""
 ALIKE = ("all_reduce", "overlapped_all_reduce", "parameter_server")
 """Coordinations that train as DDP does, if they wait for all."""
-SERVERLESS = ("all_reduce", "overlapped_all_reduce", "one_step_delay_all_reduce", "local_steps", "streaming_steps")
+SERVERLESS = (
+    *("all_reduce", "overlapped_all_reduce", "one_step_delay_all_reduce", "accumulating_all_reduce", "local_steps", "streaming_steps"),
+)
 """Coordinations without a server."""
 
 

@@ -20,7 +20,7 @@ from hetsim.policies.allocation.optperf import OptPerfState, TimingSums
 from hetsim.policies.allocation.periodic import PeriodicState
 from hetsim.policies.allocation.static import StaticState
 from hetsim.policies.compensation import DanaState, GapAwareState
-from hetsim.policies.compression import TwoBitState
+from hetsim.policies.compression import TopKState, TwoBitState
 from hetsim.policies.quorum import QuorumState
 from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment
@@ -42,7 +42,7 @@ SHIPPED: tuple[type, ...] = (
         GradualShiftState,
     ),
     *(Mean, OptPerfState, PeriodicState, Point, Pushes, QuorumState, RankState, RoundState, State, StaticState, TimingSums, TwoBitState),
-    *(Tried, UnreportedTimings),
+    *(TopKState, Tried, UnreportedTimings),
 )
 
 

@@ -67,14 +67,17 @@ class Collectives:
         ALGORITHMS[network.all_reduce][1](self, nbytes, late)
         return self._known[nbytes] + late.last
 
-    def gather_seconds(self, number: Sequence[int] = (), begins: float = 0.0) -> float:
-        """Seconds until each rank has one number of eight bytes from each other: N−1 steps around the ring."""
+    def gather_seconds(self, number: Sequence[int] = (), begins: float = 0.0, *, nbytes: int = 8) -> float:
+        """Seconds until each rank has `nbytes` bytes, such as a number, from each other: N−1 steps around the ring."""
         num_steps = len(self.members) - 1
-        seconds = self._walked([((num_steps, self._ring, 1),)], 8, begins) if self._changes else num_steps * self._number
+        if self._changes:
+            seconds = self._walked([((num_steps, self._ring, 1),)], nbytes, begins)
+        else:
+            seconds = num_steps * (self._number if nbytes == 8 else self._seconds(self._ring, nbytes))
         late = self._lateness(number)
         if late is None:
             return seconds
-        late.ring(num_steps, self._latency(self._ring, 8))
+        late.ring(num_steps, self._latency(self._ring, nbytes))
         return seconds + late.last
 
     @staticmethod

@@ -32,7 +32,7 @@ class Method:
             return "several servers"
         if coordination.endswith("_steps"):
             return "local steps"
-        if "delay" in coordination:
+        if "delay" in coordination or "accumulating" in coordination:
             return "a step of delay"
         waits = coordination in ("all_reduce", "overlapped_all_reduce") or self.choices["admission"] in ("barrier", "backup")
         return "synchronous" if waits else "asynchronous, on a server"

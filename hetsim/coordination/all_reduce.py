@@ -22,7 +22,10 @@ REASON_SYNCHRONOUS = (
     "an all-reduce waits for all workers and no gradient in it is late: add coordination=parameter_server, "
     "or leave this axis as the method sets it"
 )
-REASON_UNCOMPRESSED = "only what is pushed to a server is compressed: take compression=none, or a coordination with a server"
+REASON_UNCOMPRESSED = (
+    "only pushes to a server and changes by local steps are compressed: take compression=none, or a coordination with a server or with "
+    "local steps"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from hetsim.coordination.outstanding import Outstanding, OutstandingInPools
 from hetsim.coordination.plan import Plan
@@ -37,6 +37,15 @@ class HeldRanges(Outstanding):
         """The ranges of a lost worker are to be assigned again, as long as they were."""
         self.requeued.extend(joined(self.held.pop(rank, ())))
 
+    def retract(self, keep: Mapping[int, int]) -> None:
+        """Of each worker, all but the first so many are to be assigned again, the lowest positions first."""
+        retracted = [batch for rank, count in keep.items() for batch in self._retracted(rank, count)]
+        self.requeued = deque(sorted((*self.requeued, *retracted), key=lambda batch: batch.start))
+
+    def _retracted(self, rank: int, keep: int) -> list[Batch]:
+        held = self.held.get(rank, deque())
+        return [held.pop() for _ in range(len(held) - keep)]
+
     def __iter__(self) -> Iterator[Batch]:
         yield from self.requeued
         for batches in self.held.values():
@@ -57,6 +66,12 @@ class HeldRangesInPools(HeldRanges, OutstandingInPools):
         """The pool's cursor goes back; the range waits for the pool's owner."""
         if batches := self.held.pop(rank, None):
             self.cursors[rank] = batches[0].start
+
+    def retract(self, keep: Mapping[int, int]) -> None:
+        """The pools' cursors go back."""
+        for rank, count in keep.items():
+            for batch in self._retracted(rank, count):
+                self.cursors[rank] = batch.start
 
 
 def joined(batches: Iterable[Batch]) -> list[Batch]:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hetsim import checks
-from hetsim.coordination.all_reduce import REASON_UNCOMPRESSED
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.contributions import SynchronousContributions
 from hetsim.coordination.plan import Plan, Split
+from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.coordination.timings import UnreportedTimings, gather_timings
-from hetsim.effects import AllReduce, Commit, Contribution, Gradient, LocalUpdate, Node, Program, Update
+from hetsim.effects import AllGather, AllReduce, Commit, Contribution, Gradient, LocalUpdate, Node, Program, Update
 from hetsim.policies.admission import Barrier
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.compression import NoCompression
 from hetsim.policies.weighting import NoDiscount
-from hetsim.vector import Vector, with_tail
+from hetsim.vector import Vector, weighted_sum, with_tail
 
 MAX_PERIOD = 100_000
 """Steps of each worker before the first version, so before anything is seen of a run."""
@@ -30,8 +30,9 @@ class LocalSteps(Coordination):
 
     Local SGD (Stich, arXiv 1805.09767) where the outer optimizer is plain SGD with rate 1: W becomes the mean of the x_i.
     DiLoCo (arXiv 2311.08105) where it is Nesterov SGD and the local one AdamW. Each average makes a version; each local
-    step is an iteration of its worker, over its share of one global batch. A local optimizer keeps its memory from one round
-    to the next and over a resume, and loses it in a crash or a regroup.
+    step is an iteration of its worker, over its share of one global batch. A local optimizer and a compression keep their memory from
+    one round to the next and over a resume, and lose it in a crash or a regroup. SparseLoCo (arXiv 2508.15706) where the changes W − x_i
+    are compressed by top-k.
     """
 
     needs_server: ClassVar[bool] = False
@@ -45,7 +46,6 @@ class LocalSteps(Coordination):
         checks.whole("coordination.period", self.period, most=MAX_PERIOD)
         reason = "at each average all workers wait for one another: leave this axis as the method sets it"
         self.only(reason, admission=Barrier, compensation=NoCompensation, discount=NoDiscount)
-        self.only(REASON_UNCOMPRESSED, compression=NoCompression)
 
     @property
     def needs_local_steps(self) -> str | None:
@@ -59,7 +59,7 @@ class LocalSteps(Coordination):
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
             x, own, group = yield from self.local_steps(node, plan, state, state.weights, rounds)
             difference = with_tail(state.weights - x, x, plan.num_parameters)
-            delta = yield from AllReduce(self.term(difference, group, plan, node.rank), in_place=True)
+            delta = yield from self.mean_change(node, plan, difference, group)
             num_samples = state.num_samples + sum(batches.num_samples for batches in rounds)
             state = replace(state, next_sample=rounds[-1].stop, num_samples=num_samples)
             unreported = unreported + own
@@ -70,6 +70,28 @@ class LocalSteps(Coordination):
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
             node.own["unreported"] = unreported
             going = yield from Commit(state.version, state, group)
+
+    def mean_change(self, node: Node, plan: Plan, difference: Vector, group: SynchronousContributions) -> Program[Vector]:
+        """(1/N) Σ w_i Δ_i, by an all-reduce; of compressed Δ_i, which go from each rank to each rank.
+
+        A rank without samples in this round still sends of what it has kept back, as an average rank would.
+        """
+        if isinstance(self.compression, NoCompression):
+            return (yield from AllReduce(self.term(difference, group, plan, node.rank), in_place=True))
+
+        def combine(payloads: Mapping[int, Vector]) -> Vector:
+            vectors = [self.compression.unpack(payload, difference, plan.num_parameters) for payload in payloads.values()]
+            return weighted_sum(vectors, lambda: self.factors_of(list(payloads), group, plan))
+
+        pushes = node.own.get("compression") or Pushes(self.compression.initial(difference))
+        packing, payload = self.compression.pack(pushes.after, difference, plan.num_parameters)
+        node.own["compression"] = Pushes(packing)
+        return (yield from AllGather(payload, combine))
+
+    def factors_of(self, ranks: Sequence[int], group: SynchronousContributions, plan: Plan) -> list[float]:
+        """The factor of each rank's Δ."""
+        factors = dict(self.weights(group, plan))
+        return [factors.get(rank, 1 / len(factors)) for rank in ranks]
 
     def local_steps(
         self, node: Node, plan: Plan, state: State, x: Vector, rounds: Sequence[Split]

@@ -64,7 +64,7 @@ class ParameterServer(Coordination):
                 raise ValueError(f"admission is {type(self.admission).__name__}, which makes a version of several gradients, but {why}")
 
     def relies_on_scale(self, num_workers: int) -> bool:
-        unweighted = isinstance(self.weighting, PerWorker) and isinstance(self.discount, NoDiscount)
+        unweighted = isinstance(self.weighting, PerWorker) and (isinstance(self.discount, NoDiscount) or self.discount.weighs_moments)
         return self.admission.group_size(num_workers) == 1 and not unweighted
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[State | None]:

@@ -14,6 +14,7 @@ from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.coordination.timings import UnreportedTimings, gather_timings
 from hetsim.effects import AllReduce, Commit, Contribution, Node, Program, Start, Update, Wait
+from hetsim.policies.compression import NoCompression
 from hetsim.vector import Vector
 
 
@@ -46,6 +47,7 @@ class StreamingSteps(LocalSteps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.only("fragments are added up by an all-reduce: take compression=none, or coordination=local_steps", compression=NoCompression)
         check_fragments(self.period, self.fragments)
         checks.whole("coordination.delay", self.delay, least=0)
         if checks.number("coordination.local_share", self.local_share, zero=True) > 1:

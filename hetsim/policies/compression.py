@@ -1,4 +1,4 @@
-"""Which part of a gradient a push to the server carries, and what happens to the rest."""
+"""Which part of a gradient, or of a change by local steps, a worker sends, and what happens to the rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetsim import checks
-from hetsim.vector import Vector, compress, decompress, nbytes, with_tail, zeros_like
+from hetsim.vector import Vector, compress, decompress, nbytes, pack_largest, unpack_largest, with_tail, zeros_like
 
 
 class Compression(ABC):
@@ -94,3 +94,46 @@ class TwoBit(Compression):
     def unpack(self, payload: Vector, like: Vector, num_parameters: int | None) -> Vector:
         whole = nbytes(payload) == nbytes(like)
         return payload if whole else decompress(payload, self.threshold, like, num_parameters)
+
+
+MAX_CHUNK = 2**15
+"""Numbers of a chunk, whose places have two bytes."""
+
+
+@dataclass(frozen=True)
+class TopKState:
+    """e: what a worker has not sent yet."""
+
+    residual: Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK(Compression):
+    """Of each `chunk` of numbers, send the `keep` largest; the others are added to the next push: e ← β e + Δ, send top-k(e), e ← e − sent.
+
+    SparseLoCo, arXiv 2508.15706, for the changes Δ of local steps. The decay β < 1 forgets what is never sent. A number takes its own bytes
+    and two for its place. The paper also quantises what is sent to two bits, and this class does not.
+    """
+
+    keep: int
+    """k"""
+    chunk: int
+    decay: float
+    """β"""
+
+    def __post_init__(self) -> None:
+        checks.whole("compression.chunk", self.chunk, most=MAX_CHUNK)
+        checks.whole("compression.keep", self.keep, most=self.chunk)
+        if checks.number("compression.decay", self.decay, zero=True) > 1:
+            raise ValueError(f"compression.decay must be at most 1, not {checks.shown(self.decay)}")
+
+    def initial(self, weights: Vector) -> TopKState:
+        return TopKState(zeros_like(weights))
+
+    def pack(self, state: TopKState, gradient: Vector, num_parameters: int | None) -> tuple[TopKState, Vector]:
+        wanted = with_tail(self.decay * state.residual + gradient, gradient, num_parameters)
+        payload = pack_largest(wanted, self.keep, self.chunk, num_parameters)
+        return TopKState(wanted - self.unpack(payload, wanted, num_parameters)), payload
+
+    def unpack(self, payload: Vector, like: Vector, num_parameters: int | None) -> Vector:
+        return unpack_largest(payload, self.keep, self.chunk, like, num_parameters)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp
 from typing import ClassVar
 
 from hetsim import checks
@@ -91,6 +92,8 @@ class Discount(ABC):
 
     applied_on_arrival: ClassVar[bool] = False
     """Whether it means what it says only where every gradient makes a version when it arrives, and its worker continues at once."""
+    weighs_moments: ClassVar[bool] = False
+    """Whether it is made for optimizers such as Adam, whose moments it weighs, although their steps do not depend on a gradient's scale."""
 
     @abstractmethod
     def factor(self, staleness: int) -> float:
@@ -155,6 +158,29 @@ class Hinge(Discount):
 
     def factor(self, staleness: int) -> float:
         return 1.0 / (self.slope * max(0, staleness - self.bound) + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exponential(Discount):
+    """d(τ) = γ(τ) e^(−a τ), before both of Adam's moments: CGAD, arXiv 2605.09126. At τ = 0 it is Adam.
+
+    A single scale of all gradients would not change Adam's steps. Here late gradients count less in the moments than others do. The rule is
+    from a secondary source, which does not say what γ is: here it is (1 + τ)^−b, and 1 with b = 0.
+    """
+
+    weighs_moments: ClassVar[bool] = True
+
+    rate: float
+    """a"""
+    exponent: float = 0.0
+    """b"""
+
+    def __post_init__(self) -> None:
+        checks.number("discount.rate", self.rate, zero=True)
+        checks.number("discount.exponent", self.exponent, zero=True)
+
+    def factor(self, staleness: int) -> float:
+        return float((1 + staleness) ** -self.exponent) * exp(-self.rate * staleness)
 
 
 @dataclass(frozen=True)

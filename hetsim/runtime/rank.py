@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hetsim.coordination.state import State
-from hetsim.effects import Fragment
+from hetsim.effects import Fragment, Update
 from hetsim.vector import Vector
 from hetsim.workloads.task import Optimizer
 
@@ -58,15 +58,19 @@ class RankState:
         self._next_collective = (version, count + 1)
         return number
 
-    def update(self, optimizer: Optimizer, at: Vector, gradient: Vector, fragment: Fragment | None = None) -> Vector:
+    def update(self, optimizer: Optimizer, effect: Update) -> Vector:
         """One step of the optimizer that makes versions, of all numbers or of a fragment: the new weights."""
         self.num_updates += 1
+        at, gradient, fragment = effect.at, effect.gradient, effect.fragment
         if fragment is None:
-            self.optimizer, weights = optimizer.step(self.optimizer, at, gradient, self.epoch)
+            memory, weights = optimizer.step(self.optimizer, at, gradient, self.epoch)
+            if not effect.tentative:
+                self.optimizer = memory
             return weights
         memories = by_fragment(self.optimizer)
         memory, weights = optimizer.step(memories.get(fragment), at, gradient, self.epoch, fragment)
-        self.optimizer = {**memories, fragment: memory}
+        if not effect.tentative:
+            self.optimizer = {**memories, fragment: memory}
         return weights
 
     def local_update(self, optimizer: Optimizer, at: Vector, gradient: Vector, epoch: int) -> Vector:

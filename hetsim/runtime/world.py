@@ -71,12 +71,20 @@ class World(Protocol[Caller, Context, Answer]):
         """The numbers of all workers in rank order."""
 
     @property
+    def all_gather(self) -> Callable[[Caller, fx.AllGather[Any], Context], Answer]:
+        """What is combined of the vectors of all workers."""
+
+    @property
     def start(self) -> Callable[[Caller, fx.Start[Any], Context], Answer]:
         """A `Pending`, at once; the effect continues."""
 
     @property
     def wait(self) -> Callable[[Caller, fx.Wait[Any], Context], Answer]:
         """The answer of a started effect."""
+
+    @property
+    def done(self) -> Callable[[Caller, fx.Done, Context], Answer]:
+        """Whether a started effect has its answer, at once."""
 
     @property
     def commit(self) -> Callable[[Caller, fx.Commit, Context], Answer]:

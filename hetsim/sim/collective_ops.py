@@ -25,7 +25,7 @@ class PendingCollective:
 
 
 class PendingCollectives:
-    """Answers AllReduce and Gather among the workers, and Regroup among all programs of a run."""
+    """Answers AllReduce, AllGather and Gather among the workers, and Regroup among all programs of a run."""
 
     def __init__(self, env: Clock, cluster: Cluster, recorders: Collection[Recorder], *, seed: int) -> None:
         self.env = env
@@ -34,7 +34,7 @@ class PendingCollectives:
         self._record = {kind: interval_recorder(recorders, kind) for kind in (ALL_REDUCE, GATHER, REGROUP)}
         self.join(set(range(cluster.num_workers)))
         self._pending: dict[type, deque[PendingCollective]] = {
-            kind: deque() for kind in (fx.AllReduce, fx.GradientSum, fx.Gather, fx.Regroup)
+            kind: deque() for kind in (fx.AllReduce, fx.AllGather, fx.GradientSum, fx.Gather, fx.Regroup)
         }
         self.num_dissolved = 0
         """How often all collectives were dropped."""
@@ -77,6 +77,16 @@ class PendingCollectives:
         if values_by_rank:
             numbers = tuple(values_by_rank.get(rank, 0.0) for rank in range(self.cluster.num_workers))
             self._complete(fx.Gather, partial(self._collectives.gather_seconds, number), numbers, GATHER, 8)
+        return SUSPENDED
+
+    def all_gather(self, process: RankProcess, effect: fx.AllGather[Any], callback: Callback) -> Any:
+        """Takes the time of a vector from each rank to each rank, from the last entry on. Combined once for all."""
+        number = process.state.enter_collective()
+        values_by_rank = self._enter(process, fx.AllGather, effect.value, callback, len(self.members))
+        if values_by_rank:
+            size = nbytes(effect.value)
+            seconds = partial(self._collectives.gather_seconds, number, nbytes=size)
+            self._complete(fx.AllGather, seconds, effect.combine(values_by_rank), GATHER, size)
         return SUSPENDED
 
     def regroup(

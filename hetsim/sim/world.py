@@ -93,6 +93,7 @@ class EventWorld:
         self.processes: list[RankProcess] = []
         self.collectives, self.messaging = self._communication(observers)
         self.all_reduce, self.gather = self.collectives.all_reduce, self.collectives.gather
+        self.all_gather = self.collectives.all_gather
         self.gradient_sum = GradientSums(self.collectives, self.prepared.buckets, self.gradient).gradient_sum
         self.send, self.receive = self.messaging.send, self.messaging.receive
         self.receive_within = self.messaging.receive_within
@@ -204,7 +205,7 @@ class EventWorld:
         """Takes seconds_per_update of the server or the node."""
         state, rank = process.state, process.rank
         optimizer = self._optimizer if rank <= self._num_workers else self._regional_optimizer
-        weights = state.update(optimizer, effect.at, effect.gradient, effect.fragment)
+        weights = state.update(optimizer, effect)
         if rank < self._num_workers:
             seconds = self._times[rank].update_seconds(self.env.now)
         else:
@@ -247,6 +248,11 @@ class EventWorld:
         assert isinstance(started, Started)
         started.callback = callback
         return started.answer
+
+    def done(self, process: RankProcess, effect: fx.Done, callback: Callback) -> bool:
+        """Whether the started effect is answered."""
+        assert isinstance(effect.pending, Started)
+        return effect.pending.answer is not SUSPENDED
 
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
         """Takes no time. The leader decides whether to continue; if seconds are limited, the other ranks wait for its decision."""

@@ -18,6 +18,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.workloads.data.torchvision.MNIST",
     ),
     "coordination": (
+        "hetsim.coordination.accumulating_all_reduce.AccumulatingAllReduce",
         "hetsim.coordination.all_reduce.SynchronousAllReduce",
         "hetsim.coordination.async_local_steps.AsyncLocalSteps",
         "hetsim.coordination.decoupled_steps.DecoupledSteps",
@@ -51,6 +52,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
     ),
     "discount": (
         "hetsim.policies.weighting.DelayAdaptive",
+        "hetsim.policies.weighting.Exponential",
         "hetsim.policies.weighting.Hinge",
         "hetsim.policies.weighting.InverseStaleness",
         "hetsim.policies.weighting.NoDiscount",
@@ -83,9 +85,11 @@ SHIPPED: dict[str, tuple[str, ...]] = {
     "optimizer": (
         "hetsim.workloads.delayed_nesterov.DelayedNesterov",
         "hetsim.workloads.lmo.LMO",
+        "hetsim.workloads.heloco.HeLoCo",
+        "hetsim.workloads.momentum_look_ahead.MomentumLookAhead",
         "hetsim.workloads.muon.Muon",
     ),
-    "compression": ("hetsim.policies.compression.NoCompression", "hetsim.policies.compression.TwoBit"),
+    "compression": tuple(f"hetsim.policies.compression.{name}" for name in ("NoCompression", "TopK", "TwoBit")),
     "partition": (
         "hetsim.workloads.partition.ByClass",
         "hetsim.workloads.partition.ByFile",

@@ -129,6 +129,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "ssgd": (),
     "overlapped": ("method=ssgd", "coordination=overlapped_all_reduce"),
     "local_sgd": (),
+    "sparse_loco": (),
     "streaming_diloco": (),
     "hetgrad": (),
     "dbs": (),

@@ -13,7 +13,7 @@ from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate
 from hetsim.coordination.fragments import fragments
 from hetsim.coordination.plan import Plan
 from hetsim.distributed.rank.run import RankRun
-from hetsim.effects import Batch, Fragment
+from hetsim.effects import Batch, Fragment, Update
 from hetsim.runtime.rank import RankState, by_fragment
 from hetsim.vector import Phantom
 from hetsim.workloads.optimizer import FlatOptimizer
@@ -254,7 +254,7 @@ def test_a_fragment_is_stepped_as_if_it_were_alone(name: str, options: dict[str,
     for p in (0, 1, 1, 0, 1, 0, 0):
         gradient = torch.rand(cut[p].stop - cut[p].start, generator=generator)
         before = weights
-        weights = rank.update(whole, weights, gradient, cut[p])
+        weights = rank.update(whole, Update(weights, gradient, cut[p]))
         memories[p], alone[p] = (first, last)[p].step(memories[p], alone[p], gradient, 0)
         other = slice(cut[1 - p].start, cut[1 - p].stop)
         assert torch.equal(weights[other], before[other])

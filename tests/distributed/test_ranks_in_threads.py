@@ -63,6 +63,7 @@ def by(kind: type[Coordination], base: Experiment, **changes: Any) -> Experiment
         (("method=hetgrad", "allocation=fixed", "coordination=overlapped_all_reduce"), {"allocation": {"parts": [3, 1, 2]}}),
         (("method=diloco",), {"coordination": {"period": 2}}),
         (("method=muloco",), {"coordination": {"period": 2}}),
+        (("method=sparse_loco",), {"coordination": {"period": 2}, "compression": {"keep": 1, "chunk": 4}}),
         (("method=streaming_diloco",), {"coordination": {"period": 4}}),
         (("method=pipe_sgd",), {"coordination": {"warm_up": 1}}),
         (("method=od_sgd",), {"coordination": {"warm_up": 1}}),

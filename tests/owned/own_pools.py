@@ -23,8 +23,8 @@ from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task, Workload
 
 SIZES = (50, 30, 20)
 DROPS = DROPPING
-HANDS_OUT_AHEAD = ("od_sgd", "cd_sgd", "ssd_sgd", "halos", "decoupled_diloco")
-"""Methods whose server hands ranges out ahead: no aligned epochs."""
+HANDS_OUT_AHEAD = ("acco", "od_sgd", "cd_sgd", "ssd_sgd", "halos", "decoupled_diloco")
+"""Methods that hand ranges out ahead: no aligned epochs."""
 
 
 @dataclass(frozen=True)

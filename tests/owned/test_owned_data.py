@@ -33,7 +33,10 @@ LABELS = np.random.default_rng(3).permutation(np.repeat(np.arange(10), 40))
 BALANCED = Divisible("by hand", len(LABELS), LABELS)
 FAULTS = {"schedule": [{"nodes": [1], "crash": 0.02, "repair": 0.08}, {"nodes": [2], "join": 0.03}], "detection_seconds": 0.003}
 GONE = {"schedule": [{"nodes": [1], "crash": 0.03}], "detection_seconds": 0.003}
-IN_ROUNDS = ("local_sgd", "diloco", "muloco", "streaming_diloco", "fedbuff", "fedasync", "async_local_sgd", "mindflayer")
+IN_ROUNDS = (
+    *("local_sgd", "diloco", "muloco", "sparse_loco", "streaming_diloco", "fedbuff", "fedasync", "async_local_sgd"),
+    *("mla", "heloco", "cgad", "mindflayer"),
+)
 """Methods whose workers take ranges for several gradients, which end with an epoch."""
 
 

@@ -101,10 +101,8 @@ def test_the_worlds_have_twin_methods(kind: type[Any]) -> None:
     methods = {name for name in dir(kind) if name in declared}
     refused = {name for name in methods if getattr(kind, name) is unsupported}
 
-    assert (
-        refused
-        == {EventWorld: set(), LockstepWorld: {"send", "receive", "receive_within", "regroup", "attempt"}, ProcessWorld: {"regroup"}}[kind]
-    )
+    of_lockstep = {"send", "receive", "receive_within", "regroup", "attempt", "done"}
+    assert refused == {EventWorld: set(), LockstepWorld: of_lockstep, ProcessWorld: {"regroup"}}[kind]
 
 
 class Intervals(Recorder):

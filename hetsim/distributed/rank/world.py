@@ -12,7 +12,7 @@ from hetsim.cluster.collectives import Collectives
 from hetsim.coordination.state import State
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
-from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.communication.transport import Transport, as_tensor
 from hetsim.distributed.communication.wire import Arrival
 from hetsim.distributed.rank.attempts import Attempts
 from hetsim.distributed.rank.gradient_sums import summed
@@ -140,7 +140,7 @@ class ProcessWorld:
 
     def update(self, state: RankState, effect: fx.Update, turn: Turn) -> Answered:
         """Really stepped; held for seconds_per_update of the server or the node."""
-        weights = state.update(self.prepared.optimizer_of(self.rank), effect.at, effect.gradient, effect.fragment)
+        weights = state.update(self.prepared.optimizer_of(self.rank), effect)
         self.task.device.synchronise()
         return weights, self._updated(self.update_seconds(effect.gradient, turn.at - self.began), turn.version, turn)
 
@@ -209,6 +209,23 @@ class ProcessWorld:
         by_rank = dict(zip(turn.transport.members, (number for number, _ in ranks), strict=True))
         return tuple(by_rank.get(rank, 0.0) for rank in range(self.experiment.num_ranks)), end
 
+    def all_gather(self, state: RankState, effect: fx.AllGather[Any], turn: Turn) -> Answered:
+        """Really gathered, through the CPU's memory; held from the last entry on, which a further scalar reduction determines."""
+        self._num_collectives[turn.thread] += 1
+        number = turn.number or state.enter_collective()
+        device, members, size = self.task.device, turn.transport.members, nbytes(effect.value)
+        mine = as_tensor(device.fetch(effect.value)).contiguous()
+        everything = mine.new_empty(len(members) * len(mine))
+        turn.transport.all_gather(everything, mine)
+        last = turn.transport.maximum(turn.at) if self.pace.pad else turn.at
+        values = dict.fromkeys(members, effect.value)
+        if not isinstance(effect.value, Phantom):
+            values = dict(zip(members, device.place(everything).view(len(members), -1), strict=True))
+        combined = effect.combine(values)
+        device.synchronise()
+        end = self._held("gather", GATHER, turn, last, self.collectives.gather_seconds(number, last - self.began, nbytes=size), size)
+        return combined, end
+
     def _held(self, kind: str, row_kind: int, turn: Turn, last: float, seconds: float, size: int) -> float:
         end = self.pace.due(kind, last, seconds)
         self.record[row_kind]((turn.at - self.began, end - self.began, self.rank, row_kind, turn.version, 0, 0, size))
@@ -218,7 +235,7 @@ class ProcessWorld:
         """Submitted to the second thread, which runs started effects one after another."""
         self.task.device.synchronise()  # the second thread's queue does not wait for this one's
         self._answers.clear()
-        number = state.enter_collective() if isinstance(effect.effect, fx.AllReduce | fx.Gather) else None
+        number = state.enter_collective() if isinstance(effect.effect, fx.AllReduce | fx.AllGather | fx.Gather) else None
         started = Turn(turn.at, self.transport.background, turn.version, SECOND, number)
         return StartedEffect(self.second.submit(self._answer_started, effect.effect, started)), turn.at
 
@@ -233,6 +250,12 @@ class ProcessWorld:
         answer, end = effect.pending.future.result()
         self._answers.append(answer)
         return self.task.device.adopt(answer), max(turn.at, end)
+
+    def done(self, state: RankState, effect: fx.Done, turn: Turn) -> Answered:
+        """Whether the second thread has the answer, and it is due by now. An effect that failed is done: `Wait` raises its error."""
+        assert isinstance(effect.pending, StartedEffect)
+        future = effect.pending.future
+        return future.done() and (future.exception() is not None or future.result()[1] <= turn.at), turn.at
 
     def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
         """The leader records and decides; if seconds are limited and there is no server, it broadcasts the decision."""
@@ -280,7 +303,7 @@ class ProcessWorld:
                 return None
             who = "anyone" if effect.source is None else f"rank {effect.source}"
             return Waiting(self.num_asked, f"waits for a message from {who}", sent=sent, arrived=arrived)
-        if isinstance(effect, fx.AllReduce | fx.GradientSum | fx.Gather) or (isinstance(effect, fx.Commit) and self._agrees):
+        if isinstance(effect, fx.AllReduce | fx.AllGather | fx.GradientSum | fx.Gather) or (isinstance(effect, fx.Commit) and self._agrees):
             collective = f"{thread} {self._num_collectives[thread]} {type(effect).__name__}"
             return Waiting(self.num_asked, f"waits in a {type(effect).__name__}", collective=collective, sent=sent, arrived=arrived)
         return None

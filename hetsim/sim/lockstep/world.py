@@ -53,7 +53,7 @@ class LockstepWorld:
     """One run, with the results of `EventWorld`. They are in `metrics`, `curve` and `history` after `run`."""
 
     name: ClassVar[str] = "backend=sim in lockstep"
-    send = receive = receive_within = regroup = attempt = unsupported
+    send = receive = receive_within = regroup = attempt = done = unsupported
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class LockstepWorld:
 
     def update(self, state: RankState, effect: fx.Update, context: None) -> Answered:
         """Takes each node's seconds_per_update."""
-        weights = state.update(self.optimizers.main, effect.at, effect.gradient, effect.fragment)
+        weights = state.update(self.optimizers.main, effect)
         return weights, self._updated(state.version)
 
     def local_update(self, state: RankState, effect: fx.LocalUpdate, context: None) -> Answered:
@@ -194,6 +194,12 @@ class LockstepWorld:
         numbers = np.broadcast_to(effect.number, self.clock.shape)
         seconds = partial(self._collectives.gather_seconds, self.state.enter_collective())
         return tuple(numbers.tolist()), self._collective(GATHER, seconds, 8)
+
+    def all_gather(self, state: RankState, effect: fx.AllGather[Any], context: None) -> Answered:
+        """Takes the time of a vector from each rank to each rank, from the last entry on. A phantom stands for those of all."""
+        size = nbytes(effect.value)
+        seconds = partial(self._collectives.gather_seconds, self.state.enter_collective(), nbytes=size)
+        return effect.combine({0: effect.value}), self._collective(GATHER, seconds, size)
 
     def _collective(self, kind: int, seconds: Callable[[float], float], size: int) -> Seconds:
         last = float(self.clock.max())

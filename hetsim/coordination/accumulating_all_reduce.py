@@ -1,0 +1,239 @@
+"""Accumulate while you communicate: workers compute micro-batches until the all-reduce of those before is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hetsim import checks
+from hetsim.coordination.all_reduce import REASON_SYNCHRONOUS, REASON_UNCOMPRESSED
+from hetsim.coordination.base import Coordination
+from hetsim.coordination.held import HeldRanges
+from hetsim.coordination.plan import Plan
+from hetsim.coordination.state import State
+from hetsim.effects import AllReduce, Batch, Commit, Contribution, Done, Gather, Gradient, Node, Pending, Program, Start, Update, Wait
+from hetsim.policies.admission import Barrier
+from hetsim.policies.compensation import NoCompensation
+from hetsim.policies.compression import NoCompression
+from hetsim.policies.weighting import NoDiscount, PerSample, PerWorker
+from hetsim.vector import Vector, weighted_sum, zeros_like
+
+MAX_PER_ROUND = 64
+"""Micro-batches of one worker in one round."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What this worker computed between two exchanges: the weighted `sum` of `count` gradients, a flat vector, at weights of a `version`.
+
+    `seconds` and `loss` are sums over its micro-batches.
+    """
+
+    sum: Vector
+    count: int
+    seconds: float
+    loss: float
+    version: int
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A round whose sums and counts are being added up and gathered; the mean seconds, too, if the allocation asks for them."""
+
+    round: Round
+    sum: Pending[Vector]
+    counts: Pending[tuple[float, ...]]
+    seconds: Pending[tuple[float, ...]] | None
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """A round of all workers: the `sum` of their sums, and the contributions that it is of."""
+
+    exchange: Exchange
+    sum: Vector
+    group: tuple[Contribution, ...]
+
+
+class Ahead:
+    """The ranges that workers hold for the rounds whose counts are not known yet: the same on all ranks.
+
+    In each round a worker takes at most twice as many as in its last known one, at least two, and one in the first round. So all ranks
+    know, without a message, which ranges nobody can have begun. Those are assigned again each time, as speeds may have changed.
+    """
+
+    def __init__(self, plan: Plan, state: State) -> None:
+        self.plan = plan
+        self.ranks = plan.active_ranks
+        self.held = HeldRanges.of(plan, state, self.ranks)
+        self.most_now = dict.fromkeys(self.ranks, 0)
+        """The most micro-batches of each worker in the round under way."""
+        self.most_next = dict.fromkeys(self.ranks, 1)
+        """In the round after it."""
+
+    def __bool__(self) -> bool:
+        """Whether anybody had a range for the round under way, as long as the next one has none."""
+        return any(self.held.held.values())
+
+    def settle(self, counts: Sequence[float]) -> Mapping[int, list[Batch]]:
+        """The ranges that each worker computed in a round, by its number of micro-batches."""
+        return {rank: self.held.settle(rank, int(counts[rank])) for rank in self.ranks}
+
+    def begin(self, counts: Sequence[float] | None) -> None:
+        """The next round is under way, after so many micro-batches of each rank in the last known one; None: there is none yet."""
+        self.most_now = self.most_next
+        self.most_next = {rank: min(MAX_PER_ROUND, max(2, 2 * int(counts[rank] if counts else 0))) for rank in self.ranks}
+
+    def assign(self, shares: Sequence[int]) -> None:
+        """Assign ranges for the round under way and the next one, to one worker after another, as long as there are any."""
+        self.held.retract(self.most_now)
+        wanted = {rank: self.most_now[rank] + self.most_next[rank] - len(self.held.held.get(rank, ())) for rank in self.ranks}
+        while wanted:
+            for rank in list(wanted):
+                batch = self.held.take(self.plan, rank, shares[rank])
+                wanted[rank] -= 1
+                if batch:
+                    self.held.hold(rank, [batch])
+                if not batch or not wanted[rank]:
+                    del wanted[rank]
+
+    def of(self, rank: int, begun: int) -> list[Batch]:
+        """What a worker may take in the next round, after so many ranges that it has begun."""
+        return list(self.held.held.get(rank, ()))[begun : begun + self.most_next[rank]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccumulatingAllReduce(Coordination):
+    """ACCO, arXiv 2406.02613: each worker computes micro-batches until the all-reduce of its last ones is done, so nobody waits.
+
+    With two exchanges for each version, and sums over all workers, g₁ of n₁ and g₂ of n₂ micro-batches:
+
+        θ̃ = Opt(θ; Σ g₁ / Σ n₁), a tentative step that leaves the optimizer's memory as it was
+        θ' = Opt(θ; Σ (g₁ + g₂) / Σ (n₁ + n₂))
+
+    g₂ is computed at θ while g₁ is added up; the g₁ of the next version is computed at θ̃ while g₂ is. θ̃ is of the version before, so
+    g₁ has a staleness of one, and g₂ of none. With one exchange there is no tentative step: the delayed update that the paper compares
+    with, and Pipe-SGD (arXiv 1811.03619) where each worker computes one micro-batch in each round.
+
+    A micro-batch is a worker's share of the global batch. The rule is the paper's as we remember it: its code was not read.
+    An allocation that measures learns the mean micro-batch of the version for which it asks.
+    """
+
+    needs_server: ClassVar[bool] = False
+    aligns_epochs: ClassVar[bool] = False
+
+    exchanges: int
+    """All-reduces for each version. All but the last make a tentative step, along the sum of those so far."""
+
+    def __post_init__(self) -> None:
+        checks.whole("coordination.exchanges", self.exchanges, most=MAX_PER_ROUND)
+        self.only(REASON_SYNCHRONOUS, admission=Barrier, compensation=NoCompensation, discount=NoDiscount)
+        self.only(REASON_UNCOMPRESSED, compression=NoCompression)
+        if not isinstance(self.weighting, PerWorker | PerSample):
+            name = type(self.weighting).__name__
+            raise ValueError(f"weighting is {name}, but each rank adds up its micro-batches by itself: take per_worker or per_sample")
+
+    @property
+    def num_ahead(self) -> int:
+        return MAX_PER_ROUND
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """Compute until the last exchange is done, start the next one, step along what the last one added up; repeat."""
+        ahead = Ahead(plan, state)
+        ahead.assign(self.allocation.shares(state.allocation))
+        at, going = state.weights, True
+        own = yield from self.compute_round(at, ahead.of(node.rank, 0), state.version, None)
+        before: Exchange | None = None
+        parts: tuple[Exchanged, ...] = ()
+        while ahead or before is not None:
+            counts: Sequence[float] | None = None
+            if before is not None:
+                total = yield from Wait(before.sum)
+                counts = yield from Wait(before.counts)
+                parts = (*parts, self.exchanged(before, total, ahead.settle(counts), state.version))
+            following: Exchange | None = None
+            if ahead:
+                following = yield from self.exchange(plan, state, own, parts)
+            if parts:
+                tentative = following is not None and len(parts) < self.exchanges
+                at, state, going = yield from self.step(plan, state, parts, ahead, tentative=tentative)
+                parts = parts if tentative else ()
+            if not going:
+                if following is not None:  # otherwise other ranks would wait in it for ever
+                    for pending in (following.seconds, following.counts, following.sum):
+                        if pending is not None:
+                            yield from Wait(pending)
+                return
+            before = following
+            if following is not None:
+                ahead.begin(counts)
+                ahead.assign(self.allocation.shares(state.allocation))
+                own = yield from self.compute_round(at, ahead.of(node.rank, own.count), state.version, following)
+
+    def compute_round(self, at: Vector, batches: Sequence[Batch], version: int, exchange: Exchange | None) -> Program[Round]:
+        """Compute one of these ranges after another, at least one, until the exchange under way is done; without one, a single range."""
+        total: Vector = None
+        seconds, loss, count = 0.0, 0.0, 0
+        for batch in batches:
+            computed = yield from Gradient(at=at, batch=batch, version=version)
+            (weight,) = self.weighting.weights([Contribution(0, batch, version, computed.seconds, computed.loss)], 1.0)
+            term = computed.gradient if weight == 1.0 else computed.gradient * weight
+            total = term if total is None else total + term
+            seconds, loss, count = seconds + computed.seconds, loss + computed.loss, count + 1
+            if exchange is None or (yield from Done(exchange.sum)):
+                break
+        return Round(zeros_like(at) if total is None else total, count, seconds, loss, version)
+
+    def exchange(self, plan: Plan, state: State, own: Round, parts: Sequence[Exchanged]) -> Program[Exchange]:
+        """Start to gather the counts of a round, and to add up its sums; with the last round of a version, what the allocation asks for."""
+        earlier = parts[: len(parts) % self.exchanges]
+        seconds = None
+        if len(earlier) + 1 == self.exchanges and self.allocation.asks(state.allocation, plan.epoch(state.num_samples)):
+            rounds = [*(part.exchange.round for part in earlier), own]
+            count = sum(each.count for each in rounds)
+            seconds = yield from Start(Gather(sum(each.seconds for each in rounds) / max(1, count)))
+        counts = yield from Start(Gather(float(own.count)))
+        pending = yield from Start(AllReduce(own.sum))
+        return Exchange(own, pending, counts, seconds)
+
+    def exchanged(self, exchange: Exchange, total: Vector, taken: Mapping[int, Sequence[Batch]], version: int) -> Exchanged:
+        """A round with the contributions of all workers. Seconds and loss are those of this rank, as it does not know the others'."""
+        own = exchange.round
+        seconds, loss = own.seconds / max(1, own.count), own.loss / max(1, own.count)
+        staleness = version - own.version
+        group = (Contribution(rank, b, own.version, seconds, loss, staleness) for rank, batches in taken.items() for b in batches)
+        return Exchanged(exchange, total, tuple(group))
+
+    def step(
+        self, plan: Plan, state: State, parts: Sequence[Exchanged], ahead: Ahead, *, tentative: bool
+    ) -> Program[tuple[Vector, State, bool]]:
+        """A step along the mean of these rounds: its weights, the state after it, and whether to continue. Only a real one is a version."""
+        group = [c for part in parts for c in part.group]
+        weight = sum(self.weighting.weights(group, 1.0))
+        mean = weighted_sum([part.sum for part in parts], lambda: [1 / weight] * len(parts))
+        weights = yield from Update(at=state.weights, gradient=mean, tentative=tentative)
+        if tentative:
+            return weights, state, True
+        timings: Sequence[Contribution] = ()
+        if (seconds := parts[-1].exchange.seconds) is not None:
+            timings = mean_steps(group, state.version, (yield from Wait(seconds)))
+        num_samples = state.num_samples + sum(c.samples for c in group)
+        state = state.evolve(
+            version=state.version + 1,
+            weights=weights,
+            num_samples=num_samples,
+            next_sample=ahead.held.next_sample,
+            outstanding=tuple(ahead.held),
+            allocation=self.allocation.observe(state.allocation, timings, plan.epoch(num_samples)),
+        )
+        return weights, state, (yield from Commit(state.version, state, group))
+
+
+def mean_steps(group: Sequence[Contribution], version: int, seconds: Sequence[float]) -> tuple[Contribution, ...]:
+    """For an allocation: each rank's mean number of samples in a micro-batch, and its mean seconds, which were gathered."""
+    samples: dict[int, list[int]] = {}
+    for c in group:
+        samples.setdefault(c.rank, []).append(c.samples)
+    means = {rank: round(sum(each) / len(each)) for rank, each in samples.items()}
+    return tuple(Contribution(rank, Batch(0, mean), version, seconds[rank], 0.0) for rank, mean in sorted(means.items()))
