@@ -21,6 +21,7 @@ from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
 from hetsim.sim.garbage import of_this_run
 from hetsim.sim.lockstep.world import LockstepWorld
+from hetsim.sim.processes import AUTO, check
 from hetsim.sim.world import EventWorld
 from hetsim.workloads.device import check_present
 from hetsim.workloads.task import Task
@@ -35,12 +36,19 @@ class Simulator(Backend):
     """backend=sim: SimPy's clock, the cluster's described times, and the workload's real gradients.
 
     If all ranks do the same and nothing is computed, they run in lockstep: the same times, at a fraction of the cost.
+
+    Args:
+        processes: the number of processes that compute gradients, this one included; `auto` for as many as are faster. The results
+            do not depend on it.
     """
+
+    processes: int | str = AUTO
 
     name: ClassVar[str] = "sim"
 
     def check(self, experiment: Experiment) -> None:
         super().check(experiment)
+        check(self.processes, experiment)
         check_present("device", experiment.device)
 
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
@@ -77,7 +85,9 @@ class Simulator(Backend):
                 saver = Saver(folder, config, experiment.checkpoint, trace, clock=perf_counter, stop=stop, resumed=experiment.resume)
             if checkpoint is not None and experiment.resume is not None:
                 continue_trace(trace, experiment.resume, checkpoint, experiment)
-            world = world_of(experiment, task, optimizers, [trace], checkpoint=checkpoint, saver=saver)
+            world = world_of(
+                experiment, task, optimizers, [trace], checkpoint=checkpoint, saver=saver, processes=self.processes
+            )  # fmt: skip
             at_end = world.run()
             if saver is not None and at_end is not None:
                 saver.write(at_end)
@@ -86,16 +96,18 @@ class Simulator(Backend):
 
 def world_of(
     experiment: Experiment, task: Task, optimizers: Optimizers, recorders: Sequence[Recorder], *,
-    checkpoint: Checkpoint | None = None, saver: Saver | None = None,
+    checkpoint: Checkpoint | None = None, saver: Saver | None = None, processes: int | str = AUTO,
 ) -> EventWorld | LockstepWorld:  # fmt: skip
     """The world for an experiment: in lockstep where that gives the same."""
-    kind: type[EventWorld | LockstepWorld] = LockstepWorld if LockstepWorld.suits(experiment, task) else EventWorld
+    keep, wants = (None, None) if saver is None else (partial(save, saver, experiment, task.num_samples), saver.due)
+    if LockstepWorld.suits(experiment, task):
+        return LockstepWorld(experiment, task, optimizers, recorders, checkpoint=checkpoint, keep=keep, wants=wants)
+    kind = EventWorld
     if experiment.cluster.shares_cores:
         from hetsim.sim.hosts.world import HostWorld
 
         kind = HostWorld
-    keep, wants = (None, None) if saver is None else (partial(save, saver, experiment, task.num_samples), saver.due)
-    return kind(experiment, task, optimizers, recorders, checkpoint=checkpoint, keep=keep, wants=wants)
+    return kind(experiment, task, optimizers, recorders, checkpoint=checkpoint, keep=keep, wants=wants, processes=processes)
 
 
 def save(saver: Saver, experiment: Experiment, num_samples: int, checkpoint: Checkpoint) -> None:

@@ -12,6 +12,9 @@ from hetsim.sim.rank_process import RankProcess
 from hetsim.vector import Vector
 from hetsim.workloads.task import Task
 
+Compute = Callable[[int, Vector, fx.Batch], tuple[Vector, float]]
+"""The gradient of a rank at these weights, of this batch, and its mean loss."""
+
 MAX_BATCHED_GRADIENTS = 8
 """Gradients that are computed together."""
 CACHE_BYTES = 2**21
@@ -33,12 +36,18 @@ class GradientBatcher:
     simulation and torch evict each other's code and data from the processor's caches, so alternating between them is slow.
     """
 
-    def __init__(self, task: Task, gradient: Callable[[int, Vector, fx.Batch], tuple[Vector, float]]) -> None:
+    def __init__(self, task: Task, gradient: Compute) -> None:
         self._gradient = gradient
         self._max_gradients = max(1, min(MAX_BATCHED_GRADIENTS, CACHE_BYTES // max(1, task.initial().nbytes)))
         self._serial = count()
         self._due: list[tuple[float, int, RankProcess, fx.Gradient]] = []
         self._computed: dict[int, EarlyGradient] = {}  # by number
+
+    def begin(self) -> None:  # noqa: B027
+        """The run begins."""
+
+    def close(self) -> None:
+        """The run has ended, in whatever way."""
 
     def expect(self, end: float, process: RankProcess, effect: fx.Gradient) -> int:
         """Announce a gradient that ends at this moment. Returns the number to ask for it with, unless its process is lost before."""

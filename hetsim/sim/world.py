@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -25,10 +26,10 @@ from hetsim.runtime.world import handlers
 from hetsim.sim.attempts import Attempts
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.collective_ops import PendingCollectives
-from hetsim.sim.gradient_batching import GradientBatcher
 from hetsim.sim.gradient_sums import GradientSums, Mark
 from hetsim.sim.membership import Membership
 from hetsim.sim.messages import Messaging
+from hetsim.sim.processes import gradients_of
 from hetsim.sim.profiling import run_profiling
 from hetsim.sim.rank_process import LOST, RankProcess, Started
 from hetsim.sim.shared_steps import SharedSteps
@@ -52,6 +53,7 @@ class EventWorld:
         checkpoint: Checkpoint | None = None,
         keep: Callable[[Checkpoint], None] | None = None,
         wants: Callable[[int], bool] | None = None,
+        processes: int | str = 1,
     ) -> None:
         self.experiment = experiment
         self.task = task
@@ -86,7 +88,8 @@ class EventWorld:
         self._record_service = interval_recorder(recorders, UPDATE) or ignore  # metrics are of workers
         self._under_way = {kind: self.membership.recorders(kind) for kind in (GRADIENT, UPDATE)}
         self._computes_until = [0.0] * num_workers
-        self._batcher = None if isinstance(self.prepared.start.weights, Phantom) else GradientBatcher(task, self.prepared.gradient)
+        computes = not isinstance(self.prepared.start.weights, Phantom)
+        self._batcher = gradients_of(experiment, task, self.prepared.gradient, processes) if computes else None
         self._nonfinite = NonfiniteGradients(experiment.nonfinite, self.metrics.activity)
         self._end_gradient = self._computed  # bound once: binding a method for every gradient is costly
         self._decisions: dict[int, StopDecision] = {}
@@ -111,6 +114,13 @@ class EventWorld:
 
     def run(self) -> Checkpoint | None:
         """Run every program to its end. Returns the checkpoint of the run as it has ended, if checkpoints are kept."""
+        if self._batcher is None:
+            return self._run()
+        with closing(self._batcher):
+            self._batcher.begin()
+            return self._run()
+
+    def _run(self) -> Checkpoint | None:
         self.membership.begin()
         seconds = self.prepared.checkpoint.seconds
         for process in [process for process in self.processes if not process.lost]:

@@ -29,6 +29,8 @@ SCORED_SAMPLES = 250
 class Classification(FlatTask):
     """Mean cross entropy of a model, over inputs standardised by channel with the training set's mean and deviation."""
 
+    forkable = True
+
     def __init__(
         self,
         arrays: Arrays,

@@ -23,6 +23,8 @@ STREAM = 2  # no other random stream with the same seed has this number
 class QuadraticTask(Task):
     """f(x) = mean_i ½ Σ_k h_k (x_k − c_ik)²; its optimum is the mean of the c_i, and its loss is reported as f(x) − f(optimum)."""
 
+    forkable = True
+
     def __init__(
         self,
         *,

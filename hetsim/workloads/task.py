@@ -133,6 +133,8 @@ class Task(ABC):
     """What computes; a backend calls `device.synchronise()` before it reads a clock."""
     sequence: SampleSequence
     """Which samples are at which positions, in tasks that have data."""
+    forkable: bool | None = None
+    """Whether a forked process can compute gradients: a copy of this one, with the same data. None: the user has to say so; False: never."""
     pools: tuple[int, ...] | None = None
     """How many samples belong to each worker; None: all workers share them."""
 

@@ -1,0 +1,306 @@
+"""Computes gradients that are under way at the same time in several processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import warnings
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import NamedTuple
+from weakref import ReferenceType, ref
+
+import torch
+
+from hetsim import effects as fx
+from hetsim.memory import available_bytes, gigabytes
+from hetsim.sim.forked_process import ForkedProcess, SharedVectors
+from hetsim.sim.gradient_batching import Compute, EarlyGradient, GradientBatcher
+from hetsim.sim.rank_process import RankProcess
+from hetsim.vector import Vector
+from hetsim.workloads.task import Task
+
+LEAST_DEEP = 2
+"""Requests that a process may have, of large gradients: one that it computes, and one that it begins at once afterwards."""
+
+Due = tuple[float, int, RankProcess, fx.Gradient]
+"""When a gradient is due, its number, the process in virtual time that waits for it, and what it is of."""
+
+
+class Tried(NamedTuple):
+    """A gradient that this process computed: another one must compute the same bits."""
+
+    rank: int
+    at: Vector
+    batch: fx.Batch
+    gradient: Vector
+    loss: float
+
+
+@dataclass(eq=False)
+class Helper:
+    """Another process, what it computes, in order, and how many requests it has had."""
+
+    process: ForkedProcess
+    first_place: int
+    """Of its gradients in the shared memory."""
+    asked: deque[tuple[Due, int]] = field(default_factory=deque)
+    """Each with the place of its weights."""
+    num_asked: int = 0
+
+
+class ParallelGradients(GradientBatcher):
+    """Computes gradients in `num_processes` processes, this one included, to the same bits as in one.
+
+    The others are forked, so they have the same data, the same model and the same code. They begin a gradient when its node does, in
+    virtual time. This process computes others meanwhile, and waits only if there is none. What fails elsewhere is computed here when it
+    is due, so that an error is the same as with one process.
+    """
+
+    def __init__(self, task: Task, gradient: Compute, num_processes: int) -> None:
+        super().__init__(task, self._remembered)
+        self._compute_one = gradient
+        self._like = task.initial()
+        self.num_processes = num_processes
+        self._helpers: list[Helper] = []
+        self._on_trial: list[Helper] = []
+        """Processes whose first gradient is not compared yet."""
+        self._last: Tried | None = None
+        """Computed here last, while this process was alone."""
+        self._tried: Tried | None = None
+        """What the processes on trial are asked for."""
+        self._asked_of: dict[int, Helper] = {}  # by number
+        self._failed: dict[int, Due] = {}  # elsewhere; by number
+
+    # Start and end
+
+    def begin(self) -> None:
+        """Fork the other processes. They are in use once each has computed the same bits as this one."""
+        num_helpers = self.num_processes - 1
+        self._deep = max(LEAST_DEEP, self._max_gradients)
+        self._max_kept = num_helpers * self._deep + self._max_gradients
+        num_places = num_helpers * self._deep
+        needed, available = (2 * num_places + 1) * self._like.nbytes, available_bytes()
+        if available is not None and needed > available:
+            self._give_up(f"the memory that they share would take {gigabytes(needed)} GB, and {gigabytes(available)} GB are available")
+            return
+        try:
+            weights, self._gradients = SharedVectors(self._like, num_places + 1), SharedVectors(self._like, num_places)
+            self._weights = Versions(weights)
+            for i in range(num_helpers):
+                forked = ForkedProcess(self._compute_one, weights, self._gradients)
+                self._on_trial.append(Helper(forked, first_place=i * self._deep))
+        except OSError as error:
+            self._give_up(f"they cannot be started ({os.strerror(error.errno or 0)})")
+
+    def close(self) -> None:
+        """End the other processes."""
+        for helper in (*self._helpers, *self._on_trial):
+            helper.process.end()
+        self._helpers, self._on_trial, self._tried = [], [], None
+
+    def _try(self, tried: Tried) -> None:
+        """Let each process compute a gradient that this one has just computed, after another history."""
+        self._tried, batch = tried, tried.batch
+        self._tried_at = self._weights.taken(tried.at)
+        for helper in self._on_trial:
+            with contextlib.suppress(BrokenPipeError):  # `_compare` finds that it has ended
+                helper.process.request(tried.rank, batch.start, batch.samples, batch.pool, self._tried_at, helper.first_place)
+
+    def _compare(self, tried: Tried) -> None:
+        """Take the processes into use if all have computed the same bits; otherwise end them."""
+        for helper in self._on_trial:
+            result = next(iter(helper.process.results(1)), None)
+            if result is None or not result.computed:
+                self._give_up("another process cannot compute them")
+                return
+            if not _same(self._gradients.vectors[helper.first_place], tried.gradient) or _bits(result.loss) != _bits(tried.loss):
+                self._give_up("they depend on which process computes them, so the workload's code or data have a state of their own")
+                return
+        self._weights.release(self._tried_at)
+        self._helpers, self._on_trial, self._tried, self._last = self._on_trial, [], None, None
+
+    def _give_up(self, reason: str) -> None:
+        """Continue with this process alone."""
+        self.close()
+        warnings.warn(f"backend.processes={self.num_processes}: all gradients are computed in one process, as {reason}", stacklevel=2)
+
+    # Gradients
+
+    def expect(self, end: float, process: RankProcess, effect: fx.Gradient) -> int:
+        number = super().expect(end, process, effect)
+        if self._helpers:
+            self._hand_out()
+        return number
+
+    def gradient(self, number: int) -> tuple[Vector, float]:
+        if not self._helpers:
+            return self._alone(number)
+        computed = self._computed
+        if number not in computed:
+            self._collect()
+            if number not in computed:
+                self._computed = computed = {key: early for key, early in computed.items() if not early.process.lost}
+            while number not in computed:
+                if number in self._failed:
+                    return self._compute_failed(number)
+                helper = self._asked_of.get(number)
+                if helper is None:
+                    self._compute_some(must=number)
+                elif not (self._due and len(computed) < self._max_kept and self._compute_some()):
+                    self._take(helper)
+                self._collect()
+        early = computed.pop(number)
+        self._hand_out()
+        return early.gradient, early.loss
+
+    def _alone(self, number: int) -> tuple[Vector, float]:
+        """As with one process, until the others are in use."""
+        if number in self._failed:
+            return self._compute_failed(number)
+        if self._on_trial:
+            if self._tried is None:
+                if self._last is not None:
+                    self._try(self._last)
+            elif all(helper.process.num_ready > 0 or helper.process.ended for helper in self._on_trial):
+                self._compare(self._tried)
+        return super().gradient(number)
+
+    def _compute_failed(self, number: int) -> tuple[Vector, float]:
+        """Compute here what has failed elsewhere, or too early: now its error counts."""
+        _, _, process, effect = self._failed.pop(number)
+        return self._compute_one(process.rank, effect.at, effect.batch)
+
+    def _remembered(self, rank: int, at: Vector, batch: fx.Batch) -> tuple[Vector, float]:
+        """Compute a gradient, and remember it for `_try`."""
+        gradient, loss = self._compute_one(rank, at, batch)
+        self._last = Tried(rank, at, batch, gradient, loss)
+        return gradient, loss
+
+    def _compute_some(self, must: int = -1) -> bool:
+        """Compute a few of the next gradients here; whether there was one. Of them all only an error of the number `must` is raised."""
+        due, remaining, found = self._due, max(1, self._max_gradients // 2), False
+        while due and remaining:
+            _, number, process, effect = ended = heappop(due)
+            if process.lost:
+                continue
+            found = True
+            remaining -= 1
+            try:
+                self._computed[number] = EarlyGradient(process, *self._compute_one(process.rank, effect.at, effect.batch))
+            except Exception:
+                if number == must:
+                    raise
+                self._failed[number] = ended
+        return found
+
+    def _hand_out(self) -> None:
+        """Ask the other processes for the next gradients, but leave this one its share."""
+        due, helpers = self._due, self._helpers
+        share = -(-(len(due) + len(self._asked_of)) * len(helpers) // (len(helpers) + 1))
+        share = min(share, len(helpers) * self._deep)
+        while due and len(self._asked_of) < share:
+            ended = heappop(due)
+            if ended[2].lost:
+                continue
+            helper = helpers[0] if len(helpers) == 1 else min(helpers, key=lambda each: len(each.asked))
+            self._ask(helper, ended)
+
+    def _ask(self, helper: Helper, ended: Due) -> None:
+        _, number, process, effect = ended
+        batch, place = effect.batch, self._weights.taken(effect.at)
+        helper.asked.append((ended, place))
+        self._asked_of[number] = helper
+        try:
+            helper.process.request(
+                process.rank, batch.start, batch.samples, batch.pool, place, helper.first_place + helper.num_asked % self._deep
+            )
+        except BrokenPipeError:
+            self._lose(helper)
+        helper.num_asked += 1
+
+    def _collect(self) -> None:
+        """Take what the other processes have computed."""
+        for helper in self._helpers:
+            if helper.process.num_ready > 0:
+                self._take(helper)
+
+    def _take(self, helper: Helper) -> None:
+        """Take the results of a process; waits if it has none."""
+        results = helper.process.results(len(helper.asked))
+        if not results:
+            self._lose(helper)
+            return
+        first = helper.num_asked - len(helper.asked)
+        for i, result in enumerate(results, first):
+            ended, place = helper.asked.popleft()
+            _, number, process, _ = ended
+            self._weights.release(place)
+            del self._asked_of[number]
+            if not result.computed:
+                self._failed[number] = ended
+            elif not process.lost:
+                gradient = self._gradients.vectors[helper.first_place + i % self._deep].clone()
+                self._computed[number] = EarlyGradient(process, gradient, result.loss)
+
+    def _dismiss(self, helper: Helper) -> None:
+        """End a process: the others compute what it was asked for."""
+        helper.process.end()
+        self._helpers = [each for each in self._helpers if each is not helper]
+        for ended, place in helper.asked:
+            self._weights.release(place)
+            del self._asked_of[ended[1]]
+            heappush(self._due, ended)
+        helper.asked.clear()
+
+    def _lose(self, helper: Helper) -> None:
+        """A process has ended by itself."""
+        self._dismiss(helper)
+        warnings.warn(
+            f"a process that computed gradients was killed, perhaps for lack of memory: {len(self._helpers) + 1} of {self.num_processes} "
+            "compute them now, to the same results", stacklevel=2,
+        )  # fmt: skip
+
+
+class Versions:
+    """Versions of the weights in shared memory: each is copied there once, however many gradients are asked for at it."""
+
+    def __init__(self, shared: SharedVectors) -> None:
+        self._vectors = shared.vectors
+        self._places: dict[int, int] = {}  # by the id of a tensor
+        self._held: list[tuple[int, ReferenceType[Vector]] | None] = [None] * len(self._vectors)
+        self._num_users = [0] * len(self._vectors)
+        self._idle = deque(range(len(self._vectors)))
+
+    def taken(self, at: Vector) -> int:
+        """The place of these weights, which they keep until it is released as often as it was taken."""
+        place = self._places.get(id(at))
+        if place is not None and (held := self._held[place]) is not None and held[1]() is at:
+            if not self._num_users[place]:
+                self._idle.remove(place)
+        else:
+            place = self._idle.popleft()
+            if (held := self._held[place]) is not None and self._places.get(held[0]) == place:
+                del self._places[held[0]]
+            self._vectors[place].copy_(at)
+            self._held[place] = id(at), ref(at)
+            self._places[id(at)] = place
+        self._num_users[place] += 1
+        return place
+
+    def release(self, place: int) -> None:
+        """One gradient at the weights of this place is computed."""
+        self._num_users[place] -= 1
+        if not self._num_users[place]:
+            self._idle.append(place)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether all bits are equal."""
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+def _bits(number: float) -> bytes:
+    return struct.pack("<d", number)
