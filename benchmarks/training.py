@@ -1,11 +1,12 @@
 """The speed of training in virtual time, relative to a plain PyTorch loop, and its memory.
 
-python benchmarks/training.py [--workers 16 256] [--repeats 7] [--epochs 2] [override …]
+python benchmarks/training.py [--workers 16 256] [--processes 1 2 auto] [--model mlp] [--momenta 0 0.9] [--repeats 7] [--epochs 2] [override …]
 python benchmarks/training.py --memory [--workers 16 256] [override …]
 
 The loop and the simulation take the same steps: an MLP 784-32-10 on as many samples as MNIST's, kept as bytes, 32 shuffled
 samples a step, standardised, one torch thread, no evaluation. The simulation is `method=asgd trace=commits` on workers of eight
-speeds with noise. Both are timed in turn; the ratio is the loop's seconds over the simulation's, the median over the repeats.
+speeds with noise. `--model lenet` takes LeNet instead. The loop and the simulation with each number of `--processes` are timed in
+turn; the ratio is the loop's seconds over the simulation's, the median over the repeats.
 Memory is how much the resident set of a process of its own grew at the most, counted in vectors of the model's size.
 """
 
@@ -33,6 +34,7 @@ from hetsim.config.build import build_experiment
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace
+from hetsim.sim.processes import AUTO
 from hetsim.sim.world import EventWorld
 from hetsim.trust.shipped import configs
 from hetsim.workloads.data.base import Arrays
@@ -44,6 +46,7 @@ SHARE = 32  # samples per step
 SAMPLES = 60_000
 MOMENTA = (0.0, 0.9)  # that of asgd in conf/method, and the usual one
 METHODS = (("method=asgd",), ("method=ssgd",), ("method=ssgd", "coordination=parameter_server"))  # with N versions in use, one, and one
+SHAPES: dict[str, tuple[int, ...]] = {"mlp": (784,), "lenet": (1, 28, 28)}
 HIDDEN = 1000  # width of the model for measuring memory: vectors of 3.2 MB
 
 
@@ -54,26 +57,26 @@ class Synthetic(Supervised):
     name: str = "synthetic"
 
     def read(self) -> Arrays:
-        return synthetic()
+        return synthetic(SHAPES[self.model])
 
 
 @cache
-def synthetic() -> Arrays:
+def synthetic(shape: tuple[int, ...]) -> Arrays:
     """The data, made once."""
     rng = np.random.default_rng(0)
-    x, y = (rng.integers(0, 256, (count, 784), dtype=np.uint8) for count in (SAMPLES, 100)), rng.integers(0, 10, SAMPLES + 100)
+    x, y = (rng.integers(0, 256, (count, *shape), dtype=np.uint8) for count in (SAMPLES, 100)), rng.integers(0, 10, SAMPLES + 100)
     return Arrays(next(x), y[:SAMPLES], next(x), y[SAMPLES:])
 
 
-def experiment(*choices: str, workers: int, hidden: int = 32, **keys: object) -> Experiment:
-    """These choices, with so many workers of eight speeds and noise."""
+def experiment(*choices: str, workers: int, model: str = "mlp", hidden: int = 32, **keys: object) -> Experiment:
+    """These choices, with so many workers of eight speeds and noise. `hidden` is the width of the MLP."""
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         config = compose("config", overrides=[*choices, "workload=arrays", "pictures=false"])
     noisy = {"count": workers // 8, "overhead_seconds": 1e-3, "noise": {"distribution": "lognorm", "s": 0.2}}
     speeds = [{**noisy, "seconds_per_sample": 1e-4 * speed} for speed in range(1, 9)]
     changes = {"batch_size": SHARE * workers, "cluster": {"nodes": speeds}, "workload": {"path": __file__}, **keys}
     made, _ = build_experiment(OmegaConf.merge(config, changes))
-    return replace(made, workload=Synthetic(model="mlp", model_options={"hidden": [hidden]}))
+    return replace(made, workload=Synthetic(model=model, model_options={"hidden": [hidden]} if model == "mlp" else {}))
 
 
 def unevaluated(*_: torch.Tensor) -> Evaluation:
@@ -81,12 +84,12 @@ def unevaluated(*_: torch.Tensor) -> Evaluation:
     return Evaluation()
 
 
-def simulated(made: Experiment) -> float:
-    """Seconds of a simulation, without loading."""
+def simulated(made: Experiment, processes: int | str) -> float:
+    """Seconds of a simulation whose gradients so many processes compute, without loading."""
     task, optimizers = made.load()
     task.evaluate = unevaluated  # type: ignore[method-assign]
     start = perf_counter()
-    simulation = EventWorld(made, task, optimizers, [Trace(None, made.trace)])
+    simulation = EventWorld(made, task, optimizers, [Trace(None, made.trace)], processes=processes)
     simulation.run()
     seconds = perf_counter() - start
     assert made.budget.epochs is None or simulation.history.last.num_samples == made.budget.epochs * SAMPLES
@@ -96,11 +99,13 @@ def simulated(made: Experiment) -> float:
 def plain(made: Experiment) -> float:
     """Seconds of a plain loop over the same data with the same model and optimizer, without loading."""
     torch.set_num_threads(made.threads)
-    arrays = synthetic()
+    assert isinstance(made.workload, Synthetic)
+    name, shape = made.workload.model, SHAPES[made.workload.model]
+    arrays = synthetic(shape)
     x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)
     scale, mean = torch.std_mean(x.float(), 0, correction=0)
     scale = 1 / scale
-    model = build_model("mlp", {}, shape=(784,), num_classes=10, seed=made.seed)
+    model = build_model(name, made.workload.model_options, shape=shape, num_classes=10, seed=made.seed)
     optimizer = torch.optim.SGD(model.parameters(), **made.optimizer.optimizer.options)
     rng = np.random.default_rng(made.seed)
     assert made.budget.epochs is not None
@@ -114,17 +119,22 @@ def plain(made: Experiment) -> float:
     return perf_counter() - start
 
 
-def speed(workers: int, momentum: float, repeats: int, epochs: int, overrides: list[str]) -> str:
-    """One row: both alternate, so that other work on the machine slows both."""
+def speed(workers: int, momentum: float, model: str, processes: list[int | str], repeats: int, epochs: int, overrides: list[str]) -> str:
+    """A row for each number of processes: all alternate with the loop, so that other work on the machine slows all."""
     made = experiment(
         "method=asgd", "trace=commits", "learning_rate=0.001", f"momentum={momentum}", f"budget.epochs={epochs}",
-        *overrides, workers=workers,
+        *overrides, workers=workers, model=model,
     )  # fmt: skip
     steps = epochs * SAMPLES / SHARE
-    times = [(plain(made), simulated(made)) for _ in range(repeats + 1)][1:]
-    loop, ours = (statistics.median(seconds) / steps * 1e6 for seconds in zip(*times, strict=True))
-    ratios = sorted(theirs / its for theirs, its in times)
-    return f"{workers:7}{momentum:10}{loop:14.1f}{ours:14.1f}{statistics.median(ratios):9.3f}   {ratios[0]:.3f} … {ratios[-1]:.3f}"
+    times = [(plain(made), *(simulated(made, each) for each in processes)) for _ in range(repeats + 1)][1:]
+    loop, *ours = (statistics.median(seconds) / steps * 1e6 for seconds in zip(*times, strict=True))
+    lines = []
+    for i, (each, its) in enumerate(zip(processes, ours, strict=True), 1):
+        ratios = sorted(seconds[0] / seconds[i] for seconds in times)
+        lines.append(
+            f"{workers:7}{momentum:10}{each:>11}{loop:14.1f}{its:15.1f}{statistics.median(ratios):8.3f}   {ratios[0]:.3f} … {ratios[-1]:.3f}"
+        )
+    return "\n".join(lines)
 
 
 def peak(method: tuple[str, ...], workers: int, updates: int, overrides: list[str]) -> str:
@@ -152,6 +162,9 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[16, 256])
+    parser.add_argument("--processes", type=lambda word: word if word == AUTO else int(word), nargs="+", default=[1])
+    parser.add_argument("--model", choices=SHAPES, default="mlp")
+    parser.add_argument("--momenta", type=float, nargs="+", default=MOMENTA)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--memory", action="store_true", help="measure memory instead")
@@ -166,10 +179,11 @@ def main() -> None:
                     updates = 4 * workers if method == METHODS[0] else 4
                     print(pool.submit(peak, method, workers, updates, overrides).result(), flush=True)
         return
-    print(f"{'workers':>7}{'momentum':>10}{'loop µs/step':>14}{'hetsim µs/step':>15}{'ratio':>8}   spread")
+    print(f"{'workers':>7}{'momentum':>10}{'processes':>11}{'loop µs/step':>14}{'hetsim µs/step':>15}{'ratio':>8}   spread")
     for workers in arguments.workers:
-        for momentum in MOMENTA:
-            print(speed(workers, momentum, arguments.repeats, arguments.epochs, overrides), flush=True)
+        for momentum in arguments.momenta:
+            about = (momentum, arguments.model, arguments.processes, arguments.repeats, arguments.epochs)
+            print(speed(workers, *about, overrides), flush=True)
 
 
 if __name__ == "__main__":

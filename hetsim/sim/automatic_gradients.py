@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from time import perf_counter
 
-from hetsim import effects as fx
 from hetsim.sim.gradient_batching import Compute
 from hetsim.sim.parallel_gradients import ParallelGradients
 from hetsim.vector import Vector
@@ -35,10 +34,7 @@ class AutomaticGradients(ParallelGradients):
     """
 
     def __init__(self, task: Task, gradient: Compute, most: int) -> None:
-        super().__init__(task, self._timed, most)
-        self._untimed = gradient
-        self._computing = 0.0
-        self._num_computed = 0
+        super().__init__(task, gradient, most)
         self._decided = False
         self._begun = False
         self._num_windows = 0
@@ -53,13 +49,6 @@ class AutomaticGradients(ParallelGradients):
         if not self._decided:
             self._num += 1
             self._measure(perf_counter())
-        return found
-
-    def _timed(self, rank: int, at: Vector, batch: fx.Batch) -> tuple[Vector, float]:
-        before = perf_counter()
-        found = self._untimed(rank, at, batch)
-        self._computing += perf_counter() - before
-        self._num_computed += 1
         return found
 
     def _measure(self, now: float) -> None:
@@ -82,9 +71,8 @@ class AutomaticGradients(ParallelGradients):
             self._alone_seconds = min(self._alone_seconds, each)
             if now - self._started >= BEGIN_SECONDS:
                 self._begun = True
-                computing = self._computing / self._num_computed
-                rest = max(0.0, self._alone_seconds - computing) + HANDING_OVER_SECONDS
-                self.num_processes = min(self.num_processes, 1 + math.ceil(computing / rest))
+                rest = max(0.0, self._alone_seconds - self._least_seconds) + HANDING_OVER_SECONDS
+                self.num_processes = min(self.num_processes, 1 + math.ceil(self._least_seconds / rest))
                 super().begin()
 
     def _give_up(self, reason: str) -> None:

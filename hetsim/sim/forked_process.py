@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import mmap
 import os
 import select
 import signal
 import sys
 import warnings
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from threading import Thread
 from typing import Any, NamedTuple, NoReturn
@@ -19,10 +21,10 @@ import torch
 from hetsim.effects import Batch
 from hetsim.sim.gradient_batching import Compute
 
-REQUEST = Struct("<6q")
+NUM_SLOTS = 64
+"""Requests that are under way at the most."""
+REQUEST = Struct("6q")
 """Rank, start, samples and pool of the batch, the place of the weights, and that of the gradient."""
-RESULT = Struct("<dq")
-"""The mean loss, and 1; or 0 and 0 if computing failed."""
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1}
 """Signals that end or stop a run: its main process ends the others."""
 PAGE = mmap.PAGESIZE
@@ -42,6 +44,30 @@ class SharedVectors:
         self.vectors = [torch.frombuffer(memory, dtype=like.dtype, count=len(like), offset=i * stride) for i in range(count)]
 
 
+class Slots:
+    """Requests and results in shared memory: the slot of each is its number modulo NUM_SLOTS."""
+
+    def __init__(self) -> None:
+        self.requests = mmap.mmap(-1, REQUEST.size * NUM_SLOTS)
+        self.losses = _shared(NUM_SLOTS, "d")
+        self.computed = _shared(NUM_SLOTS, "q")
+        self.num_results = _shared(1, "q")
+
+
+def _shared(count: int, kind: str) -> memoryview:
+    return memoryview(mmap.mmap(-1, 8 * count)).cast(kind)  # type: ignore[call-overload,no-any-return]
+
+
+@contextlib.contextmanager
+def without_signals() -> Iterator[None]:
+    """While this lasts, no signal that ends a run reaches this process, and none ever reaches those that it forks."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Result(NamedTuple):
     """The mean loss of a gradient, and whether it was computed."""
 
@@ -52,58 +78,58 @@ class Result(NamedTuple):
 class ForkedProcess:
     """A copy of this process that computes gradients, one after another in the order of the requests.
 
-    It ends when this process ends, however that ends. Signals that end a run do not reach it.
+    It ends when this process ends, however that ends. It is to be made `without_signals`.
     """
 
     def __init__(self, compute: Compute, weights: SharedVectors, gradients: SharedVectors) -> None:
-        self._num_written = memoryview(mmap.mmap(-1, PAGE)).cast("q")
-        requests, self._requests = os.pipe()
-        self._results, results = os.pipe()
-        life, self._life = os.pipe()
-        others = (self._requests, self._results, self._life)
-        self._num_read = 0
+        self._slots = Slots()
+        self._num_requests = self._num_read = 0
+        self._requested, self._answered = os.eventfd(0), os.eventfd(0)
+        life, self._life = os.pipe()  # closed when this process ends
+        self._its_life, its = os.pipe()  # closed when the other ends
+        self._poll = select.poll()
+        for end in (self._answered, self._its_life):
+            self._poll.register(end, select.POLLIN)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()  # what is in a buffer would be written twice
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # other threads of this process take no lock that a gradient needs
-                self.pid = os.fork()
-            if self.pid == 0:
-                _serve(compute, weights.vectors, gradients.vectors, requests, results, life, others, self._num_written)
-        except BaseException:
-            for other in others:
-                os.close(other)
-            raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            for end in (requests, results, life):
-                os.close(end)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # other threads of this process take no lock that a gradient needs
+            self.pid = os.fork()
+        if self.pid == 0:
+            others = (self._life, self._its_life)
+            _serve(compute, weights.vectors, gradients.vectors, self._slots, self._requested, self._answered, life, others)
+        os.close(life)
+        os.close(its)
 
     def request(self, *request: int) -> None:
-        """Ask for a gradient, by the numbers of a REQUEST. BrokenPipeError if the process has ended."""
-        os.write(self._requests, REQUEST.pack(*request))
+        """Ask for a gradient: rank, start, samples and pool of its batch, the place of the weights, and that of the gradient."""
+        REQUEST.pack_into(self._slots.requests, self._num_requests % NUM_SLOTS * REQUEST.size, *request)
+        self._num_requests += 1
+        os.eventfd_write(self._requested, 1)
 
     @property
     def num_ready(self) -> int:
-        """How many results can be read without waiting."""
-        return self._num_written[0] - self._num_read
+        """How many results can be read without waiting, or less."""
+        return self._slots.num_results[0] - self._num_read
 
     @property
     def ended(self) -> bool:
         """Whether it has ended by itself."""
-        return bool(select.select([self._results], [], [], 0)[0]) and self.num_ready <= 0
+        return any(end == self._its_life for end, _ in self._poll.poll(0))
 
-    def results(self, most: int) -> list[Result]:
+    def results(self) -> list[Result]:
         """Wait for results, and return them in the order of the requests: at least one; none if the process has ended."""
-        found = os.read(self._results, most * RESULT.size)
-        self._num_read += len(found) // RESULT.size
-        return [Result(loss, bool(computed)) for loss, computed in RESULT.iter_unpack(found)]
+        if self.num_ready <= 0 and all(end != self._answered for end, _ in self._poll.poll()):
+            return []
+        first, slots = self._num_read, self._slots
+        self._num_read += os.eventfd_read(self._answered)  # which also orders the accesses to memory
+        numbers = (number % NUM_SLOTS for number in range(first, self._num_read))
+        return [Result(slots.losses[slot], bool(slots.computed[slot])) for slot in numbers]
 
     def end(self) -> None:
         """End the process at once."""
-        for end in (self._requests, self._results, self._life):
+        for end in (self._requested, self._answered, self._life, self._its_life):
             os.close(end)
         with contextlib.suppress(ProcessLookupError, ChildProcessError):  # a program around this one may have waited for it
             os.kill(self.pid, signal.SIGKILL)
@@ -111,30 +137,34 @@ class ForkedProcess:
 
 
 def _serve(
-    compute: Compute, weights: list[Any], gradients: list[Any], requests: int, results: int, life: int, others: tuple[int, ...],
-    num_written: memoryview,
+    compute: Compute, weights: list[Any], gradients: list[Any], slots: Slots, requested: int, answered: int, life: int,
+    others: Iterable[int],
 ) -> NoReturn:  # fmt: skip
     """Answer requests until nobody can ask any more."""
     try:
+        for other in others:
+            os.close(other)
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         gc.freeze()  # what the other process has must not be finalised here
-        for other in others:
-            os.close(other)
         Thread(target=_leave_with, args=(life,), daemon=True).start()
-        while request := os.read(requests, REQUEST.size):
-            rank, start, samples, pool, at, place = REQUEST.unpack(request)
-            loss, computed = 0.0, 0
+        num_requests = 0
+        for i in itertools.count():
+            while num_requests <= i:
+                num_requests += os.eventfd_read(requested)
+            slot = i % NUM_SLOTS
+            rank, start, samples, pool, at, place = REQUEST.unpack_from(slots.requests, slot * REQUEST.size)
+            slots.computed[slot] = 0
             with contextlib.suppress(Exception):  # the other process computes it then, and gets the same error
                 gradient, loss = compute(rank, weights[at], Batch(start, samples, pool))
                 if type(loss) is float and (gradient.shape, gradient.dtype) == (gradients[place].shape, gradients[place].dtype):
                     gradients[place].copy_(gradient)
-                    computed = 1
+                    slots.losses[slot], slots.computed[slot] = loss, 1
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
-            os.write(results, RESULT.pack(loss, computed))
-            num_written[0] += 1
+            os.eventfd_write(answered, 1)
+            slots.num_results[0] = i + 1
     finally:
         os._exit(0)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
 import struct
 import warnings
 from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from time import perf_counter
 from typing import NamedTuple
 from weakref import ReferenceType, ref
 
@@ -16,14 +17,18 @@ import torch
 
 from hetsim import effects as fx
 from hetsim.memory import available_bytes, gigabytes
-from hetsim.sim.forked_process import ForkedProcess, SharedVectors
+from hetsim.sim.forked_process import ForkedProcess, SharedVectors, without_signals
 from hetsim.sim.gradient_batching import Compute, EarlyGradient, GradientBatcher
 from hetsim.sim.rank_process import RankProcess
 from hetsim.vector import Vector
 from hetsim.workloads.task import Task
 
-LEAST_DEEP = 2
-"""Requests that a process may have, of large gradients: one that it computes, and one that it begins at once afterwards."""
+LEAST_ASKED, MOST_ASKED = 2, 12
+"""Requests that a process may have: at least one that it computes, and one that it begins at once afterwards."""
+ASKED_SECONDS = 0.002
+"""What the requests of a process take: enough that it is not idle before this process looks for results again."""
+HERE_SECONDS = 0.001
+"""What this process computes before it looks for results."""
 
 Due = tuple[float, int, RankProcess, fx.Gradient]
 """When a gradient is due, its number, the process in virtual time that waits for it, and what it is of."""
@@ -64,11 +69,13 @@ class ParallelGradients(GradientBatcher):
         self._compute_one = gradient
         self._like = task.initial()
         self.num_processes = num_processes
+        self._num_places = LEAST_ASKED if self._max_gradients == 1 else MOST_ASKED
+        self._least_seconds = math.inf
         self._helpers: list[Helper] = []
         self._on_trial: list[Helper] = []
         """Processes whose first gradient is not compared yet."""
         self._last: Tried | None = None
-        """Computed here last, while this process was alone."""
+        """Computed here last, while others were on trial."""
         self._tried: Tried | None = None
         """What the processes on trial are asked for."""
         self._asked_of: dict[int, Helper] = {}  # by number
@@ -79,9 +86,7 @@ class ParallelGradients(GradientBatcher):
     def begin(self) -> None:
         """Fork the other processes. They are in use once each has computed the same bits as this one."""
         num_helpers = self.num_processes - 1
-        self._deep = max(LEAST_DEEP, self._max_gradients)
-        self._max_kept = num_helpers * self._deep + self._max_gradients
-        num_places = num_helpers * self._deep
+        num_places = num_helpers * self._num_places
         needed, available = (2 * num_places + 1) * self._like.nbytes, available_bytes()
         if available is not None and needed > available:
             self._give_up(f"the memory that they share would take {gigabytes(needed)} GB, and {gigabytes(available)} GB are available")
@@ -89,9 +94,10 @@ class ParallelGradients(GradientBatcher):
         try:
             weights, self._gradients = SharedVectors(self._like, num_places + 1), SharedVectors(self._like, num_places)
             self._weights = Versions(weights)
-            for i in range(num_helpers):
-                forked = ForkedProcess(self._compute_one, weights, self._gradients)
-                self._on_trial.append(Helper(forked, first_place=i * self._deep))
+            with without_signals():
+                for i in range(num_helpers):
+                    forked = ForkedProcess(self._compute_one, weights, self._gradients)
+                    self._on_trial.append(Helper(forked, first_place=i * self._num_places))
         except OSError as error:
             self._give_up(f"they cannot be started ({os.strerror(error.errno or 0)})")
 
@@ -99,20 +105,19 @@ class ParallelGradients(GradientBatcher):
         """End the other processes."""
         for helper in (*self._helpers, *self._on_trial):
             helper.process.end()
-        self._helpers, self._on_trial, self._tried = [], [], None
+        self._helpers, self._on_trial, self._tried, self._last = [], [], None, None
 
     def _try(self, tried: Tried) -> None:
         """Let each process compute a gradient that this one has just computed, after another history."""
         self._tried, batch = tried, tried.batch
         self._tried_at = self._weights.taken(tried.at)
         for helper in self._on_trial:
-            with contextlib.suppress(BrokenPipeError):  # `_compare` finds that it has ended
-                helper.process.request(tried.rank, batch.start, batch.samples, batch.pool, self._tried_at, helper.first_place)
+            helper.process.request(tried.rank, batch.start, batch.samples, batch.pool, self._tried_at, helper.first_place)
 
     def _compare(self, tried: Tried) -> None:
         """Take the processes into use if all have computed the same bits; otherwise end them."""
         for helper in self._on_trial:
-            result = next(iter(helper.process.results(1)), None)
+            result = next(iter(helper.process.results()), None)
             if result is None or not result.computed:
                 self._give_up("another process cannot compute them")
                 return
@@ -121,6 +126,9 @@ class ParallelGradients(GradientBatcher):
                 return
         self._weights.release(self._tried_at)
         self._helpers, self._on_trial, self._tried, self._last = self._on_trial, [], None, None
+        self._most_asked = len(self._helpers) * min(self._num_places, max(LEAST_ASKED, round(ASKED_SECONDS / self._least_seconds)))
+        self._most_here = min(max(1, self._max_gradients // 2), max(1, round(HERE_SECONDS / self._least_seconds)))
+        self._max_kept = self._most_asked + self._max_gradients
 
     def _give_up(self, reason: str) -> None:
         """Continue with this process alone."""
@@ -153,7 +161,6 @@ class ParallelGradients(GradientBatcher):
                     self._take(helper)
                 self._collect()
         early = computed.pop(number)
-        self._hand_out()
         return early.gradient, early.loss
 
     def _alone(self, number: int) -> tuple[Vector, float]:
@@ -174,14 +181,17 @@ class ParallelGradients(GradientBatcher):
         return self._compute_one(process.rank, effect.at, effect.batch)
 
     def _remembered(self, rank: int, at: Vector, batch: fx.Batch) -> tuple[Vector, float]:
-        """Compute a gradient, and remember it for `_try`."""
+        """Compute a gradient with one process, and remember it for `_try`."""
+        before = perf_counter()
         gradient, loss = self._compute_one(rank, at, batch)
-        self._last = Tried(rank, at, batch, gradient, loss)
+        self._least_seconds = min(self._least_seconds, perf_counter() - before)
+        if self._on_trial:
+            self._last = Tried(rank, at, batch, gradient, loss)
         return gradient, loss
 
     def _compute_some(self, must: int = -1) -> bool:
         """Compute a few of the next gradients here; whether there was one. Of them all only an error of the number `must` is raised."""
-        due, remaining, found = self._due, max(1, self._max_gradients // 2), False
+        due, remaining, found = self._due, self._most_here, False
         while due and remaining:
             _, number, process, effect = ended = heappop(due)
             if process.lost:
@@ -199,8 +209,8 @@ class ParallelGradients(GradientBatcher):
     def _hand_out(self) -> None:
         """Ask the other processes for the next gradients, but leave this one its share."""
         due, helpers = self._due, self._helpers
-        share = -(-(len(due) + len(self._asked_of)) * len(helpers) // (len(helpers) + 1))
-        share = min(share, len(helpers) * self._deep)
+        pending = len(due) + len(self._asked_of)
+        share = min(max(-(-pending * len(helpers) // (len(helpers) + 1)), pending - self._most_here), self._most_asked)
         while due and len(self._asked_of) < share:
             ended = heappop(due)
             if ended[2].lost:
@@ -213,12 +223,8 @@ class ParallelGradients(GradientBatcher):
         batch, place = effect.batch, self._weights.taken(effect.at)
         helper.asked.append((ended, place))
         self._asked_of[number] = helper
-        try:
-            helper.process.request(
-                process.rank, batch.start, batch.samples, batch.pool, place, helper.first_place + helper.num_asked % self._deep
-            )
-        except BrokenPipeError:
-            self._lose(helper)
+        to = helper.first_place + helper.num_asked % self._num_places
+        helper.process.request(process.rank, batch.start, batch.samples, batch.pool, place, to)
         helper.num_asked += 1
 
     def _collect(self) -> None:
@@ -229,7 +235,7 @@ class ParallelGradients(GradientBatcher):
 
     def _take(self, helper: Helper) -> None:
         """Take the results of a process; waits if it has none."""
-        results = helper.process.results(len(helper.asked))
+        results = helper.process.results()
         if not results:
             self._lose(helper)
             return
@@ -242,8 +248,9 @@ class ParallelGradients(GradientBatcher):
             if not result.computed:
                 self._failed[number] = ended
             elif not process.lost:
-                gradient = self._gradients.vectors[helper.first_place + i % self._deep].clone()
+                gradient = self._gradients.vectors[helper.first_place + i % self._num_places].clone()
                 self._computed[number] = EarlyGradient(process, gradient, result.loss)
+        self._hand_out()
 
     def _dismiss(self, helper: Helper) -> None:
         """End a process: the others compute what it was asked for."""
@@ -299,7 +306,7 @@ class Versions:
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether all bits are equal."""
-    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
 
 
 def _bits(number: float) -> bytes:

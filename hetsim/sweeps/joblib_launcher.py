@@ -25,6 +25,7 @@ from omegaconf import DictConfig
 
 from hetsim.config.guard import provenance
 from hetsim.config.guard.compositions import Template, compositions
+from hetsim.runtime.cores import share_cores
 from hetsim.sweeps.execute import execute
 
 
@@ -102,6 +103,7 @@ def _common(pickled: bytes) -> tuple[HydraContext, TaskFunction, DictConfig]:
     """What all runs of a sweep have in common, made known to Hydra in this process."""
     context, task, master, singletons, sender = pickle.loads(pickled)
     if os.getpid() != sender:  # a pool of one process has none but this one
+        share_cores()
         setup_globals()
         Singleton.set_state(singletons)
     return context, task, master

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from hetsim.errors import RunFailed
+from hetsim.runtime.cores import share_cores
 
 USER = "HETSIM_USER"
 """The variable that holds the end of a pipe which the system closes when the process's user ends, however it ends."""
@@ -94,6 +95,7 @@ class JsonProcess:
 @contextlib.contextmanager
 def answering() -> Iterator[TextIO]:
     """In the process: the stream for its answers. The block is interrupted, and the process ends without a word, when its user lets go."""
+    share_cores()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a user's own code prints is no answer
     os.environ["TQDM_DISABLE"] = "1"

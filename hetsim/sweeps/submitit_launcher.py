@@ -21,6 +21,7 @@ from submitit.local import local
 from hetsim.config.errors import USERS
 from hetsim.config.guard import provenance
 from hetsim.config.guard.compositions import compositions, digests
+from hetsim.runtime.cores import share_cores
 
 
 @contextlib.contextmanager
@@ -79,6 +80,7 @@ class _Checked(BaseSubmititLauncher):  # type: ignore[misc]
         assert self.config is not None
         assert self.hydra_context is not None
         provenance.install()
+        share_cores()
         compositions(self.hydra_context.config_loader, self.config).expected = self.expected
         try:
             returned: JobReturn = super().__call__(sweep_overrides, *arguments)

@@ -11,7 +11,7 @@ from hetsim.results.comparison.time_use import TimeUse, time_use
 from hetsim.results.reading.config_file import flattened, read_config
 from hetsim.results.reading.finished import read_points, read_summary
 from hetsim.results.reading.index import search
-from hetsim.results.reading.keys import VARY_IN_A_COMPARISON, VARY_IN_A_ROW
+from hetsim.results.reading.keys import VARY_IN_A_COMPARISON, VARY_IN_A_ROW, is_one_of
 from hetsim.results.reading.run_files import shown, skipped
 
 NAMES = {"sim": "simulated", "dist": "measured"}
@@ -169,5 +169,5 @@ def differences(
 ) -> dict[str, tuple[Any, Any]]:
     """The dotted keys in which two configs differ, with both values, except these keys."""
     one, other = dict(flattened(first)), dict(flattened(second))
-    keys = sorted(key for key in {*one, *other} if key.split(".")[0] not in without)
+    keys = sorted(key for key in {*one, *other} if not is_one_of(key, without))
     return {key: (one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)}

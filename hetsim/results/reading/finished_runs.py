@@ -16,7 +16,7 @@ from hetsim.results.reading.finished import LossPoint, check_has, highest_accura
 from hetsim.results.reading.identity import typed_overrides
 from hetsim.results.reading.index import LEAST, NAME, Place, is_settled, read_index, search, write_index
 from hetsim.results.reading.index_columns import Row, StoredCurve
-from hetsim.results.reading.keys import VARY_IN_A_ROW, with_added
+from hetsim.results.reading.keys import VARY_IN_A_ROW, with_added, without
 from hetsim.results.reading.run_files import skipped
 from hetsim.results.reading.schema import for_tables
 
@@ -132,7 +132,7 @@ def no_garbage() -> Iterator[None]:
 
 def _of_a_row(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config without the keys in which the runs of a row may differ."""
-    return {key: value for key, value in config.items() if key not in VARY_IN_A_ROW}
+    return without(config, VARY_IN_A_ROW)
 
 
 class _Reader:

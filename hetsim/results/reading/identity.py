@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.results.reading.finished import read_summary
-from hetsim.results.reading.keys import CHANGE_NO_FILE, without_added
+from hetsim.results.reading.keys import CHANGE_NO_FILE, without, without_added
 from hetsim.results.reading.run_files import REMEDY, from_json, is_text, read_text, shown
 from hetsim.trust.registry import first_name
 
@@ -28,7 +28,7 @@ def identity_of(entries: Mapping[str, Any]) -> str:
     Runs of earlier versions of hetsim keep their identity. A class that has moved counts by its first name. A later key does not count at
     the value that leaves a run unchanged.
     """
-    counted = {key: value for key, value in without_added(entries).items() if key not in CHANGE_NO_FILE}
+    counted = without(without_added(entries), CHANGE_NO_FILE)
     return hashlib.sha256(repr(_ordered(counted)).encode()).hexdigest()[:12]
 
 

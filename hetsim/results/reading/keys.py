@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from hetsim.trust.registry import current_name
 
-CHANGE_NO_FILE = ("objective", "download")
-"""Keys that change no file of a run. They are not part of its identity: a run with another value of them is the same run."""
+CHANGE_NO_FILE = ("objective", "download", "backend.processes")
+"""Keys that change no file of a run, or only its copy of the config. They are not part of its identity: a run with another value of them is the same run."""
 
 CHANGE_NO_NUMBER = (*CHANGE_NO_FILE, "trace", "pictures", "data_root", "trust", "checkpoint", "resume", "save_weights", "logger")
 """Keys that change no number of a run. Some change which files it leaves, or where its data and its code are found."""
@@ -18,6 +18,21 @@ VARY_IN_A_ROW = (*CHANGE_NO_NUMBER, "seed")
 
 VARY_IN_A_COMPARISON = (*CHANGE_NO_NUMBER, "backend", "device", "evaluate_every_epochs", "evaluate_every_seconds")
 """Keys whose differences `hetsim-compare` does not report. It compares backends, and of the evaluations only the last."""
+
+
+def is_one_of(key: str, keys: Collection[str]) -> bool:
+    """Whether a dotted key is one of these, or within one."""
+    return key in keys or key.partition(".")[0] in keys
+
+
+def without(config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """The config without these keys, of which some may be dotted."""
+    found = {key: value for key, value in config.items() if key not in keys}
+    for top, _, key in (each.partition(".") for each in keys):
+        if key and isinstance(part := found.get(top), Mapping):
+            found[top] = {name: value for name, value in part.items() if name != key}
+    return found
+
 
 TOP = ""
 ADDED: dict[str, dict[str, Any]] = {

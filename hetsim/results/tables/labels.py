@@ -7,7 +7,7 @@ from typing import Any
 
 from hetsim.checks import printable
 from hetsim.results.reading.config_file import flattened
-from hetsim.results.reading.keys import VARY_IN_A_ROW
+from hetsim.results.reading.keys import VARY_IN_A_ROW, is_one_of
 from hetsim.trust.shipped import choice
 
 MAX_LETTERS = 44
@@ -30,7 +30,7 @@ def distinguishing_keys(configs: Sequence[Mapping[str, Any]], typed: Sequence[Ma
 
 def _typed_columns(configs: Sequence[Mapping[str, Any]], typed: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
     """The column of each key that was typed and varies, the method first."""
-    keys = [key for key in dict.fromkeys(key for overrides in typed for key in overrides) if key.split(".")[0] not in VARY_IN_A_ROW]
+    keys = [key for key in dict.fromkeys(key for overrides in typed for key in overrides) if not is_one_of(key, VARY_IN_A_ROW)]
     columns = {}
     for key in ["method", *(key for key in keys if key != "method")]:
         parts = [_part(config, key) for config in configs]
