@@ -1,6 +1,7 @@
 """The speed of training in virtual time, relative to a plain PyTorch loop, and its memory.
 
-python benchmarks/training.py [--workers 16 256] [--processes 1 2 auto] [--model mlp] [--momenta 0 0.9] [--repeats 7] [--epochs 2] [override …]
+python benchmarks/training.py [--workers 16 256] [--processes 1 2 auto] [--model mlp] [--momenta 0 0.9] [--repeats 7] [--epochs 2]
+    [override …]
 python benchmarks/training.py --memory [--workers 16 256] [override …]
 
 The loop and the simulation take the same steps: an MLP 784-32-10 on as many samples as MNIST's, kept as bytes, 32 shuffled
@@ -131,9 +132,8 @@ def speed(workers: int, momentum: float, model: str, processes: list[int | str],
     lines = []
     for i, (each, its) in enumerate(zip(processes, ours, strict=True), 1):
         ratios = sorted(seconds[0] / seconds[i] for seconds in times)
-        lines.append(
-            f"{workers:7}{momentum:10}{each:>11}{loop:14.1f}{its:15.1f}{statistics.median(ratios):8.3f}   {ratios[0]:.3f} … {ratios[-1]:.3f}"
-        )
+        spread = f"{statistics.median(ratios):8.3f}   {ratios[0]:.3f} … {ratios[-1]:.3f}"
+        lines.append(f"{workers:7}{momentum:10}{each:>11}{loop:14.1f}{its:15.1f}{spread}")
     return "\n".join(lines)
 
 

@@ -29,6 +29,7 @@ SIGNALS = {
 ENDS_WITHIN = 10.0
 SHORT = ("workload=phantom", "budget.epochs=null", "pictures=false", "trace=none")
 SIMULATED = (*SHORT, "budget.updates=1000000000", "method=asgd")
+TRAINED = ("workload=digits", "budget.epochs=1000000", "pictures=false", "trace=none", "method=asgd", "backend.processes=2")
 REAL = ("backend=dist", "workload=quadratic", "budget.epochs=100000", "pictures=false", "trace=none", "cluster=uniform4", "method=asgd")
 SWEEP = ("-m", *SHORT, "hydra.sweep.dir=sweep")
 SAVED = "checkpoint.every_updates=1000000000"
@@ -78,6 +79,7 @@ STOPPED = (75, "stopped at version")
 CASES = {
     "simulated run": Case("hetsim", (*SIMULATED, RUN), exists("run/.config.yaml.unfinished")),
     "simulated run, saved": Case("hetsim", (*SIMULATED, SAVED, RUN), exists("run/.config.yaml.unfinished"), terminated=STOPPED),
+    "simulated run, two processes": Case("hetsim", (*TRAINED, RUN), exists("run/.config.yaml.unfinished")),
     "real run": Case("hetsim", (*REAL, RUN), exists("run/.config.yaml.unfinished")),
     "real run, all-reduce": Case("hetsim", (*REAL, "method=ssgd", RUN), exists("run/.config.yaml.unfinished")),
     "real run, saved": Case("hetsim", (*REAL, SAVED, RUN), exists("run/.config.yaml.unfinished"), terminated=STOPPED),

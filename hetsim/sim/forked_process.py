@@ -54,8 +54,9 @@ class Slots:
         self.num_results = _shared(1, "q")
 
 
-def _shared(count: int, kind: str) -> memoryview:
-    return memoryview(mmap.mmap(-1, 8 * count)).cast(kind)  # type: ignore[call-overload,no-any-return]
+def _shared(count: int, kind: str) -> Any:
+    shared: Any = memoryview(mmap.mmap(-1, 8 * count))
+    return shared.cast(kind)
 
 
 @contextlib.contextmanager
@@ -111,7 +112,8 @@ class ForkedProcess:
     @property
     def num_ready(self) -> int:
         """How many results can be read without waiting, or less."""
-        return self._slots.num_results[0] - self._num_read
+        num_results: int = self._slots.num_results[0]
+        return num_results - self._num_read
 
     @property
     def ended(self) -> bool:

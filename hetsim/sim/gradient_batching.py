@@ -43,7 +43,7 @@ class GradientBatcher:
         self._due: list[tuple[float, int, RankProcess, fx.Gradient]] = []
         self._computed: dict[int, EarlyGradient] = {}  # by number
 
-    def begin(self) -> None:  # noqa: B027
+    def begin(self) -> None:
         """The run begins."""
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ MOST = 1024
 MOST_CHOSEN = 8
 """Processes that `auto` takes at most."""
 
+
 def check(processes: object, experiment: Experiment) -> None:
     """ValueError with one sentence if `backend.processes` is not `auto`, 1, or a number that has an effect."""
     if processes == AUTO:

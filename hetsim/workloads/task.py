@@ -134,7 +134,7 @@ class Task(ABC):
     sequence: SampleSequence
     """Which samples are at which positions, in tasks that have data."""
     forkable: bool | None = None
-    """Whether a forked process can compute gradients: a copy of this one, with the same data. None: the user has to say so; False: never."""
+    """Whether forked processes compute the same gradients. None: only the user knows, and types `backend.processes`; False: never."""
     pools: tuple[int, ...] | None = None
     """How many samples belong to each worker; None: all workers share them."""
 

@@ -7,14 +7,14 @@ import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from methods import METHODS
-from worlds import UNEVEN, Run, experiment
+from worlds import UNEVEN, Run, cluster, experiment, node
 
 from hetsim.effects import Batch
 from hetsim.results.reading.identity import identity_of
@@ -31,6 +31,7 @@ from hetsim.sim.world import EventWorld
 SHORT = ("asgd", "ddp")
 """The methods that are in every `make test`; the others take as long together as all other tests of a room."""
 FAULTS = {"faults": {"detection_seconds": 1e-3, "schedule": [{"nodes": [1], "crash": 0.05, "repair": 0.1}]}}
+SHARED = {**cluster(*[node(1e-4, host="a")] * 2), "hosts": {"a": {"cores": 1}}}
 
 
 def simulated(made: Experiment, processes: int | str, change: Any = None) -> Run:
@@ -237,10 +238,11 @@ def test_auto_takes_several_processes_if_they_pay(pays: bool, monkeypatch: pytes
 
 @dataclass
 class Case:
-    """Words, and why one process computes all gradients."""
+    """Words and keys, and why one process computes all gradients."""
 
     words: tuple[str, ...]
     why: str
+    keys: dict[str, Any] = field(default_factory=dict)
 
 
 @pytest.mark.parametrize(
@@ -249,13 +251,14 @@ class Case:
         Case(("workload=phantom",), "computes no gradients"),
         Case(("workload=digits", "threads=2"), "several cores for each gradient"),
         Case(("workload=digits", "method=ringmaster_stops"), "may give up gradients"),
-        Case(("workload=digits", "cluster=shared"), "shared"),
+        Case(("workload=digits",), "a single worker", {"cluster": cluster(node(1e-4))}),
+        Case(("workload=digits",), "cores are shared", {"cluster": SHARED}),
     ],
     ids=lambda case: case.why,
 )
 def test_several_processes_are_refused_where_they_would_do_nothing(case: Case) -> None:
     """And `auto` is one process there."""
-    made = experiment(*(("method=asgd", *case.words) if not any("method" in word for word in case.words) else case.words))
+    made = experiment(*dict.fromkeys(["method=asgd", *case.words][any("method" in word for word in case.words) :]), **case.keys)
 
     Simulator().check(made)
     with pytest.raises(ValueError, match=case.why):

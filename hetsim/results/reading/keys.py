@@ -8,7 +8,10 @@ from typing import Any
 from hetsim.trust.registry import current_name
 
 CHANGE_NO_FILE = ("objective", "download", "backend.processes")
-"""Keys that change no file of a run, or only its copy of the config. They are not part of its identity: a run with another value of them is the same run."""
+"""Keys that change no file of a run, except for its copy of the config.
+
+They are not part of its identity: a run with another value of them is the same run.
+"""
 
 CHANGE_NO_NUMBER = (*CHANGE_NO_FILE, "trace", "pictures", "data_root", "trust", "checkpoint", "resume", "save_weights", "logger")
 """Keys that change no number of a run. Some change which files it leaves, or where its data and its code are found."""
