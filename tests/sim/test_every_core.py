@@ -93,7 +93,7 @@ def test_two_processes_compute_the_same_bits_as_one(method: str, monkeypatch: py
     "choices",
     [
         ("workload=quadratic", "dtype=float64"),
-        ("workload=digits", "workload.model=cnn", "+workload.resize=12"),
+        ("workload=digits", "workload.model=lenet", "workload.resize=28", "workload.augmentation.pad=2"),
         ("workload=digits", "data=owned", "partition=even"),
         ("workload=digits", "nonfinite=skip", "learning_rate=1e30"),
     ],
