@@ -74,8 +74,8 @@ class ParallelGradients(GradientBatcher):
         self._helpers: list[Helper] = []
         self._on_trial: list[Helper] = []
         """Processes whose first gradient is not compared yet."""
-        self._last: Tried | None = None
-        """Computed here last, while others were on trial."""
+        self._num_before = 0
+        """Gradients that were computed here while others were on trial."""
         self._tried: Tried | None = None
         """What the processes on trial are asked for."""
         self._asked_of: dict[int, Helper] = {}  # by number
@@ -105,7 +105,7 @@ class ParallelGradients(GradientBatcher):
         """End the other processes."""
         for helper in (*self._helpers, *self._on_trial):
             helper.process.end()
-        self._helpers, self._on_trial, self._tried, self._last = [], [], None, None
+        self._helpers, self._on_trial, self._tried = [], [], None
 
     def _try(self, tried: Tried) -> None:
         """Let each process compute a gradient that this one has just computed, after another history."""
@@ -125,7 +125,7 @@ class ParallelGradients(GradientBatcher):
                 self._give_up("they depend on which process computes them, so the workload's code or data have a state of their own")
                 return
         self._weights.release(self._tried_at)
-        self._helpers, self._on_trial, self._tried, self._last = self._on_trial, [], None, None
+        self._helpers, self._on_trial, self._tried = self._on_trial, [], None
         self._most_asked = len(self._helpers) * min(self._num_places, max(LEAST_ASKED, round(ASKED_SECONDS / self._least_seconds)))
         self._most_here = min(max(1, self._max_gradients // 2), max(1, round(HERE_SECONDS / self._least_seconds)))
         self._max_kept = self._most_asked + self._max_gradients
@@ -167,12 +167,8 @@ class ParallelGradients(GradientBatcher):
         """As with one process, until the others are in use."""
         if number in self._failed:
             return self._compute_failed(number)
-        if self._on_trial:
-            if self._tried is None:
-                if self._last is not None:
-                    self._try(self._last)
-            elif all(helper.process.num_ready > 0 or helper.process.ended for helper in self._on_trial):
-                self._compare(self._tried)
+        if self._tried is not None and all(helper.process.num_ready > 0 or helper.process.ended for helper in self._on_trial):
+            self._compare(self._tried)
         return super().gradient(number)
 
     def _compute_failed(self, number: int) -> tuple[Vector, float]:
@@ -181,12 +177,14 @@ class ParallelGradients(GradientBatcher):
         return self._compute_one(process.rank, effect.at, effect.batch)
 
     def _remembered(self, rank: int, at: Vector, batch: fx.Batch) -> tuple[Vector, float]:
-        """Compute a gradient with one process, and remember it for `_try`."""
+        """Compute a gradient with one process, and `_try` one: not the first, so that the others have another history."""
         before = perf_counter()
         gradient, loss = self._compute_one(rank, at, batch)
         self._least_seconds = min(self._least_seconds, perf_counter() - before)
-        if self._on_trial:
-            self._last = Tried(rank, at, batch, gradient, loss)
+        if self._on_trial and self._tried is None:
+            if self._num_before:
+                self._try(Tried(rank, at, batch, gradient, loss))
+            self._num_before += 1
         return gradient, loss
 
     def _compute_some(self, must: int = -1) -> bool:
