@@ -5,16 +5,15 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetsim.api.calls import one_at_a_time
 from hetsim.api.returned import InNotebooks, Run, printable_errors
-from hetsim.reports import of_stragglers
 from hetsim.reports.page import Page
-from hetsim.results.writing.figures import own_style
-from hetsim.straggling.findings import Findings, document, find
-from hetsim.straggling.picture import picture
 from hetsim.trust.libraries import keep_processes_out
+
+if TYPE_CHECKING:
+    from hetsim.straggling.findings import Findings
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,10 +27,15 @@ class Stragglers(InNotebooks):
 
     def picture(self) -> Any:
         """A matplotlib figure: the heat map of ranks and steps."""
+        from hetsim.results.writing.figures import own_style
+        from hetsim.straggling.picture import picture
+
         with own_style():
             return picture(self._found.found)
 
     def _page(self) -> Page:
+        from hetsim.reports import of_stragglers
+
         return of_stragglers.page(self._found, self._command)
 
     def __repr__(self) -> str:
@@ -55,6 +59,8 @@ def stragglers(*traces: Run | str | Path, replay: bool = True) -> Stragglers:
     """
     if not traces:
         raise ValueError("there is no trace to look into: give the folder of a run, or the files of torch.profiler")
+    from hetsim.straggling.findings import document, find
+
     keep_processes_out()
     places = [trace.folder if isinstance(trace, Run) else Path(trace) for trace in traces]
     found = find(places, replay=replay)

@@ -21,13 +21,21 @@ processors. The words are those of hetsim, with the workload and the cluster tha
 count, and times are ignored. FILE is the cluster that is written, such as my/cluster/lab.yaml, for hetsim --config-dir my cluster=lab."""
 
 
+SECONDS, QUICK_SECONDS = 3.0, 0.5
+
+
 def main() -> None:
     """Measure, and write the cluster; exit status 1 with one sentence if that cannot be done."""
     outlive_readers()
     parser = Parser(prog="hetsim-calibrate", description=ABOUT)
     parser.add_argument("file", type=Path, metavar="FILE.yaml", help="the cluster to be written")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the words of hetsim")
-    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long each node is measured in each phase (10)")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"how long each phase measures ({SECONDS:g})")
+    length.add_argument(
+        "--quick", dest="seconds", action="store_const", const=QUICK_SECONDS,
+        help=f"as --seconds {QUICK_SECONDS:g}: about 20 seconds, and wider intervals",
+    )  # fmt: skip
     parser.add_argument("--against", type=Path, metavar="OLD.yaml", help="an earlier calibration: say what has drifted since")
     parser.add_argument(
         "--compose",

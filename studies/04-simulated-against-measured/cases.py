@@ -1,4 +1,4 @@
-"""What is predicted and measured: eight clusters in two rounds, ten methods, the words of each run, and what a run leaves in a table."""
+"""What is predicted and measured: twelve clusters in three rounds, ten methods, the words of each run, and what a run leaves in a table."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ METHODS = {
     "dc_asgd": True,
 }
 LENET = ("workload=digits", "workload.model=lenet", "workload.resize=28")
+MLP = ("workload=digits", "+workload.model_options.hidden=[300,300]")
+
+
+LAUNCHED = ("links", "containers")
+"""Kinds whose processes somebody else starts, so that they are calibrated once among the workers and once around the server."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +47,21 @@ class Cluster:
     mbits: tuple[int, ...] = ()
     """The rates of the hosts' links in Mbit/s, the server's last."""
     round: int = 1
+    shares: tuple[float, ...] = ()
+    """The quotas of containers, of one core, the server's last."""
+    background: float = 0.0
+    """How much of a core another program takes, all the time."""
 
     @property
     def held_out(self) -> bool:
         """Whether nothing of hetsim was developed with it in view."""
-        return "held_out" in self.name
+        return "held_out" in self.name or self.round == 3
 
     def described(self, method: str) -> tuple[Path, str]:
         """The folder of configs, within the study's, and the name of the cluster that predict a method: as given, or as calibrated."""
         if self.kind == "padded":
             return Path("conf"), self.name
-        side = ("_server" if METHODS[method] else "_workers") if self.kind == "links" else ""
+        side = ("_server" if METHODS[method] else "_workers") if self.kind in LAUNCHED else ""
         return Path("calibrated"), self.name + side
 
 
@@ -65,6 +74,10 @@ CLUSTERS = (
     Cluster("links_held_out", "links", (*LENET, "batch_size=96"), (120, 120, 30, 80)),
     Cluster("quotas_held_out_2", "quotas", (*LENET, "batch_size=128"), round=2),
     Cluster("links_held_out_2", "links", (*LENET, "batch_size=128"), (90, 90, 45, 120), round=2),
+    Cluster("containers", "containers", (*MLP, "batch_size=768"), round=3, shares=(0.5, 0.3, 0.15, 0.4)),
+    Cluster("containers_busy", "containers", (*LENET, "batch_size=160"), round=3, shares=(0.4, 0.25, 0.25, 0.12, 0.3), background=0.25),
+    Cluster("links_3", "links", (*MLP, "batch_size=768"), (140, 70, 70, 110), round=3),
+    Cluster("links_3_busy", "links", (*LENET, "batch_size=240"), (100, 100, 40, 90), round=3, background=0.3),
 )
 COLUMNS = (
     "cluster", "method", "repeat", "updates_per_second", *COMPONENTS, "mean_staleness", "contributions_by_staleness", "num_updates",

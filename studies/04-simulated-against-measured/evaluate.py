@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +12,18 @@ from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
-from cases import CLUSTERS, HERE, METHODS, Row, read_rows
+import yaml
+from cases import CLUSTERS, HERE, METHODS, Row, chosen, read_rows
 
+from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.results.comparison.staleness import wasserstein
 
 SHARES = ("compute", "communication", "server", "waiting")
-BARS = {"padded": (0.02, 0.05), "links": (0.04, 0.10), "quotas": (0.05, 0.12)}
+BARS = {"padded": (0.02, 0.05), "links": (0.04, 0.10), "quotas": (0.05, 0.12), "containers": (0.04, 0.12)}
 """What the median of the errors and their 95th percentile should not exceed."""
-KINDS = {"padded": "padded", "quotas": "CPU quotas", "links": "capped links"}
+BARS_OF_THIRD = (0.04, 0.12)
+KINDS = {"padded": "padded", "quotas": "CPU quotas", "containers": "CPU quotas of containers", "links": "capped links"}
+ROUNDS = {1: "", 2: ", second round", 3: ", third round"}
 
 
 def mean(rows: Sequence[Row], column: str) -> float:
@@ -91,6 +96,33 @@ class Case:
         return distance / self.staleness[1] if distance else 0.0
 
 
+def interval(case: Case, folder: Path) -> tuple[float, float] | None:
+    """Where the measured rate is with a probability of 90 %, as the calibration says; None if nothing was tried when it was made."""
+    (cluster,) = chosen([case.cluster])
+    described, name = cluster.described(case.method)
+    with contextlib.chdir(HERE):
+        held = parse_cluster(yaml.safe_load((folder / described / "cluster" / f"{name}.yaml").read_text())).calibrated
+    if held is None or not held.tried:
+        return None
+    return case.rates[0] / held.spread, case.rates[0] * held.spread
+
+
+def covered(of: Sequence[Case], folder: Path) -> str:
+    """How many measured rates are within the intervals of the third round, and how far each method is off on average."""
+    third = [case for case in of if chosen([case.cluster])[0].round == 3]
+    if not third:
+        return ""
+    inside = [low <= case.rates[1] <= high for case in third if (between := interval(case, folder)) for low, high in [between]]
+    widths = [high / case.rates[0] for case in third if (between := interval(case, folder)) for _, high in [between]]
+    biases = {method: fmean(case.error for case in third if case.method == method) for method in {case.method for case in third}}
+    said = ", ".join(f"`{method}` {100 * bias:+.1f} %" for method, bias in sorted(biases.items(), key=lambda item: -abs(item[1])))
+    return (
+        f"Third round: {sum(inside)} of {len(inside)} measured rates are within the 90 % intervals "
+        f"(factors {min(widths):.2f} to {max(widths):.2f}). "
+        f"Mean error by method: {said}.\n\n"
+    )
+
+
 def cases(folder: Path) -> list[Case]:
     """Those that were predicted and measured."""
     predictions, results = (read_rows(folder / name) for name in ("predictions.csv", "results.csv"))
@@ -142,11 +174,11 @@ def tables(of: Sequence[Case]) -> str:
         "| Wasserstein ≤ 0.15 | pairs in order |"
     )
     lines = [head, "|---|---|---|---|---|---|---|---|---|"]
-    for number, (kind, called) in product((1, 2), KINDS.items()):
+    for number, (kind, called) in product(ROUNDS, KINDS.items()):
         names = [cluster.name for cluster in CLUSTERS if (cluster.kind, cluster.round) == (kind, number)]
         its = [case for case in of if case.cluster in names]
         if its:
-            lines.append(summary(f"**{called}{'' if number == 1 else ', second round'}**", its, BARS[kind]))
+            lines.append(summary(f"**{called}{ROUNDS[number]}**", its, BARS_OF_THIRD if number == 3 else BARS[kind]))
             for name in names:
                 if own := [case for case in its if case.cluster == name]:
                     lines.append(summary(f"`{name}`", own, None))
@@ -168,9 +200,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=HERE)
     folder = parser.parse_args(arguments).folder
-    text = tables(cases(folder))
+    found = cases(folder)
+    text = covered(found, HERE) + tables(found)
     (folder / "tables.md").write_text(text, encoding="utf-8")
-    print(text.split("\n\n")[0])
+    print("\n\n".join(text.split("\n\n")[:-1]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Hosts on one machine: network namespaces whose links to a switch have the rates that are given, and processes that are a run on them.
+"""Hosts on one machine: network namespaces whose links to a switch have the rates that are given.
 
 It needs root and iproute2, as benchmarks/hosts.sh does. The hosts share the machine's cores, and its clock.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 
 BURST = "16kb"
@@ -64,26 +63,3 @@ def namespaces(mbits: Sequence[int]) -> Iterator[list[str]]:
     finally:
         for name in reversed(made):
             subprocess.run(("ip", "netns", "delete", name), capture_output=True)
-
-
-def run_on(mbits: Sequence[int], module: str, words: Sequence[str]) -> None:
-    """`python -m module words`, a process on each of as many hosts; RuntimeError with what the processes said if one fails."""
-    with namespaces(mbits) as names:
-        processes = []
-        for rank, name in enumerate(names):
-            variables = {
-                "RANK": rank, "WORLD_SIZE": len(names), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1,
-                "MASTER_ADDR": "10.78.0.1", "MASTER_PORT": 29500,
-            }  # fmt: skip
-            processes.append(
-                subprocess.Popen(
-                    ("ip", "netns", "exec", name, sys.executable, "-m", module, *words),
-                    env=os.environ | {key: str(value) for key, value in variables.items()},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-            )
-        said = [process.communicate()[0] for process in processes]
-        if any(process.returncode for process in processes):
-            raise RuntimeError("\n".join(said))

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from cases import HERE, METHODS, REPEATS, SECONDS, Cluster, append_row, chosen, missing, row_of, run_words
-from hosts import run_on
+from cases import HERE, LAUNCHED, METHODS, REPEATS, SECONDS, Cluster, append_row, chosen, missing, row_of, run_words
+from containers import busy, run_in_containers, run_on_hosts
 
 import hetsim
 
@@ -19,13 +19,21 @@ import hetsim
 def measure(cluster: Cluster, method: str, words: Sequence[str], folder: Path) -> None:
     """Train in real processes, and leave the files of the run in the folder."""
     words = [f"cluster={cluster.name}", *words, "backend=dist"]
-    if cluster.kind == "links":
-        run_on(
-            cluster.mbits[: 4 if METHODS[method] else 3], "hetsim", [*words, f"hydra.run.dir={folder}", "--config-dir", str(HERE / "conf")]
-        )
+    if cluster.kind in LAUNCHED:
+        words = [*words, "backend.emulate=none", f"hydra.run.dir={folder}", "--config-dir", str(HERE / "conf")]
+        launch(cluster, METHODS[method], "hetsim.cli.main", words)
     else:
         emulate = {"padded": "pad", "quotas": "quota"}[cluster.kind]
         hetsim.run(*words, f"backend.emulate={emulate}", config_dir=HERE / "conf", folder=folder)
+
+
+def launch(cluster: Cluster, with_server: bool, module: str, words: Sequence[str]) -> None:
+    """A command on all hosts, or in all containers, of a cluster, beside its other program."""
+    with busy(cluster.background):
+        if cluster.kind == "containers":
+            run_in_containers(cluster.shares[: None if with_server else -1], module, words)
+        else:
+            run_on_hosts(cluster.mbits[: None if with_server else -1], module, words)
 
 
 def parsed(about: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:

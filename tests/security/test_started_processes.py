@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from submitit import AutoExecutor, SlurmExecutor
 
 import hetsim
-from hetsim.api.calls import _one_at_a_time
+from hetsim.api.calls import one_at_a_time
 from hetsim.sweeps import submitit_launcher
 from hetsim.sweeps.record import SweepRecord
 from hetsim.sweeps.submitit_launcher import Local, Slurm
@@ -74,7 +74,7 @@ def test_a_run_that_changes_the_folder_changes_no_place_of_imports(elsewhere: Pa
         os.chdir("theirs")
         return list(sys.path)
 
-    assert _one_at_a_time(asked)()[0] == str(elsewhere)
+    assert one_at_a_time(asked)()[0] == str(elsewhere)
     assert sys.path[0] == ""
 
 
