@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from scipy.optimize import brentq
 from tqdm import tqdm
+from variables import Cost, fitted
 
 from hetsim.cluster import Cluster, Network, Node, Server
 from hetsim.cluster.distributions import Distribution
@@ -89,6 +90,8 @@ class Servers(NamedTuple):
 
 
 ONE, HALVES, THIRDS = Servers(1, 1.0), Servers(2, 0.5), Servers(2, 0.667)
+NUMS_OF_SERVERS = (2, 3, 4)
+"""With each server holding whole variables."""
 
 
 @dataclass(frozen=True)
@@ -210,12 +213,30 @@ def second_server(results: Results, ends: Ends, *, num_updates: int) -> None:
         results.group(OWN, ends, num_updates=num_updates, servers=servers, loop=loop)
 
 
-def with_the_server_of(results: Results, faster: Ends, slower: Ends, *, num_updates: int) -> list[dict[str, str]]:
+def with_the_server_of(results: Results, faster: Ends, slower: Ends, *, num_updates: int, servers: Servers = ONE) -> list[dict[str, str]]:
     """Slower workers at the server that the faster ones were calibrated with: of the slower series, the measurement alone is enough."""
     service = float(results.group(OWN, faster, num_updates=num_updates)[0]["service_seconds"])
     variations = (slower.step_variations[0], faster.step_variations[1])
     loop = Loop(1 / slower.rates[0] - service, service, variations)
-    return results.group(SERVER_OF_P100, slower, num_updates=num_updates, loop=loop)
+    return results.group(SERVER_OF_P100, slower, num_updates=num_updates, servers=servers, loop=loop)
+
+
+def dealt_out(cost: Cost, model: str, num_servers: int) -> Servers:
+    """Servers that each have every `num_servers`-th variable of the model."""
+    return Servers(num_servers, round(cost.largest_share(model, num_servers), 4))
+
+
+def more_servers(results: Results, ends: dict[tuple[str, str], Ends], *, num_updates: int) -> None:
+    """Variables dealt out whole: two to four servers for P100 workers, and two for K80 workers at the server of the P100s."""
+    fast = {model: one for (gpu, model), one in ends.items() if gpu == "P100"}
+    alone = {model: results.group(OWN, one, num_updates=num_updates)[0] for model, one in fast.items()}
+    cost = fitted({model: float(row["service_seconds"]) for model, row in alone.items()})
+    for model, one in fast.items():
+        loop = Loop(float(alone[model]["compute_seconds"]), float(alone[model]["service_seconds"]), OWN.variations(one))
+        for num in NUMS_OF_SERVERS:
+            results.group(OWN, one, num_updates=num_updates, servers=dealt_out(cost, model, num), loop=loop)
+        two = dealt_out(cost, model, 2)
+        with_the_server_of(results, one, ends["K80", model], num_updates=num_updates, servers=two)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -235,6 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if gpu == "P100":
             second_server(results, fast, num_updates=long)
             with_the_server_of(results, fast, ends["K80", model], num_updates=long)
+    more_servers(results, ends, num_updates=long)
 
 
 if __name__ == "__main__":
