@@ -144,9 +144,33 @@ def test_study_07_reports_what_its_runs_say(load: Load, tmp_path: Path) -> None:
 
     evaluate.main(["--folder", str(tmp_path)])
 
-    for name in ("predictions.csv", "tables.md", "second_server.csv"):
+    for name in ("predictions.csv", "tables.md", "second_server.csv", "second_server_compared.csv", "more_servers.csv"):
         assert (tmp_path / name).read_text(encoding="utf-8") == (PUBLISHED / name).read_text(encoding="utf-8")
     assert len(rows(PUBLISHED / "predictions.csv")) == 48
+    assert len(rows(PUBLISHED / "second_server_compared.csv")) == 32
+    assert len(rows(PUBLISHED / "more_servers.csv")) == 96
+
+
+def test_study_07_knows_the_variables_of_its_models(load: Load) -> None:
+    """Trained variables have the published number of parameters; with biases, nearly all bytes fall to one of two servers."""
+    variables = load(PUBLISHED, "variables")
+    published = {row["model"]: int(row["num_parameters"]) for row in rows(PUBLISHED / "async_ps_throughput.csv")}
+    by_bytes = variables.Cost(seconds_per_variable=0, seconds_per_byte=1)
+
+    trained = {model: sum(one.size for one in found if one.trained) for model, found in variables.MODELS.items()}
+
+    assert trained == published
+    assert by_bytes.largest_share("resnet32", 2) == pytest.approx(0.517, abs=0.001)
+    assert by_bytes.largest_share("shakeshake_big", 2) > 0.99
+    assert variables.Cost(1, 0).largest_share("shakeshake_big", 2) == 0.5
+
+
+def test_study_07_fits_what_a_variable_and_a_byte_cost(load: Load) -> None:
+    """Times that were made from two numbers give them back."""
+    variables = load(PUBLISHED, "variables")
+    cost = variables.Cost(seconds_per_variable=1e-4, seconds_per_byte=1e-9)
+
+    assert variables.fitted({model: cost.seconds(found) for model, found in variables.MODELS.items()}) == pytest.approx(cost)
 
 
 COMPARED = STUDIES / "04-simulated-against-measured"

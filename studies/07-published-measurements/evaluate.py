@@ -1,6 +1,7 @@
 """Choose the rule for each series on the other seven, predict the held-out one, and report the errors.
 
-python evaluate.py [--folder FOLDER]    # from results.csv: predictions.csv, tables.md, and second_server.csv if it is missing
+python evaluate.py [--folder FOLDER]    # from results.csv: predictions.csv, second_server_compared.csv, tables.md,
+                                        # and second_server.csv and more_servers.csv if they are missing
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rules import (
     scores,
     uncertainty,
 )
+from servers import compared
 
 PREDICTED_ON = "2026-11-22"
 
@@ -162,6 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_second_server(folder / "second_server.csv", series, simulated)
     tables = [table_of_rules(series, groups), *tables_of_errors(series, found)]
     tables += [table_of_servers(folder / "second_server.csv"), table_of_one_server(series, simulated)]
+    tables += compared(folder, simulated)
     text = "\n\n".join("\n".join(table) for table in tables) + "\n"
     (folder / "tables.md").write_text(text, encoding="utf-8")
     print(text, end="")

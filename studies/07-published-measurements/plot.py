@@ -1,6 +1,6 @@
-"""Draw figure.png: measured and predicted throughputs of each series, and what a second server is predicted to do.
+"""Draw figure.png: measured and predicted throughputs of each series, with one server and with two.
 
-python plot.py [--folder FOLDER]    # from predictions.csv and second_server.csv
+python plot.py [--folder FOLDER]    # from predictions.csv, second_server.csv and second_server_compared.csv
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
-INK, PREDICTED, TWO, FADED = "#2b2f36", "#3b6ea5", "#b5542c", "#9aa1ab"
+INK, PREDICTED, TWO, WHOLE, FADED = "#2b2f36", "#3b6ea5", "#b5542c", "#2e7d5b", "#9aa1ab"
 BAND: dict[str, Any] = {"alpha": 0.2, "linewidth": 0}
 
 
@@ -45,13 +45,14 @@ def draw_series(axes: Axes, measured: list[dict[str, str]], predicted: list[dict
     axes.plot([1, 8], [rates[0], rates[-1]], "o", color=INK, markersize=7, fillstyle="none", linestyle="none", label="calibrated on")
 
 
-def draw_servers(axes: Axes, predicted: list[dict[str, str]]) -> None:
-    """One server, measured, and two, predicted."""
+def draw_servers(axes: Axes, predicted: list[dict[str, str]], compared: list[dict[str, str]]) -> None:
+    """One server and two, measured; two as predicted before, and by the rule that deals out whole variables."""
     workers = column(predicted, "num_workers")
-    axes.fill_between(workers, column(predicted, "low"), column(predicted, "high"), color=TWO, label="interval", **BAND)
-    axes.plot(workers, column(predicted, "two_servers"), color=TWO, label="two servers, predicted")
-    axes.plot(workers, column(predicted, "if_one_has_two_thirds"), color=TWO, linestyle=":", label="if one has two thirds")
-    axes.plot(workers, column(predicted, "one_server_measured"), "o", color=INK, markersize=3, label="one server, measured")
+    axes.fill_between(workers, column(predicted, "low"), column(predicted, "high"), color=TWO, label="interval (committed)", **BAND)
+    axes.plot(workers, column(predicted, "two_servers"), color=TWO, label="two servers, halves (committed)")
+    axes.plot(workers, column(compared, "dealt_out"), color=WHOLE, linestyle="--", label="two servers, whole variables")
+    axes.plot(workers, column(compared, "measured"), "o", color=INK, markersize=3, label="two servers, measured")
+    axes.plot(workers, column(predicted, "one_server_measured"), "o", color=FADED, markersize=3, label="one server, measured")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,15 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=HERE, help="where the CSV files are")
     folder = parser.parse_args(arguments).folder
-    measured, predicted, servers = (
-        rows(path) for path in (HERE / "async_ps_throughput.csv", folder / "predictions.csv", folder / "second_server.csv")
-    )
-    figure = Figure(figsize=(11, 7.5), layout="constrained")
+    measured = rows(HERE / "async_ps_throughput.csv")
+    predicted, servers, compared = (rows(folder / f"{name}.csv") for name in ("predictions", "second_server", "second_server_compared"))
+    figure = Figure(figsize=(11, 7.7), layout="constrained")
     grid = figure.subplots(3, 4, sharex=True)
     for axes, series in zip(grid[:2].flat, measured, strict=True):
         draw_series(axes, measured[series], predicted[series])
     for axes, series in zip(grid[2], servers, strict=True):
-        draw_servers(axes, servers[series])
+        draw_servers(axes, servers[series], compared[series])
     titles = [*measured, *((gpu, f"{model}, two servers") for gpu, model in servers)]
     for axes, title in zip(grid.flat, titles, strict=True):
         axes.set_title(" ".join(title), fontsize=9)
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for axes in grid[:, 0]:
         axes.set_ylabel("steps/s", fontsize=8)
     grid[1, 0].legend(fontsize=7, frameon=False, loc="lower right")
-    grid[2, 0].legend(fontsize=7, frameon=False, loc="upper left")
+    figure.legend(*grid[2, 0].get_legend_handles_labels(), fontsize=8, frameon=False, loc="outside lower center", ncols=5)
     figure.savefig(folder / "figure.png", dpi=90)
 
 

@@ -49,15 +49,17 @@ def mean_value_analysis(ends: Ends) -> Numbers:
 
 
 class Simulated:
-    """The throughputs of results.csv."""
+    """The throughputs of results.csv, and the times of one server that each was simulated with."""
 
     def __init__(self, folder: Path) -> None:
         self.rates: dict[tuple[Candidate, str, str, Servers], list[float]] = {}
+        self.service_seconds: dict[tuple[Candidate, str, str], float] = {}
         with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 candidate = Candidate(row["rule"], float(row["compute"]), float(row["service"]))
                 key = (candidate, row["gpu"], row["model"], Servers(int(row["num_servers"]), float(row["largest_share"])))
                 self.rates.setdefault(key, []).append(float(row["steps_per_second"]))
+                self.service_seconds[key[:3]] = float(row["service_seconds"])
 
     def rule(self, candidate: Candidate) -> Rule:
         """This candidate for the noise."""
