@@ -43,8 +43,8 @@ def intervals(named: Named | None, timing: Timing, even: Candidate, timed: Seque
         return
     of = " and ".join(unsure)
     yield (
-        f"the recommendation {'changes' if flips else 'stays the best'} within the interval of {of}: its gain is {min(gains):.3g} to "
-        f"{max(gains):.3g} times there"
+        f"the recommendation {'changes' if flips else 'stays best'} across the error range of {of} (gain {min(gains):.3g} to "
+        f"{max(gains):.3g} times)"
     )
     yield from dict.fromkeys(flips)
 
