@@ -82,7 +82,7 @@ class Calibration:
         others = [f"{measured} (here {here})" for measured, holds, here in properties if not holds]
         if not others:
             return None
-        return f"the cluster was calibrated with {_and(others)}, so its times may be others here: calibrate it again with what you train"
+        return f"the cluster was calibrated with {_and(others)}, so its times may be wrong here: calibrate again with what you train"
 
 
 def _range(shares: Sequence[int]) -> str:

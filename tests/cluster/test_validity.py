@@ -64,7 +64,7 @@ def test_what_was_calibrated_is_run_without_a_word(tmp_path: Path) -> None:
 def test_a_run_of_something_else_says_so_in_one_sentence(held: dict[str, Any], batch_size: int, told: str, tmp_path: Path) -> None:
     (warning,) = summary(tmp_path, "workload=digits", "method=ssgd", held={**HELD, **held}, batch_size=batch_size)["warnings"]
 
-    assert warning == (f"the cluster was calibrated with {told}, so its times may be others here: calibrate it again with what you train")
+    assert warning == (f"the cluster was calibrated with {told}, so its times may be wrong here: calibrate again with what you train")
 
 
 def test_a_share_outside_the_range_is_told_of_an_unequal_split(tmp_path: Path) -> None:
