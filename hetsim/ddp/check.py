@@ -142,7 +142,7 @@ class Compared:
         self._step: dict[str, Any] = {}
 
     def before(self, bucket: Any) -> None:
-        """The mean gradients of this rank: what plain averaging, and weighing them by samples, would make of them."""
+        """The mean gradients of this rank: for plain averaging, and for weighting by samples."""
         given = self._present()
         number, shares = given.number, given.step.shares
         if bucket.index() == 0:

@@ -15,7 +15,7 @@ not_compiled: Callable[[Any], Any] = torch.compiler.disable
 
 
 class Copied:
-    """In a copy, which may compute: gradients that it would average are refused, as nobody weighs them."""
+    """In a copy, which may compute: gradients that it would average are refused, because no Team weights them."""
 
     def __call__(self, module: torch.nn.Module, *_: Any) -> None:
         """The copy is called."""
@@ -50,6 +50,6 @@ def remove(ddp: DistributedDataParallel) -> None:
 def refuse(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]  # noqa: ARG001
     """ValueError with one sentence."""
     raise ValueError(
-        "this model is a copy of one that a Team wraps, and its gradients would not be weighed: train the wrapped model, "
+        "this model is a copy of one that a Team wraps, and its gradients would not be weighted: train the wrapped model, "
         "or let another Team wrap the copy"
     )

@@ -1,4 +1,4 @@
-"""The communication hook that weighs each rank's mean gradient by its samples, or by its tokens, before gradients are averaged.
+"""The communication hook that weights each rank's mean gradient by its samples, or by its tokens, before gradients are averaged.
 
 No `from __future__ import annotations` here: DistributedDataParallel compares the hook's annotations with its own classes.
 """
@@ -68,7 +68,7 @@ def receives_buffers(ddp: Any) -> bool:
 
 
 def distributed(model: Any, group: Any, state: Any) -> DistributedDataParallel:
-    """The DistributedDataParallel in this model; ValueError with one sentence if its gradients, weighed in this group, would be wrong.
+    """The DistributedDataParallel in this model; ValueError with one sentence if its gradients, weighted in this group, would be wrong.
 
     `state` is that of the hook that averages: a process group, or what has one.
     """
@@ -85,7 +85,7 @@ def distributed(model: Any, group: Any, state: Any) -> DistributedDataParallel:
         )
     if any(isinstance(part, torch.nn.SyncBatchNorm) for part in ddp.modules()):
         raise ValueError(
-            "SyncBatchNorm sends gradients between ranks before they are weighed, so they would be wrong: do not wrap the model, and "
+            "SyncBatchNorm sends gradients between ranks before they are weighted, so they would be wrong: do not wrap the model, and "
             "take team.scale(loss).backward() with a fixed allocation"
         )
     return ddp

@@ -1,4 +1,4 @@
-"""The forward and backward passes of the wrapped models: which step they belong to, what their gradients weigh, how long they take."""
+"""The forward and backward passes of the wrapped models: their step, the weights of their gradients, and how long they take."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Passes:
 
     @property
     def _varies(self) -> bool:
-        """Whether steps may weigh differently."""
+        """Whether steps may have different weights."""
         return self._balance.measures or not self.schedule.weighs_alike()
 
     def begin_window(self) -> None:

@@ -19,7 +19,7 @@ def check_scaled(losses: Collection[str], balance: Balance, schedule: Schedule |
     """
     if MEAN in losses:
         raise ValueError(
-            "the gradients of the wrapped model are weighed already, and would be twice: leave scale out, or wrap it with loss='global'"
+            "the wrapped model's gradients are weighted already, and scale would weight them twice: remove it, or wrap with loss='global'"
         )
     if losses:
         return

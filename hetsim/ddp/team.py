@@ -1,4 +1,4 @@
-"""A team of ranks of unequal speed: how much of each batch each takes, and what its gradient then weighs."""
+"""A team of ranks of unequal speed: the size of each rank's share of a batch, and the weight of its gradient."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ T = TypeVar("T", float, torch.Tensor)
 
 
 class Team:
-    """The ranks of a process group, of which each takes its share of a global batch of `batch_size` samples.
+    """The ranks of a process group, each with its own share of a global batch of `batch_size` samples.
 
     The average of the ranks' gradients is the gradient of one process over the same batch: Σ b_i g_i / R, with b_i of R samples on rank i.
-    The loss must be the mean over the rank's samples. All ranks construct the Team, and call `loader` and `wrap`, alike.
+    The loss must be the mean over the rank's samples. All ranks must construct the Team, and call `loader` and `wrap`, in the same way.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class Team:
         max_samples: int | Sequence[int] | None = None, accumulate: int = 1, warmup_steps: int = 2, multiple_of: int = 1,
         at_least: int = 1, trace: str | Path | None = None,
     ) -> None:  # fmt: skip
-        """Create the Team on all ranks, after `init_process_group`. ValueError if an argument is wrong, or not the same on all ranks.
+        """Create the Team on all ranks, after `init_process_group`. Raises ValueError if arguments are invalid or differ between ranks.
 
         Args:
-            batch_size: the samples of all ranks together.
-            allocation: the name of one of `hetsim.ddp.rules.RULES`, or an allocation with your own parameters.
+            batch_size: the global batch size, in samples of all ranks together.
+            allocation: a name in `hetsim.ddp.rules.RULES`, or an allocation with your own parameters.
             group: the process group; by default all ranks.
-            seed: of the order of the samples.
-            max_samples: the most samples that fit into this rank's memory, or a list for all ranks.
-            accumulate: the number of steps in a window of `no_sync`.
-            warmup_steps: the first steps of each split, which are not measured.
-            multiple_of: shares are multiples of this number of samples.
-            at_least: shares have at least this number of samples.
-            trace: the folder to which rank 0 writes the files of a run; by default none.
+            seed: seeds the shuffling of the samples.
+            max_samples: the most samples that fit into this rank's memory (may differ between ranks), or a list for all ranks.
+            accumulate: the number of steps from one reduction to the next, including the step that synchronizes after `no_sync`.
+            warmup_steps: the number of steps after each change of the split that are not measured.
+            multiple_of: each share is a multiple of this number of samples.
+            at_least: each share contains at least this number of samples.
+            trace: the folder to which rank 0 writes the files of a run. By default, it writes none.
         """
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError("a Team needs a process group: call torch.distributed.init_process_group before it, in a single process too")
@@ -94,7 +94,7 @@ class Team:
         self._schedule: Schedule | None = None
         self._saved: Mapping[str, Any] | None = None
         self._losses: dict[DistributedDataParallel, str] = {}
-        """Of the wrapped models."""
+        """Each wrapped model's kind of loss."""
         self._used, self._is_agreed = Used(), False
         self.number = 0
         self._trace: Any = None
@@ -107,16 +107,15 @@ class Team:
     # What a script calls
 
     def loader(self, dataset: Any, *, shuffle: bool = True, drop_last: bool = False, device: Any = None, **options: Any) -> TeamLoader:
-        """This rank's batches of the dataset, in place of a DataLoader with a DistributedSampler. Each epoch has a new order, by the seed
-        alone.
+        """This rank's batches, in place of a DataLoader with a DistributedSampler. Each epoch has a new order, set only by the seed.
 
         Args:
             dataset: a map-style Dataset.
-            shuffle: whether epochs are shuffled; `set_epoch` is not needed.
-            drop_last: whether the short last step of an epoch is left out. Otherwise it divides the remaining samples, and a rank without
-                one gets one sample with weight 0.
-            device: the device to which batches are moved; by default they stay where they are.
-            options: those of a DataLoader.
+            shuffle: whether to shuffle each epoch. You do not need `set_epoch`.
+            drop_last: whether to leave out the short last step of an epoch. Otherwise the remaining samples are split, and a rank left with
+                none gets one sample of weight 0.
+            device: the device to which batches are moved. By default, they stay where they are.
+            options: further arguments of a DataLoader, such as `num_workers`.
         """
         if self._schedule is not None:
             raise ValueError("a Team divides one training set, and has it: make another Team for another one")
@@ -136,19 +135,19 @@ class Team:
         return TeamLoader(dataset, self._schedule, self, self.rank, device, options)
 
     def wrap(self, model: M, hook: Hook = allreduce_hook, state: Any = None, *, loss: str = MEAN) -> M:
-        """Weigh the gradients of a model, measure its steps, and return it. Call it for each model that the loader's batches train.
+        """Weight the gradients of a model, measure its steps, and return it. Call it for each model that you train on the loader's batches.
 
-        ValueError with one sentence for a model whose gradients would be wrong.
+        Raises ValueError for a model whose gradients would be wrong.
 
         Args:
             model: a DistributedDataParallel, compiled or not.
-            hook: averages the weighted gradients: one of torch.distributed.algorithms.ddp_comm_hooks, which may compress them.
-            state: the hook's state; None is the model's process group, as these hooks take it.
-            loss: "mean", or "global" for a loss that is already divided by a number of all ranks, or weighed by `scale`.
+            hook: a hook of torch.distributed.algorithms.ddp_comm_hooks, which averages the weighted gradients and may compress them.
+            state: the hook's state. None passes the model's process group, which these hooks expect.
+            loss: "mean", or "global" for a loss that is already divided by a count summed over all ranks, or weighted by `scale`.
         """
         ddp = distributed(model, self._control.group, state)
         if ddp in self._losses:
-            raise ValueError("the Team weighs the gradients of this model already: wrap it once")
+            raise ValueError("the Team weights the gradients of this model already: wrap it once")
         if loss not in LOSSES:
             raise ValueError(f"loss must be {' or '.join(LOSSES)}, not {checks.shown(loss)}")
         if not self._losses:
@@ -167,14 +166,14 @@ class Team:
         return model
 
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
-        """The loss whose gradients, averaged over the ranks, are those of the mean over the whole batch: loss · N·b_i/R.
+        """Scale a loss by N·b_i/R. The average of its gradients over the ranks is then the gradient of the mean over the whole batch.
 
-        For models that `wrap` does not take: FSDP2, SyncBatchNorm, losses over the samples of all ranks. Also with `loss="global"`, if you
-        add another loss, such as a mean over other samples of each rank. ValueError with one sentence where the gradient could be wrong.
+        Use it for models that `wrap` refuses: FSDP2, SyncBatchNorm, losses over the samples of all ranks. Also use it if you add a second
+        loss to a `loss="global"`, such as a mean over different samples of each rank. Raises ValueError if the gradient could be wrong.
 
         Args:
             loss: the mean over this rank's samples. With weight 0 it may be non-finite.
-            weight: the number of tokens of which the loss is the mean. The result is then loss · N·weight/Σ weight, and all ranks wait for
+            weight: the number of tokens that the loss averages over. The result is then loss · N·weight/Σ weight, and all ranks wait for
                 one another.
         """
         leaves_steps = self._trace is not None or self._check is not None
@@ -189,12 +188,12 @@ class Team:
         """Average this step's gradient over the tokens of the whole batch. Call it on all ranks, before `backward`.
 
         Args:
-            weight: the number of tokens (or other units) on this rank of which the loss is the mean. The ranks wait for one another in the
-                first such step only.
+            weight: the number of tokens (or other units) on this rank that the loss averages over. The ranks wait for one another only in
+                the first such step.
         """
         if MEAN not in self._losses.values():
             raise ValueError(
-                "count weighs the gradients of a wrapped model whose loss is a mean, and there is none: wrap it, or scale(loss, weight)"
+                "count weights the gradients of a wrapped model whose loss is a mean, and there is none: wrap it, or scale(loss, weight)"
             )
         given = self._given()
         step = given.step
@@ -208,8 +207,8 @@ class Team:
         """Σ b_i v_i / R over all ranks, such as the mean loss of the whole batch. All ranks wait for one another.
 
         Args:
-            value: v_i, a number or a tensor of any shape. The mean has its shape and device; the mean of integers or booleans has torch's
-                default dtype.
+            value: v_i, a number or a tensor of any shape. The mean has the same shape and device. The mean of integers or booleans has
+                torch's default dtype.
         """
         present = self._used.present
         step = present.step if present is not None and self._used.is_last_word else self._given().step
@@ -225,20 +224,20 @@ class Team:
 
     @property
     def samples(self) -> int:
-        """How many samples of this step are this rank's; 0 if its batch is one sample of weight 0."""
+        """The number of this rank's samples in this step; 0 if the rank's batch is one sample of weight 0."""
         given = self._given()
         self._passes.asked = given.number
         return given.step.shares[self.rank]
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """How many samples of this step, or of the first one, are each rank's."""
+        """The number of each rank's samples in this step, or in the first step if the loop has not begun."""
         given = self._used.given()
         return self._balance.shares if given is None else given.step.shares
 
     @property
     def epoch(self) -> int:
-        """The whole passes over the data that the loop has had: where the next step is, also after `load_state_dict`."""
+        """How many full epochs are complete, and so the epoch of the next step. Also valid after `load_state_dict`."""
         if self._schedule is None:
             return 0 if self._saved is None else int(self._saved["epoch"])
         return self._schedule.at(self._used.number)[0]
@@ -249,20 +248,21 @@ class Team:
         return self._balance.num_exchanges
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the run, as plain numbers, texts and lists; the same on all ranks.
+        """The position of the run, as plain numbers, strings and lists. It is the same on all ranks.
 
-        A resumed run begins with the step after the last one whose gradients were reduced, or with the first step of an unfinished window.
-        For a model that is not wrapped, it begins after the last step that was handed to the loop.
+        A resumed run begins with the step after the last reduced gradients, or with the first step of an unfinished window. For a model
+        that is not wrapped, the run begins after the last step that the loop received.
         """
         if self._schedule is None:
-            raise ValueError("the Team has no loader yet, whose position it would save: call team.loader first")
+            raise ValueError("the Team has no loader yet, so there is no position to save: call team.loader first")
         return save(self._schedule, self._used.number, self._balance, self._max_samples)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Resume where `state_dict` was called: on all ranks, before the first step, and with any number of ranks and batch size.
+        """Resume from the point where `state_dict` was called. Call this on all ranks before the first step.
 
-        With the same of both and the same allocation, the split continues; otherwise it is measured anew. ValueError for a state of other
-        samples, and at the first step if the ranks loaded different states.
+        The number of ranks and the batch size may differ. If both are the same, and the allocation too, the run continues with the saved
+        split. Otherwise, the Team measures again. Raises ValueError for a state of a different dataset, and at the first step if the ranks
+        loaded different states.
 
         Args:
             saved: the result of `state_dict`.
@@ -275,30 +275,30 @@ class Team:
             resume(self._schedule, self._balance, self._max_samples, saved)
 
     def waiting(self) -> AbstractContextManager[None]:
-        """A context for work in the loop that is not this rank's own, such as an evaluation on rank 0 alone.
+        """A context for work in the loop that does not count as this rank's own, such as an evaluation only on rank 0.
 
-        Calls of torch.distributed need no such context: collectives, `send`, `recv`, `barrier`, and `wait` of their results.
+        Calls to torch.distributed need no such context: collectives, `send`, `recv`, `barrier`, and `wait` on their results.
         """
         return self._windows.waiting()
 
     def close(self) -> None:
-        """Stop timing. With `trace`, write the rest of it, on all ranks. Not needed if the loop asks for a batch after the last one."""
+        """Stop timing. With `trace`, call this on all ranks: it writes the rest. A loop that exhausts its loader need not call it."""
         unwatch(self._windows)
         if self._trace is not None:
             self._trace.close()
 
-    # What the loader tells
+    # What the loader calls
 
     def begin_loop(self) -> None:
-        """A new iterator begins: batches of the one before that the model has not used are drawn again."""
+        """Begin a new iterator. It draws again those batches of the previous iterator that the model has not used."""
         self._used.take_back()
         if self._schedule is not None and self._used.next_to_draw < self.number:
             self.number = self._schedule.back_to(self._used.next_to_draw)
 
     def begin_step(self, *, first: bool = False) -> None:
-        """The loop asks for a batch, the `first` one of a new iterator or not: all ranks know what was measured, and the clock starts.
+        """Start the clock when the loop asks for a batch. All ranks then know the same measurements.
 
-        If workers of any rank begin with a step, it is not measured.
+        The `first` step of a new iterator is not measured if any rank uses workers, because the workers start in this step.
         """
         if self._check is not None:
             self._check.end()
@@ -312,7 +312,7 @@ class Team:
             self._windows.measured = False
 
     def hand_over(self, step: Step, batch: Any) -> None:
-        """The loop gets the batch of this step. Before an epoch's last one, after which it may ask for no other, the trace is gathered."""
+        """Give the loop the batch of this step. Gather the trace before an epoch's last batch, because the loop may stop after it."""
         self._used.give(self.number, step, batch, is_used=not self._losses)
         self.number += 1
         if self._trace is not None and self._schedule is not None and self._schedule.is_over(self.number):
@@ -320,7 +320,7 @@ class Team:
                 self._trace.gather()
 
     def end_epoch(self) -> None:
-        """The loop has had all batches of the epoch, and their gradients are applied."""
+        """End the epoch, after the loop has used all batches and has applied their gradients."""
         assert self._schedule is not None
         self._schedule.begin_epoch(self.number)
         self._used.end_loop(self.number)

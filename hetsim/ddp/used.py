@@ -16,8 +16,8 @@ AMBIGUOUS = (
     "let team.loader(…, device=…) move batches, or draw each batch after the backward pass of the one before"
 )
 SCALED_AHEAD = (
-    "the loop has drawn several batches since the last scaled loss, and their gradients weigh differently: draw each batch after the "
-    "backward pass of the one before, or add drop_last=True to the loader, so that all steps weigh alike"
+    "the loop has drawn several batches since the last scaled loss, and their gradients have different weights: draw each batch after the "
+    "backward pass of the one before, or add drop_last=True to the loader, so that all steps have the same weight"
 )
 ANOTHER_THREAD = (
     "batches are drawn in another thread than the model's, where the ranks cannot agree on a new split: iterate over team.loader in the "
@@ -139,13 +139,13 @@ class Used:
 
     @property
     def is_ambiguous(self) -> bool:
-        """Whether the script may mean one of several batches whose gradients weigh differently."""
+        """Whether the script may mean one of several batches whose gradients have different weights."""
         return not self.computes and any(given.step.shares != self._waiting[0].step.shares for given in self._waiting)
 
     def begin(self, inputs: Any, *, measures: bool, varies: bool) -> bool:
         """The model is called. Whether it is with another batch than before. ValueError with one sentence if it is unknown with which.
 
-        `measures` says whether the split may change, `varies` whether steps may weigh differently.
+        `measures` says whether the split may change, `varies` whether steps may have different weights.
         """
         used = self._found(inputs)
         if used is None and self._is_another(inputs):
@@ -193,7 +193,7 @@ class Used:
         return [*([self.present] if self.present is not None else []), *self._waiting]
 
     def _goes_on_after(self, given: Given) -> bool:
-        """Whether batches wait that are of the window of this one, and so weigh alike."""
+        """Whether batches wait that are of the window of this one, and so have the same weight."""
         return bool(self._waiting) and is_one_window([given, *self._waiting])
 
     def end(self) -> Given:

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from hetsim.ddp import Team
 
 NUMBER = 3 * BATCH_SIZE + 10
-"""Samples of four steps, of which the last is short, so that its gradients weigh differently."""
+"""Samples of four steps, of which the last is short, so that its gradients have a different weight."""
 Pair = tuple[Any, bool]
 """A batch, and whether the loop trains on it."""
 

@@ -53,7 +53,7 @@ def test_a_number_of_all_ranks_must_not_count_a_sample_of_weight_zero(found: lis
 
 @pytest.mark.parametrize("loop", ["prefetched", "fetched between"])
 def test_a_scaled_loss_of_one_of_several_batches_is_refused(found: list[dict[str, Any]], loop: str) -> None:
-    """At the first step: the last one of the epoch weighs differently."""
+    """At the first step: the last one of the epoch has a different weight."""
     for rank in range(RANKS):
         steps, sentence = result(found, f"scaled, {loop}", rank)
         assert steps == 0
@@ -101,8 +101,8 @@ def test_what_the_models_wait_for_is_not_timed(found: list[dict[str, Any]]) -> N
     ("law", "what", "sentence"),
     [
         ("losses refused", "mode", "loss must be mean or global, not 'sum'"),
-        ("losses refused", "counted", "count weighs the gradients of a wrapped model whose loss is a mean"),
-        ("models refused", "twice", "the Team weighs the gradients of this model already: wrap it once"),
+        ("losses refused", "counted", "count weights the gradients of a wrapped model whose loss is a mean"),
+        ("models refused", "twice", "the Team weights the gradients of this model already: wrap it once"),
         ("models refused", "no loader", "let the Team of this loader wrap all models that it trains"),
     ],
 )

@@ -74,7 +74,7 @@ def test_batches_that_are_not_used_are_not_kept_in_memory(found: list[dict[str, 
 
 
 def test_a_window_of_batches_may_be_drawn_ahead_and_copied(found: list[dict[str, Any]]) -> None:
-    """They weigh alike, whichever of them the model is called with."""
+    """They have the same weight, whichever of them the model is called with."""
     assert result(found, "ahead_in_windows") < 1e-12
 
 

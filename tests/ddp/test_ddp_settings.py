@@ -61,7 +61,7 @@ def test_without_torchs_number_of_a_backward_pass_each_is_another(monkeypatch: p
 
 @pytest.mark.slow
 def test_a_wrapped_model_can_be_copied(found):
-    """A copy computes as the model does. Trained, it is refused, as nobody weighs its gradients; another Team may wrap it."""
+    """A copy computes as the model does. Trained, it is refused, as no Team weights its gradients; another Team may wrap it."""
     for rank in range(3):
         seen = result(found, "copies", rank)
         assert seen["same"]
@@ -142,7 +142,7 @@ def test_batches_are_moved_in_containers_of_their_types():
 
 
 def test_a_sampler_takes_set_epoch():
-    """And does nothing; another loader cannot draw its samples, which no Team would weigh."""
+    """And does nothing; another loader cannot draw its samples, which no Team would weight."""
     assert Reshuffled().set_epoch(1) is None
     with pytest.raises(ValueError, match="another DataLoader cannot draw"):
         list(torch.utils.data.DataLoader(range(4), batch_sampler=Reshuffled()))
