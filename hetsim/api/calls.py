@@ -5,8 +5,8 @@
     run = hetsim.run("method=dbs_sgd", "cluster=mixed4")
     run.summary["updates_per_second"], run.curve(), run.timeline()
 
-`run` takes the words of the command, and returns what the run has left in its folder. Errors that a user can correct are ValueError, or
-`hetsim.errors.RunFailed` for a run that began; each has one sentence.
+`run` takes the arguments of the command, and returns the results in the run's folder. If you can correct an error, it is a ValueError, or
+`hetsim.errors.RunFailed` for a run that began. Each error's message is one sentence.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, which another thread's call waits for: Hydra's state is a process's, and so are the seeds of a run."""
+    """The same function, called by one thread at a time, because a process has only one Hydra state and one set of seeds."""
 
     @wraps(function)
     def called(*arguments: P.args, **options: P.kwargs) -> R:
@@ -51,7 +51,7 @@ def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextlib.contextmanager
 def _current_folder_named() -> Iterator[None]:
-    """While this lasts, Python imports from the folder that is the current one now, if from any: a run may make its own the current one."""
+    """Within this context, Python imports from the folder that is current at its start, because a run may change the current folder."""
     here = os.getcwd() if "" in sys.path else ""
     sys.path[:] = [entry or here for entry in sys.path]
     try:
@@ -65,15 +65,15 @@ _lock = RLock()
 
 @one_at_a_time
 def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = None, folder: str | Path | None = None, **keys: Any) -> Run:
-    """Run `hetsim` with these words, and return the results of the run.
+    """Run `hetsim` with these arguments, and return the results of the run.
 
     Args:
-        words: words of the command line, such as "method=dbs_sgd" and "backend=dist".
-        trust: exact names of your own modules, whose classes a `_target_` may name.
-        config_dir: a folder with further choices, as `--config-dir`.
-        folder: the folder of the run's files; by default a new one below runs/.
-        keys: words as keywords: method="dbs_sgd". A mapping sets keys of a group: cluster={"nodes": [{"count": 2, …}]}. The group's other
-            keys keep their values.
+        words: arguments of the command line, such as "method=dbs_sgd" and "backend=dist".
+        trust: exact names of your modules whose classes `_target_` may use.
+        config_dir: a folder with further config files, as `--config-dir`.
+        folder: the folder of the run's files; by default a new folder below runs/.
+        keys: the same arguments as keywords: method="dbs_sgd". A mapping sets keys of a group: cluster={"nodes": [{"count": 2, …}]}. The
+            group's other keys keep their values.
 
     Returns:
         The finished run.
@@ -129,13 +129,13 @@ def sweep(
     """Run `hetsim -m`: every combination of the values.
 
     Args:
-        varied: a value, or a list of values, for each key: {"method": ["ssgd", "asgd"], "seed": range(3), "budget.epochs": 2}. Put a value
-            that is itself a list into a list.
+        varied: a value, or a list of values, for each key: {"method": ["ssgd", "asgd"], "seed": range(3), "budget.epochs": 2}. If one value
+            is itself a list, put it into a list.
         processes: the number of runs at a time.
-        folder: the folder of the runs; by default a new one below runs/. Runs that are finished there are not repeated.
+        folder: the folder of the runs; by default a new folder below runs/. hetsim does not repeat finished runs there.
         grid: values of a method's own keys, as `+grid=`: {"asgd": {"learning_rate": [0.01, 0.02]}}.
-        trust: exact names of your own modules, whose classes a `_target_` may name.
-        config_dir: a folder with further choices, as `--config-dir`.
+        trust: exact names of your modules whose classes `_target_` may use.
+        config_dir: a folder with further config files, as `--config-dir`.
 
     Returns:
         The table of all runs in the folder.
@@ -172,7 +172,7 @@ def load(folder: str | Path) -> Run:
         folder: the folder of the run.
 
     Returns:
-        The run. Its other files are read on demand.
+        The run. It reads its other files on demand.
 
     Raises:
         ValueError: the folder contains no finished run.
@@ -188,13 +188,13 @@ def compare(first: Run | str | Path | Sequence[Run | str | Path], second: Run | 
 
     Args:
         first: a run, its folder, a folder that contains repeats of one config, or a list of these.
-        second: the same of the other side.
+        second: the other side, in one of the same forms.
 
     Returns:
         The comparison, with the simulated side first if the other one is measured.
 
     Raises:
-        ValueError: a side has no runs, or its runs are no repeats of one config.
+        ValueError: a side has no runs, or its runs are not repeats of one config.
     """
     sides = [[one] if isinstance(one, Run | str | Path) else list(one) for one in (first, second)]
     if not all(sides):
@@ -217,20 +217,20 @@ def table(
     """Rank finished runs in a table, as `hetsim-table` does.
 
     Args:
-        runs: a folder with runs below it, such as that of a sweep, or a list of runs or their folders.
-        metric: the ranked number, such as "samples_per_second"; by default the time to an accuracy that all rows reach.
+        runs: a folder with runs below it, such as a sweep's folder, or a list of runs or their folders.
+        metric: the number to rank by, such as "samples_per_second"; by default the time to an accuracy that all rows reach.
         direction: "minimize" or "maximize", for a metric of your own workload.
-        target_accuracy: the test accuracy, from 0 to 1, to which times are compared.
-        target_loss: the training loss to which times are compared.
-        at_seconds: the seconds of the run's clock at which accuracies and losses are compared.
-        baseline: the row over which gains are computed, such as "method=ssgd".
-        best_of: keys, such as ["learning_rate"]: of rows that differ only in these, the best one stays.
+        target_accuracy: compare the times to reach this test accuracy (0 to 1).
+        target_loss: compare the times to reach this training loss.
+        at_seconds: compare the accuracies and losses at this time on the run's clock, in seconds.
+        baseline: the row that gains are relative to, such as "method=ssgd".
+        best_of: keys, such as ["learning_rate"]. If rows differ only in these keys, the table keeps the best row.
 
     Returns:
-        The table: a row for each config, with means over its seeds.
+        The table. It contains one row for each config, with means over the config's seeds.
 
     Raises:
-        ValueError: no such table can be made of these runs.
+        ValueError: these runs do not allow such a table.
     """
     question = Question(metric, Target(target_accuracy, target_loss, at_seconds), baseline, tuple(best_of), direction)
     if isinstance(runs, str | Path):
@@ -258,16 +258,16 @@ def search(
     """Search for the best values of keys, as `hetsim-search` does. The same call with the same folder resumes the search.
 
     Args:
-        words: words of `hetsim`; keys that are an interval, a range or a list are searched.
+        words: arguments of `hetsim`. The search varies keys whose value is an interval, a range or a list.
         objective: the number to optimise: an entry of summary.json, or "seconds_to_0.9" for the time to a test accuracy.
         folder: the folder of the trials.
         direction: "minimize" or "maximize"; by default the objective's own.
-        trials: the number of trials that the folder contains at the end.
+        trials: the total number of trials in the folder at the end.
         processes: the number of trials at a time.
-        sampler: "tpe" or "random", Optuna's samplers of these names.
-        prune: whether simulated trials that cannot win are ended early.
-        trust: exact names of your own modules, whose classes a `_target_` may name.
-        config_dir: a folder with further choices, as `--config-dir`.
+        sampler: the Optuna sampler, "tpe" or "random".
+        prune: whether to stop simulated trials early if they cannot win.
+        trust: exact names of your modules whose classes `_target_` may use.
+        config_dir: a folder with further config files, as `--config-dir`.
 
     Returns:
         The search, with its best trial.
@@ -304,12 +304,12 @@ def advise(
     """Recommend a method, a split of the batch and nodes, by simulation, as `hetsim-advise` does.
 
     Args:
-        words: words of the command, such as "cluster=mixed8" and "timing".
+        words: arguments of the command, such as "cluster=mixed8" and "timing".
         processes: the number of simulations at a time; by default one for each core, at most 8.
-        folder: the folder that stores the answers, from which the same call resumes; by default none.
-        minutes: the time limit. After it, or at SIGTERM, the best so far is returned, and `data["stopped"]` gives the reason.
-        trust: exact names of your own modules, whose classes a `_target_` may name.
-        config_dir: a folder with further choices, as `--config-dir`.
+        folder: the folder that stores the answers, so that the same call resumes; by default none.
+        minutes: the time limit. After this limit, or at SIGTERM, the call returns the best so far, and `data["stopped"]` gives the reason.
+        trust: exact names of your modules whose classes `_target_` may use.
+        config_dir: a folder with further config files, as `--config-dir`.
 
     Returns:
         The ranked candidates.

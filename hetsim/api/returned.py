@@ -1,4 +1,4 @@
-"""What `hetsim.run` and its relatives return: a run, two beside each other, many as a table, and a search."""
+"""The results of `hetsim.run` and the other calls: a run, a comparison, a table, a search, and advice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 def printable_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, in whose errors control characters are written out: they quote names of folders, which may be a stranger's."""
+    """The same function, with control characters escaped in its errors, because errors quote folder names from unknown sources."""
 
     @wraps(function)
     def called(*arguments: P.args, **options: P.kwargs) -> R:
@@ -48,14 +48,14 @@ def printable_errors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class InNotebooks(ABC):
-    """What a notebook shows as a report."""
+    """Results that a notebook shows as a report."""
 
     @abstractmethod
     def _page(self) -> Page:
         """The report."""
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows; None, for which it shows the text, if the files have gone."""
+        """The report as HTML for a notebook. None if the files are gone; the notebook then shows the text."""
         try:
             return article(self._page())
         except (OSError, ValueError):
@@ -63,7 +63,7 @@ class InNotebooks(ABC):
 
 
 def as_pandas(table: Any) -> Any:
-    """An Arrow table as a data frame. ValueError with one sentence if pandas is not installed."""
+    """An Arrow table as a data frame. Raises ValueError if pandas is not installed."""
     if importlib.util.find_spec("pandas") is None:
         raise ValueError("to_pandas needs the package pandas: pip install pandas")
     return table.to_pandas()
@@ -71,7 +71,7 @@ def as_pandas(table: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class Run(InNotebooks):
-    """A finished run: its `folder`, and the numbers of its summary.json, as `summary`. Its other files are read on demand."""
+    """A finished run, with its `folder` and the numbers of its summary.json (`summary`). It reads its other files on demand."""
 
     folder: Path
     summary: dict[str, Any]
@@ -86,7 +86,7 @@ class Run(InNotebooks):
     def trace(self) -> Any:
         """The trace, as an Arrow table: one row for each interval, with start and end in seconds, rank and kind.
 
-        `.to_pandas()` makes a data frame of it.
+        `.to_pandas()` converts it to a data frame.
 
         Raises:
             ValueError: the run has no trace (trace=none).
@@ -95,7 +95,7 @@ class Run(InNotebooks):
 
     @printable_errors
     def curve(self) -> Any:
-        """The learning curve, as an Arrow table: seconds of the run, version, samples, training loss, test accuracy, own metrics."""
+        """The learning curve, as an Arrow table: seconds, version, samples, training loss, test accuracy, and your own metrics."""
         return curve_table(self.folder)
 
     @printable_errors
@@ -108,7 +108,7 @@ class Run(InNotebooks):
 
     @printable_errors
     def timeline(self) -> Any:
-        """Who computes, updates, communicates and waits in the first steps, as a matplotlib figure; None if the run has no step."""
+        """A matplotlib figure of the first steps: which rank computes, updates, communicates or waits. None if the run has no step."""
         check_has(self.folder, self.summary, "method", "cluster", "workload", "num_workers")
         size = self.summary["num_workers"]
         steps = read_intervals(self.folder / "trace.parquet", num_workers=size)
@@ -121,14 +121,14 @@ class Run(InNotebooks):
 
 @dataclass(frozen=True, repr=False)
 class Comparison(InNotebooks):
-    """Two sides, each a run or repeats of one, number by number: the simulated side first if the other is measured."""
+    """Compares two sides, each a run or its repeats, number by number. The simulated side comes first if the other is measured."""
 
     found: Findings
-    """All that was found, as `hetsim.results.comparison` has it."""
+    """All results, as `hetsim.results.comparison` returns them."""
 
     @property
     def names(self) -> tuple[str, str]:
-        """What the sides are called."""
+        """The names of both sides."""
         return self.found.sides.names
 
     @property
@@ -145,34 +145,34 @@ class Comparison(InNotebooks):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of the comparison: for each number its name, its key, both means, and `(first − second) / |second|`.
+        """The rows of the comparison. Each contains a number's name, its key, both means, and `(first − second) / |second|`.
 
-        - `first_estimate` and `second_estimate` have the 95 % intervals (`low`, `high`).
-        - `spread` is how far the second side's own numbers are apart, relative to their mean. It is None without repeats.
-        - `within_spread` says whether the error is no larger than the spread. It is None without repeats.
+        - `first_estimate` and `second_estimate` contain the 95 % intervals (`low`, `high`).
+        - `spread` is the spread of the second side's own numbers, relative to their mean. It is None without repeats.
+        - `within_spread` is true if the error is no larger than the spread. It is None without repeats.
 
-        The relative difference is None where it has no meaning.
+        The relative difference is None if it has no meaning.
         """
         return self.found.numbers
 
     @property
     def components(self) -> list[dict[str, Any]]:
-        """The same of each component's share of the workers' time, with the difference, and the spread, in `percentage_points`."""
+        """Similar rows for each component's share of the workers' time. The difference and the spread are in `percentage_points`."""
         return self.found.components
 
     @property
     def staleness(self) -> Staleness | None:
-        """Both distributions of staleness, their means and their Wasserstein distance; None without traces, or contributions."""
+        """Both distributions of staleness, their means and their Wasserstein distance. None without traces or without contributions."""
         return self.found.staleness
 
     @property
     def intervals(self) -> list[dict[str, Any]]:
-        """Of each kind of interval how many there are per update and how long they are, in seconds, with the differences."""
+        """For each kind of interval: how many occur per update, how long they are in seconds, and the differences."""
         return self.found.intervals
 
     @property
     def different(self) -> dict[str, tuple[Any, Any]]:
-        """The keys in which the configs differ, except those that may differ in a comparison."""
+        """The keys in which the configs differ, except keys that may differ in a comparison."""
         return self.found.sides.different
 
     def _page(self) -> Page:
@@ -194,30 +194,30 @@ class Comparison(InNotebooks):
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Runs side by side, as `hetsim-table` has them: a row for each config, ranked within its cluster, the best first."""
+    """Runs side by side, as in `hetsim-table`. Each config has one row. Within each cluster, the best row comes first."""
 
     ranking: Ranking
     """The groups of rows with all their numbers."""
 
     @property
     def remarks(self) -> list[str]:
-        """What is to be known before the rows are compared, a sentence each."""
+        """Remarks to read before you compare rows, one sentence each."""
         return list(self.ranking.remarks)
 
     def __iter__(self) -> Iterator[Row]:
-        """The rows, cluster by cluster, the best of each first."""
+        """The rows, cluster by cluster. The best row of each cluster comes first."""
         return iter(self.ranking.rows)
 
     def to_arrow(self) -> Any:
-        """The table as an Arrow table, with the columns of table.parquet. `.to_pandas()` makes a data frame of it."""
+        """The table as an Arrow table, with the columns of table.parquet. `.to_pandas()` converts it to a data frame."""
         return arrow(self.ranking)
 
     def to_pandas(self) -> Any:
-        """The same as a data frame."""
+        """The table as a data frame."""
         return as_pandas(self.to_arrow())
 
     def picture(self) -> Any:
-        """A matplotlib figure: a point and an interval for each row, and the baseline."""
+        """A matplotlib figure with a point and an interval for each row, and the baseline."""
         with own_style():
             return picture(self.ranking)
 
@@ -233,24 +233,24 @@ class Table:
         return "\n".join([markdown(self.ranking).rstrip("\n"), *([""] if self.remarks else []), *self.remarks])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The table as HTML for a notebook."""
         return html(self.ranking)
 
 
 @dataclass(frozen=True, repr=False)
 class Search(InNotebooks):
-    """A finished search: its `folder`, and its best trial."""
+    """A finished search, with its `folder` and its best trial."""
 
     folder: Path
     value: float | None
-    """The best trial's number, the mean over its seeds; None if no trial has one."""
+    """The best trial's objective, averaged over its seeds. None if no trial reached a value."""
     words: tuple[str, ...]
-    """The words that run the best trial, for `hetsim.run`."""
+    """The arguments for `hetsim.run` that run the best trial."""
     _said: str
 
     @property
     def trials(self) -> Any:
-        """All trials, as an Arrow table: number, state, objective, and the value of each key."""
+        """All trials, as an Arrow table with number, state, objective, and the value of each key."""
         from pyarrow import csv
 
         return csv.read_csv(self.folder / "trials.csv")
@@ -273,15 +273,15 @@ class Advice(InNotebooks):
     """Candidates for a cluster, ranked by `hetsim-advise`."""
 
     data: dict[str, Any]
-    """What `hetsim-advise --json` prints: `rows`, the best first, `baseline`, `goal` and the rest."""
+    """The output of `hetsim-advise --json`: `rows` (the best first), `baseline`, `goal` and further keys."""
     words: tuple[str, ...]
-    """The words that run the recommended candidate for real, for `hetsim.run`."""
+    """The arguments for `hetsim.run` that run the recommended candidate in real processes."""
     _said: str
     _drawn: Callable[[], Any]
     _reported: Callable[[], Page]
 
     def to_pandas(self) -> Any:
-        """The rows as a data frame, the best first."""
+        """The rows as a data frame. The best row comes first."""
         import pyarrow as pa
 
         return as_pandas(pa.Table.from_pylist(self.data["rows"]).flatten())
@@ -290,7 +290,7 @@ class Advice(InNotebooks):
         return self._reported()
 
     def picture(self) -> Any:
-        """A matplotlib figure: expected seconds with their intervals, and plain DDP."""
+        """A matplotlib figure with the expected seconds, their intervals, and plain DDP."""
         with own_style():
             return self._drawn()
 

@@ -1,4 +1,4 @@
-"""`hetsim.stragglers`: who is slow in a job, and what if not."""
+"""`hetsim.stragglers`: which ranks of a job are slow, and what they cost."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Stragglers(InNotebooks):
     """The slow ranks of a job, as found by `hetsim-stragglers`."""
 
     data: dict[str, Any]
-    """What `hetsim-stragglers --json` writes: `stragglers`, those that cost most first, `replay`, `verdict` and the rest."""
+    """The output of `hetsim-stragglers --json`: `stragglers` (the most costly first), `replay`, `verdict` and further keys."""
     _found: Findings
     _command: str
 
     def picture(self) -> Any:
-        """A matplotlib figure: the heat map of ranks and steps."""
+        """A matplotlib figure with the heat map of ranks and steps."""
         from hetsim.results.writing.figures import own_style
         from hetsim.straggling.picture import picture
 
@@ -48,14 +48,14 @@ def stragglers(*traces: Run | str | Path, replay: bool = True) -> Stragglers:
     """Find the slow ranks of a job and what they cost, as `hetsim-stragglers` does.
 
     Args:
-        traces: a run or its folder, the folder that a Team's `trace` names, or the files of torch.profiler, one for each rank.
-        replay: whether the job is simulated without its stragglers.
+        traces: a run or its folder, the folder that a Team's `trace` names, or torch.profiler's files, one for each rank.
+        replay: whether to simulate the job without its stragglers.
 
     Returns:
-        The stragglers, and what would be saved.
+        The stragglers, and the time that you would save.
 
     Raises:
-        ValueError: there is no job of several ranks that can be read.
+        ValueError: hetsim found no readable job with several ranks.
     """
     if not traces:
         raise ValueError("there is no trace to look into: give the folder of a run, or the files of torch.profiler")
