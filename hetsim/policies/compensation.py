@@ -13,30 +13,30 @@ from hetsim.vector import Vector, sqrt, zeros_like
 
 
 class Compensation(ABC):
-    """Estimates what a late gradient would be at the present weights."""
+    """Estimates a late gradient at the current weights."""
 
     corrects_locally: ClassVar[bool] = True
-    """Whether a worker can correct its own step by it; False if that needs something from the server."""
+    """Whether a worker can use it to correct its own step. False if the correction needs data from the server."""
     requires_plain_sgd: ClassVar[bool] = False
-    """Whether it needs to know each step exactly, so that gradients are applied one by one, neither weighted nor discounted."""
+    """Whether it needs to know each step exactly. The server then applies gradients one by one, neither weighted nor discounted."""
 
     corrects_differences: ClassVar[bool] = False
-    """Whether it corrects what workers push after local steps, a difference of weights, and not a gradient."""
+    """Whether it corrects a difference of weights, which workers push after local steps, instead of a gradient."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         checks.refuse_renamed(cls, reckons_with_momentum="requires_plain_sgd")
 
     def suits(self, optimizer: str, options: Mapping[str, Any], schedule: str | None) -> None:  # noqa: B027
-        """Check that it is right for an optimizer.
+        """Check that the compensation suits an optimizer.
 
         Args:
             optimizer: the optimizer's class name.
             options: the optimizer's arguments.
-            schedule: the class name of the learning-rate schedule; None: there is none.
+            schedule: the class name of the learning-rate schedule; None means no schedule.
 
         Raises:
-            ValueError: it is wrong for this optimizer; one sentence says why.
+            ValueError: the compensation does not suit this optimizer. The message gives the reason.
         """
 
     @abstractmethod
@@ -50,16 +50,16 @@ class Compensation(ABC):
 
     @abstractmethod
     def correct(self, state: Any, contribution: Contribution, now: Vector) -> tuple[Any, Vector]:
-        """The state afterwards, and the gradient to apply, a vector like `contribution.gradient`.
+        """The new state, and the gradient to apply, which has the shape of `contribution.gradient`.
 
         Args:
             state: the state of this rule.
             contribution: the gradient, computed at the weights `contribution.used`.
-            now: the weights W at which it is applied.
+            now: the weights W at which the gradient is applied.
         """
 
     def outgoing(self, state: Any, weights: Vector) -> Vector:
-        """The weights that the server sends to workers, a vector like W.
+        """The weights that the server sends to workers, a vector of W's shape.
 
         Args:
             state: the state of this rule.
@@ -70,7 +70,7 @@ class Compensation(ABC):
 
 @dataclass(frozen=True)
 class NoCompensation(Compensation):
-    """A gradient is applied uncorrected."""
+    """Apply gradients uncorrected."""
 
     def initial(self, weights: Vector, num_workers: int) -> None:
         return None
@@ -81,7 +81,7 @@ class NoCompensation(Compensation):
 
 @dataclass(frozen=True)
 class Mixing(Compensation):
-    """W − x_i in place of w_i − x_i: a step of rate α d(τ) along it is W ← (1 − α d(τ)) W + α d(τ) x_i. FedAsync, arXiv 1903.03934."""
+    """W − x_i in place of w_i − x_i: a step of rate α d(τ) is then W ← (1 − α d(τ)) W + α d(τ) x_i. FedAsync, arXiv 1903.03934."""
 
     corrects_locally: ClassVar[bool] = False
     corrects_differences: ClassVar[bool] = True
@@ -94,7 +94,7 @@ class Mixing(Compensation):
 
 
 def _plain(options: Mapping[str, Any]) -> None:
-    """Refuse options with which the optimizer takes other steps than the compensation assumes."""
+    """Refuse options that make the optimizer take different steps than the compensation assumes."""
     for name in ("dampening", "nesterov", "weight_decay", "maximize"):
         if options.get(name):
             raise ValueError(f"compensation assumes steps of plain momentum SGD, but optimizer.{name}={options[name]}: leave it out")
@@ -123,7 +123,7 @@ class DelayCompensation(Compensation):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveDelayCompensation(Compensation):
-    """g + λ0/√(MS + ε) g⊙g⊙(W − w_i), MS = m·MS + (1−m) g⊙g. DC-ASGD-a, arXiv 1609.08326; with m = 0, OD-SGD's, arXiv 2005.06728."""
+    """g + λ0/√(MS + ε) g⊙g⊙(W − w_i), MS = m·MS + (1−m) g⊙g. DC-ASGD-a, arXiv 1609.08326; m = 0 is OD-SGD, arXiv 2005.06728."""
 
     strength: float
     """λ0"""
@@ -147,7 +147,7 @@ class AdaptiveDelayCompensation(Compensation):
 
 @dataclass(frozen=True)
 class GapAwareState:
-    """The momentum buffer u of the server's optimizer, the moving average v of its square, and how many steps are averaged."""
+    """The momentum buffer u of the server's optimizer, the moving average v of its square, and the number of averaged steps."""
 
     u: Vector
     v: Vector
@@ -210,7 +210,7 @@ class DanaState:
 
 @dataclass(frozen=True, kw_only=True)
 class Dana(Compensation):
-    """v_i = γ v_i + g_i, W ← W − η v_i; workers compute at W − ηγ Σ_j v_j, where the momenta of all workers lead.
+    """v_i = γ v_i + g_i, W ← W − η v_i; workers compute at W − ηγ Σ_j v_j, the point that all momenta lead to.
 
     DANA, arXiv 1907.11612. Each worker has its own momentum here, so the server's optimizer must have none; `learning_rate` is its η.
     """

@@ -1,4 +1,4 @@
-"""Which part of a gradient, or of a change by local steps, a worker sends, and what happens to the rest."""
+"""Which part of a gradient, or of a change by local steps, a worker sends, and how it treats the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetsim.vector import Vector, compress, decompress, nbytes, pack_largest, un
 
 
 class Compression(ABC):
-    """Decides what a worker sends in place of its gradient."""
+    """Decides what a worker sends instead of its gradient."""
 
     @abstractmethod
     def initial(self, weights: Vector) -> Any:
@@ -28,7 +28,8 @@ class Compression(ABC):
         Args:
             state: the worker's state.
             gradient: the gradient, a flat vector.
-            num_parameters: the first numbers of the vector that are gradient (None: all). The others are averaged and sent unchanged.
+            num_parameters: how many leading entries of the vector are the gradient (None: all). The other entries are sent unchanged
+                and averaged.
         """
 
     @abstractmethod
@@ -37,8 +38,8 @@ class Compression(ABC):
 
         Args:
             payload: the payload of `pack`.
-            like: a vector of the gradient's size and kind.
-            num_parameters: the first numbers of the vector that are gradient (None: all).
+            like: a vector of the gradient's size and dtype.
+            num_parameters: how many leading entries of the vector are the gradient (None: all).
         """
 
 
@@ -58,7 +59,7 @@ class NoCompression(Compression):
 
 @dataclass(frozen=True)
 class TwoBitState:
-    """What a worker's pushes have not carried yet, and how many pushes there were."""
+    """The residual that a worker's pushes have not sent yet, and the number of pushes."""
 
     residual: Vector
     num_pushes: int = 0
@@ -66,10 +67,10 @@ class TwoBitState:
 
 @dataclass(frozen=True, kw_only=True)
 class TwoBit(Compression):
-    """Send ±threshold or 0 for each number, add the residual to the next push; every `full_every`-th push is sent in full.
+    """Send ±threshold or 0 for each number, and add the residual to the next push. Send every `full_every`-th push in full.
 
     CD-SGD, arXiv 2106.10796: two-bit quantisation with error feedback, corrected by a full push every k. The full push
-    carries the residual too: otherwise it would never be sent once gradients are small. `full_every` null: no full pushes.
+    includes the residual, because small gradients would never send it otherwise. With `full_every` null, there are no full pushes.
     """
 
     threshold: float
@@ -97,22 +98,22 @@ class TwoBit(Compression):
 
 
 MAX_CHUNK = 2**15
-"""Numbers of a chunk, whose places have two bytes."""
+"""The largest number of entries in a chunk, because an entry's position takes two bytes."""
 
 
 @dataclass(frozen=True)
 class TopKState:
-    """e: what a worker has not sent yet."""
+    """e: the residual that a worker has not sent yet."""
 
     residual: Vector
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(Compression):
-    """Of each `chunk` of numbers, send the `keep` largest; the others are added to the next push: e ← β e + Δ, send top-k(e), e ← e − sent.
+    """Send the `keep` largest entries of each `chunk`, and add the rest to the next push: e ← β e + Δ, send top-k(e), e ← e − sent.
 
-    SparseLoCo, arXiv 2508.15706, for the changes Δ of local steps. The decay β < 1 forgets what is never sent. A number takes its own bytes
-    and two for its place. The paper also quantises what is sent to two bits, and this class does not.
+    SparseLoCo, arXiv 2508.15706, for the changes Δ of local steps. The decay β < 1 forgets entries that are never sent. An entry takes its
+    own bytes and two bytes for its position. The paper also quantises the sent entries to two bits. This class does not.
     """
 
     keep: int

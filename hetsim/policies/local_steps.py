@@ -1,4 +1,4 @@
-"""How many local steps a worker takes before it pushes, where that depends on its speed."""
+"""How many local steps a worker takes before it pushes, if the number depends on the worker's speed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from math import floor
 from hetsim.effects import Contribution
 
 StepSeconds = Mapping[int, float]
-"""The seconds of a worker's mean local step in its last round, by rank, of those that take part."""
+"""The seconds of each participating worker's mean local step in its last round, by rank."""
 
 
 @dataclass(frozen=True)
 class DynamicLocalSteps:
-    """H_i = max(1, ⌊H v_i / max_j v_j⌋), where v_i is how many steps a second worker i makes: DyLU, arXiv 2401.09135.
+    """H_i = max(1, ⌊H v_i / max_j v_j⌋), where worker i takes v_i steps per second: DyLU, arXiv 2401.09135.
 
-    So all rounds take about as long as the fastest worker's. A worker whose speed is not known yet takes one step.
+    So all rounds take about as long as the fastest worker's round. A worker of unknown speed takes one step.
     """
 
     period: int
@@ -34,5 +34,5 @@ class DynamicLocalSteps:
         return {**seconds, **{c.rank: c.seconds / c.num_gradients for c in contributions}}
 
     def left(self, seconds: StepSeconds, rank: int) -> StepSeconds:
-        """The speeds without this worker's."""
+        """The speeds without this worker."""
         return {other: its for other, its in seconds.items() if other != rank}

@@ -1,4 +1,4 @@
-"""Whose weights a syncer waits for: those of a quorum, and of others within a grace window that hides behind local steps."""
+"""Which workers' weights a syncer waits for: a quorum, and further workers within a grace window that local steps hide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.policies.admission import Admission, Decision
 
 @dataclass(frozen=True)
 class QuorumState:
-    """Moving averages in seconds, None before the first: of a local step, the wait for a quorum, and an exchange without its grace."""
+    """Moving averages in seconds (None before the first): a local step, the wait for a quorum, and an exchange without its grace."""
 
     step: float | None = None
     quorum: float | None = None
@@ -22,10 +22,10 @@ class QuorumState:
 
 @dataclass(frozen=True, kw_only=True)
 class Quorum(Admission):
-    """K reports begin an exchange; answers that come later than those of the reporters and a grace window are dropped.
+    """K reports begin an exchange. The rule drops answers that arrive after the reporters' answers and a grace window.
 
-    Decoupled DiLoCo, arXiv 2604.21428. The grace is γ (τ ξ_step − ξ_quorum − ξ_exchange), where the ξ are moving averages: so that, on
-    average, the whole exchange ends within τ local steps. It is zero where that is not above zero, and before the first exchange.
+    Decoupled DiLoCo, arXiv 2604.21428. The grace is γ (τ ξ_step − ξ_quorum − ξ_exchange), where the ξ are moving averages. So on average,
+    the whole exchange ends within τ local steps. The grace is zero if this value is negative, and before the first exchange.
     """
 
     lets_gradients_be_late: ClassVar[bool] = False
@@ -37,7 +37,7 @@ class Quorum(Admission):
     grace: float
     """γ, below 1"""
     smoothing: float
-    """The part of an average that stays at each exchange, below 1."""
+    """The weight of past values in the moving averages, below 1."""
 
     def __post_init__(self) -> None:
         checks.whole("admission.size", self.size)
@@ -54,12 +54,12 @@ class Quorum(Admission):
         return QuorumState()
 
     def arrived(self, state: QuorumState, contribution: Contribution) -> tuple[QuorumState, Decision]:
-        """An answer in time counts."""
+        """Count an answer that arrived in time."""
         one = (contribution,)
         return state, Decision(drop=one) if contribution.staleness else Decision(apply=one)
 
     def grace_seconds(self, state: QuorumState) -> float:
-        """How long to wait for further answers once those of the quorum are there."""
+        """How long to wait for further answers after the quorum's answers have arrived."""
         if state.step is None or state.quorum is None or state.exchange is None:
             return 0.0
         return self.grace * max(0.0, self.overlap * state.step - state.quorum - state.exchange)
@@ -69,7 +69,7 @@ class Quorum(Admission):
         return QuorumState(self._average(state.step, step), self._average(state.quorum, quorum), self._average(state.exchange, exchange))
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
-        """The group is the global batch of its version."""
+        """An equal share of the group, which is the global batch of its version."""
         return sum(contribution.samples for contribution in group) / len(group)
 
     def _average(self, old: float | None, new: float) -> float:

@@ -1,4 +1,4 @@
-"""How much a contribution counts: a group of c is applied as (1/c) Σ w_i d(τ_i) g_i."""
+"""How much a contribution counts. A group of c contributions is applied as (1/c) Σ w_i d(τ_i) g_i."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hetsim.effects import Contribution
 
 
 class Weighting(ABC):
-    """Decides w_i from the number of samples that each mean gradient is over."""
+    """Decides w_i from the number of samples in each mean gradient."""
 
     equal: ClassVar[bool] = False
-    """Whether every contribution counts the same, however many samples it is over."""
+    """Whether every contribution counts the same, however many samples it averages."""
 
     @abstractmethod
     def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
@@ -41,9 +41,10 @@ class PerWorker(Weighting):
 
 @dataclass(frozen=True)
 class PerWorkerMean(Weighting):
-    """Every worker's mean counts the same, of however many gradients: w_j = c / (n · m_j), for n workers of which j's has m_j in the group.
+    """Every worker's mean counts the same, however many gradients it averages: w_j = c / (n · m_j).
 
-    So the group of c is applied as (1/n) Σ_i μ_i. Malenia SGD (arXiv 2305.12387).
+    The group of c gradients has n workers; gradient j's worker sent m_j. So the group is applied as (1/n) Σ_i μ_i. Malenia SGD (arXiv
+    2305.12387).
     """
 
     equal: ClassVar[bool] = True
@@ -55,9 +56,9 @@ class PerWorkerMean(Weighting):
 
 @dataclass(frozen=True)
 class PerLocalStep(Weighting):
-    """Every worker's mean local step counts the same: w_i = 1 / H_i, for a change of the weights by H_i steps.
+    """Every worker's mean local step counts the same: w_i = 1 / H_i, for a weight change by H_i steps.
 
-    So workers that take more steps do not count for more. FedNova, arXiv 2007.07481, without its common factor.
+    So workers that take more steps do not count more. FedNova, arXiv 2007.07481, without its common factor.
     """
 
     def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
@@ -68,7 +69,7 @@ class PerLocalStep(Weighting):
 class PerSample(Weighting):
     """Every sample counts the same: w_i = N · b_i / B. Moreno-Álvarez et al. 2022 (10.1007/s11227-022-04399-2).
 
-    With a barrier this is the exact gradient of the global batch; without one it scales the learning rate by the share.
+    With a barrier, this is the exact gradient of the global batch. Without a barrier, it scales the learning rate by the share.
     """
 
     def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
@@ -77,9 +78,9 @@ class PerSample(Weighting):
 
 @dataclass(frozen=True)
 class Tokens(Weighting):
-    """By samples and samples per step: w_i ∝ s_i · (s_i / n_i), for s_i samples in n_i local steps, with Σ w_i = c in a group of c.
+    """Weight by samples and samples per step: w_i ∝ s_i · (s_i / n_i), for s_i samples in n_i local steps, with Σ w_i = c in a group of c.
 
-    Decoupled DiLoCo, arXiv 2604.21428, where samples are tokens. Workers whose steps are over equally many samples count by their steps.
+    Decoupled DiLoCo, arXiv 2604.21428, where samples are tokens. If all steps have equally many samples, w_i ∝ n_i.
     """
 
     def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
@@ -88,16 +89,16 @@ class Tokens(Weighting):
 
 
 class Discount(ABC):
-    """Decides d(τ), by how much an old gradient counts less."""
+    """Decides d(τ), the factor that reduces an old gradient."""
 
     applied_on_arrival: ClassVar[bool] = False
-    """Whether it means what it says only where every gradient makes a version when it arrives, and its worker continues at once."""
+    """Whether it is valid only if every gradient makes a version on arrival and its worker continues at once."""
     weighs_moments: ClassVar[bool] = False
-    """Whether it is made for optimizers such as Adam, whose moments it weighs, although their steps do not depend on a gradient's scale."""
+    """Whether it is made for optimizers such as Adam. It weights their moments, although their steps ignore a gradient's scale."""
 
     @abstractmethod
     def factor(self, staleness: int) -> float:
-        """d(τ) for a gradient. If it depends on the number of workers, d(τ) among one.
+        """d(τ) for a gradient. If d depends on the number of workers, this is its value for one worker.
 
         Args:
             staleness: τ, in versions.
@@ -123,7 +124,7 @@ class NoDiscount(Discount):
 
 @dataclass(frozen=True)
 class InverseStaleness(Discount):
-    """d(τ) = 1/τ, and 1 for a gradient of the present version: Zhang, Gupta, Lian, Liu, arXiv 1511.05950, "α = α0/τ"."""
+    """d(τ) = 1/τ, and 1 for a gradient of the current version: Zhang, Gupta, Lian, Liu, arXiv 1511.05950, "α = α0/τ"."""
 
     def factor(self, staleness: int) -> float:
         return 1.0 / max(1, staleness)
@@ -131,7 +132,7 @@ class InverseStaleness(Discount):
 
 @dataclass(frozen=True, kw_only=True)
 class Polynomial(Discount):
-    """d(τ) = (1 + τ)^−a: FedAsync, arXiv 1903.03934, and with a = ½ FedBuff, arXiv 2106.06639."""
+    """d(τ) = (1 + τ)^−a: FedAsync, arXiv 1903.03934, and FedBuff with a = ½, arXiv 2106.06639."""
 
     exponent: float
     """a"""
@@ -164,8 +165,8 @@ class Hinge(Discount):
 class Exponential(Discount):
     """d(τ) = γ(τ) e^(−a τ), before both of Adam's moments: CGAD, arXiv 2605.09126. At τ = 0 it is Adam.
 
-    A single scale of all gradients would not change Adam's steps. Here late gradients count less in the moments than others do. The rule is
-    from a secondary source, which does not say what γ is: here it is (1 + τ)^−b, and 1 with b = 0.
+    Scaling all gradients alike would not change Adam's steps. Here, late gradients count less in the moments than other gradients. The rule
+    is from a secondary source, which does not define γ. Here, γ is (1 + τ)^−b, so it is 1 with b = 0.
     """
 
     weighs_moments: ClassVar[bool] = True
@@ -185,13 +186,13 @@ class Exponential(Discount):
 
 @dataclass(frozen=True)
 class Rescaled(Discount):
-    """d(τ) = (τ + 1) / N: the weights of any worker add up to k/N over k versions, whatever its speed. Rescaled ASGD, arXiv 2605.13434.
+    """d(τ) = (τ + 1) / N: any worker's weights add up to k/N over k versions, whatever its speed. Rescaled ASGD, arXiv 2605.13434.
 
-    If two successive gradients of a worker are applied at versions v and u, the second has τ = u − v − 1. So the factors telescope, if the
-    worker continues at once and nothing is dropped. N are all workers of the cluster.
+    If two successive gradients of a worker are applied at versions v and u, the second has τ = u − v − 1. So the factors telescope if the
+    worker continues at once and the server drops nothing. N is the number of workers in the cluster.
 
-    The paper scales each worker's rate by its seconds, γ_i ∝ T_i. This form needs no T_i, and is derived from the abstract. With equal
-    speeds τ = N − 1, and it is asynchronous SGD.
+    The paper scales each worker's rate by its seconds, γ_i ∝ T_i. This form needs no T_i. It is derived from the abstract. With equal
+    speeds, τ = N − 1, and the rule is asynchronous SGD.
     """
 
     applied_on_arrival: ClassVar[bool] = True

@@ -24,11 +24,11 @@ class Admission(ABC):
     """Decides what the server does when a gradient arrives or a worker leaves."""
 
     lets_gradients_be_late: ClassVar[bool] = True
-    """Whether a gradient can be applied to a newer version than the one that it was computed at."""
+    """Whether a gradient can be applied to a newer version than the version at which it was computed."""
     stops: ClassVar[bool] = False
-    """Whether a new version stops workers in the middle of a gradient, as `gives_up` says."""
+    """Whether a new version can stop workers in the middle of a gradient (`gives_up` decides which)."""
     keeps_table: ClassVar[bool] = False
-    """Whether its state has a table `current` of the workers' mean gradients, along which a server with a table steps."""
+    """Whether its state contains a table `current` of the workers' mean gradients, which determines the server's step."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -46,7 +46,7 @@ class Admission(ABC):
         """
 
     def group_size(self, num_workers: int) -> int:
-        """How many gradients make a version. If it is one, a weight only scales that gradient.
+        """How many gradients make a version. If the number is one, a weight only scales that gradient.
 
         Args:
             num_workers: N.
@@ -71,7 +71,7 @@ class Admission(ABC):
         return False
 
     def worker_left(self, state: Any, rank: int) -> tuple[Any, Decision]:
-        """The state and the decision after a worker has sent its last gradient. After the last worker, apply what is still held.
+        """The state and the decision after a worker has sent its last gradient. After the last worker, the rule applies all held gradients.
 
         Args:
             state: the state of this rule.
@@ -80,7 +80,7 @@ class Admission(ABC):
         return state, Decision()
 
     def worker_joined(self, state: Any, rank: int) -> Any:
-        """The state after a worker that had left or was lost takes part again.
+        """The state after a worker that left or was lost returns.
 
         Args:
             state: the state of this rule.
@@ -98,7 +98,7 @@ class Admission(ABC):
         return state
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
-        """An equal share of the global batch to which a group belongs, in samples.
+        """An equal share of the global batch that a group belongs to, in samples.
 
         Args:
             group: the contributions that make a version.

@@ -13,7 +13,7 @@ from hetsim.policies.admission.base import Admission, Decision
 
 @dataclass(frozen=True)
 class ClockState:
-    """How many steps each worker has done, and which workers wait for the slowest."""
+    """How many steps each worker has completed, and which workers wait for the slowest worker."""
 
     done: Mapping[int, int]
     waiting: frozenset[int] = frozenset()
@@ -21,10 +21,10 @@ class ClockState:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedStaleness(Admission):
-    """Apply each gradient on arrival; a worker that is more than `bound` steps ahead of the slowest waits for it.
+    """Apply each gradient on arrival. A worker that is more than `bound` steps ahead of the slowest worker waits for that worker.
 
-    Stale synchronous parallel, Ho et al. 2013 (NIPS 26): a worker that has done c steps may continue iff c − min c ≤ bound.
-    With bound 0 no worker begins a step before all have done the one before; null is no bound: asynchronous SGD.
+    Stale synchronous parallel, Ho et al. 2013 (NIPS 26): a worker that has completed c steps may continue iff c − min c ≤ bound.
+    With bound 0, no worker begins a step before all workers have completed the previous step. null means no bound: asynchronous SGD.
     """
 
     bound: int | None
@@ -45,7 +45,7 @@ class BoundedStaleness(Admission):
         return self._release(ClockState({other: c for other, c in state.done.items() if other != rank}, state.waiting - {rank}))
 
     def worker_joined(self, state: ClockState, rank: int) -> ClockState:
-        """It has done as many steps as the slowest of the others."""
+        """The worker starts with as many steps as the slowest other worker."""
         return ClockState({**state.done, rank: min(state.done.values(), default=0)}, state.waiting)
 
     def resumed(self, state: ClockState, num_workers: int) -> ClockState:
@@ -59,7 +59,7 @@ class BoundedStaleness(Admission):
 
 @dataclass(frozen=True, kw_only=True)
 class Ringmaster(Admission):
-    """Apply a gradient iff it is less than `max_delay` versions old, drop it otherwise; its worker continues at the newest weights.
+    """Apply a gradient iff it is less than `max_delay` versions old, and drop it otherwise. Its worker continues at the newest weights.
 
     Ringmaster ASGD, arXiv 2501.16168, where `max_delay` is R.
     """
@@ -79,9 +79,9 @@ class Ringmaster(Admission):
 
 @dataclass(frozen=True, kw_only=True)
 class RingmasterStops(Ringmaster):
-    """Ringmaster ASGD as its authors run it: a worker whose weights become `max_delay` versions old is stopped, and begins at the newest.
+    """Ringmaster ASGD as its authors run it: a worker stops when its weights become `max_delay` versions old, and restarts at the newest.
 
-    So no gradient is dropped, and none is computed to its end in vain.
+    So the rule drops no gradient, and no worker completes a useless gradient.
     """
 
     stops: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Rules that collect gradients and apply several as one group: of all workers, of the first ones, of so many."""
+"""Rules that collect gradients and apply them as one group: from all workers, from the first workers, or a fixed number of gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetsim.policies.admission.base import Admission, Decision
 
 @dataclass(frozen=True)
 class ArrivalState:
-    """The workers that take part, how many gradients make a version, and the gradients that wait for the rest of them."""
+    """The workers that take part, how many gradients make a version, and the gradients that wait for the rest of their group."""
 
     members: frozenset[int]
     size: int
@@ -23,7 +23,7 @@ class ArrivalState:
 
 @dataclass(frozen=True)
 class Collecting(Admission):
-    """Keeps the gradients that wait to be applied with others, and knows which workers take part."""
+    """Keeps the gradients that wait for the rest of their group, and the workers that take part."""
 
     @abstractmethod
     def group_size(self, num_workers: int) -> int: ...
@@ -39,13 +39,13 @@ class Collecting(Admission):
 
 
 def whole_batch(group: Sequence[Contribution]) -> float:
-    """An equal share of a group that *is* the global batch of its version, also of a shorter one."""
+    """An equal share of a group that *is* the global batch of its version, including a shorter batch."""
     return sum(contribution.samples for contribution in group) / len(group)
 
 
 @dataclass(frozen=True)
 class Barrier(Collecting):
-    """Wait for the gradients of all workers, apply them as one group, release all workers: synchronous SGD."""
+    """Wait for the gradients of all workers, apply them as one group, and release all workers: synchronous SGD."""
 
     lets_gradients_be_late: ClassVar[bool] = False
 
@@ -66,7 +66,7 @@ class Barrier(Collecting):
 class Backup(Collecting):
     """Apply the first N − `spares` gradients of each version as one group and drop later ones: no worker waits for stragglers.
 
-    Chen, Monga, Bengio, Jozefowicz, arXiv 1604.00981. Without spares it is a barrier.
+    Chen, Monga, Bengio, Jozefowicz, arXiv 1604.00981. Without spares, the rule is a barrier.
     """
 
     lets_gradients_be_late: ClassVar[bool] = False
@@ -97,7 +97,7 @@ class Backup(Collecting):
 
 
 def _completed(state: ArrivalState) -> tuple[ArrivalState, Decision]:
-    """Apply the waiting gradients in rank order and release their workers, if they are enough or no worker is still to send one."""
+    """Apply the waiting gradients in rank order and release their workers, if they are enough or no worker will send another one."""
     count = len(state.waiting)
     if not count or (count < state.size and (count < len(state.members) or not state.members <= {c.rank for c in state.waiting})):
         return state, Decision()
@@ -126,7 +126,7 @@ class Grouped(Collecting):
 class SoftSync(Grouped):
     """Apply every c = ⌊N/n⌋ gradients, from any workers, as one group; a worker continues at once with the newest weights.
 
-    n-softsync, Zhang, Gupta, Lian, Liu, arXiv 1511.05950. n = N is asynchronous SGD; n = 1 is not synchronous SGD, as no worker waits.
+    n-softsync, Zhang, Gupta, Lian, Liu, arXiv 1511.05950. n = N is asynchronous SGD. n = 1 is not synchronous SGD, because no worker waits.
     """
 
     n: int

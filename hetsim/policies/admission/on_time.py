@@ -1,4 +1,4 @@
-"""Rules that drop late gradients while no worker waits: those of the present weights make a version."""
+"""Rules that drop late gradients while no worker waits. The gradients at the current weights make a version."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hetsim.policies.admission.groups import ArrivalState, Collecting, Grouped, 
 
 @dataclass(frozen=True, kw_only=True)
 class Rennala(Grouped):
-    """Apply the first `batch` gradients that were computed at the present weights, whoever made them; drop late ones. No worker waits.
+    """Apply the first `batch` gradients at the current weights, from any workers, and drop late ones. No worker waits.
 
-    Rennala SGD, arXiv 2305.12387, where `batch` is B. A worker that is done computes another gradient at the same weights. Late gradients
-    are ignored, as in the paper; its authors' code stops them.
+    Rennala SGD, arXiv 2305.12387, where `batch` is B. A worker that finishes computes another gradient at the same weights. The
+    rule ignores late gradients, as in the paper. The authors' code stops them instead.
     """
 
     lets_gradients_be_late: ClassVar[bool] = False
@@ -51,10 +51,10 @@ class RennalaStops(Rennala):
 
 @dataclass(frozen=True)
 class Malenia(Collecting):
-    """Collect gradients at the present weights until there is one of every worker, apply all of them; drop late ones. No worker waits.
+    """Collect gradients at the current weights until every worker has sent one, then apply all; drop late ones. No worker waits.
 
-    Malenia SGD, arXiv 2305.12387; with `weighting=per_worker_mean` along (1/N) Σ μ_i, as its authors' code. Late gradients are ignored,
-    where that code stops them. A worker that is absent, or has nothing left to compute, is not waited for.
+    Malenia SGD, arXiv 2305.12387; with `weighting=per_worker_mean`, the step is along (1/N) Σ μ_i, as in the authors' code. The rule
+    ignores late gradients; that code stops them instead. It does not wait for workers that are absent or have nothing left to compute.
     """
 
     lets_gradients_be_late: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Ringleader: a table of every worker's mean gradient, and rounds in which each makes one update."""
+"""Ringleader: a table of every worker's mean gradient, and rounds in which each worker makes one update."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.vector import Vector
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of so many gradients of one worker."""
+    """The mean of several gradients of one worker, and their number."""
 
     gradient: Vector
     count: int
@@ -21,9 +21,9 @@ class Mean:
 
 @dataclass(frozen=True)
 class RoundState:
-    """The workers that take part, and Ringleader's two tables of their mean gradients: of this round, and of the next one.
+    """The workers that take part, and Ringleader's two tables of their mean gradients: one for this round, and one for the next.
 
-    `turned` are those that have made an update in this round, `waiting` the contributions since the last version.
+    `turned` contains the workers that have made an update in this round. `waiting` contains the contributions since the last version.
     """
 
     members: frozenset[int]
@@ -35,14 +35,14 @@ class RoundState:
 
 @dataclass(frozen=True)
 class Ringleader(Admission):
-    """In each round every worker makes one update, once the table has a gradient of every worker. Ringleader ASGD, arXiv 2509.22860.
+    """In each round, every worker makes one update, once the table contains all workers' gradients. Ringleader ASGD, arXiv 2509.22860.
 
-    This is the authors' code, in which a worker always continues at the newest weights. In the first phase of a round every gradient
-    enters the current table. The gradient that completes the table makes an update. So does the next gradient of every other worker, which
-    enters the table too: N updates in all. Later gradients of a worker in this round enter the next round's table.
+    The class follows the authors' code, in which a worker always continues at the newest weights. In the first phase of a round, every
+    gradient enters the current table. The gradient that completes the table makes an update. So does the next gradient of every
+    other worker, which also enters the table. That makes N updates. A worker's later gradients in this round enter the next round's table.
 
-    No worker waits, nothing is dropped, and no gradient is more than 2N − 2 versions old. The entries of a worker that leaves are removed.
-    When all have left, the rest is applied along the mean of the workers' means.
+    No worker waits, nothing is dropped, and no gradient is more than 2N − 2 versions old. A worker that leaves
+    loses its entries. When all workers have left, the last step is along the mean of the workers' means.
     """
 
     keeps_table: ClassVar[bool] = True

@@ -14,10 +14,11 @@ from hetsim.effects import Contribution
 
 
 def proportional(weights: Sequence[float], total: int, *, least: int = 1, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Split `total` in proportion to `weights` by largest remainder, at least `least` each.
+    """Split `total` in proportion to `weights` by largest remainder, with at least `least` for each worker.
 
-    Ties go to the lower rank; remainders that agree to nine digits are one, as equal speeds may differ by a rounding.
-    No worker gets more than its `max_samples`; the excess goes to the others in the same proportion. ValueError if there is no such split.
+    Ties go to the lower rank. Remainders that agree to nine digits count as ties, because equal speeds may differ by a rounding error.
+    No worker gets more than its `max_samples`; the excess goes to the other workers in the same proportion. Raises ValueError
+    if there is no such split.
     """
     shares = _by_remainder(weights, total, least)
     if max_samples is None:
@@ -60,7 +61,7 @@ def _by_remainder(weights: Sequence[float], total: int, least: int) -> tuple[int
 
 
 def relative_speeds(timings: Sequence[Contribution], num_workers: int) -> list[float]:
-    """Each worker's samples per second in these timings, in units of the largest number of samples of a worker."""
+    """Each worker's samples per second in these timings, in units of the largest sample count of any worker."""
     samples, seconds = [0] * num_workers, [0.0] * num_workers
     for timing in timings:
         samples[timing.rank] += timing.samples
@@ -69,7 +70,7 @@ def relative_speeds(timings: Sequence[Contribution], num_workers: int) -> list[f
 
 
 def check_repetitions(repetitions: int, *, least: int = 0) -> None:
-    """Raise ValueError with one sentence for a number of measurements before the run that makes no sense."""
+    """Raise ValueError if the number of measurements before the run is invalid."""
     checks.whole("allocation.repetitions", repetitions, least=least, most=1000)
 
 
@@ -77,9 +78,9 @@ class Allocation(ABC):
     """Decides (b_1 … b_N) with Σ b_i = B and b_i ≥ 1, from what it has observed."""
 
     repetitions: int = 0
-    """How many gradients of B samples each worker computes before the run; only their times are kept, for `observe_profile`.
+    """How many B-sample gradients each worker computes before the run. hetsim keeps only their times, for `observe_profile`.
 
-    Every rule that measures has it as an option; with 0 it measures in the run alone.
+    Every rule that measures has this option. With 0, the rule measures only during the run.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -96,7 +97,7 @@ class Allocation(ABC):
         Args:
             num_workers: N.
             batch_size: B, the samples of a global batch.
-            max_samples: the most samples of each worker, in rank order, which no share may ever exceed; None: no bounds.
+            max_samples: the largest share of each worker, in samples and rank order; None means no bounds.
         """
 
     def initial_within(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None) -> Any:
@@ -105,10 +106,10 @@ class Allocation(ABC):
         Args:
             num_workers: N.
             batch_size: B, the samples of a global batch.
-            max_samples: the most samples of each worker, in rank order; None: no bounds.
+            max_samples: the largest share of each worker, in samples and rank order; None means no bounds.
 
         Raises:
-            ValueError: there are bounds, and the rule's `initial` does not take them.
+            ValueError: there are bounds, but the rule's `initial` does not accept them.
         """
         if max_samples is None:
             return self.initial(num_workers, batch_size)
@@ -132,12 +133,12 @@ class Allocation(ABC):
 
         Args:
             state: the state of this rule.
-            timings: `repetitions` gradients of each worker, measured before the run.
+            timings: the times of `repetitions` gradients of each worker, measured before the run.
         """
         return state
 
     def asks(self, state: Any, epoch: int) -> bool:
-        """Whether `observe` needs timings at the end of this step: without a server they cost a `Gather`.
+        """Whether `observe` needs timings at the end of this step. Without a server, timings cost a `Gather`.
 
         Args:
             state: the state of this rule.
@@ -150,13 +151,13 @@ class Allocation(ABC):
 
         Args:
             state: the state of this rule.
-            timings: measured gradients, of which `rank`, `samples` and `seconds` count; there may be none.
+            timings: measured gradients. The rule reads their `rank`, `samples` and `seconds`. The sequence may be empty.
             epoch: whole passes over the data before this update.
         """
         return state
 
     def remark(self, num_epochs: float) -> str | None:
-        """What a user should know about a run, such as a split that was never decided; or None.
+        """A remark for the user about a run, for example that no split was ever decided; or None.
 
         Args:
             num_epochs: the passes over the data in the run.
@@ -177,7 +178,7 @@ class Even(Allocation):
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed(Allocation):
-    """Worker i takes a given part of B for the whole run; `parts` are relative: [1, 1, 2, 4] is [32, 32, 64, 128]."""
+    """Worker i takes a fixed part of B for the whole run. `parts` are relative: with B = 256, [1, 1, 2, 4] gives [32, 32, 64, 128]."""
 
     parts: Sequence[float]
 

@@ -1,4 +1,4 @@
-"""LB-BSP's rule for nodes with a step time that may not be linear in the samples: move a few samples at a time."""
+"""LB-BSP's rule for nodes with a step time that may not be linear in the samples: it moves a few samples at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsim.policies.allocation.base import Allocation, check_repetitions, propo
 
 @dataclass(frozen=True)
 class GradualShiftState:
-    """The split, the step times since the last shift (None: not measured), Δ, and the worker that received samples last."""
+    """The split, the step times since the last shift (None if not measured), Δ, and the worker that last received samples."""
 
     shares: tuple[int, ...]
     t: tuple[float | None, ...]
@@ -23,16 +23,16 @@ class GradualShiftState:
 
 @dataclass(frozen=True, kw_only=True)
 class GradualShift(Allocation):
-    """Move Δ samples from the slowest to the fastest worker; halve Δ if the worker that received samples last is now the slowest.
+    """Move Δ samples from the slowest to the fastest worker; halve Δ if the last receiver is now the slowest.
 
     LB-BSP's rule for step times that may not be linear in the samples: arXiv 1806.02508. It shifts once all workers have been
-    measured with the present split. At Δ = 1 a sample is not moved back to a worker that would not finish it sooner.
+    measured with the current split. At Δ = 1, the rule does not move a sample back to a worker that would not finish the sample sooner.
     """
 
     step: int = 5
     """The first Δ, in samples."""
     repetitions: int = 0
-    """Gradients of B samples of each worker before the run; by their speeds the first split is proportional, not even."""
+    """How many B-sample gradients each worker computes before the run; the first split is then proportional to speed."""
 
     def __post_init__(self) -> None:
         checks.whole("allocation.step", self.step)

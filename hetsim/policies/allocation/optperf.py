@@ -1,4 +1,4 @@
-"""OptPerf: the split with the shortest step, where a node's time is affine in its samples, or the larger of two affine times."""
+"""OptPerf: the split with the shortest step, if a node's time is affine in its samples, or the larger of two affine times."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def seconds(lines: Sequence[Line], samples: int) -> float:
 def fastest_split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
     """The integers b_i with Σ b_i = total and 1 ≤ b_i ≤ max_samples_i that minimise max_i seconds(node_i, b_i).
 
-    Each sample goes to the node that finishes it first: of all pairs (node, b) the `total` earliest are taken. The continuous
-    solution, found by bisection, gives all but about N of them, and a heap gives the rest. ValueError if there is no such
+    Each sample goes to the node that finishes it first. So the split takes the `total` earliest of all pairs (node, b). Bisection finds
+    the continuous solution, which gives all but about N pairs. A heap gives the remaining pairs. Raises ValueError if there is no such
     split, or if a node takes no time for a sample.
     """
     if total < len(nodes):
@@ -43,7 +43,7 @@ def fastest_split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequ
         raise ValueError(f"the nodes' max_samples hold {sum(bounds)} samples in all, but batch_size={total}: raise them, or lower it")
 
     def fits(deadline: float, lines: Sequence[Line], bound: int) -> int:
-        """How many samples a node finishes by the deadline: never too many (but at least one), perhaps one too few."""
+        """How many samples a node finishes by the deadline. It is at least 1. Otherwise, it is exact or 1 too low."""
         if seconds(lines, 1) > deadline:
             return 1
         room = min((deadline - overhead) / per_sample for overhead, per_sample in lines if per_sample > 0)
@@ -58,7 +58,7 @@ def fastest_split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequ
     shares = [fits(low, lines, bound) for lines, bound in zip(nodes, bounds, strict=True)]
 
     def end(rank: int) -> tuple[float, int]:
-        """When this node would finish one more sample."""
+        """The time at which this node would finish one more sample."""
         return (seconds(nodes[rank], shares[rank] + 1) if shares[rank] < bounds[rank] else math.inf), rank
 
     ends = [end(rank) for rank in range(len(nodes))]
@@ -73,11 +73,12 @@ def fastest_split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequ
 def overlapped(*, forward: Line, backward: Line, first_bucket: float, reduction_seconds: float, last_bucket_seconds: float) -> list[Line]:
     """A node's time under Cannikin's model of overlap (arXiv 2402.05302), as the larger of two lines.
 
-    The reduction of all buckets but the last takes `reduction_seconds`. It can begin when the part `first_bucket` of the backward pass is
-    done. The last bucket's reduction takes `last_bucket_seconds`, after that and after the whole backward pass.
+    The reduction of all buckets except the last takes `reduction_seconds`. It can begin when the fraction `first_bucket` of the backward
+    pass is done. The last bucket's reduction takes `last_bucket_seconds`. It begins after the other reduction and the backward pass.
 
-    With a = forward(b), loading included, and P = backward(b), a node is bound by computation where a + P is the larger, else by
-    communication. At the optimum the former nodes end their computation together, and the latter begin the reduction together.
+    With a = forward(b), including loading, and P = backward(b), computation bounds a node if a + P gives the larger line. Otherwise,
+    communication bounds the node. At the optimum, computation-bound nodes end their computation together, and communication-bound nodes
+    begin the reduction together.
     """
     computed = Line(forward.overhead + backward.overhead, forward.per_sample + backward.per_sample)
     until_reduction = Line(forward.overhead + first_bucket * backward.overhead, forward.per_sample + first_bucket * backward.per_sample)
@@ -89,7 +90,7 @@ def overlapped(*, forward: Line, backward: Line, first_bucket: float, reduction_
 
 @dataclass(frozen=True)
 class TimingSums:
-    """One worker's measured steps: how many, and sums of b, t, b², b·t."""
+    """One worker's measured steps: their number, and the sums of b, t, b² and b·t."""
 
     count: int = 0
     b: float = 0.0
@@ -103,16 +104,16 @@ class TimingSums:
 
     @property
     def distinct(self) -> bool:
-        """Whether steps of at least two sizes were measured, which an affine fit needs."""
+        """Whether the steps have at least two different sizes, which an affine fit needs."""
         return self.count * self.bb > self.b * self.b * (1 + 1e-12)
 
     def seconds(self, samples: float) -> float:
-        """A step of so many samples, by the fit."""
+        """The fitted time of a step with this number of samples."""
         overhead, per_sample = self.line()
         return overhead + samples * per_sample
 
     def line(self) -> Line:
-        """The least-squares fit, with neither coefficient below zero; through the origin if only one size was measured."""
+        """The least-squares fit with non-negative coefficients. It goes through the origin if only one size was measured."""
         if self.distinct:
             per_sample = (self.count * self.bt - self.b * self.t) / (self.count * self.bb - self.b * self.b)
             overhead = (self.t - per_sample * self.b) / self.count
@@ -122,7 +123,7 @@ class TimingSums:
 
 
 def appended(sizes: Sequence[TimingSums], timings: Sequence[Contribution]) -> tuple[TimingSums, ...]:
-    """Each worker's sums with these timings; an empty or instant gradient is none."""
+    """Each worker's sums with these timings. Empty gradients, and gradients that took no time, do not count."""
     sums = list(sizes)
     for timing in timings:
         if timing.samples and timing.seconds > 0:
@@ -132,14 +133,14 @@ def appended(sizes: Sequence[TimingSums], timings: Sequence[Contribution]) -> tu
 
 @dataclass(frozen=True)
 class OptPerfState:
-    """Each worker's measured steps, and whether they are enough, so that steps are only measured again to check them."""
+    """Each worker's measured steps, and whether they are enough. If they are, the rule only measures steps to check them."""
 
     shares: tuple[int, ...]
     sizes: tuple[TimingSums, ...] = field(repr=False)
     since: tuple[TimingSums, ...] = field(repr=False)
-    """Of a settled split: the steps that were measured since it was checked."""
+    """The steps that were measured since the settled split was last checked."""
     num_updates: int = 0
-    """With this split, or since it was checked."""
+    """The number of steps with this split, or since its last check."""
     num_splits: int = 1
     settled: bool = False
     max_samples: Sequence[int] | None = None
@@ -149,19 +150,20 @@ class OptPerfState:
 class OptPerf(Allocation):
     """The integers b_i that minimise max_i (overhead_i + s_i·b_i), Σ b_i = B, fitted after two probing splits. Cannikin, arXiv 2402.05302.
 
-    It probes an even split, then one by speed, `probes` updates each; then it solves. A worker with the same share in both probes
-    is assumed to have no overhead until the solution gives it another share; then the fit is repeated.
+    The rule probes an even split, and then a split by speed, for `probes` updates each. Then it solves. If a worker had the same share in
+    both probes, the rule assumes that it has no overhead. It fits again when the solution gives the worker a different share.
 
-    Afterwards the split is settled. Every `recheck_steps` updates it is checked, by one measurement of the mean step since. It is wrong if
-    a worker differs from the prediction by more than `dead_band` times the longest predicted step. OmniLearn (arXiv 2503.17469) tolerates
-    as much around the mean. Then the old measurements are forgotten, and it probes again: first the present split, then one by speed.
+    Afterwards, the split is settled. Every `recheck_steps` updates, the rule checks the split by the mean step since the last check. The
+    split is wrong if a worker differs from the prediction by more than `dead_band` times the longest predicted step. OmniLearn (arXiv
+    2503.17469) tolerates as much around the mean. If the split is wrong, the rule drops the old measurements and probes again: first the
+    current split, and then a split by speed.
     """
 
     probes: int = 5
     repetitions: int = 0
-    """Gradients of B samples of each worker before the run; they take the place of the first probing split, the even one."""
+    """How many B-sample gradients each worker computes before the run. They replace the first probe, with the even split."""
     recheck_steps: int | None = 100
-    """None: a settled split stays for good."""
+    """None means that a settled split never changes."""
     dead_band: float = 0.05
 
     def __post_init__(self) -> None:
@@ -208,7 +210,7 @@ class OptPerf(Allocation):
         return self.recheck_steps is not None and num_updates >= self.recheck_steps
 
     def _checked(self, state: OptPerfState, timings: Sequence[Contribution]) -> OptPerfState:
-        """A settled state after one more update; one that probes again if it is due and measured times are not the predicted ones."""
+        """A settled state after one more update. It probes again if a due check finds times that differ from the prediction."""
         since = appended(state.since, timings) if timings else state.since
         state = replace(state, since=since, num_updates=state.num_updates + 1)
         if not self._due(state.num_updates):

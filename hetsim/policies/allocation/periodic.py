@@ -1,4 +1,4 @@
-"""Rules that decide every k updates or once an epoch, from the timings since their last decision: DBS and OmniLearn."""
+"""Rules that decide every k updates or once in each epoch, from the timings since their last decision: DBS and OmniLearn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.policies.allocation.base import Allocation, check_repetitions, propo
 
 @dataclass(frozen=True)
 class PeriodicState:
-    """The present split, each worker's moving average v_i (None: not measured yet), and samples and seconds since the last decision."""
+    """The current split, each worker's moving average v_i (None if not measured yet), and samples and seconds since the last decision."""
 
     batch_size: int
     shares: tuple[int, ...]
@@ -31,7 +31,7 @@ class PeriodicState:
         return cls(batch_size, even, (None,) * num_workers, zeros, zeros, max_samples=max_samples)
 
     def appended(self, timings: Sequence[Contribution]) -> PeriodicState:
-        """The state after one more update and these timings, of which there may be none."""
+        """The state after one more update and these timings. There may be no timings."""
         if not timings:
             return replace(self, num_updates=self.num_updates + 1)
         samples, seconds = list(self.samples), list(self.seconds)
@@ -52,13 +52,13 @@ class Periodic(Allocation):
     """A rule that decides every k updates or at the end of each epoch, from the timings since its last decision."""
 
     reallocate_every: int | str = 1
-    """Updates, or "epoch"."""
+    """The number of updates between decisions, or "epoch"."""
     smoothing: float = 0.0
-    """The weight of the past in the moving average of the measurements."""
+    """The weight of past values in the moving average of the measurements."""
     dead_band: float = 0.0
-    """The relative change up to which the split stays."""
+    """The relative change up to which the rule keeps the split."""
     repetitions: int = 0
-    """Gradients of B samples of each worker before the run; they are its first measurement, by which the first split is decided."""
+    """How many B-sample gradients each worker computes before the run. They are the first measurement, and decide the first split."""
 
     def __post_init__(self) -> None:
         if self.reallocate_every != "epoch":
@@ -105,17 +105,17 @@ class Periodic(Allocation):
 
 
 def averaged(old: float | None, new: float, smoothing: float) -> float:
-    """The exponential moving average: `smoothing` is the weight of the past."""
+    """The exponential moving average. `smoothing` is the weight of past values."""
     return new if old is None else smoothing * old + (1 - smoothing) * new
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedProportional(Periodic):
-    """DBS: b_i = B · v_i / Σ v_j by the measured speeds v_i = b_i / t_i; even until all workers have been measured.
+    """DBS: b_i = B · v_i / Σ v_j, with the measured speeds v_i = b_i / t_i. The split is even until all workers have been measured.
 
     Ji et al. 2019 (10.7544/issn1000-1239.2019.20180880) modulate the batch "according to the runtime performance of
-    each node" so that all step times agree; the rule as code, once an epoch: Ye et al., arXiv 2007.11831.
-    `smoothing` is the weight of the past in the average of a speed; the split stays while no share would change by more
+    each node" so that all step times agree. Ye et al., arXiv 2007.11831, give the rule as code, once in each epoch.
+    `smoothing` is the weight of past values in the average of a speed. The split stays while no share would change by more
     than the fraction `dead_band`.
     """
 
@@ -134,14 +134,14 @@ class SpeedProportional(Periodic):
 class ProportionalController(Periodic):
     """b_i ← b_i · t̄/t_i, renormalised to Σ b_i = B, unless every t_i is within `dead_band` of the mean t̄. OmniLearn, arXiv 2503.17469.
 
-    t_i = b_i · (smoothed seconds per sample). Without smoothing and dead band it is DBS.
+    t_i = b_i · (smoothed seconds per sample). Without smoothing and dead band, the rule is DBS.
     """
 
     smoothing: float = 0.5
     dead_band: float = 0.05
 
     def decide(self, state: PeriodicState) -> tuple[tuple[int, ...], Sequence[float | None]]:
-        """Keeps averages of seconds per sample in place of v_i."""
+        """Average seconds per sample instead of speeds v_i."""
         measured = zip(state.v, state.samples, state.seconds, strict=True)
         per_sample = [averaged(old, t / b, self.smoothing) if b else old for old, b, t in measured]
         t = [b * seconds for b, seconds in zip(state.shares, per_sample, strict=True) if seconds is not None]

@@ -1,4 +1,4 @@
-"""A split by speeds that are measured once before training."""
+"""A split by speeds, measured once before training."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class StaticState:
 
 @dataclass(frozen=True, kw_only=True)
 class Static(Allocation):
-    """b_i = rint(B · s_i) by the relative speeds s_i measured once before training; fixed for the run.
+    """b_i = rint(B · s_i) with the relative speeds s_i, measured once before training; fixed for the run.
 
-    Moreno-Álvarez, Paoletti, Rico-Gallego, Haut 2020 (10.1007/s11227-020-03200-6). A share of zero becomes one sample. The
-    fastest worker gets the samples that are missing; samples too many are taken from the fastest.
+    Moreno-Álvarez, Paoletti, Rico-Gallego, Haut 2020 (10.1007/s11227-020-03200-6). A share of zero becomes one sample. If the
+    rounded shares do not add up to B, the fastest worker gains or loses the difference.
     """
 
     repetitions: int = 5
