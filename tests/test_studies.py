@@ -186,7 +186,7 @@ def test_study_04_predicts_what_it_has_committed(load: Load, tmp_path: Path) -> 
 
 
 def test_study_04_reports_what_its_runs_say(load: Load, tmp_path: Path) -> None:
-    """Its tables follow from the predictions and the runs of each of ten methods: five on each of eight clusters, fewer on the four of round three."""
+    """Its tables follow from the predictions and the runs of ten methods: five on each of eight clusters, fewer in the third round."""
     for name in ("predictions.csv", "results.csv"):
         shutil.copy(COMPARED / name, tmp_path)
 
