@@ -34,7 +34,7 @@ def main() -> None:
     length.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"how long each phase measures ({SECONDS:g})")
     length.add_argument(
         "--quick", dest="seconds", action="store_const", const=QUICK_SECONDS,
-        help=f"as --seconds {QUICK_SECONDS:g}: about 20 seconds, and wider intervals",
+        help=f"as --seconds {QUICK_SECONDS:g}: half a minute for a few workers, and less certain",
     )  # fmt: skip
     parser.add_argument("--against", type=Path, metavar="OLD.yaml", help="an earlier calibration: say what has drifted since")
     parser.add_argument(
