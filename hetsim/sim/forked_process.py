@@ -27,6 +27,8 @@ REQUEST = Struct("6q")
 """Rank, start, samples and pool of the batch, the place of the weights, and that of the gradient."""
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1}
 """Signals that end or stop a run: its main process ends the others."""
+LOOK_MILLISECONDS = 500
+"""How often a forked process looks whether its parent is another one."""
 PAGE = mmap.PAGESIZE
 
 
@@ -96,10 +98,11 @@ class ForkedProcess:
                 stream.flush()  # what is in a buffer would be written twice
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # other threads of this process take no lock that a gradient needs
+            main = os.getpid()
             self.pid = os.fork()
         if self.pid == 0:
             others = (self._life, self._its_life)
-            _serve(compute, weights.vectors, gradients.vectors, self._slots, self._requested, self._answered, life, others)
+            _serve(compute, weights.vectors, gradients.vectors, self._slots, self._requested, self._answered, life, main, others)
         os.close(life)
         os.close(its)
 
@@ -139,7 +142,7 @@ class ForkedProcess:
 
 
 def _serve(
-    compute: Compute, weights: list[Any], gradients: list[Any], slots: Slots, requested: int, answered: int, life: int,
+    compute: Compute, weights: list[Any], gradients: list[Any], slots: Slots, requested: int, answered: int, life: int, main: int,
     others: Iterable[int],
 ) -> NoReturn:  # fmt: skip
     """Answer requests until nobody can ask any more."""
@@ -150,7 +153,8 @@ def _serve(
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         gc.freeze()  # what the other process has must not be finalised here
-        Thread(target=_leave_with, args=(life,), daemon=True).start()
+        inherited = _own_streams()  # noqa: F841  # if it were deleted, Python would write what is in its buffers
+        Thread(target=_leave_with, args=(life, main), daemon=True).start()
         num_requests = 0
         for i in itertools.count():
             while num_requests <= i:
@@ -171,7 +175,21 @@ def _serve(
         os._exit(0)
 
 
-def _leave_with(life: int) -> None:
-    while os.read(life, 1):
+def _own_streams() -> list[Any]:
+    """Write to the same files from empty buffers: another thread may have printed since the flush. Returns the streams before."""
+    inherited = [sys.stdout, sys.stderr]
+    for name in ("stdout", "stderr"):
+        with contextlib.suppress(Exception):
+            stream = getattr(sys, name)
+            options = {"encoding": stream.encoding, "errors": stream.errors, "closefd": False}
+            setattr(sys, name, os.fdopen(stream.fileno(), "w", buffering=1, **options))
+    return inherited
+
+
+def _leave_with(life: int, main: int) -> None:
+    """End with the process `main`, even if one that it has forked since keeps the other end of `life`."""
+    poll = select.poll()
+    poll.register(life, select.POLLHUP)
+    while not poll.poll(LOOK_MILLISECONDS) and os.getppid() == main:
         pass
     os._exit(0)
