@@ -332,7 +332,7 @@ def test_no_process_is_left_of_a_killed_run_whose_program_has_forked() -> None:
     run = os.fork()
     if run == 0:
         made = experiment("method=asgd", "workload=quadratic", cluster=UNEVEN, budget={"updates": 300})
-        parallel: Any = ParallelGradients(made.load()[0], lambda *_: None, 2)  # type: ignore[arg-type,return-value]
+        parallel: Any = ParallelGradients(made.load()[0], lambda *_: None, 2)  # type: ignore[arg-type]
         parallel.begin()
         other = os.fork()
         if other == 0:
