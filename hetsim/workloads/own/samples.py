@@ -77,11 +77,6 @@ class Samples:
         return self._workers is not None
 
     @property
-    def in_memory(self) -> bool:
-        """Whether they are tensors, which are read by index."""
-        return self._rows is not None
-
-    @property
     def may_be_read_ahead(self) -> bool:
         """Whether a thread can `begin` a batch beside the program's, and that takes time: the program draws from the same generators
         as samples that it reads by itself."""

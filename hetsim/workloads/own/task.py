@@ -55,8 +55,8 @@ class OwnTask(FlatTask):
         self._train = Samples(made.train, "train", made, stream=3, **usual)
         self._test = None if made.test is None else Samples(made.test, "test", made, stream=4, **usual)
         self._workers = workers
-        # a dataset's own code may read a file, whose position forked processes would share
-        self.forkable = False if self._train.in_processes else self._train.in_memory or None
+        # own code may read a file, whose position forked processes would share, or change with its calls: a number must be typed
+        self.forkable = False if self._train.in_processes else None
         if workers is not None and not any(data.in_processes for data in (self._train, self._test) if data is not None):
             raise self._error("workload.loader_workers would do nothing, as all data are tensors, which are read by index: leave it out")
         if num_samples is not None:
