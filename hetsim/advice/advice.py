@@ -304,9 +304,8 @@ def _row(
     cluster = question.experiment.cluster
     hourly = without(cluster, candidate.leave_out).cost_per_hour
     calibrated = cluster.calibrated
-    if calibrated is not None and expected.mean is not None:
-        low, high = expected.bounds or (expected.mean, expected.mean)
-        expected = replace(expected, low=low / calibrated.spread, high=high * calibrated.spread)
+    if calibrated is not None:
+        expected = expected.wider(calibrated.spread)
     cost = hourly * expected.mean / 3600 if hourly and expected.mean is not None else None
     words = (*question.words, *candidate.words(rates=rates), "backend=dist")
     folder = () if question.config_dir is None else ("--config-dir", question.config_dir)

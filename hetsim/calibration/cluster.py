@@ -244,9 +244,10 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None, *,
 
 
 def _message(around: Measured, work: Line) -> dict[str, float]:
-    """The keys of `network.cpu` for messages whose ends do this work where they move one after the other, of which a thread does a part.
+    """The keys of `network.cpu` about messages. `work` is that of an end, by bytes, where messages follow each other.
 
-    In training caches are colder: the worker's two ends of an exchange take `cold` longer, after a gradient and after the server's answer.
+    The computing thread does a part of it. In training caches are colder, so a worker's end of each message of an exchange takes longer:
+    a push comes after a gradient, and a pull after a wait.
     """
     ranks = range(len(around.readings) - 1)
     exchanges = [reading for rank in ranks for reading in around.of(rank, AT_OWN_PACE, IN_STEP)]

@@ -112,7 +112,7 @@ class Cold:
     cooling: float = 1.0
 
     def __call__(self, pause: float) -> float:
-        """In seconds, after so many seconds."""
+        """The extra seconds after a pause, in seconds."""
         return self.most * -math.expm1(-pause / self.cooling)
 
     @classmethod
@@ -135,7 +135,7 @@ class Cold:
         return cls(float(most) * max(longer), float(cooling))
 
     def in_training(self, longer: Sequence[tuple[float, float]], *, least: float) -> Cold:
-        """As much as gradients take longer after pauses in which the weights are exchanged: seconds of each pause, and how much longer.
+        """This shape, with the size that gradients show after exchanges: seconds of each pause, and how much longer the gradient took.
 
         After an exchange more is cold than after as long a sleep. At most `least` seconds is no coldness.
         """
@@ -184,7 +184,7 @@ def means(readings: Iterable[Reading], column: str) -> dict[int, float]:
 
 
 def busy_speeds(cores: int, inflation: Mapping[int, float]) -> list[float]:
-    """The speed of each of `cores` busy cores, by how many CPU-seconds the same gradient takes beside others: none is faster than before.
+    """The speed of each core while 1, 2 … `cores` of them are busy, by how much longer the same gradient takes then. It never rises.
 
     `inflation` is by the number of gradients at the same time; between two numbers the speed is linear.
     """

@@ -99,7 +99,7 @@ class Ahead:
                     del wanted[rank]
 
     def of(self, rank: int, begun: int) -> list[Batch]:
-        """What a worker may take in the next round, after so many ranges that it has begun."""
+        """The ranges that a worker may take in the next round, if it has begun this number of its ranges."""
         return list(self.held.held.get(rank, ()))[begun : begun + self.most_next[rank]]
 
 
