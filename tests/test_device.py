@@ -241,10 +241,10 @@ def test_ranks_on_a_gpu_train_beside_ranks_on_the_cpu(method: str, tmp_path: Pat
 @pytest.mark.skipif(not devices.num_cuda_devices(), reason="this machine has no CUDA device")
 @pytest.mark.parametrize("model", ["mlp", "lenet", "resnet20"])
 def test_virtual_time_on_a_gpu(model: str, tmp_path: Path):
-    """The times are those of the CPU to the last bit, and the losses nearly."""
-    words = ["method=ssgd", "workload=digits", f"workload.model={model}", "budget.epochs=2", "pictures=false"]
+    """The times are those of the CPU to the last bit, and the loss after the first update nearly."""
+    words = ["method=ssgd", "workload=digits", f"workload.model={model}", "budget.updates=1", "pictures=false"]
     runs = [hetsim.run(*words, f"device={name}", folder=tmp_path / name).summary for name in ("cpu", "cuda")]
 
     assert runs[1]["devices"] == ["cuda:0"]
     assert runs[0]["seconds"] == runs[1]["seconds"]
-    assert runs[1]["final"]["train_loss"] == pytest.approx(runs[0]["final"]["train_loss"], rel=0.05)
+    assert runs[1]["final"]["train_loss"] == pytest.approx(runs[0]["final"]["train_loss"], rel=0.01)

@@ -15,7 +15,6 @@ from hetsim.calibration.program import (
     NUM_READINGS,
     PARTS_OF_MODEL,
     Measurement,
-    Meter,
     at_the_same_time,
     nothing,
     sizes_of,
@@ -118,17 +117,17 @@ class AroundServer(Measurement):
         """Messages to the server that it sends back, one after the other, in several readings; half the time of both counts as one."""
         seconds = self.seconds / len(PARTS_OF_MODEL) / node.num_workers / NUM_READINGS
         for _ in range(NUM_READINGS):
-            count, before = 0, Meter.read()
+            count, before = 0, self.now()
             while count < 5 or time.perf_counter() - before.wall < seconds:
                 yield from Send(node.server, payload)
                 yield from Receive(node.server)
                 count += 1
-            readings.append(self.moved(kind, payload.nbytes, Meter.read().since(before), 2 * count))
+            readings.append(self.moved(kind, payload.nbytes, self.now().since(before), 2 * count))
         yield from Send(node.server)
 
     def echoes(self, num_asking: int, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:
         """Send each message back to where it came from, until all that ask have ended."""
-        count, before = 0, Meter.read()
+        count, before = 0, self.now()
         while num_asking:
             message = yield from Receive()
             if message.payload is None:
@@ -136,5 +135,5 @@ class AroundServer(Measurement):
             else:
                 yield from Send(message.source, message.payload)
                 count += 1
-        took = Meter.read().since(before)
+        took = self.now().since(before)
         readings.append(self.moved(kind, payload.nbytes, took, 2 * count))

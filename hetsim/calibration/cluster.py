@@ -57,6 +57,7 @@ def calibrated(
     uncapped: Measured | None = None,
     capped_by_hetsim: bool,
     beside: str | None = None,
+    widths: Sequence[int] | None = None,
 ) -> Calibrated:
     """The cluster of these readings: those among workers, around a server, or both; and, where there are, those without hetsim's caps.
 
@@ -64,6 +65,7 @@ def calibrated(
         fitted: the batch sizes of each worker to which its times are fitted.
         capped_by_hetsim: whether the given quotas were emulated.
         beside: the first part of the file names for measured noise; None writes no such files.
+        widths: how many cores each worker's gradients take; None: one.
     """
     found = [measured for measured in (among, around) if measured is not None]
     num_workers = given.num_workers
@@ -73,10 +75,11 @@ def calibrated(
     processes = found[-1].processes
     capped = [capped_by_hetsim or process.cpu_quota > 0 for process in processes[:num_workers]]
     doubtful = doubts(steps, alone, capped)
-    hosts = _hosts(processes, uncapped or found[0], steps, given, capped_by_hetsim=capped_by_hetsim and uncapped is None)
+    widths = widths or [1] * num_workers
+    hosts = _hosts(processes, uncapped or found[0], steps, given, widths, capped_by_hetsim=capped_by_hetsim and uncapped is None)
     for rank, its in enumerate(steps):
         speeds = hosts[processes[rank].machine].get("busy_speeds", [1.0])
-        longer = [each for measured in found for each in _after_exchanges(measured, rank, its, speeds)]
+        longer = [each for measured in found for each in _after_exchanges(measured, rank, its, speeds, widths[rank])]
         colds[rank] = colds[rank].in_training(longer, least=LEAST_COLD * its.means[-1][1])
     names = {machine: f"host{place}" for place, machine in enumerate(dict.fromkeys(process.machine for process in processes))}
     nodes = []
@@ -113,13 +116,13 @@ def ends_of(num_workers: int) -> list[str]:
     return [*(f"node{rank}" for rank in range(num_workers)), "server"]
 
 
-def _after_exchanges(measured: Measured, rank: int, steps: Steps, speeds: Sequence[float]) -> Iterator[tuple[float, float]]:
+def _after_exchanges(measured: Measured, rank: int, steps: Steps, speeds: Sequence[float], width: int) -> Iterator[tuple[float, float]]:
     """Of each gradient in training, the pause before it, and how much longer it took than one right after another, beside as many."""
     idle = 1.0
     for other, process in enumerate(measured.processes):
         if other != rank and process.machine == measured.processes[rank].machine:
             idle *= 1.0 - _busy(measured, other)
-    slower = 1.0 + (1.0 / speeds[min(2, len(speeds)) - 1] - 1.0) * (1.0 - idle)
+    slower = 1.0 + (1.0 / speeds[min(2 * width, len(speeds)) - 1] - 1.0) * (1.0 - idle)
     pause: float | None = None
     for reading in measured.readings[rank]:
         if reading.kind in (AT_OWN_PACE, IN_STEP):
@@ -164,7 +167,13 @@ def _quota(end: Node | Server, process: Process, *, by_hetsim: bool) -> dict[str
 
 
 def _hosts(
-    processes: Sequence[Process], measured: Measured, steps: Sequence[Steps], given: Cluster, *, capped_by_hetsim: bool
+    processes: Sequence[Process],
+    measured: Measured,
+    steps: Sequence[Steps],
+    given: Cluster,
+    widths: Sequence[int],
+    *,
+    capped_by_hetsim: bool,
 ) -> dict[float, dict[str, Any]]:
     """Each machine's cores, and how fast they are while several are busy, where workers of one machine were measured at the same time."""
     hosts: dict[float, dict[str, Any]] = {}
@@ -187,10 +196,10 @@ def _hosts(
                     idle *= 1.0 if other == rank else 1.0 - quotas[other]
                 alone = means(measured.of(rank, "alone"), "cpu_seconds").get(size, steps[rank].seconds(size))
                 ratios.append(alone_of(seconds / alone, 1.0 - idle))
-            inflation[len(together)] = fmean(ratios)
+            inflation[sum(widths[rank] for rank in together)] = fmean(ratios)
         hosts[machine] = {"cores": cores, **_tick(processes, machine)}
         if inflation:
-            hosts[machine]["busy_speeds"] = busy_speeds(cores, inflation)
+            hosts[machine]["busy_speeds"] = busy_speeds(cores, inflation, max(widths[rank] for rank in ranks))
     return hosts
 
 

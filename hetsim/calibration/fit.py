@@ -183,12 +183,13 @@ def means(readings: Iterable[Reading], column: str) -> dict[int, float]:
     return {size: max(fmean(values), LEAST_SECONDS) for size, values in sorted(by_size.items())}
 
 
-def busy_speeds(cores: int, inflation: Mapping[int, float]) -> list[float]:
+def busy_speeds(cores: int, inflation: Mapping[int, float], width: int = 1) -> list[float]:
     """The speed of each core while 1, 2 … `cores` of them are busy, by how much longer the same gradient takes then. It never rises.
 
-    `inflation` is by the number of gradients at the same time; between two numbers the speed is linear.
+    `inflation` is by the number of cores that are busy at the same time; between two numbers the speed is linear.
+    A gradient alone keeps `width` of them busy, at full speed.
     """
-    known = {1: 1.0} | {min(count, cores): min(1.0, 1 / ratio) for count, ratio in sorted(inflation.items(), reverse=True)}
+    known = {min(width, cores): 1.0} | {min(count, cores): min(1.0, 1 / ratio) for count, ratio in sorted(inflation.items(), reverse=True)}
     speeds = np.interp(range(1, cores + 1), sorted(known), [known[count] for count in sorted(known)])
     return [shown(speed) for speed in np.minimum.accumulate(speeds)]
 

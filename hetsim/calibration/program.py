@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from hetsim.calibration.machine import machine_seconds
+from hetsim.calibration.machine import clocks_of_helpers, machine_seconds
 from hetsim.calibration.measured import IN_STEP, Measured, Reading
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
@@ -50,9 +50,10 @@ class Meter(NamedTuple):
     interrupts: float
 
     @classmethod
-    def read(cls) -> Meter:
-        """Now."""
-        return cls(time.perf_counter(), time.thread_time(), time.process_time(), *machine_seconds())
+    def read(cls, without: Sequence[int] = ()) -> Meter:
+        """Now; the process's CPU-seconds without those of the threads that have these clocks."""
+        of_others = sum(map(time.clock_gettime, without))
+        return cls(time.perf_counter(), time.thread_time(), time.process_time() - of_others, *machine_seconds())
 
     def since(self, before: Meter) -> Meter:
         """What has passed on each of them."""
@@ -73,6 +74,8 @@ class Measurement(Coordination):
     """What passes on this rank's machine while all ranks rest: at the beginning, and before messages are measured."""
     at_once: Sequence[int] = ()
     """The workers whose messages are measured while they share links, all beginning at once."""
+    spinning: list[int] = field(default_factory=list)
+    """The clocks of this process's threads that spin while they wait for the one that computes: what they use is no work."""
     by_wall: Sequence[bool]
     """Of each rank, whether its gradients and updates are computed by more than one thread of the CPU: then the wall's clock counts."""
 
@@ -83,6 +86,7 @@ class Measurement(Coordination):
         yield from self.rest()
         for phase in self.phases(node, plan, state, readings):
             yield from Gather(0.0)
+            self.spinning[:] = clocks_of_helpers()
             yield from phase
         yield from Gather(0.0)
         found = yield from self.shared(node, state.weights, readings)
@@ -97,24 +101,30 @@ class Measurement(Coordination):
 
     def rest(self) -> Program[None]:
         """Find out what other programs do."""
-        before = Meter.read()
+        before = self.now()
         time.sleep(min(0.5, self.seconds))
-        self.background.append(Meter.read().since(before))
+        self.background.append(self.now().since(before))
         yield from ()
+
+    def now(self) -> Meter:
+        """The clocks of this rank."""
+        return Meter.read(self.spinning)
 
     def work(self, rank: int, took: Meter) -> float:
         """The CPU-seconds of what a rank's program computed."""
         return took.wall if self.by_wall[rank] else took.thread
 
     def steps(self, node: Node, weights: Vector, sizes: Sequence[int], readings: list[Reading], kind: str) -> Program[None]:
-        """Gradients of all these sizes in turns, in another order each time."""
+        """Gradients of all these sizes in turns, in another order each time. The first of each is not read: kernels are chosen then."""
+        for samples in sizes:
+            yield from Gradient(weights, Batch(0, samples), 0)
         chance, position, rounds = random.Random(0), 0, 0
         began = time.perf_counter()
         while rounds < MIN_ROUNDS or time.perf_counter() - began < self.seconds:
             for samples in chance.sample(list(sizes), len(sizes)):
-                before = Meter.read()
+                before = self.now()
                 yield from Gradient(weights, Batch(position, samples), 0)
-                took = Meter.read().since(before)
+                took = self.now().since(before)
                 readings.append(Reading(kind, samples, took.wall, self.work(node.rank, took)))
                 position += samples
             rounds += 1
@@ -129,9 +139,9 @@ class Measurement(Coordination):
                     time.sleep(pause)
                 else:
                     yield from Gradient(weights, Batch(position, samples), 0)
-                before = Meter.read()
+                before = self.now()
                 yield from Gradient(weights, Batch(position, samples), 0)
-                took = Meter.read().since(before)
+                took = self.now().since(before)
                 readings.append(Reading("cold", round(1e6 * pause), took.wall, self.work(node.rank, took)))
                 position += samples
             rounds += 1
@@ -150,10 +160,10 @@ class Measurement(Coordination):
         """As many as all ranks find time for by the first ones, one right after the other, in several readings."""
         times = 5
         for kind in ("", *["all_reduce"] * NUM_READINGS):
-            before = Meter.read()
+            before = self.now()
             for _ in range(times):
                 yield from AllReduce(value)
-            took = Meter.read().since(before)
+            took = self.now().since(before)
             if kind:
                 readings.append(self.moved(kind, value.nbytes, took, times))
             else:
@@ -179,13 +189,13 @@ class Measurement(Coordination):
         position, done = 0, 0
         began = time.perf_counter()
         while done < (rounds or MIN_ROUNDS) or (rounds is None and time.perf_counter() - began < self.seconds):
-            before = Meter.read()
+            before = self.now()
             yield from Gradient(weights, Batch(position, samples), 0)
-            computed = Meter.read().since(before)
+            computed = self.now().since(before)
             readings.append(Reading("in training", samples, computed.wall, self.work(node.rank, computed)))
-            before = Meter.read()
+            before = self.now()
             yield from exchange()
-            took = Meter.read().since(before)
+            took = self.now().since(before)
             readings.append(Reading(kind, round(1e6 * computed.wall), took.wall, took.process, thread_seconds=took.thread))
             if then is not None:
                 yield from then(readings)
@@ -194,9 +204,9 @@ class Measurement(Coordination):
     def update(self, node: Node, weights: Vector, readings: list[Reading], kind: str = "update") -> Program[None]:
         """A step of the optimizer."""
         gradient = weights * 1e-6
-        before = Meter.read()
+        before = self.now()
         yield from Update(weights, gradient)
-        took = Meter.read().since(before)
+        took = self.now().since(before)
         readings.append(Reading(kind, 0, took.wall, self.work(node.rank, took)))
 
     def updates(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
@@ -260,9 +270,9 @@ class AmongWorkers(Measurement):
 
         def then(readings: list[Reading]) -> Program[None]:
             yield from self.update(node, weights, readings, "update in training")
-            version, before = next(versions), Meter.read()
+            version, before = next(versions), self.now()
             yield from Commit(version, state.evolve(version=version))
-            took = Meter.read().since(before)
+            took = self.now().since(before)
             readings.append(Reading("agreement", 0, took.wall, took.process))
 
         began = time.perf_counter()

@@ -184,6 +184,13 @@ class Experiment:
         return end.device or self.device
 
     @property
+    def widths(self) -> tuple[int, ...]:
+        """How many cores of its host the program of each worker, and of a server, computes on: `threads`, or one if a GPU computes."""
+        usual = self.device if self.cluster.calibrated is None else self.cluster.calibrated.device
+        named = [*(node.device for node in self.cluster.nodes), self.cluster.server.device]
+        return tuple(1 if (name or usual).startswith("cuda") else self.threads for name in named)
+
+    @property
     def imports(self) -> tuple[str, ...]:
         """Modules that `load` imports."""
         others = (each for each in (self.local_optimizer, self.regional_optimizer) if each is not None)

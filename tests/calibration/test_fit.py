@@ -84,6 +84,7 @@ def test_speeds_of_busy_cores() -> None:
     assert busy_speeds(2, {3: 1.25}) == [1.0, 0.8]
     assert busy_speeds(4, {4: 2.0}) == pytest.approx([1.0, 5 / 6, 2 / 3, 0.5], rel=1e-3)
     assert busy_speeds(2, {2: 0.9}) == [1.0, 1.0]
+    assert busy_speeds(8, {8: 2.0}, 4) == pytest.approx([1.0, 1.0, 1.0, 1.0, 7 / 8, 3 / 4, 5 / 8, 0.5], rel=1e-3)
 
 
 def measured(*, quota: float = 0.0) -> tuple[Measured, Measured]:
@@ -116,6 +117,9 @@ def test_a_whole_cluster_is_found() -> None:
         (None, 1e8, "host0"),
     ]
     assert (cluster.hosts["host0"].cores, cluster.hosts["host0"].busy_speeds) == (2, (1.0, 0.8))
+    among.facts[0][1] = among.facts[1][1] = around.facts[0][1] = 4.0
+    on_two_cores_each = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False, widths=(2, 2))
+    assert on_two_cores_each.config["hosts"]["host0"]["busy_speeds"] == [1.0, 1.0, 0.9, 0.8]
     assert cluster.server.seconds_per_update == 2e-3
     assert cluster.network.latency_seconds == pytest.approx(2.5e-4)
     assert cluster.network.bytes_per_second == pytest.approx(5e8)

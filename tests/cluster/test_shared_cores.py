@@ -78,6 +78,15 @@ def test_several_threads_take_several_cores() -> None:
     assert done == pytest.approx([1.5, 1.5], rel=1e-15)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_gpu_takes_one_core(device: str) -> None:
+    """Two nodes of two threads share three cores evenly; of a node whose GPU computes, only the thread that waits for it takes one."""
+    workers = world(on("lab", 1.0, device=device), on("lab", 1.0), hosts={"lab": {"cores": 3}})
+    run = timed("ssgd", workers=workers, updates=1, threads=2)
+
+    assert run.seconds[-1] == pytest.approx(4 / 3 if device == "cpu" else 1.0)
+
+
 @pytest.mark.parametrize("work", [0.01, 0.04, 0.05, 0.1, 0.333])
 @pytest.mark.parametrize("phase", [0.0, 0.03])
 def test_a_budget_is_spent_at_the_beginning_of_each_period(work: float, phase: float) -> None:

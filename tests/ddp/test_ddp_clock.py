@@ -1,4 +1,4 @@
-"""The clock of a model on a GPU: marks are events on its stream. No GPU has run the last test yet; the others have events of their own."""
+"""The clock of a model on a GPU: marks are events on its stream. All tests but the last have events of their own."""
 
 from __future__ import annotations
 

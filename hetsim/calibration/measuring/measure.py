@@ -91,6 +91,7 @@ def _calibrate(
         return calibrated(
             experiment.cluster, file.stem, plan_sizes, among=of.get(AmongWorkers), around=of.get(AroundServer),
             uncapped=of.get(Uncapped), capped_by_hetsim=backend.emulates == "quota", beside=beside,
+            widths=experiment.widths,
         )  # fmt: skip
 
     with temporary_folder("hetsim-calibrate-") as place:

@@ -7,7 +7,10 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
+
+import torch
 
 from hetsim.checkpoints.resume import check_budget, load, reached
 from hetsim.distributed.communication.clock_alignment import Clocks, clock_id
@@ -193,10 +196,24 @@ def take_part_elastically(
 
 
 def load_here(experiment: Experiment, rank: int) -> tuple[Task, Optimizers]:
-    """What a rank of this host computes with, on its device."""
+    """What a rank of this host computes with, on its device. From now on, only the calling thread computes with several threads."""
     here = [other for other in local_ranks(experiment) if other < experiment.num_ranks]
     devices = {other: device_of(experiment, other, here) for other in here}
-    return experiment.load(devices[rank], num_sharing=list(devices.values()).count(devices[rank]))
+    loaded = experiment.load(devices[rank], num_sharing=list(devices.values()).count(devices[rank]))
+    compute_here_alone()
+    return loaded
+
+
+def compute_here_alone() -> None:
+    """Let each other thread of this process, such as gloo's, compute with one thread; the calling one keeps its number.
+
+    Otherwise a thread of gloo that copies a large tensor gets a pool of OpenMP threads too. A process with more of them than cores lets
+    none of them spin, so each gradient waits for threads to wake up.
+    """
+    torch.get_num_threads()  # the calling thread takes its number now: a thread does so when it first needs it
+    other = Thread(target=torch.set_num_threads, args=(1,))
+    other.start()
+    other.join()
 
 
 def wait_for_all(store: Any, num_ranks: int) -> None:

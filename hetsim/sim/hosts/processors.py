@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ OWN_HOST = Host(cores=2**31)
 class Processors:
     """What each rank's process computes on: the cores of its host, and its budget of CPU-seconds there."""
 
-    def __init__(self, env: Clock, cluster: Cluster, *, seed: int, threads: int) -> None:
+    def __init__(self, env: Clock, cluster: Cluster, *, seed: int, widths: Sequence[int]) -> None:
         shared = {name: Cores(env, host) for name, host in cluster.hosts.items()}
         ends: list[Node | Server] = [*cluster.nodes, cluster.server]
         self._cores = [Cores(env, OWN_HOST) if end.host is None else shared[end.host] for end in ends]
@@ -32,15 +33,16 @@ class Processors:
         self._last_message = [-math.inf for _ in ends]
         """When each rank has begun to send or to receive one."""
         self.agreement_seconds = self._cpu.agreement_seconds
-        self._threads = threads
+        self._widths = widths
+        """How many cores the work of each rank's program takes at once."""
 
     def compute(self, rank: int, seconds: float, callback: Callback, answer: Any = None) -> Any:
         """Work of a rank's program, on all its threads."""
-        return self._cores[rank].run(seconds, callback, answer, budget=self._budgets[rank], width=self._threads)
+        return self._cores[rank].run(seconds, callback, answer, budget=self._budgets[rank], width=self._widths[rank])
 
     def begin(self, rank: int, seconds: float, callback: Callback, answer: Any) -> Work:
         """As `compute`, for more than zero seconds, and so that it can be given up."""
-        work = Work(seconds, callback, answer, self._budgets[rank], urgent=False, width=self._threads)
+        work = Work(seconds, callback, answer, self._budgets[rank], urgent=False, width=self._widths[rank])
         self._cores[rank].begin(work)
         return work
 

@@ -16,7 +16,7 @@ from hetsim.sim.hosts.processors import Processors
 def profile_on_hosts(experiment: Experiment) -> Profile:
     """The profile of all workers, measured at the same time and gathered; it ends at 0 s. No gradient is really computed."""
     clock, cluster = Clock(), experiment.cluster
-    processors = Processors(clock, cluster, seed=experiment.seed, threads=experiment.threads)
+    processors = Processors(clock, cluster, seed=experiment.seed, widths=experiment.widths)
     times = [StepTimes(node, seed=experiment.seed, rank=rank, stream=PROFILING) for rank, node in enumerate(cluster.nodes)]
     ends: list[list[float]] = [[0.0] for _ in cluster.nodes]
 

@@ -31,7 +31,7 @@ class HostWorld(EventWorld):
     def processors(self) -> Processors:
         """What the ranks of this run compute on."""
         experiment = self.experiment
-        return Processors(self.env, experiment.cluster, seed=experiment.seed, threads=experiment.threads)
+        return Processors(self.env, experiment.cluster, seed=experiment.seed, widths=experiment.widths)
 
     @cached_property
     def _waiting(self) -> list[deque[tuple[RankProcess, fx.Gradient, Callback, Sequence[Mark]]]]:

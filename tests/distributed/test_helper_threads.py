@@ -1,0 +1,86 @@
+"""Who computes with several threads: a rank's own thread alone, and what they use while they wait is no work."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hetsim.calibration.machine import clocks_of_helpers
+from hetsim.calibration.program import Meter
+from hetsim.distributed.communication.gloo import GlooTransport
+from hetsim.distributed.launch.participation import compute_here_alone
+
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not list threads as Linux does"),
+    pytest.mark.usefixtures("two_threads"),
+]
+LARGE = 1_000_000
+"""Enough numbers for several threads."""
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Of torch, for the thread of the test; one is working already."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.ones(LARGE).add(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def num_threads() -> int:
+    """Of this process, Python's and others."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_threads_of_gloo_compute_alone() -> None:
+    """Each of them that copies a large tensor would otherwise have a pool of threads, too, and no pool of a crowded process spins."""
+    compute_here_alone()
+    with GlooTransport.connect(0, 1, dist.HashStore()) as transport:
+        everything, mine = torch.empty(LARGE), torch.ones(LARGE)
+        before = num_threads()
+        for _ in range(20):
+            transport.all_gather(everything, mine)
+
+        assert num_threads() == before
+        assert torch.equal(everything, mine)
+    found: list[int] = []
+    other = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    other.start()
+    other.join()
+
+    assert found == [1]
+    assert torch.get_num_threads() == 2
+
+
+def test_helpers_are_threads_that_nobody_has_named() -> None:
+    """Not Python's own."""
+    helpers = clocks_of_helpers()
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+
+    assert helpers
+    assert clocks_of_helpers() == helpers
+    done.set()
+    other.join()
+
+
+def test_what_helpers_use_is_no_work_of_the_process() -> None:
+    """Beside the thread that computes nobody works here, so its CPU-seconds are the process's."""
+    values = torch.ones(20 * LARGE)
+    helpers = clocks_of_helpers()
+    before, spent = Meter.read(helpers), sum(map(time.clock_gettime, helpers))
+    for _ in range(20):
+        values.add_(1)
+    took = Meter.read(helpers).since(before)
+
+    assert sum(map(time.clock_gettime, helpers)) - spent > 0.1 * took.thread
+    assert took.process == pytest.approx(took.thread, rel=0.2)
