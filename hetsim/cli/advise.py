@@ -20,24 +20,26 @@ from hetsim.runtime.files import written_whole
 from hetsim.runtime.output import outlive_readers
 from hetsim.trust.libraries import keep_processes_out
 
-ABOUT = """Which method, which split of the batch and which nodes: simulates them on your cluster and ranks them by the seconds to a goal.
-The words are those of hetsim: cluster=…, workload=…, batch_size=…, budget.epochs=…, data=owned …; besides, timing ranks by time alone, and
-target_accuracy=0.9 or target_loss=0.1 say what is to be reached (else: a test error 1.25 times the lowest that plain DDP reaches in the
-epochs of the budget), and method=ssgd,dbs_sgd names the only candidates. A phantom trains nothing, so it is always ranked by time alone.
-GPUs of the catalogue need no config: hetsim-advise '2*a100-40gb + 4*t4' model=resnet50 batch_size=384 network='1 Gbit/s'."""
+ABOUT = """Recommend a method, a batch split and a set of nodes. hetsim simulates the candidates on your cluster and ranks them by the time
+to a goal. Pass the arguments of hetsim: cluster=…, workload=…, batch_size=…, budget.epochs=…, data=owned …. target_accuracy=0.9 or
+target_loss=0.1 sets the goal; the default is 1.25 times the lowest test error that plain DDP reaches within budget.epochs. timing ranks by
+time alone, as does workload=phantom, which trains nothing. method=ssgd,dbs_sgd tries only these methods. GPUs of the catalogue need no
+config: hetsim-advise '2*a100-40gb + 4*t4' model=resnet50 batch_size=384 network='1 Gbit/s'."""
 
 
 def main() -> None:
     """Print what to do, the choices, a ranked table and the command of the best; exit status 1 with one sentence if there is no advice."""
     outlive_readers()
     parser = Parser(prog="hetsim-advise", description=ABOUT)
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the words of hetsim, and timing, target_accuracy=… or target_loss=…")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="arguments of hetsim, and timing, target_accuracy=… or target_loss=…")
     parser.add_argument("--json", action="store_true", help="print the advice as JSON")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it, as PNG")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to this file, which any browser shows")
-    parser.add_argument("--processes", type=int, metavar="P", help="how many simulations run at a time (as many as cores, at most 8)")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the answers of all simulations there, and resume from them")
-    parser.add_argument("--minutes", type=float, metavar="M", help="end after so many minutes with the best so far, as after SIGTERM")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the advice to this file, as PNG")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to this file, for a web browser")
+    parser.add_argument(
+        "--processes", type=int, metavar="P", help="the number of parallel simulations (default: the number of cores, at most 8)"
+    )
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="store the result of each simulation in this folder, and resume from it")
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes, or at SIGTERM, and report the best so far")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     with command(parser.prog, USERS, sentence) as tell:

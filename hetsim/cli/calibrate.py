@@ -16,9 +16,9 @@ from hetsim.reports import of_calibration, page
 from hetsim.runtime.output import outlive_readers
 from hetsim.trust.libraries import keep_processes_out
 
-ABOUT = """Measure the machines of a cluster: how long gradients, updates, messages and all-reduces take there, and how much of the
-processors. The words are those of hetsim, with the workload and the cluster that training has; of the cluster, the nodes, quotas and links
-count, and times are ignored. FILE is the cluster that is written, such as my/cluster/lab.yaml, for hetsim --config-dir my cluster=lab."""
+ABOUT = """Measure how long gradients, updates, messages and all-reduces take on your machines, and how much processor time they need. Pass
+the arguments of your training run. hetsim keeps the nodes, quotas and links of the cluster, and replaces the times. It writes the measured
+cluster to FILE.yaml, such as my/cluster/lab.yaml. Use this cluster with hetsim --config-dir my cluster=lab."""
 
 
 SECONDS, QUICK_SECONDS = 3.0, 0.5
@@ -28,25 +28,27 @@ def main() -> None:
     """Measure, and write the cluster; exit status 1 with one sentence if that cannot be done."""
     outlive_readers()
     parser = Parser(prog="hetsim-calibrate", description=ABOUT)
-    parser.add_argument("file", type=Path, metavar="FILE.yaml", help="the cluster to be written")
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the words of hetsim")
+    parser.add_argument("file", type=Path, metavar="FILE.yaml", help="the cluster file to write")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="arguments of hetsim")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"how long each phase measures ({SECONDS:g})")
+    length.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"the duration of each measuring phase ({SECONDS:g})")
     length.add_argument(
         "--quick", dest="seconds", action="store_const", const=QUICK_SECONDS,
-        help=f"as --seconds {QUICK_SECONDS:g}: half a minute for a few workers, and less certain",
+        help=f"same as --seconds {QUICK_SECONDS:g}: takes half a minute for a few workers, and is less accurate",
     )  # fmt: skip
-    parser.add_argument("--against", type=Path, metavar="OLD.yaml", help="an earlier calibration: say what has drifted since")
+    parser.add_argument("--against", type=Path, metavar="OLD.yaml", help="an earlier calibration: report what has changed since")
     parser.add_argument(
         "--compose",
         nargs="+",
         metavar="PART.yaml[:COPIES]",
-        help="measure nothing: the nodes of these calibrations, the links of the first",
+        help="do not measure: combine the nodes of these calibrations, with the links of the first",
     )
-    parser.add_argument("--from-trace", type=Path, metavar="RUN", help="measure nothing: take the times of this run")
-    parser.add_argument("--html", type=Path, metavar="PAGE", help="write a report to this file, which any browser shows")
-    parser.add_argument("--rows", type=Path, metavar="ROWS.yaml", help="measure nothing: append steps of FILE.yaml to a catalogue of yours")
-    parser.add_argument("--gpu", metavar="NAME[:RANK]", help="with --rows: what the GPU of this node is called (of node 0)")
+    parser.add_argument("--from-trace", type=Path, metavar="RUN", help="do not measure: use the times of this finished run")
+    parser.add_argument("--html", type=Path, metavar="PAGE", help="write a report to this file, for a web browser")
+    parser.add_argument(
+        "--rows", type=Path, metavar="ROWS.yaml", help="do not measure: append the step times of FILE.yaml to your own catalogue"
+    )
+    parser.add_argument("--gpu", metavar="NAME[:RANK]", help="with --rows: the name of the GPU, and its node (default: node 0)")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     follow_launcher()

@@ -12,9 +12,9 @@ from hetsim.checks import printable
 from hetsim.cli.command import Parser, command
 from hetsim.runtime.output import outlive_readers
 
-ABOUT = """Published training steps of GPUs by name, which cluster.machines and hetsim-advise take. Without words it lists GPUs and models.
-A GPU and a model show what a simulation takes, measured or estimated, with all sources. Either alone shows what was measured. Any other
-word is searched."""
+ABOUT = """Look up published training step times of GPUs, which cluster.machines and hetsim-advise use by name. Without words, list all GPUs
+and models. With a GPU and a model, show the step times that a simulation uses, measured or estimated, with all sources. With one of them,
+show its measurements. With any other word, search the names."""
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     outlive_readers()
     parser = Parser(prog="hetsim-catalogue", description=ABOUT)
     parser.add_argument("words", nargs="*", metavar="WORD", help="a GPU, a model, a precision (fp32, amp, fp16), or part of a name")
-    parser.add_argument("--file", metavar="FILE.yaml", help="with your own measured rows (docs/reference/catalogue.md)")
+    parser.add_argument("--file", metavar="FILE.yaml", help="add your own measured rows (docs/reference/catalogue.md)")
     arguments = parser.parse_args()
     with command(parser.prog):
         print(printable_lines(answered(catalogue_of(arguments.file), arguments.words)))

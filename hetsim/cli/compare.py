@@ -25,14 +25,14 @@ def main() -> None:
     parser = Parser(
         prog="hetsim-compare",
         usage="hetsim-compare [-h] [--json FILE] [--pictures FOLDER] [--perfetto FILE] [--html FILE] RUNS RUNS | RUNS... --with RUNS...",
-        description="Compare two runs, or repeats of two, simulated or measured: number by number, and where their time went.",
+        description="Compare two runs, or several repeats of each, simulated or measured: all numbers, and what the time was spent on.",
     )
-    parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="a folder of a run, or of several repeats of one")
-    parser.add_argument("--with", nargs="+", default=[], metavar="RUNS", type=Path, dest="second", help="the second side")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write what is found to this file, as JSON")
-    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw both timelines and all curves in this folder")
+    parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="the folder of a run, or a folder with several repeats of a run")
+    parser.add_argument("--with", nargs="+", default=[], metavar="RUNS", type=Path, dest="second", help="the runs of the second side")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this file, as JSON")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw both timelines and all curves to this folder")
     parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write both timelines as two processes, for ui.perfetto.dev")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to this file, which any browser shows")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to this file, for a web browser")
     arguments = parser.parse_args()
     first, second = (arguments.runs, arguments.second) if arguments.second else (arguments.runs[:1], arguments.runs[1:])
     if len(second) != 1 and not arguments.second:

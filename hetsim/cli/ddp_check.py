@@ -15,10 +15,10 @@ from hetsim.cli.command import Parser, command
 from hetsim.runtime.output import outlive_readers
 from hetsim.runtime.temporary import temporary_folder
 
-ABOUT = """Run a training script that has a hetsim.ddp.Team in several processes, through a short epoch in which uneven shares change twice,
-and then in one process on the same global batches from the same start, by torchrun. Prints how far the weighted gradients are from the
-serial ones, and how far plain averages would be. Exit status 1 if the weighted gradients are wrong, or cannot be told from others. The
-script writes what it writes in these steps."""
+ABOUT = """Verify the gradients of a training script with a hetsim.ddp.Team. hetsim runs the script with torchrun: first in several
+processes, through a short epoch in which the uneven batch split changes twice, then in one process, from the same weights on the same
+global batches. It prints how far the weighted gradients, and plain averages, are from the gradients of one process. The exit status is 1
+if the weighted gradients are wrong, or if the check cannot tell. Your script runs for real, so it also writes its usual files."""
 CAUSES = """dropout, batch norm over each rank's own samples, samples that are changed at random, a loss that is no mean over the samples, a
 second loss over samples that are not the Team's""".replace("\n", " ")
 SUM = "the loss is a sum over the samples, whose gradients add up: divide it by their number (reduction='mean')"
@@ -35,9 +35,9 @@ def main() -> None:
     """Print both errors; exit status 1 with one sentence if they cannot be had."""
     outlive_readers()
     parser = Parser(prog="hetsim-ddp-check", description=ABOUT)
-    parser.add_argument("--processes", type=int, default=3, metavar="N", help="how many processes share the batch (3)")
-    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in -m package.train")
-    parser.add_argument("script", help="the script, and its arguments")
+    parser.add_argument("--processes", type=int, default=3, metavar="N", help="the number of processes that share the batch (3)")
+    parser.add_argument("-m", dest="module", action="store_true", help="run a module instead of a file: -m package.train")
+    parser.add_argument("script", help="your script, followed by its arguments")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…")
     arguments = parser.parse_args()
     script = ["-m"] * arguments.module + [arguments.script, *arguments.arguments]

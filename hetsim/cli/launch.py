@@ -15,7 +15,8 @@ from hetsim.runtime.output import outlive_readers
 from hetsim.trust.libraries import keep_processes_out
 from hetsim.version import __version__
 
-DESCRIPTION = "Start this host's part of the processes of hetsim WORDS, with backend=dist. Call it once on each host, with the same words."
+DESCRIPTION = """Start the processes of one run (backend=dist) on this host. Call hetsim-launch once on each host, with the same arguments
+for hetsim."""
 LOOPBACK = "127.0.0.1:0"
 
 
@@ -27,14 +28,14 @@ def main() -> None:
     outlive_readers()
     parser = Parser(prog="hetsim-launch", description=DESCRIPTION)
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="the number of hosts (1)")
-    parser.add_argument("--node-rank", type=int, metavar="K", help="which of them this one is, from 0")
+    parser.add_argument("--node-rank", type=int, metavar="K", help="the number of this host, from 0")
     parser.add_argument("--processes", type=int, default=1, metavar="P", help="the number of processes to start on this host (1)")
-    parser.add_argument("--master", metavar="HOST:PORT", help="an address of the host with --node-rank 0, and a free port there")
+    parser.add_argument("--master", metavar="HOST:PORT", help="an address of the host with --node-rank 0, and a free port on that host")
     parser.add_argument(
         "words",
         metavar="WORDS",
         nargs=argparse.REMAINDER,
-        help="what hetsim would be given, perhaps after -- and hetsim, or hetsim-calibrate and its own",
+        help="after --: the arguments of hetsim, or hetsim-calibrate followed by its arguments",
     )
     given = parser.parse_args()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns, at length, of every connection that breaks

@@ -31,10 +31,10 @@ def main() -> None:
     """Print the methods as text or JSON."""
     outlive_readers()
     parser = Parser(
-        prog="hetsim-methods", description="The methods that hetsim ships: what each is, where it was published, what it is made of."
+        prog="hetsim-methods", description="List the methods that hetsim ships, with a description, the paper and the policies of each."
     )
-    parser.add_argument("names", nargs="*", metavar="METHOD", help="only these")
-    parser.add_argument("--json", action="store_true", help="as JSON, for scripts")
+    parser.add_argument("names", nargs="*", metavar="METHOD", help="show only these methods")
+    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
     arguments = parser.parse_args()
     with command(parser.prog):
         methods = shipped()

@@ -17,10 +17,10 @@ TOO_DEEP = "its files are nested hundreds deep: give the folder of another run"
 def main() -> None:
     """Write the files that are asked for; exit status 1 with one sentence if that cannot be done."""
     outlive_readers()
-    parser = Parser(prog="hetsim-report", description="Write a finished run, simulated or measured, as files for a browser.")
+    parser = Parser(prog="hetsim-report", description="Write a report or a timeline of a finished run, for a web browser.")
     parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="a report: the numbers, pictures, tables and the config")
-    parser.add_argument("--perfetto", type=Path, metavar="FILE", help="the whole timeline, for ui.perfetto.dev")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to this file: numbers, pictures, tables and the config")
+    parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write the whole timeline to this file, for ui.perfetto.dev")
     arguments = parser.parse_args()
     if arguments.html is None and arguments.perfetto is None:
         parser.error("nothing is asked for: give --html report.html, or --perfetto run.pftrace")

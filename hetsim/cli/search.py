@@ -13,25 +13,32 @@ from hetsim.searches.search import Question, opened
 from hetsim.searches.text import told
 from hetsim.trust.libraries import keep_processes_out
 
-ABOUT = """Search for the best values of some keys. The words are those of hetsim; a key that is given as an interval, a range or a list is
-searched: 'learning_rate=tag(log,interval(0.01,1))' 'batch_size=int(interval(64,512))' method=ssgd,dbs_sgd. Each trial runs every seed of
-'seed=0,1,2', and its number is their mean."""
+ABOUT = """Search for the best values of some keys. Pass the arguments of hetsim. Give each key that you want to search as an interval,
+a range or a list: 'learning_rate=tag(log,interval(0.01,1))' 'batch_size=int(interval(64,512))' method=ssgd,dbs_sgd. With seed=0,1,2, each
+trial runs all three seeds and reports the mean."""
 
 
 def main() -> None:
     """Search, and print the best trial; exit status 1 with one sentence if no trial has a number."""
     outlive_readers()
     parser = Parser(prog="hetsim-search", description=ABOUT)
-    parser.add_argument("words", nargs="+", metavar="KEY=VALUE", help="the words of hetsim")
+    parser.add_argument("words", nargs="+", metavar="KEY=VALUE", help="arguments of hetsim")
     parser.add_argument(
-        "--objective", required=True, metavar="NAME", help="seconds_to_0.9 (that test accuracy), or a number of summary.json"
+        "--objective",
+        required=True,
+        metavar="NAME",
+        help="the number to optimise: seconds_to_0.9 (a test accuracy), or a number of summary.json",
     )
-    parser.add_argument("--direction", metavar="WAY", help="minimize or maximize, for a number of your own (final.NAME)")
-    parser.add_argument("--trials", type=int, default=50, metavar="N", help="how many, with those that the folder has already (50)")
-    parser.add_argument("--processes", type=int, default=1, metavar="P", help="how many trials run at a time (1)")
+    parser.add_argument("--direction", metavar="WAY", help="minimize or maximize, for your own metric (final.NAME)")
+    parser.add_argument(
+        "--trials", type=int, default=50, metavar="N", help="the total number of trials, including existing ones in the folder (50)"
+    )
+    parser.add_argument("--processes", type=int, default=1, metavar="P", help="the number of parallel trials (1)")
     parser.add_argument("--sampler", default="tpe", metavar="NAME", help="tpe (the default) or random")
-    parser.add_argument("--no-pruning", action="store_true", help="run every trial to its end")
-    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="where the runs and the search are kept, to be resumed")
+    parser.add_argument("--no-pruning", action="store_true", help="never stop a trial early")
+    parser.add_argument(
+        "--folder", type=Path, required=True, metavar="DIR", help="the folder of the runs and of the search, which can be resumed"
+    )
     parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     os.environ["TQDM_DISABLE"] = "1"  # the bars of the runs

@@ -19,20 +19,20 @@ from hetsim.straggling.picture import picture
 from hetsim.trust.libraries import keep_processes_out
 
 TOO_DEEP = "a file is nested hundreds deep: give the files that torch.profiler wrote"
-ABOUT = """Who is slow in a job, whether always, now and then or with a period, what that costs, and what the job would take if nobody were.
-TRACE is the folder of a run of hetsim, simulated or measured, the folder that Team(trace=…) writes, or the files of torch.profiler (.json,
-.json.gz), one for each rank, or a folder with these."""
+ABOUT = """Find the slow ranks of a finished job: whether they are slow always, in spells or periodically, what this costs, and how long
+the job would take without slow ranks. TRACE is the folder of a hetsim run, the folder that Team(trace=…) writes, or the files of
+torch.profiler (.json, .json.gz; one for each rank, or their folder)."""
 
 
 def main() -> None:
     """Print the findings; exit status 1 with one sentence if there is no job to read."""
     outlive_readers()
     parser = Parser(prog="hetsim-stragglers", description=ABOUT)
-    parser.add_argument("traces", nargs="+", metavar="TRACE", type=Path, help="a folder, or a file for each rank")
-    parser.add_argument("--no-replay", action="store_true", help="do not simulate the job without its stragglers")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write what is found to this file, as JSON")
+    parser.add_argument("traces", nargs="+", metavar="TRACE", type=Path, help="a folder, or one file for each rank")
+    parser.add_argument("--no-replay", action="store_true", help="do not simulate the job without stragglers")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this file, as JSON")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the heat map of ranks and steps, as PNG")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to this file, which any browser shows")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to this file, for a web browser")
     arguments = parser.parse_args()
     with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)):
         keep_processes_out()

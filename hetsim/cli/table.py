@@ -18,23 +18,31 @@ from hetsim.runtime.output import outlive_readers
 def main() -> None:
     """Write and print the table; exit status 1 with one sentence if there is none."""
     outlive_readers()
-    parser = Parser(prog="hetsim-table", description="One table and one picture of a sweep: means over seeds.")
-    parser.add_argument("sweep", metavar="SWEEP_DIR", type=Path, help="the folder of a sweep: finished runs at any depth")
+    parser = Parser(prog="hetsim-table", description="Write a table and a picture of a sweep, with means over seeds.")
+    parser.add_argument("sweep", metavar="SWEEP_DIR", type=Path, help="the folder of a sweep; finished runs may be at any depth")
     parser.add_argument(
-        "--metric", metavar="NAME", help=f"rank by this number and draw it: {', '.join(METRICS)}, or final.NAME of your own"
+        "--metric", metavar="NAME", help=f"rank by this number and draw it: {', '.join(METRICS)}, or final.NAME for your own metric"
     )
-    parser.add_argument("--direction", metavar="WAY", help="minimize (the default) or maximize, for a number of your own (final.NAME)")
+    parser.add_argument("--direction", metavar="WAY", help="minimize (default) or maximize, for your own metric (final.NAME)")
     parser.add_argument(
-        *("--target-accuracy", "--accuracy"), type=float, metavar="A", help="of seconds_to_accuracy (the highest that every row reaches)"
+        *("--target-accuracy", "--accuracy"),
+        type=float,
+        metavar="A",
+        help="the accuracy of seconds_to_accuracy (default: the highest that every row reaches)",
     )
     parser.add_argument("--target-loss", type=float, metavar="L", help="the training loss of seconds_to_loss")
-    parser.add_argument("--at-seconds", type=float, metavar="T", help="the moment of accuracy_at_seconds and loss_at_seconds")
-    parser.add_argument("--baseline", metavar="KEY=VALUE,…", help="a row by its keys, such as method=ssgd: what the others gain over it")
+    parser.add_argument("--at-seconds", type=float, metavar="T", help="the time of accuracy_at_seconds and loss_at_seconds")
     parser.add_argument(
-        "--best-of", metavar="KEYS", default="", help="of rows that differ in these keys alone keep the best: learning_rate,momentum"
+        "--baseline", metavar="KEY=VALUE,…", help="show the gain of each row over the row with these values, such as method=ssgd"
+    )
+    parser.add_argument(
+        "--best-of",
+        metavar="KEYS",
+        default="",
+        help="among rows that differ only in these keys, such as learning_rate,momentum, keep the best",
     )
     parser.add_argument("--to", metavar="DIR", type=Path, help="write the files to this folder instead of SWEEP_DIR")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write a report to this file, which any browser shows")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a report to this file, for a web browser")
     arguments = parser.parse_args()
     too_deep = f"{arguments.sweep} has folders that are nested hundreds deep: move them elsewhere"
     with command(parser.prog, READING, partial(of_reading, too_deep=too_deep)) as tell:
