@@ -30,8 +30,8 @@ Program = Generator["Effect[Any]", Any, T]
 class Node:
     """Where a program runs: ranks 0 … N−1 are workers; `rank` N is the server in methods that have one, and local servers follow it.
 
-    N is `num_workers`. `own` contains, by name, the values that the program keeps on this rank from one version to the next, such as the
-    residual of a compression. A checkpoint saves it, so its values are immutable, as vectors are. It is empty after a crash or a regroup.
+    N is `num_workers`. `own` is a dictionary of values that the program keeps on this rank between versions, such as a compression's
+    residual. Checkpoints save `own`, so the values must be immutable, like vectors. After a crash or a regroup, `own` is empty.
     """
 
     rank: int
@@ -42,7 +42,7 @@ class Node:
 
     @property
     def server(self) -> int:
-        """The rank of the worker's server: the one after the last worker, unless it has a local one."""
+        """The rank of the worker's server: its local server, or else the rank after the last worker."""
         return self.num_workers if self.local_server is None else self.local_server
 
 
@@ -68,7 +68,7 @@ class Batch:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Computed:
-    """The mean `gradient` over `samples` samples (a flat vector), their mean `loss`, and the `seconds` that it took."""
+    """The mean `gradient` over `samples` samples (a flat vector), their mean `loss`, and the `seconds` of the computation."""
 
     gradient: Vector
     loss: float
@@ -96,14 +96,14 @@ class Contribution:
 
     @property
     def samples(self) -> int:
-        """The number of samples that the gradient is the mean of, or that all steps of a change of the weights are over."""
+        """The number of samples in the mean gradient, or in all local steps of a change of the weights."""
         return self.batch.samples
 
 
 class Message:
     """A received message: its `source` (a rank), its `payload` (a vector or None), and the values of its `header` as attributes.
 
-    A header is data for programs: no world decides anything by it. Reading a value that was not sent ends the run with a ProgramError.
+    A header is data for programs only; the backends ignore it. Reading a value that was not sent ends the run with a ProgramError.
     """
 
     __slots__ = ("__dict__", "payload", "source")
@@ -139,7 +139,7 @@ class Effect(Generic[T]):
 class Gradient(Effect[Computed]):
     """The mean gradient over `batch` at the weights `at`. Takes the seconds of the node's model, or of the real device.
 
-    `version` is the version of the global weights from which `at` was made; the trace records it.
+    `version` is the version of the global weights that `at` comes from. The trace records this version.
     """
 
     communicates: ClassVar[bool] = False
@@ -151,7 +151,7 @@ class Gradient(Effect[Computed]):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """The numbers [`start`, `stop`) of a vector, where parts of it are exchanged and updated one at a time."""
+    """The entries [`start`, `stop`) of a vector, for methods that exchange and update one part of the weights at a time."""
 
     start: int
     stop: int
@@ -161,9 +161,9 @@ class Fragment:
 class Attempt(Effect[Computed | None]):
     """A `Gradient` over `batch` at the weights `at` of `version` that may be given up; then the answer is None.
 
-    It is given up after `within` seconds, or when a message for this rank arrives, which the program receives next. A message that is
-    already there gives it up before it begins. The seconds until then count as computing. In real processes without padding, a gradient is
-    computed to its end and then given up, unless `backend.micro_batch` divides it.
+    The rank gives the gradient up after `within` seconds, or when a message for this rank arrives. The program then receives this
+    message. If a message has already arrived, the gradient does not begin. The seconds until the rank gives up count as computing. In
+    real processes without padding, the rank first finishes the gradient, unless `backend.micro_batch` divides it.
     """
 
     communicates: ClassVar[bool] = False
@@ -178,8 +178,8 @@ class Attempt(Effect[Computed | None]):
 class Update(Effect[Vector]):
     """One optimizer step from `at` along `gradient`: the new weights. Takes `seconds_per_update` of the server or the node.
 
-    With a `fragment`, `gradient` has its numbers alone. The other numbers stay, and the optimizer has a memory for each fragment.
-    A `tentative` step leaves the optimizer's memory as it was: the next step is taken as if there had been none.
+    With a `fragment`, `gradient` contains only the entries of the fragment. The other weights do not change, and the optimizer has a
+    separate memory for each fragment. A `tentative` step does not change the optimizer's memory.
     """
 
     communicates: ClassVar[bool] = False
@@ -194,8 +194,8 @@ class Update(Effect[Vector]):
 class LocalUpdate(Effect[Vector]):
     """One step of this worker's local optimizer from `at` along `gradient`: its next weights. Takes the node's `seconds_per_update`.
 
-    `version` and `epoch` are those of the worker's newest global weights. The local learning-rate schedule depends on the epoch. Without a
-    local optimizer the answer is `at` itself, at once.
+    `version` and `epoch` belong to the worker's newest global weights. The local learning-rate schedule depends on the epoch. Without a
+    local optimizer, the answer is `at` itself, without any delay.
     """
 
     communicates: ClassVar[bool] = False
@@ -237,7 +237,7 @@ class Receive(Effect[Message]):
 class ReceiveWithin(Effect["Message | None"]):
     """The next message due within `seconds`, from any rank or from `source`; None if there is none.
 
-    A message that is due at the very end counts, and so does one that is due now with 0 seconds. Raises PeerLost if the source is lost.
+    A message due exactly at the end counts. With 0 seconds, a message due now counts. Raises PeerLost if the source is lost.
     """
 
     seconds: float
@@ -248,7 +248,7 @@ class ReceiveWithin(Effect["Message | None"]):
 class AllReduce(Effect[Vector]):
     """The sum of every worker's `value` (a vector), the same on every rank; waits until all workers have entered.
 
-    With `in_place`, the sum may replace the value, which the program must not read again. It saves a copy, as MPI's IN_PLACE.
+    With `in_place`, the sum may overwrite the value, so do not read the value again. This saves a copy, like MPI's IN_PLACE.
     """
 
     value: Vector
@@ -259,10 +259,10 @@ class AllReduce(Effect[Vector]):
 class GradientSum(Effect[Computed]):
     """The sum over all workers of `factor()` times the mean gradient over `batch` at the weights `at`, reduced during the backward pass.
 
-    The answer has this sum as its gradient, and the samples, loss and seconds of this worker's own gradient. `version` is that of the
-    weights. From its end, the vector is divided into buckets of about `bucket_bytes` (`hetsim.runtime.buckets`). They are added up one
-    after another, each as soon as the backward pass of every worker has it. A worker without samples computes nothing and adds zero.
-    PyTorch's DDP, arXiv 2006.15704.
+    The answer contains this sum as its gradient, with the samples, loss and seconds of this worker's own gradient. `version` is the
+    version of the weights. The vector is divided from its end into buckets of about `bucket_bytes` (`hetsim.runtime.buckets`). The
+    backend reduces one bucket after another, each when the backward pass of every worker has produced it. A worker without samples
+    computes nothing and adds zero. PyTorch's DDP, arXiv 2006.15704.
     """
 
     at: Vector
@@ -274,7 +274,7 @@ class GradientSum(Effect[Computed]):
 
 @dataclass(slots=True)
 class Gather(Effect[tuple[float, ...]]):
-    """Every worker's `number`, in rank order; waits until all workers have entered. Each sends each other eight bytes."""
+    """Every worker's `number`, in rank order; waits until all workers have entered. Each pair exchanges eight bytes both ways."""
 
     number: float
 
@@ -283,7 +283,7 @@ class Gather(Effect[tuple[float, ...]]):
 class AllGather(Effect[T]):
     """`combine(values)` of every worker's `value`, vectors of one size, by rank; waits until all workers have entered.
 
-    For vectors that cannot be added up on the way, such as compressed ones. `combine` is pure: the simulator calls it once for all ranks.
+    For vectors that a ring cannot add up, such as compressed ones. `combine` is pure: the simulator calls it once for all ranks.
     """
 
     value: Vector
@@ -305,23 +305,23 @@ class Start(Effect[Pending[T]]):
 
 @dataclass(slots=True)
 class Wait(Effect[T]):
-    """The answer of an effect that was started, from its `pending` one."""
+    """The answer of the effect that `Start` returned as `pending`; waits for it if necessary."""
 
     pending: Pending[T]
 
 
 @dataclass(slots=True)
 class Done(Effect[bool]):
-    """Whether an effect that was started has its answer by now, from its `pending` one. Takes no time."""
+    """Whether the answer of the effect `pending` is available. Takes no time."""
 
     pending: Pending[Any]
 
 
 @dataclass(slots=True)
 class Commit(Effect[bool]):
-    """A global `version` exists: record, evaluate, check the budget. Takes no time. The answer is whether to continue.
+    """Record and evaluate a new global `version`, and check the budget. Takes no time. The answer is whether to continue.
 
-    `state` is all that is needed to restart from this version; `applied` are the contributions that made it.
+    `state` contains everything that a restart from this version needs. `applied` lists the contributions that made this version.
     """
 
     version: int

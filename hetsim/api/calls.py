@@ -5,8 +5,8 @@
     run = hetsim.run("method=dbs_sgd", "cluster=mixed4")
     run.summary["updates_per_second"], run.curve(), run.timeline()
 
-`run` takes the arguments of the command, and returns the results in the run's folder. If you can correct an error, it is a ValueError, or
-`hetsim.errors.RunFailed` for a run that began. Each error's message is one sentence.
+`run` takes the arguments of the command, and returns the results in the run's folder. Errors that you can correct are ValueErrors, or
+`hetsim.errors.RunFailed` if the run had begun. The message is one sentence.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def compare(first: Run | str | Path | Sequence[Run | str | Path], second: Run | 
         second: the other side, in one of the same forms.
 
     Returns:
-        The comparison, with the simulated side first if the other one is measured.
+        The comparison. If one side is simulated and the other measured, the simulated side comes first.
 
     Raises:
         ValueError: a side has no runs, or its runs are not repeats of one config.
@@ -230,7 +230,7 @@ def table(
         The table. It contains one row for each config, with means over the config's seeds.
 
     Raises:
-        ValueError: these runs do not allow such a table.
+        ValueError: hetsim cannot make this table from these runs.
     """
     question = Question(metric, Target(target_accuracy, target_loss, at_seconds), baseline, tuple(best_of), direction)
     if isinstance(runs, str | Path):
@@ -261,7 +261,7 @@ def search(
         words: arguments of `hetsim`. The search varies keys whose value is an interval, a range or a list.
         objective: the number to optimise: an entry of summary.json, or "seconds_to_0.9" for the time to a test accuracy.
         folder: the folder of the trials.
-        direction: "minimize" or "maximize"; by default the objective's own.
+        direction: "minimize" or "maximize"; by default, the direction that suits the objective.
         trials: the total number of trials in the folder at the end.
         processes: the number of trials at a time.
         sampler: the Optuna sampler, "tpe" or "random".
@@ -273,7 +273,7 @@ def search(
         The search, with its best trial.
 
     Raises:
-        ValueError: nothing can be searched.
+        ValueError: the arguments give no values to search.
         RunFailed: no trial could run.
     """
     from hetsim.searches.search import Question as Asked
@@ -301,12 +301,12 @@ def advise(
     trust: Sequence[str] = (),
     config_dir: str | Path | None = None,
 ) -> Advice:
-    """Recommend a method, a split of the batch and nodes, by simulation, as `hetsim-advise` does.
+    """Simulate candidates and recommend a method, a batch split and a set of nodes, as `hetsim-advise` does.
 
     Args:
         words: arguments of the command, such as "cluster=mixed8" and "timing".
         processes: the number of simulations at a time; by default one for each core, at most 8.
-        folder: the folder that stores the answers, so that the same call resumes; by default none.
+        folder: the folder for the results of simulations, from which the same call resumes; by default none.
         minutes: the time limit. After this limit, or at SIGTERM, the call returns the best so far, and `data["stopped"]` gives the reason.
         trust: exact names of your modules whose classes `_target_` may use.
         config_dir: a folder with further config files, as `--config-dir`.

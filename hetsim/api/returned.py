@@ -121,7 +121,7 @@ class Run(InNotebooks):
 
 @dataclass(frozen=True, repr=False)
 class Comparison(InNotebooks):
-    """Compares two sides, each a run or its repeats, number by number. The simulated side comes first if the other is measured."""
+    """A comparison of two sides; each side is a run or its repeats. A simulated side comes before a measured one."""
 
     found: Findings
     """All results, as `hetsim.results.comparison` returns them."""
@@ -145,7 +145,7 @@ class Comparison(InNotebooks):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of the comparison. Each contains a number's name, its key, both means, and `(first − second) / |second|`.
+        """The rows of the comparison. Each row contains the name and key of a number, both means, and `(first − second) / |second|`.
 
         - `first_estimate` and `second_estimate` contain the 95 % intervals (`low`, `high`).
         - `spread` is the spread of the second side's own numbers, relative to their mean. It is None without repeats.

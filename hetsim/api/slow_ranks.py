@@ -49,10 +49,10 @@ def stragglers(*traces: Run | str | Path, replay: bool = True) -> Stragglers:
 
     Args:
         traces: a run or its folder, the folder that a Team's `trace` names, or torch.profiler's files, one for each rank.
-        replay: whether to simulate the job without its stragglers.
+        replay: whether to simulate the job without slow ranks.
 
     Returns:
-        The stragglers, and the time that you would save.
+        The slow ranks, and the time that you would save without them.
 
     Raises:
         ValueError: hetsim found no readable job with several ranks.

@@ -24,10 +24,10 @@ from hetsim.vector import Vector, scaled, weighted_sum
 
 @dataclass(frozen=True, kw_only=True)
 class Coordination(ABC):
-    """One method: a program for each rank, with the policies that decide for it.
+    """A training method: a program for each rank, and the policies that make its decisions.
 
-    They are `admission`, `allocation`, `weighting`, `discount`, `compensation` and `compression`. A weighted group is applied as (1/c) Σ
-    w_i d(τ_i) g_i.
+    The policies are `admission`, `allocation`, `weighting`, `discount`, `compensation` and `compression`. A group of c contributions is
+    applied as (1/c) Σ w_i d(τ_i) g_i.
     """
 
     admission: Admission
@@ -72,18 +72,18 @@ class Coordination(ABC):
         return None
 
     def regions(self, racks: tuple[int, ...]) -> Regions | None:
-        """Which workers have which local server; None without local servers.
+        """The local server of each worker; None without local servers.
 
         Args:
             racks: the outermost rack of each worker, in rank order.
 
         Raises:
-            ValueError: the racks make no regions.
+            ValueError: these racks cannot serve as regions.
         """
         return None
 
     def remark(self, last: State) -> str | None:
-        """What a user should know about a run, such as a phase that was never entered; or None.
+        """A remark for the user about a run, for example that a phase never began; or None.
 
         Args:
             last: the state in which the run ended.
@@ -107,11 +107,11 @@ class Coordination(ABC):
             num_workers: N.
 
         Raises:
-            ValueError: they do not; one sentence says why.
+            ValueError: the policies do not fit together. The message gives the reason.
         """
 
     def relies_on_scale(self, num_workers: int) -> bool:
-        """Whether its weights act only through the scale of a single gradient, on which Adam's steps do not depend.
+        """Whether the weights only scale single gradients. Such weights have no effect with Adam, which ignores the scale.
 
         Args:
             num_workers: N.
@@ -124,7 +124,7 @@ class Coordination(ABC):
         Args:
             plan: the workers, the global batch and the positions.
             weights: the initial weights, a flat vector.
-            profile: each worker's gradients that were measured before the run, if any.
+            profile: the gradients of each worker that were measured before the run, if any.
         """
         allocation = self.allocation.initial_within(plan.num_workers, plan.batch_size, plan.max_samples)
         return State(
@@ -136,18 +136,19 @@ class Coordination(ABC):
         )
 
     def with_recovery(self, node: Node, plan: Plan, state: State | None, last: State) -> Program[State | None]:
-        """This rank's program, restarted from the last commit among the active ranks whenever the membership changes.
+        """Run this rank's program, and restart it from the last commit whenever the active ranks change.
 
         Args:
             node: the rank.
             plan: the workers, the global batch and the positions.
-            state: the state to begin with. None joins a run under way: the rank begins with the regroup or, if none is needed, at `last`.
+            state: the state to begin with. None joins a running run: the rank begins with the regroup, or at `last` if no regroup is
+                needed.
             last: the state of the last commit.
         """
         return self.restart_on_change(node, plan, state) if self.regroups else self.program(node, plan, last if state is None else state)
 
     def restart_on_change(self, node: Node, plan: Plan, state: State | None) -> Program[State | None]:
-        """The program; after each change of the membership it restarts from the last commit.
+        """Run the program, and restart it from the last commit after each change of the active ranks.
 
         Args:
             node: the rank.
@@ -167,7 +168,7 @@ class Coordination(ABC):
 
     @abstractmethod
     def program(self, node: Node, plan: Plan, state: State) -> Program[State | None]:
-        """What a rank does. A leader may return its last state, if it dropped samples after the last commit.
+        """The program of one rank. A leader that dropped samples after the last commit may return its last state.
 
         Args:
             node: the rank.
@@ -187,7 +188,7 @@ class Coordination(ABC):
         return [w * self.discount.factor_among(c.staleness, plan.num_workers) / len(group) for w, c in zip(weights, group, strict=True)]
 
     def grouped(self, group: Sequence[Contribution]) -> Sequence[Contribution]:
-        """The contributions that have a factor each: all of them, unless a rank's go together.
+        """The contributions that have their own factor: all of them, unless a subclass combines those of one rank.
 
         Args:
             group: the contributions.
@@ -206,7 +207,7 @@ class Coordination(ABC):
         return part(group, self.factors(group, plan), rank)
 
     def weights(self, group: Sequence[Contribution], plan: Plan) -> list[tuple[int, float]]:
-        """Each rank of a group that makes a version, and the factor of its gradient.
+        """The factor of each rank's gradient, for a group that makes a version.
 
         Args:
             group: the contributions.
@@ -221,11 +222,11 @@ class Coordination(ABC):
 
     @cached_property
     def counts_alike(self) -> bool:
-        """Whether every contribution of a group has the factor 1/c."""
+        """Whether every contribution of a group of c has the factor 1/c."""
         return type(self.weighting) is PerWorker and type(self.discount) is NoDiscount and type(self).factors is Coordination.factors
 
     def term(self, g: Vector, group: Sequence[Contribution], plan: Plan, rank: int) -> Vector:
-        """A rank's term of (1/c) Σ w_i d(τ_i) g_i. Phantoms do not compute its factor, which depends on all ranks.
+        """A rank's term of (1/c) Σ w_i d(τ_i) g_i. For phantoms, the factor is not computed.
 
         Args:
             g: the rank's gradient, a flat vector.
@@ -249,10 +250,10 @@ class Coordination(ABC):
 
         Args:
             why: the end of the sentence, after the name of the policy.
-            kinds: the allowed class, by axis.
+            kinds: the allowed class of each policy.
 
         Raises:
-            ValueError: a policy is of another kind.
+            ValueError: a policy is of another class.
         """
         for axis, kind in kinds.items():
             if not isinstance(given := getattr(self, axis), kind):

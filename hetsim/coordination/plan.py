@@ -26,14 +26,14 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, samples: tuple[int, ...]) -> Layout:
-        """The layout in which each rank's samples follow those of the rank before."""
+        """The layout that places the samples of each rank after those of the previous rank."""
         ranks = range(len(samples)) if all(samples) else tuple(rank for rank, share in enumerate(samples) if share)
         return cls(samples, tuple(accumulate(samples[:-1], initial=0)), ranks)
 
 
 @dataclass(frozen=True, slots=True)
 class Split(Sequence[Batch]):
-    """The ranges of one global batch in rank order, from `start` to `stop`; each one is made when it is read.
+    """The ranges of one global batch in rank order, from `start` to `stop`. Each range is computed when it is read.
 
     The last global batch of an epoch budget is shorter than its layout: the ranks after its end have an empty range.
     """
@@ -77,7 +77,7 @@ class Split(Sequence[Batch]):
 
 @dataclass(frozen=True, slots=True)
 class PooledSplit(Split):
-    """The ranges of one global batch, where each rank takes its samples from its own pool; `start` and `stop` are Cursors."""
+    """The ranges of one global batch if each rank takes samples from its own pool. `start` and `stop` are Cursors."""
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -101,8 +101,8 @@ class PooledSplit(Split):
 class Plan:
     """N workers (`num_workers`), a global batch of B samples (`batch_size`), and the positions of a run.
 
-    `num_positions` is how many positions are assigned in all (None: no end), `samples_per_epoch` how many make a pass over the data. The
-    first `num_parameters` numbers of a vector are parameters (None: all are); the others, its tail, are averaged.
+    `num_positions` is the total number of positions to assign (None: no limit). `samples_per_epoch` is the number of positions in one
+    pass over the data. The first `num_parameters` entries of a vector are parameters (None: all are); the other entries are averaged.
     """
 
     num_workers: int
@@ -129,11 +129,11 @@ class Plan:
 
     @property
     def first(self) -> int:
-        """The position that a run begins at: 0, with Cursors where data belong to workers."""
+        """The first position of a run: 0, or Cursors if data belong to workers."""
         return 0 if self.pools is None else Cursors((0,) * self.num_workers)
 
     def has_next(self, start: int) -> bool:
-        """Whether there is a position for a worker that is present.
+        """Whether any position is left for a present worker.
 
         Args:
             start: a position: `State.next_sample`.
@@ -143,7 +143,7 @@ class Plan:
         return self.pools.has_next(cursors(start).of, self.active_ranks)
 
     def epoch(self, num_samples: int) -> int:
-        """Whole passes over the data.
+        """The number of whole passes over the data.
 
         Args:
             num_samples: the samples so far.
@@ -151,14 +151,14 @@ class Plan:
         return 0 if self.samples_per_epoch is None else num_samples // self.samples_per_epoch
 
     def clip(self, start: int, samples: int) -> Batch:
-        """A range of the one pool, shorter at the last position, and empty after it.
+        """A range of the shared pool. It is shorter at the last position, and empty after it.
 
         Args:
             start: the first position.
-            samples: the most samples of the range.
+            samples: the maximum number of samples in the range.
 
         Raises:
-            ProgramError: the data belong to workers, so there is no such pool.
+            ProgramError: the data belong to workers, so there is no shared pool.
         """
         check_share(samples)
         if self.pools is not None:
@@ -168,7 +168,7 @@ class Plan:
         return Batch(start, max(0, min(samples, self.num_positions - start)))
 
     def split(self, start: int, shares: Sequence[int]) -> Split:
-        """The ranges of one global batch, in rank order. For the same tuple of shares as before, the time does not depend on N.
+        """The ranges of one global batch, in rank order. If you pass the same tuple of shares again, the cost does not depend on N.
 
         Args:
             start: the first position: `State.next_sample`, or `stop` of the last split.
@@ -183,12 +183,12 @@ class Plan:
         return Split(start, max(start, stop), self._layout(shares))
 
     def rounds(self, start: int, shares: Sequence[int], max_rounds: int) -> list[Split]:
-        """The ranges of each of the next global batches; fewer at the end of the last epoch, and of aligned epochs.
+        """The ranges of each of the next global batches. There are fewer at the end of the last epoch, and of aligned epochs.
 
         Args:
             start: the first position.
             shares: the samples of each worker, in rank order, with sum B.
-            max_rounds: the most global batches.
+            max_rounds: the maximum number of global batches.
         """
         rounds: list[Split] = []
         while len(rounds) < max_rounds and self.has_next(start) and not (rounds and self._ends_epoch(rounds[0].start, start)):
@@ -266,6 +266,6 @@ def cursors(position: int) -> Cursors:
 
 
 def check_share(samples: int) -> None:
-    """Raise ValueError for a share that is none."""
+    """Raise ValueError if a share is invalid."""
     if samples < 1:
         raise ValueError(f"the allocation gave a worker {samples} samples: shares must be whole numbers of at least 1")

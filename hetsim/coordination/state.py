@@ -20,7 +20,7 @@ class State:
     It contains the `version`, its `weights` (a flat vector), the samples that were applied (`num_samples`) and dropped
     (`num_samples_discarded`), and the states of the policies: `allocation`, `compensation`, `admission`.
 
-    It does not contain what belongs to one rank: the optimizer's memory, and what the program keeps in `Node.own`. A checkpoint
+    It does not contain values that belong to one rank: the optimizer's memory, and the values of `Node.own`. A checkpoint
     (`hetsim.runtime.rank.Checkpoint`) is a State together with the state of each rank.
     """
 
@@ -39,7 +39,7 @@ class State:
     """Ranges that are assigned and not applied yet: after a restart they are assigned again."""
 
     def evolve(self, /, **changes: Any) -> State:
-        """A changed copy, as by `dataclasses.replace`, but several times as fast, because one is made at every gradient.
+        """A changed copy, like `dataclasses.replace`, but several times as fast, because programs make one for every gradient.
 
         Args:
             changes: new values, by name of the field.
@@ -56,5 +56,5 @@ class State:
 
     @property
     def num_samples_in_flight(self) -> int:
-        """The positions that were assigned and neither applied nor discarded."""
+        """The number of positions that were assigned, but neither applied nor discarded yet."""
         return self.next_sample - self.num_samples - self.num_samples_discarded

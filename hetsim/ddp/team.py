@@ -107,14 +107,14 @@ class Team:
     # What a script calls
 
     def loader(self, dataset: Any, *, shuffle: bool = True, drop_last: bool = False, device: Any = None, **options: Any) -> TeamLoader:
-        """This rank's batches, in place of a DataLoader with a DistributedSampler. Each epoch has a new order, set only by the seed.
+        """A loader of this rank's batches. It replaces a DataLoader with a DistributedSampler, and shuffles each epoch by the seed.
 
         Args:
             dataset: a map-style Dataset.
             shuffle: whether to shuffle each epoch. You do not need `set_epoch`.
             drop_last: whether to leave out the short last step of an epoch. Otherwise the remaining samples are split, and a rank left with
                 none gets one sample of weight 0.
-            device: the device to which batches are moved. By default, they stay where they are.
+            device: the device to which batches are moved. By default, batches are not moved.
             options: further arguments of a DataLoader, such as `num_workers`.
         """
         if self._schedule is not None:
@@ -224,7 +224,7 @@ class Team:
 
     @property
     def samples(self) -> int:
-        """The number of this rank's samples in this step; 0 if the rank's batch is one sample of weight 0."""
+        """The number of samples of this rank in this step; 0 if the rank's batch is one sample of weight 0."""
         given = self._given()
         self._passes.asked = given.number
         return given.step.shares[self.rank]
@@ -237,14 +237,14 @@ class Team:
 
     @property
     def epoch(self) -> int:
-        """How many full epochs are complete, and so the epoch of the next step. Also valid after `load_state_dict`."""
+        """The number of complete epochs, which is also the index of the current epoch. Valid after `load_state_dict`, too."""
         if self._schedule is None:
             return 0 if self._saved is None else int(self._saved["epoch"])
         return self._schedule.at(self._used.number)[0]
 
     @property
     def num_exchanges(self) -> int:
-        """How often the ranks have exchanged measured times."""
+        """The number of times that the ranks have exchanged measured times."""
         return self._balance.num_exchanges
 
     def state_dict(self) -> dict[str, Any]:
@@ -282,7 +282,7 @@ class Team:
         return self._windows.waiting()
 
     def close(self) -> None:
-        """Stop timing. With `trace`, call this on all ranks: it writes the rest. A loop that exhausts its loader need not call it."""
+        """Stop timing, and with `trace`, on all ranks, write the rest. You need not call it if your loop exhausts the loader."""
         unwatch(self._windows)
         if self._trace is not None:
             self._trace.close()

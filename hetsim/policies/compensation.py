@@ -210,7 +210,7 @@ class DanaState:
 
 @dataclass(frozen=True, kw_only=True)
 class Dana(Compensation):
-    """v_i = γ v_i + g_i, W ← W − η v_i; workers compute at W − ηγ Σ_j v_j, the point that all momenta lead to.
+    """v_i = γ v_i + g_i, W ← W − η v_i; workers compute at W − ηγ Σ_j v_j, the weights that the momenta predict.
 
     DANA, arXiv 1907.11612. Each worker has its own momentum here, so the server's optimizer must have none; `learning_rate` is its η.
     """

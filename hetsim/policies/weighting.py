@@ -78,7 +78,8 @@ class PerSample(Weighting):
 
 @dataclass(frozen=True)
 class Tokens(Weighting):
-    """Weight by samples and samples per step: w_i ∝ s_i · (s_i / n_i), for s_i samples in n_i local steps, with Σ w_i = c in a group of c.
+    """Weight by samples and by samples per step: w_i ∝ s_i · (s_i / n_i), for s_i samples in n_i local steps, with Σ w_i = c in a group
+    of c.
 
     Decoupled DiLoCo, arXiv 2604.21428, where samples are tokens. If all steps have equally many samples, w_i ∝ n_i.
     """
@@ -186,7 +187,7 @@ class Exponential(Discount):
 
 @dataclass(frozen=True)
 class Rescaled(Discount):
-    """d(τ) = (τ + 1) / N: any worker's weights add up to k/N over k versions, whatever its speed. Rescaled ASGD, arXiv 2605.13434.
+    """d(τ) = (τ + 1) / N: over k versions, the weights of each worker add up to k/N, at any speed. Rescaled ASGD, arXiv 2605.13434.
 
     If two successive gradients of a worker are applied at versions v and u, the second has τ = u − v − 1. So the factors telescope if the
     worker continues at once and the server drops nothing. N is the number of workers in the cluster.
@@ -208,7 +209,7 @@ class Rescaled(Discount):
 class DelayAdaptive(Discount):
     """d(τ) = N / max(N, τ): full steps up to a delay of N versions, shorter ones beyond. Mishchenko et al. 2022, arXiv 2206.07638.
 
-    As in the code of Ringmaster's authors, which has it as a baseline. N are all workers of the cluster.
+    As in the code of Ringmaster's authors, who use it as a baseline. N is the number of workers in the cluster.
     """
 
     def factor(self, staleness: int) -> float:

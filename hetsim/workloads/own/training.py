@@ -13,11 +13,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What is trained, on what, and how it is judged.
+    """A model with its training data, loss, test data and metrics.
 
-    A batch is what `torch.utils.data.default_collate` makes of samples. Of a batch that is a tuple, the last entry is the target, and the
-    others are the model's arguments: with (x, y), outputs = model(x) and the loss is loss(outputs, y). Any other batch, such as a tensor
-    or a dictionary, is both: outputs = model(batch), loss(outputs, batch). Numbers that are no whole numbers have the run's `dtype`.
+    `torch.utils.data.default_collate` makes a batch from samples. If a batch is a tuple, the last entry is the target, and the other
+    entries are the model's arguments: with (x, y), outputs = model(x) and the loss is loss(outputs, y). Any other batch, such as a tensor
+    or a dictionary, is passed to both: outputs = model(batch), loss(outputs, batch). Floating-point numbers are converted to the run's
+    `dtype`.
     """
 
     model: Any
@@ -35,7 +36,7 @@ class Training:
 
 
 def workload(function: F) -> F:
-    """Offer a function that returns a `Training` as a workload, so that a config may name it.
+    """Mark a function that returns a `Training` as a workload, so that a config can name it.
 
     Args:
         function: your function. Its arguments are set by `workload.options` of the config.
