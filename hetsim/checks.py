@@ -101,7 +101,7 @@ def printable(text: str) -> str:
 
 
 def entries_below(folder: Path) -> Iterator[Path]:
-    """All files and folders below a folder, links among them; none of what is no folder. ValueError if one cannot be looked into.
+    """All files and folders below a folder, links among them; none of what is not a folder. ValueError if one cannot be looked into.
 
     pathlib's `rglob` passes over a folder that it may not list, in which a name that is known may be opened.
     """
@@ -171,4 +171,4 @@ def refuse_renamed(kind: type, **renamed: str) -> None:
     """
     for old, new in renamed.items():
         if old in vars(kind) and callable(vars(kind)[old]) == callable(getattr(kind, new)):
-            raise ValueError(f"{kind.__module__}.{kind.__qualname__}.{old} would be ignored, as it is called {new} now: rename it")
+            raise ValueError(f"{kind.__module__}.{kind.__qualname__}.{old} would be ignored, because it is called {new} now: rename it")

@@ -181,11 +181,11 @@ CONTENTS: dict[str, tuple[str, bytes, str]] = {
     # the file, its contents, the sentence after the file's path
     "summary.json: nothing": ("summary.json", b"", " is no JSON (Expecting value: line 1 column 1 (char 0))"),
     "summary.json: cut off": ("summary.json", b'{"seed": ', " is no JSON (Expecting value: line 1 column 10 (char 9))"),
-    "summary.json: nested lists": ("summary.json", b"[" * MANY, " is no JSON of a run, as it is nested too deeply"),
-    "summary.json: nested mappings": ("summary.json", b'{"final":' * MANY, " is no JSON of a run, as it is nested too deeply"),
+    "summary.json: nested lists": ("summary.json", b"[" * MANY, " is not JSON of a run, as it is nested too deeply"),
+    "summary.json: nested mappings": ("summary.json", b'{"final":' * MANY, " is not JSON of a run, as it is nested too deeply"),
     "summary.json: a list": ("summary.json", b"[1, 2]", " must hold a mapping, not [1, 2]"),
     "summary.json: null": ("summary.json", b"null", " must hold a mapping, not None"),
-    "summary.json: no text": ("summary.json", b"\xff\xfe{}", " is no text (invalid start byte at byte 0)"),
+    "summary.json: no text": ("summary.json", b"\xff\xfe{}", " is not text (invalid start byte at byte 0)"),
     "config.yaml: nothing": ("config.yaml", b"", " must hold a mapping, not None"),
     "config.yaml: a list": ("config.yaml", b"[method, ssgd]", " must hold a mapping, not ['method', 'ssgd']"),
     "config.yaml: a command": (
@@ -199,7 +199,7 @@ CONTENTS: dict[str, tuple[str, bytes, str]] = {
         b"method: [ssgd\nseed: 0\n",
         ", line 2, column 5 cannot be read as YAML (did not find expected ',' or ']')",
     ),
-    "config.yaml: no text": ("config.yaml", b"method: \xff", " is no text (invalid start byte at byte 8)"),
+    "config.yaml: no text": ("config.yaml", b"method: \xff", " is not text (invalid start byte at byte 8)"),
     "config.yaml: a tag that does not fit": ("config.yaml", b"seed: !!int ''", " cannot be read as YAML (string index out of range)"),
     "config.yaml: no date": ("config.yaml", b"seed: 2001-99-99", " cannot be read as YAML (month must be in 1..12)"),
     "config.yaml: laughs": (
@@ -248,7 +248,7 @@ CONTENTS: dict[str, tuple[str, bytes, str]] = {
         CURVE.replace("2.0", "inf").encode(),
         ", line 3: seconds must be a number of at most 1e+150, not 'inf'",
     ),
-    "curve.csv: no text": ("curve.csv", b"\x00\x89PNG\xff", " is no text (invalid start byte at byte 1)"),
+    "curve.csv: no text": ("curve.csv", b"\x00\x89PNG\xff", " is not text (invalid start byte at byte 1)"),
     "curve.csv: a long field": (
         "curve.csv",
         CURVE.encode() + b'"' + b"x" * MANY,
@@ -291,7 +291,7 @@ def test_what_is_no_file_is_one_sentence(
     path.unlink()
     made(path)
 
-    assert told(command) == f"{path} is no file: {REMEDY}"
+    assert told(command) == f"{path} is not a file: {REMEDY}"
 
 
 @each
@@ -325,7 +325,7 @@ def test_a_file_that_is_longer_than_any_of_a_run_is_one_sentence(command: str, s
 
 TYPED = {
     "no JSON": ("method=ssgd", "is no JSON (Expecting value: line 1 column 1 (char 0))"),
-    "nested": ("[" * MANY, "is no JSON of a run, as it is nested too deeply"),
+    "nested": ("[" * MANY, "is not JSON of a run, as it is nested too deeply"),
     "a text": ('"method=ssgd"', "must hold a list of texts, not 'method=ssgd'"),
     "numbers": ("[1, 2]", "must hold a list of texts, not [1, 2]"),
     "half a letter": (r'["method=\ud800"]', r"must hold a list of texts, not ['method=\ud800']"),
@@ -492,7 +492,7 @@ def test_what_an_earlier_version_did_not_write_is_named_where_it_is_needed(comma
     (sweep / "run" / "summary.json").write_text(json.dumps({key: SUMMARY[key] for key in SUMMARY if key not in ("method", "backend")}))
 
     lacks = "method, backend" if command == "hetsim-table" else "method"
-    assert told(command) == f"{sweep / 'run'} is no run of this version of hetsim: it lacks {lacks}; move it elsewhere"
+    assert told(command) == f"{sweep / 'run'} is not a run of this version of hetsim: it lacks {lacks}; move it elsewhere"
 
 
 def test_numbers_that_cannot_be_divided_have_no_error(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:

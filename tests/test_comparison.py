@@ -378,7 +378,7 @@ def test_a_folder_stands_for_the_runs_below_it(
 def test_runs_of_two_configs_are_no_repeats(
     repeats: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One sentence names the key, both values and both folders; three folders are no two sides, either."""
+    """One sentence names the key, both values and both folders; three folders are not two sides, either."""
     simulated, measured = repeats
     (measured / "2" / "config.yaml").write_text("method: asgd\nlearning_rate: 0.2\nseed: 2\n")
 
@@ -390,7 +390,7 @@ def test_runs_of_two_configs_are_no_repeats(
     assert comparing(monkeypatch, simulated / "0", measured / "0", "--with", measured / "1") == 1
     assert "differ in backend: leave one out" in capsys.readouterr().err
     assert comparing(monkeypatch, simulated / "0", simulated / "1", measured / "0") == 2
-    assert "3 folders are no two sides" in capsys.readouterr().err
+    assert "3 folders are not two sides" in capsys.readouterr().err
     (simulated.parent / "empty").mkdir()
     assert comparing(monkeypatch, simulated, simulated.parent / "empty") == 1
     assert "holds no finished run: give the folder of one" in capsys.readouterr().err

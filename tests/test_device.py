@@ -211,7 +211,7 @@ def test_autocast_computes_products_in_bfloat16_and_gradients_in_the_weights_typ
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        ({"workload": "quadratic", "autocast": "bfloat16"}, "autocast=bfloat16 would do nothing, as workload=quadratic has no model"),
+        ({"workload": "quadratic", "autocast": "bfloat16"}, "autocast=bfloat16 would do nothing, because workload=quadratic has no model"),
         ({"workload": "digits", "autocast": "float16"}, "autocast must be bfloat16, not 'float16'"),
         ({"workload": "digits", "autocast": "bfloat16", "dtype": "float64"}, "is for weights of dtype=float32, not float64"),
     ],

@@ -197,7 +197,7 @@ def test_hetsim_methods_refuses_an_unknown_name(monkeypatch: pytest.MonkeyPatch,
         command.main()
 
     assert ended.value.code == 2
-    assert "sgd is no method: take abs_sgd, acco, asgd" in capsys.readouterr().err
+    assert "sgd is not a method: take abs_sgd, acco, asgd" in capsys.readouterr().err
 
 
 @pytest.mark.slow

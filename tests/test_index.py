@@ -164,7 +164,7 @@ def test_what_may_change_within_the_same_moment_is_not_kept(sweep: Path, monkeyp
 
 
 def test_what_json_would_change_is_not_kept(sweep: Path) -> None:
-    """A date, a key that is no text, a number that is none."""
+    """A date, a key that is not text, a number that is none."""
     make(sweep / "odd-1", 1, more="when: 2001-01-01\n")
     make(sweep / "odd-2", 1, more="map:\n  1: x\n")
     make(sweep / "odd-3", 1, more="value: .nan\n")

@@ -92,7 +92,7 @@ def test_a_finished_run_is_not_started_again(tmp_path: Path, monkeypatch: pytest
 def test_a_finished_run_behind_a_link_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is no run of this sweep, whatever the link leads to."""
+    """It is not a run of this sweep, whatever the link leads to."""
     assert sweep(monkeypatch, tmp_path / "a", "seed=0") == 0
     (run,) = (tmp_path / "a").glob("dbs_sgd-*")
     run.rename(tmp_path / "elsewhere")
@@ -110,6 +110,6 @@ def test_a_choice_that_cannot_be_composed_is_said_before_any_run(
     assert sweep(monkeypatch, tmp_path / "a", "seed=0,1", "method=ssgd,sgd") == 1
     told = capsys.readouterr()
 
-    assert told.err.startswith("hetsim: error: method=sgd is no choice: take abs_sgd, ")
+    assert told.err.startswith("hetsim: error: method=sgd is not a choice: take abs_sgd, ")
     assert told.out == ""
     assert not list(tmp_path.rglob("summary.json"))

@@ -127,8 +127,8 @@ def test_ones_own_class_and_config(here: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 BAD = {
-    ("nothing=1",): "nothing is no key of the config",
-    ("allocation=fixd",): "allocation=fixd is no choice: take dbs,",
+    ("nothing=1",): "nothing is not a key of the config",
+    ("allocation=fixd",): "allocation=fixd is not a choice: take dbs,",
     ("batch_size=1",): "batch_size=1 is less than one sample for each of 4 workers: raise it",
     ("seed=1,2",): "seed",
     ("seed",): "seed cannot be read as key=value",
@@ -151,22 +151,22 @@ def test_a_strangers_config_is_checked_here_too(here: Path) -> None:
     (here / "conf" / "experiment").mkdir(parents=True)
     (here / "conf" / "experiment" / "nice.yaml").write_text("# @package _global_\nhydra: {run: {dir: elsewhere}}\n")
 
-    with pytest.raises(ValueError, match=r"nice.yaml sets hydra.run.dir, which is taken from the command line alone"):
+    with pytest.raises(ValueError, match=r"nice.yaml sets hydra.run.dir, which only the command line may set"):
         hetsim.run("experiment=nice", config_dir="conf")
-    with pytest.raises(ValueError, match="config_dir=nowhere is no folder"):
+    with pytest.raises(ValueError, match="config_dir=nowhere is not a folder"):
         hetsim.run(config_dir="nowhere")
 
 
 def test_a_folder_without_a_run_is_one_sentence(here: Path) -> None:
     """Also a run without a trace."""
-    with pytest.raises(ValueError, match="nowhere is no folder of a finished run"):
+    with pytest.raises(ValueError, match="nowhere is not the folder of a finished run"):
         hetsim.load("nowhere")
     run = hetsim.run("method=ssgd", *QUICK, "trace=none", folder=here / "run")
     (here / "old").mkdir()
     (here / "old" / "summary.json").write_text(json.dumps({key: value for key, value in run.summary.items() if key != "emulation"}))
-    with pytest.raises(ValueError, match="old is no run of this version of hetsim: it lacks emulation"):
+    with pytest.raises(ValueError, match="old is not a run of this version of hetsim: it lacks emulation"):
         hetsim.load("old")
-    with pytest.raises(ValueError, match=r"trace.parquet is no file"):
+    with pytest.raises(ValueError, match=r"trace.parquet is not a file"):
         run.trace()
 
 
@@ -206,12 +206,12 @@ def test_a_sweep_in_processes_lists_what_failed() -> None:
 
 BAD_SWEEPS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "seed has no values: list some, or leave it out": ({"seed": []}, {}),
-    "nothing is no key of the config": ({"nothing": [1, 2]}, {}),
-    "is no value of a config: give a number": ({"seed": [object()]}, {}),
-    "objective is no key of the config: it is an option of hetsim-search": ({"objective": "x"}, {}),
+    "nothing is not a key of the config": ({"nothing": [1, 2]}, {}),
+    "is not a value of a config: give a number": ({"seed": [object()]}, {}),
+    "objective is not a key of the config: it is an option of hetsim-search": ({"objective": "x"}, {}),
     "processes must be at least 1, not 0": ({"seed": 1}, {"processes": 0}),
     "grid.sgd names no method": ({"seed": 1}, {"grid": {"sgd": {"seed": [1]}}}),
-    "config_dir=nowhere is no folder": ({"seed": 1}, {"config_dir": "nowhere"}),
+    "config_dir=nowhere is not a folder": ({"seed": 1}, {"config_dir": "nowhere"}),
     "trust cannot be varied in a sweep": ({"trust": [["a"], ["b"]]}, {}),
 }
 

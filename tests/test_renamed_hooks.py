@@ -40,7 +40,7 @@ def hook(*_: Any) -> None:
 )
 def test_a_hooks_old_name_is_refused(base: type, old: str, value: Any, new: str):
     """When the class is defined, with one sentence that names class, old and new name; the new name is accepted."""
-    with pytest.raises(ValueError, match=rf"mine\.Mine\.{old} would be ignored, as it is called {new} now: rename it"):
+    with pytest.raises(ValueError, match=rf"mine\.Mine\.{old} would be ignored, because it is called {new} now: rename it"):
         type("Mine", (base,), {"__module__": "mine", old: value})
 
     assert getattr(type("Mine", (base,), {new: value}), new) is not None
@@ -51,7 +51,7 @@ def test_an_allocations_old_argument_is_refused():
 
     def initial(self: Any, num_workers: int, batch_size: int, most: Any = None) -> None: ...
 
-    with pytest.raises(ValueError, match=r"argument most of mine\.Mine\.initial would be ignored, as it is called max_samples now"):
+    with pytest.raises(ValueError, match=r"argument most of mine\.Mine\.initial would be ignored, because it is called max_samples now"):
         type("Mine", (Even,), {"__module__": "mine", "initial": initial})
 
 

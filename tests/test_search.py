@@ -165,7 +165,7 @@ def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:
     for folder in ("broken", "linked"):
         (tmp_path / folder).mkdir()
     (tmp_path / "broken" / JOURNAL).write_text("{}\n[]\nx\n")
-    with pytest.raises(ValueError, match="is no search that can be resumed"), opened(question, tmp_path / "broken"):
+    with pytest.raises(ValueError, match="is not a search that can be resumed"), opened(question, tmp_path / "broken"):
         pass
     (tmp_path / "linked" / JOURNAL).symlink_to(tmp_path / JOURNAL)
     with pytest.raises(ValueError, match="is a link"), opened(question, tmp_path / "linked"):
@@ -194,8 +194,8 @@ def test_the_command_finds_the_better_value_and_outlives_failed_runs(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("method=ssdg", LR, "--objective", "seconds"), "method=ssdg is no choice"),
-        ((LR, "--objective", "second"), "--objective second is no number of a run"),
+        (("method=ssdg", LR, "--objective", "seconds"), "method=ssdg is not a choice"),
+        ((LR, "--objective", "second"), "--objective second is not a number of a run"),
         (("method=ssgd", "--objective", "seconds"), "there is nothing to search"),
         ((LR, "--objective", "seconds", "--trials", "0"), "--trials must be from 1"),
         ((LR, "--objective", "seconds", "--processes", "4096"), "--processes must be from 1"),

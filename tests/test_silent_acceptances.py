@@ -23,14 +23,15 @@ TOLD: dict[str, str] = {
     f"{PHANTOM} {FAULTS.replace('FAULT', '{nodes: [3], leave: 99}')}": "the first fault of node 3 is at 99 s, after",
     f"{PHANTOM} {FAULTS.replace('FAULT', '{nodes: [3], join: 1 ms, crash: 99}')}": "",
     f"{PHANTOM} {FAULTS.replace('FAULT', '{nodes: [3], crash: 1 ms, repair: 99}')}": "",
-    f"{PHANTOM} local_learning_rate=0.3": "local_learning_rate does nothing, as this run has no local_optimizer",
+    f"{PHANTOM} local_learning_rate=0.3": "local_learning_rate does nothing, because this run has no local_optimizer",
     f"{PHANTOM} hydra/launcher=joblib": "hydra/launcher=joblib does nothing without -m",
     f"{PHANTOM} hydra.sweep.dir=sweep": "hydra.sweep.dir=sweep does nothing without -m",
     f"-m {PHANTOM} hydra.sweep.dir=sweep": "hydra.run.dir=run does nothing with -m",
     f"{PHANTOM} hydra.verbose=false": "",
     f"{PHANTOM} workload.num_samples=1 batch_size=100000": "",
     "workload=quadratic workload.num_samples=1 batch_size=100000": (
-        "batch_size=100000 is more than 1000 times the number of samples of workload=quadratic, 1: lower it, as a batch would repeat each"
+        "batch_size=100000 is more than 1000 times the number of samples of workload=quadratic, 1: lower it, because a batch would "
+        "repeat each"
     ),
     "workload=arrays workload.path=first.npz": (
         "workload.path=first.npz: x_train has images of shape (3, 8, 8), and channels belong last: store np.moveaxis(x_train, 1, 3)"

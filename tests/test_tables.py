@@ -515,7 +515,7 @@ def test_a_table_of_nothing_is_one_sentence(tmp_path: Path, monkeypatch: pytest.
         assert line.count("\n") == 1
         return line.removeprefix("hetsim-table: error: ")
 
-    assert told(tmp_path / "x").startswith(f"{tmp_path / 'x'} is no folder: give the folder of a sweep")
+    assert told(tmp_path / "x").startswith(f"{tmp_path / 'x'} is not a folder: give the folder of a sweep")
     assert told(tmp_path).startswith(f"{tmp_path} holds no finished run: give")
     made(tmp_path / "0", 0)
     assert told(tmp_path, "--metric", "final_accuracy").startswith(

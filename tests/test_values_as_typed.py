@@ -98,7 +98,7 @@ def test_a_sweep_knows_its_runs_again(sweep: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_search_resumes_by_words_that_mean_the_same() -> None:
-    """In any order; and by no others, nor by what is no list of words."""
+    """In any order; and by no others, nor by what is not a list of words."""
     held = ["learning_rate=interval(0.1,1)", "batch_size=64"]
 
     assert same_words(held, ["batch_size=64.0", "learning_rate=interval(1e-1,1)"])

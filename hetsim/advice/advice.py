@@ -253,7 +253,7 @@ def _advice(
     remarks = [*assumed(question), *timing.left]
     if goal is not None and timed and timed[0].candidate.label != best.candidate.label:
         fastest, gain = timed[0].candidate.label, timed_even.mean / timed[0].mean
-        why_not = refused.get(fastest, "in training it is later at the goal, as its samples teach less")
+        why_not = refused.get(fastest, "in training it reaches the goal later, because its samples teach less")
         remarks.append(f"by time alone {fastest} is the fastest, {gain:.3g} times as fast as plain DDP: {why_not}")
     recommended = _recommended(best, alike[0], even, goal)
     if error is not None and recommended.gain.mean is not None and CLEARLY <= recommended.gain.mean < 1 + error:

@@ -57,7 +57,7 @@ def _names_gpus(word: str) -> bool:
 def _machine(text: str, rates: dict[str, str]) -> dict[str, object]:
     found = MACHINE.fullmatch(text)
     if found is None:
-        raise ValueError(f"{checks.shown(text)} is no machine: write 4*t4 for one with four GPUs, 8x(4*t4) for eight of them")
+        raise ValueError(f"{checks.shown(text)} is not a machine: write 4*t4 for one with four GPUs, 8x(4*t4) for eight of them")
     gpus, copies = int(found["gpus"] or 1), int(found["copies"] or 1)
     own = {key: value for key, value in rates.items() if key != "inside" or gpus > 1}
     return {**({"count": copies} if copies > 1 else {}), "gpus": {found["name"]: gpus}, **own}

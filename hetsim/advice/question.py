@@ -102,7 +102,7 @@ def asked(words: Sequence[str], config_dir: str | None) -> Question:
 
 def _check(word: str) -> None:
     if "=" not in word and not word.startswith("~"):
-        raise ValueError(f"{checks.shown(word)} is no word of hetsim: give key=value, or timing")
+        raise ValueError(f"{checks.shown(word)} is not an argument of hetsim: give key=value, or timing")
     key = key_of(word)
     if key in DECIDED:
         raise ValueError(f"{key} is what an advice sets itself: leave it out, and say how much is trained by budget.epochs")
@@ -117,7 +117,9 @@ def _methods(listed: str) -> tuple[Method, ...]:
     names = [name.strip() for name in listed.strip("[]").split(",")]
     for name in names:
         if name not in known:
-            raise ValueError(f"method={checks.shown(name)} is no shipped method{checks.suggestion(name, known) or ': see hetsim-methods'}")
+            raise ValueError(
+                f"method={checks.shown(name)} is not a shipped method{checks.suggestion(name, known) or ': see hetsim-methods'}"
+            )
     return tuple(known[name] for name in dict.fromkeys(names))
 
 

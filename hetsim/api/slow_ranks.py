@@ -58,7 +58,7 @@ def stragglers(*traces: Run | str | Path, replay: bool = True) -> Stragglers:
         ValueError: hetsim found no readable job with several ranks.
     """
     if not traces:
-        raise ValueError("there is no trace to look into: give the folder of a run, or the files of torch.profiler")
+        raise ValueError("no trace was given: give the folder of a run, or the files of torch.profiler")
     from hetsim.straggling.findings import document, find
 
     keep_processes_out()

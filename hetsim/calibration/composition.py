@@ -54,7 +54,7 @@ def composed(name: str, parts: Sequence[Part]) -> dict[str, Any]:
 def _calibrated(parts: Sequence[Part]) -> dict[str, Any]:
     for part in parts:
         if part.config.get("calibrated") is None:
-            raise ValueError(f"{part.name} does not say what it was calibrated with: calibrate it again, as its times may be of anything")
+            raise ValueError(f"{part.name} does not say what it was calibrated with, so its times may not fit: calibrate it again")
     held = [part.config["calibrated"] for part in parts]
     for key in ALIKE:
         if len({its[key] for its in held}) > 1:

@@ -29,7 +29,9 @@ def doubts(steps: Sequence[Steps], alone: Sequence[Sequence[Reading]], capped: S
             _above(fitted.error, MOST_ERROR, "error at held-out batch sizes"),
             _above(fitted.noise.deviation, MOST_NOISE, "noise"),
             _above(fitted.noise.share_in_slow_spells, MOST_SLOW, "of its gradients in slow spells"),
-            None if waits else _above(_waiting(readings), MOST_WAITING, "longer than its CPU-seconds, as other programs had the processor"),
+            None
+            if waits
+            else _above(_waiting(readings), MOST_WAITING, "longer than its CPU-seconds, because other programs had the processor"),
         )
         found += [f"node {rank}: {reason}" for reason in reasons if reason is not None]
     return found

@@ -38,7 +38,7 @@ def read(file: Path) -> dict[str, Any]:
     what = f"the catalogue's file {checks.printable(str(file))}"
     try:
         if not file.is_file() or file.stat().st_size > MAX_BYTES:
-            raise ValueError(f"{what} is no file of at most {MAX_BYTES} bytes")
+            raise ValueError(f"{what} is not a file of at most {MAX_BYTES} bytes")
         text = file.read_text(encoding="utf-8")
         if "&" in text or "*" in text:
             raise ValueError(f"{what} contains & or *, which could stand for more than fits into memory: write each value out")

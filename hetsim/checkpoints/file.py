@@ -98,18 +98,18 @@ def digest(text: Any, tensors: Mapping[str, Any]) -> str:
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The entries of the JSON, and the tensors. ValueError with one sentence if it is no whole checkpoint of this version."""
+    """The entries of the JSON, and the tensors. ValueError with one sentence if it is not a complete checkpoint of this version."""
     try:
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
             raise ValueError(f"{path} is a link, and is not followed: put the file itself there")
         if not stat.S_ISREG(status.st_mode):
-            raise Unreadable("it is no file")
+            raise Unreadable("it is not a file")
         return _read(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}") from None
     except Unreadable as error:
-        raise ValueError(f"{path} is no whole checkpoint ({checks.printable(str(error))}): {REMEDY}") from None
+        raise ValueError(f"{path} is not a complete checkpoint ({checks.printable(str(error))}): {REMEDY}") from None
 
 
 REMEDY = "remove it to resume from the one before, if there is one"

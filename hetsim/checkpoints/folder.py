@@ -30,7 +30,7 @@ def rows_path(run: Path, version: int) -> Path:
 def newest(run: Path) -> Path:
     """The file of a run's newest checkpoint; ValueError with one sentence if it has none."""
     if not run.is_dir():
-        raise ValueError(f"resume={run} is no folder: give the folder of a run, which holds {NAME}")
+        raise ValueError(f"resume={run} is not a folder: give the folder of a run, which holds {NAME}")
     folder = place(run)
     if folder.is_symlink():
         raise ValueError(f"{folder} is a link, and is not followed: put the folder itself there")

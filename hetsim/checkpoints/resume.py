@@ -74,9 +74,9 @@ def load(path: Path, experiment: Experiment, task: Task, optimizers: Optimizers)
             _check_policies(checkpoint.state, experiment, task)
         _check_memories(checkpoint, task, optimizers)
     except RecursionError:
-        raise ValueError(f"{path} is no whole checkpoint (it is nested too deeply): {REMEDY}") from None
+        raise ValueError(f"{path} is not a complete checkpoint (it is nested too deeply): {REMEDY}") from None
     except Unreadable as error:
-        raise ValueError(f"{path} is no checkpoint that this run can resume from ({error}): {REMEDY}") from None
+        raise ValueError(f"{path} is not a checkpoint that this run can resume from ({error}): {REMEDY}") from None
     return checkpoint
 
 
@@ -86,7 +86,7 @@ def clock_of(path: Path) -> float:
         seconds = Reader({}, {}, lambda _: None).value_of(read(path)[0]["checkpoint"]["object"][1]["seconds"])
         return float(min(seconds, default=0.0))
     except (Unreadable, TypeError, ValueError, LookupError):
-        raise ValueError(f"{path} is no checkpoint that this run can resume from (it does not say when): {REMEDY}") from None
+        raise ValueError(f"{path} is not a checkpoint that this run can resume from (it does not say when): {REMEDY}") from None
 
 
 def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, task: Task) -> None:
@@ -139,7 +139,7 @@ def _check_fields(fits: Fits, made: Any) -> None:
         if hint is int and value < 0 and not (name == "receiver"):
             raise Unreadable(f"the {name} of its {type(made).__name__} is below 0")
         if hint is float and not math.isfinite(value) and name not in ("loss",):
-            raise Unreadable(f"the {name} of its {type(made).__name__} is no finite number")
+            raise Unreadable(f"the {name} of its {type(made).__name__} is not a finite number")
 
 
 def _check_weights(path: Path, found: Any, weights: Any) -> None:

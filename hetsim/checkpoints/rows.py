@@ -92,7 +92,7 @@ def adopt(trace: Trace, run: Path, names: Sequence[str], *, seconds: Sequence[fl
         return
     for name in names:
         if not ROWS.fullmatch(name):
-            raise ValueError(f"{place(run)} has a checkpoint that names {checks.shown(name)}, which is no file of rows: remove it")
+            raise ValueError(f"{place(run)} has a checkpoint that names {checks.shown(name)}, which is not a file of rows: remove it")
         with _opened(place(run) / name) as file:
             for group in range(file.num_row_groups):
                 trace.write(_until(_typed(file.read_row_group(group)), seconds, version))
@@ -111,7 +111,7 @@ def _opened(path: Path) -> Any:
 
     try:
         if path.is_symlink() or not path.is_file():
-            raise ValueError("it is no file of its own")
+            raise ValueError("it is not a file of its own")
         return parquet.ParquetFile(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:100]

@@ -110,7 +110,7 @@ class Reader:
         if kind in ("list", "set", "frozenset"):
             return {"list": list, "set": set, "frozenset": frozenset}[kind](parts)
         if not all(type(part) is int for part in parts):
-            raise Unreadable(f"its {kind!r} has what is no whole number")
+            raise Unreadable(f"its {kind!r} has what is not a whole number")
         if kind == "cursors" and all(part >= 0 for part in parts):
             return Cursors(parts)
         if kind == "phantom" and len(parts) == 2 and all(part >= 0 for part in parts):

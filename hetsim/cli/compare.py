@@ -36,7 +36,7 @@ def main() -> None:
     arguments = parser.parse_args()
     first, second = (arguments.runs, arguments.second) if arguments.second else (arguments.runs[:1], arguments.runs[1:])
     if len(second) != 1 and not arguments.second:
-        parser.error(f"{len(arguments.runs)} folders are no two sides: give two, or those of the second side after --with")
+        parser.error(f"{len(arguments.runs)} folders are not two sides: give two folders, or name the second side after --with")
     with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)) as tell:
         if arguments.html is not None:
             page.check_file(arguments.html)

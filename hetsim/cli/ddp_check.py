@@ -119,7 +119,7 @@ def verdict(folder: Path) -> tuple[str, bool]:
     elif told_apart:
         conclusion = "the gradients are right"
     else:
-        conclusion = f"this proves nothing, as plain averaging would pass too: {REMEDIES}"
+        conclusion = f"this proves nothing, because plain averaging would pass too: {REMEDIES}"
     splits = {step["number"]: tuple(step["shares"]) for step in weighted["steps"]}  # a step reduces the gradients of each model
     number = weighted["steps"][worst]["number"]
     of_first = next(iter(splits.values()))

@@ -41,7 +41,7 @@ def main() -> None:
         known = {method.name: method for method in methods}
         for name in arguments.names:
             if name not in known:
-                parser.error(f"{name} is no method: take {', '.join(known)}")
+                parser.error(f"{name} is not a method: take {', '.join(known)}")
         chosen = [known[name] for name in arguments.names] or methods
         entries = [{**vars(method), "family": method.family, "composes": method.composes} for method in chosen]
         print(json.dumps(entries, indent=2, ensure_ascii=False) if arguments.json else table(chosen), flush=True)

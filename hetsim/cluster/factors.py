@@ -22,7 +22,7 @@ def regular_file(value: str) -> Path:
     """The path; ValueError for a pipe, a device, a folder, or what the kernel makes up."""
     path = Path(value)
     if path.exists() and (not path.is_file() or Path("/proc") in path.resolve().parents):
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     return path
 
 
@@ -35,7 +35,7 @@ def measured_factors(key: str, value: Any) -> tuple[float, ...]:
         status = path.stat()
         return _read(path.resolve(), status.st_mtime_ns, status.st_size)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text" if isinstance(error, UnicodeDecodeError) else error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text" if isinstance(error, UnicodeDecodeError) else error
         raise ValueError(f"{key}={value} cannot be read ({reason}): give a CSV file with the column {HEAD}") from None
 
 

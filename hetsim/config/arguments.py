@@ -64,12 +64,12 @@ class _Later:
 
 
 def check_options(arguments: Sequence[str]) -> None:
-    """ValueError with one sentence for what is no option of Hydra's, and for those of its options that run code."""
+    """ValueError with one sentence for what is not an option of Hydra's, and for those of its options that run code."""
     for argument in arguments:
         option = argument.split("=")[0]
         if option.startswith("--e") and "--experimental-rerun".startswith(option):
             raise ValueError(
-                f"{option} is not allowed, as it reads a pickle, which may run code: type the overrides in the run's config.yaml"
+                f"{option} is not allowed, because it reads a pickle, which may run code: type the overrides in the run's config.yaml"
             )
     told = io.StringIO()
     try:

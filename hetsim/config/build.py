@@ -145,9 +145,9 @@ def _refuse_targets(key: str, entry: Any) -> None:
 
 def _refuse_directive(key: str, name: Any) -> None:
     if name == "_target_":
-        raise ValueError(f"{key}._target_ is not allowed, as {key} holds plain values and no object: leave it out")
+        raise ValueError(f"{key}._target_ is not allowed, because {key} holds plain values and no object: leave it out")
     if name in ("_args_", "_partial_", "_recursive_", "_convert_"):
-        raise ValueError(f"{key}.{name} is no key of the schema: name the arguments themselves")
+        raise ValueError(f"{key}.{name} is not a key of the schema: name the arguments themselves")
 
 
 def _check_rates(entries: Mapping[str, Any]) -> None:
@@ -174,7 +174,7 @@ def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **giv
             having = choices_with(name, option)
             close = "" if having else checks.suggestion(option, known)
             leave_out = f": {checks.without(f'{name}.{option}')}{f', or {having}' if having else ''}"
-            raise ValueError(f"{name}.{option} is no key of {path} ({', '.join(known) or 'it has none'}){close or leave_out}")
+            raise ValueError(f"{name}.{option} is not a key of {path} ({', '.join(known) or 'it has none'}){close or leave_out}")
     for option in required_arguments(target):
         if option not in options and option not in given:
             raise ValueError(f"{name}.{option} is missing: give it a value")
@@ -206,6 +206,6 @@ def refuse_unread_rates(config: DictConfig, typed: Sequence[str]) -> None:
     for rate, group in RATES.items():
         entry = config.get(group)
         if not entry and any(override.split("=")[0] == rate for override in typed):
-            warnings.warn(f"{rate} does nothing, as this run has no {group}", stacklevel=2)
+            warnings.warn(f"{rate} does nothing, because this run has no {group}", stacklevel=2)
         if any(override.split("=")[0] == rate for override in typed) and entry and f"${{{rate}}}" not in OmegaConf.to_yaml(entry):
-            raise ValueError(f"{rate} would do nothing, as this {group} does not read it: set {group}'s own keys, such as {group}.lr")
+            raise ValueError(f"{rate} would do nothing, because this {group} does not read it: set {group}'s own keys, such as {group}.lr")

@@ -28,7 +28,7 @@ MAX_COPIES = 10_000
 def check_file(file: Path) -> None:
     """ValueError with one sentence if a cluster cannot be written to this path."""
     if file.suffix != ".yaml" or not file.parent.is_dir():
-        raise ValueError(f"{file} must be called NAME.yaml, in a folder that there is: the cluster is written to it")
+        raise ValueError(f"{file} must be called NAME.yaml, in an existing folder: the cluster is written to it")
     checks.name("FILE", file.stem)
 
 
@@ -54,7 +54,7 @@ def as_rows(file: Path, given: str, rows_file: Path, words: Sequence[str]) -> No
     if words:
         raise ValueError(f"{words[0]} would do nothing, as --rows measures nothing: leave it out")
     if rows_file.suffix != ".yaml" or not rows_file.absolute().parent.is_dir():
-        raise ValueError(f"--rows {rows_file} must be called NAME.yaml, in a folder that there is: rows are written to it")
+        raise ValueError(f"--rows {rows_file} must be called NAME.yaml, in an existing folder: rows are written to it")
     check_is_no_link(rows_file)
     cluster = written_cluster("FILE", file)
     if cluster.calibrated is None:

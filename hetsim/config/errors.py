@@ -108,7 +108,7 @@ def _wrong_kind(found: re.Match[str], error: BaseException) -> str:
 
 def _unknown_reference(found: re.Match[str], error: BaseException) -> str:
     key = getattr(error, "full_key", None) or "a key"
-    return f"{key} refers to ${{{found[1]}}}, which is no key of the config: give it a value of its own"
+    return f"{key} refers to ${{{found[1]}}}, which is not a key of the config: give it a value of its own"
 
 
 def _unresolved(found: re.Match[str], error: BaseException) -> str:
@@ -121,7 +121,7 @@ def _unresolved(found: re.Match[str], error: BaseException) -> str:
 def _not_deleted(found: re.Match[str], _: BaseException) -> str:
     key = found[1]
     close = "" if "." in key else checks.suggestion(key, (*PLAIN, *GROUPS))
-    return f"~{key} would leave out nothing, as {key} is null or no key of the config: type nothing instead{close}"
+    return f"~{key} would leave out nothing, because {key} is null or no key of the config: type nothing instead{close}"
 
 
 def _unreadable_words(_: re.Match[str], error: BaseException) -> str:
@@ -135,7 +135,7 @@ def _unreadable_override(found: re.Match[str], _: BaseException) -> str:
 def _unknown_choice(found: re.Match[str], _: BaseException) -> str:
     group, name, options = found.groups()
     if f"{group}={name}" == "hydra/sweeper=optuna":
-        return "hydra/sweeper=optuna is no choice: hetsim-search searches by Optuna"
+        return "hydra/sweeper=optuna is not a choice: hetsim-search searches by Optuna"
     if extra := EXTRAS.get(f"{group}={name}"):
         return f"{group}={name} is not installed: install hetsim[{extra}], as in pip install 'hetsim[{extra}]'"
     known = options.split()
@@ -145,7 +145,7 @@ def _unknown_choice(found: re.Match[str], _: BaseException) -> str:
     *others, last = known
     close = checks.suggestion(name, known)
     own = "" if close or group.startswith("hydra") else f"; hetsim looks for {group}/{name}.yaml in the folder of --config-dir"
-    return f"{group}={name} is no choice: take {', '.join(others)}{' or ' if others else ''}{last}{close or own}"
+    return f"{group}={name} is not a choice: take {', '.join(others)}{' or ' if others else ''}{last}{close or own}"
 
 
 def _of_path(group: str, text: str) -> str:
@@ -172,7 +172,9 @@ def _several_values(found: re.Match[str], _: BaseException) -> str:
 
 
 def _no_config_dir(found: re.Match[str], _: BaseException) -> str:
-    return f"--config-dir {found[1]} is no folder: give the one that has a folder for each group, such as cluster/, with your files in it"
+    return (
+        f"--config-dir {found[1]} is not a folder: give the one that has a folder for each group, such as cluster/, with your files in it"
+    )
 
 
 TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
@@ -183,13 +185,13 @@ TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
     ),
     r"Could not delete from config\. '([^']+)' does not exist": _not_deleted,
     r"Could not delete from config\. The value of '([^']+)' is (.*) and not (.*)\.": lambda found, _: (
-        f"~{found[1]}={found[3]} would leave out nothing, as {found[1]} is {found[2]}: type ~{found[1]}"
+        f"~{found[1]}={found[3]} would leave out nothing, because {found[1]} is {found[2]}: type ~{found[1]}"
     ),
     r"Override (\S+)@(\S+?)=.* looks like a config group override": lambda found, _: (
-        f"{found[1]}@{found[2]} is no key of the config, as {found[1]} is no group of choices: see 'hetsim --help'"
+        f"{found[1]}@{found[2]} is not a key of the config, because {found[1]} is not a group of choices: see 'hetsim --help'"
     ),
     r"invalid literal for int\(\) with base 10: '(.*)'$": lambda found, _: (
-        f"{found[1]} is no row of a list: count from 0, as in cluster.nodes.0.count=2"
+        f"{found[1]} is not a row of a list: count from 0, as in cluster.nodes.0.count=2"
     ),
     r".*list indices must be integers or slices": lambda *_: "a row of a list cannot be left out so: type the whole list",
     r"Ambiguous value for argument '(.*?)' 1\. ": _several_values,

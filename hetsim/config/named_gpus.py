@@ -40,7 +40,7 @@ def named_gpus(cluster: Any) -> Named | None:
     config = cluster.get(KEY) if isinstance(cluster, Mapping) else None
     if not names:
         if config is not None:
-            raise ValueError(f"cluster.{KEY} does nothing, as no machine names a GPU: write gpus: {{t4: 4}}, or leave it out")
+            raise ValueError(f"cluster.{KEY} does nothing, because no machine names a GPU: write gpus: {{t4: 4}}, or leave it out")
         return None
     if config is None:
         raise ValueError(

@@ -60,7 +60,7 @@ def with_resumed(config: DictConfig, typed: Sequence[str]) -> DictConfig:
     if config.get("resume") is None:
         return config
     if "resume" not in words:
-        raise ValueError("resume is set by a config file, and is taken from the command line alone: type resume=FOLDER")
+        raise ValueError("resume is set by a config file, but only the command line may set it: type resume=FOLDER")
     path = resumed_file(config.resume)
     assert path is not None
     entries = _entries(path)

@@ -65,4 +65,4 @@ def saved_by(folder: Path, identity: str) -> Path | None:
 def check_download(made: Experiment, typed: Sequence[str]) -> None:
     """ValueError with one sentence if a config file, and nobody who typed it, says that data are to be fetched."""
     if getattr(made.workload, "download", False) and not any(DOWNLOAD.fullmatch(word) for word in typed):
-        raise ValueError("download is set by a config file, and is taken from the command line alone: type download=true")
+        raise ValueError("download is set by a config file, but only the command line may set it: type download=true")

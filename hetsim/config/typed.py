@@ -45,7 +45,7 @@ def _quoted(value: Any) -> Any:
         return [_quoted(part) for part in value]
     if value is None or isinstance(value, int | float):
         return value
-    raise ValueError(f"{checks.shown(value)} is no value of a config: give a number, a text, true, false, null, a list or a mapping")
+    raise ValueError(f"{checks.shown(value)} is not a value of a config: give a number, a text, true, false, null, a list or a mapping")
 
 
 def quoted(text: str) -> str:

@@ -17,7 +17,7 @@ def with_files(words: Sequence[str], config_dir: Path | None = None, *, of_optio
     With `of_option`, Hydra itself adds `config_dir`. ValueError with one sentence if a folder is none, or two files have one name.
     """
     if config_dir is not None and not of_option and not config_dir.is_dir():
-        raise ValueError(f"config_dir={config_dir} is no folder: give one with folders of choices, such as method/")
+        raise ValueError(f"config_dir={config_dir} is not a folder: give one with folders of choices, such as method/")
     found: dict[tuple[str, str], Path] = {}
     read = [_with_names(word, found) for word in words]
     own = [] if config_dir is None else [config_dir]

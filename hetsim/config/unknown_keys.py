@@ -51,8 +51,8 @@ OF_DIST = ("backend.emulate", "backend.interface", "backend.port", "backend.redu
 def unknown(key: str) -> str:
     """The sentence of a key of the whole config that there is not."""
     if key in MEANT:
-        return f"{key} is no key of the config: type {MEANT[key]}"
-    return f"{key} is no key of the config: see 'hetsim --help' for those there are{checks.suggestion(key, (*PLAIN, *GROUPS))}"
+        return f"{key} is not a key of the config: type {MEANT[key]}"
+    return f"{key} is not a key of the config: 'hetsim --help' lists all keys{checks.suggestion(key, (*PLAIN, *GROUPS))}"
 
 
 def unknown_key(typed: str, error: BaseException | None) -> str:
@@ -60,9 +60,9 @@ def unknown_key(typed: str, error: BaseException | None) -> str:
     key = dotted(getattr(error, "full_key", None) or typed)
     group, _, name = key.partition(".")
     if key == "objective":
-        return "objective is no key of the config: it is an option of hetsim-search"
+        return "objective is not a key of the config: it is an option of hetsim-search"
     if key in OF_DIST:
-        return f"{key} is no key of the config: add backend=dist, which has it"
+        return f"{key} is not a key of the config: add backend=dist, which has it"
     if key == "cluster.machines":
         return f"{key} is a whole cluster of its own: type cluster=machines 'cluster.machines=[…]'"
     if not name:
@@ -71,18 +71,18 @@ def unknown_key(typed: str, error: BaseException | None) -> str:
     root: Any = parent._get_root() if isinstance(parent, DictConfig) else None
     last = key.rpartition(".")[2]
     if root is None or group not in root:
-        return unknown(key if group in MEANT else group) if group not in (*PLAIN, *GROUPS) else f"{key} is no key of the config"
+        return unknown(key if group in MEANT else group) if group not in (*PLAIN, *GROUPS) else f"{key} is not a key of the config"
     if group in PLAIN:
-        return f"{key} is no key of the config, as {group} has a value and no keys within it: type {group}=…"
+        return f"{key} is not a key of the config, because {group} has a value and no keys within it: type {group}=…"
     having = choices_with(group, name) if "." not in name else ""
     known = [] if parent is None or parent._is_none() else [str(each) for each in parent]
     close = checks.suggestion(last, known)
     if refused := _refused(root, group, name, having):
-        return f"{key} is no key of the config{close}" if close else refused
+        return f"{key} is not a key of the config{close}" if close else refused
     if group in ("budget", "checkpoint"):
-        return f"{key} is no key of the config: {group} has {', '.join(known)}{close or _elsewhere(last)}"
+        return f"{key} is not a key of the config: {group} has {', '.join(known)}{close or _elsewhere(last)}"
     plus = f"+{key}" if key == dotted(typed) else f"++{typed}"
-    return f"{key} is no key of the config as it stands: add {'a +' if plus[1] != '+' else '++'} in front, as {plus}=…"
+    return f"{key} is not a key of the config as it stands: add {'a +' if plus[1] != '+' else '++'} in front, as {plus}=…"
 
 
 def dotted(key: str) -> str:
@@ -102,9 +102,9 @@ def _refused(root: DictConfig, group: str, name: str, having: str) -> str:
     shipped = choice(group, OmegaConf.to_container(root[group]))  # type: ignore[arg-type]
     its = f"{target} ({', '.join(options)})" if group in TORCH_KEYS else f"{group}={shipped} ({', '.join(options) or 'it has none'})"
     if name in choices(group):
-        return f"{key} is no key of {its}; did you mean {group}={name}?"
+        return f"{key} is not a key of {its}; did you mean {group}={name}?"
     near = checks.suggestion(name, options)
-    return f"{key} is no key of {its}{near or (f': {having}' if having else _elsewhere(name)) or ': leave it out'}"
+    return f"{key} is not a key of {its}{near or (f': {having}' if having else _elsewhere(name)) or ': leave it out'}"
 
 
 def _elsewhere(name: str) -> str:
@@ -143,7 +143,7 @@ def _refused_in_cluster(root: DictConfig, key: str) -> str:
                 return str(error)
             if lacking := re.match(rf"{re.escape(above)}\.(\w+) is missing", str(error)):
                 its = f"'{above}={{{lacking[1]}: …, {last}: …}}'"
-                return f"{key} is no key of the config, as {above} is a single value there: type {its}"
+                return f"{key} is not a key of the config, because {above} is a single value there: type {its}"
     return ""
 
 

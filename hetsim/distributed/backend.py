@@ -95,7 +95,8 @@ class Processes(Backend):
             check_faults(experiment, lost_after=self.lost_after_seconds)
         if self.micro_batch is not None and not experiment.coordination.gives_up_gradients:
             raise ValueError(
-                f"backend.micro_batch={self.micro_batch} would do nothing, as method={experiment.method} gives up no gradient: leave it out"
+                f"backend.micro_batch={self.micro_batch} would do nothing, because "
+                f"method={experiment.method} gives up no gradient: leave it out"
             )
         if self.micro_batch is not None and self.emulates == "pad":
             raise ValueError(

@@ -23,7 +23,9 @@ class Budget:
         if self.epochs is None and self.updates is None and self.seconds is None:
             raise ValueError("budget has neither epochs, updates nor seconds: give at least one, such as budget.epochs=20")
         if self.epochs is not None and checks.number("budget.epochs", self.epochs) > checks.MOST:
-            raise ValueError(f"budget.epochs must be at most {checks.MOST:g}, not {self.epochs}: null is no limit, beside another budget")
+            raise ValueError(
+                f"budget.epochs must be at most {checks.MOST:g}, not {self.epochs}: type null for no limit, if you set another budget"
+            )
         if self.updates is not None:
             checks.whole("budget.updates", self.updates)
         if self.seconds is not None:

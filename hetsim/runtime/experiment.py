@@ -102,7 +102,7 @@ class Experiment:
         if self.save_weights is not None:
             checks.choice("save_weights", self.save_weights, ("final", "best"))
             if isinstance(self.workload, PhantomWorkload):
-                raise ValueError(f"save_weights would do nothing, as workload={self.workload.name} has no weights: leave it out")
+                raise ValueError(f"save_weights would do nothing, because workload={self.workload.name} has no weights: leave it out")
         checks.choice("nonfinite", self.nonfinite, ("skip", "fail"))
         checks.flag("stop_when_diverged", self.stop_when_diverged)
         self._check_data()
@@ -231,7 +231,7 @@ class Experiment:
             if self.batch_size > MAX_REPEATS * task.num_samples and not isinstance(self.workload, PhantomWorkload):
                 raise ValueError(
                     f"batch_size={self.batch_size} is more than {MAX_REPEATS} times the number of samples of "
-                    f"workload={self.workload.name}, {task.num_samples}: lower it, as a batch would repeat each sample"
+                    f"workload={self.workload.name}, {task.num_samples}: lower it, because a batch would repeat each sample"
                 )
             optimizers = self._optimizers(task)
             refused.pop_all()
@@ -268,16 +268,20 @@ class Experiment:
         checks.choice("epochs", self.epochs, ("independent", "aligned"))
         if self.data == "owned":
             if self.partition is None:
-                raise ValueError(f"data=owned needs a partition, which says whose each sample is: add partition={' or '.join(PARTITIONS)}")
+                raise ValueError(
+                    f"data=owned needs a partition, which assigns each sample to a worker: add partition={' or '.join(PARTITIONS)}"
+                )
             if self.epochs == "aligned" and not self.coordination.aligns_epochs:
                 raise ValueError(
                     f"epochs=aligned lets workers wait at the end of an epoch, but {type(self.coordination).__name__} hands ranges out "
                     "ahead, to workers that never wait: take epochs=independent, or coordination=one_step_delay_all_reduce"
                 )
         elif self.partition is not None:
-            raise ValueError("partition would do nothing with data=shared, where every worker takes samples of all: add data=owned")
+            raise ValueError("partition would do nothing with data=shared, where all workers share one training set: add data=owned")
         elif self.epochs != "independent":
-            raise ValueError(f"epochs={self.epochs} would do nothing with data=shared, whose epochs are those of all: add data=owned")
+            raise ValueError(
+                f"epochs={self.epochs} would do nothing with data=shared, where all workers share the same epochs: add data=owned"
+            )
 
     def _check_regions(self) -> None:
         """Raise ValueError for regions that cannot be, or whose servers compute on cores that nobody describes."""
@@ -293,7 +297,7 @@ class Experiment:
             return
         checks.choice("autocast", self.autocast, ("bfloat16",))
         if not self.workload.has_model:
-            raise ValueError(f"autocast={self.autocast} would do nothing, as workload={self.workload.name} has no model: leave it out")
+            raise ValueError(f"autocast={self.autocast} would do nothing, because workload={self.workload.name} has no model: leave it out")
         if self.dtype != "float32":
             raise ValueError(f"autocast={self.autocast} is for weights of dtype=float32, not {self.dtype}: leave one of them out")
 
@@ -302,12 +306,14 @@ class Experiment:
         coordination = type(self.coordination).__name__
         if self.local_optimizer is not None and not self.coordination.takes_local_steps:
             raise ValueError(
-                f"local_optimizer would do nothing, as in {coordination} no worker takes local steps: take local_optimizer=none"
+                f"local_optimizer would do nothing, because in {coordination} no worker takes local steps: take local_optimizer=none"
             )
         if self.local_optimizer is None and self.coordination.needs_local_steps is not None:
             raise ValueError(f"local_optimizer is none, but {self.coordination.needs_local_steps}: add one, such as local_optimizer=sgd")
         if self.regional_optimizer is not None and not self.coordination.has_local_servers:
-            raise ValueError(f"regional_optimizer would do nothing, as {coordination} has no local servers: take regional_optimizer=none")
+            raise ValueError(
+                f"regional_optimizer would do nothing, because {coordination} has no local servers: take regional_optimizer=none"
+            )
         if self.regional_optimizer is None and self.coordination.has_local_servers:
             raise ValueError(
                 "regional_optimizer is none, but local servers step along what workers push: add one, such as "

@@ -164,4 +164,4 @@ def _refusal(world: str, kind: type) -> Handler:
 
 
 def _refuse_other_object(caller: Any, effect: Any, *_: Any) -> Any:
-    raise ProgramError(f"rank {caller.rank} yields {effect!r}, which is no effect: is a 'yield from' forgotten?")
+    raise ProgramError(f"rank {caller.rank} yields {effect!r}, which is not an effect: is a 'yield from' forgotten?")

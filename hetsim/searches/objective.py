@@ -28,7 +28,7 @@ def direction_of(objective: str, asked: str | None) -> str:
     known = "minimize" if SECONDS_TO.fullmatch(objective) else OBJECTIVES.get(objective)
     if known is None and not OWN.fullmatch(objective):
         names = ", ".join((*OBJECTIVES, "seconds_to_0.9 (to that test accuracy)", "final.NAME of your own workload"))
-        raise ValueError(f"--objective {objective} is no number of a run: take one of {names}{checks.suggestion(objective, OBJECTIVES)}")
+        raise ValueError(f"--objective {objective} is not a number of a run: take one of {names}{checks.suggestion(objective, OBJECTIVES)}")
     if asked is not None and asked not in DIRECTIONS:
         raise ValueError(f"--direction must be minimize or maximize, not {asked}")
     if known is None and asked is None:

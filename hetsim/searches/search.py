@@ -217,7 +217,7 @@ def opened(question: Question, folder: Path) -> Iterator[Search]:
         stack.enter_context(only_run_in(folder))
         check_is_no_link(folder / JOURNAL)
         if (folder / JOURNAL).exists() and not (folder / JOURNAL).is_file():
-            raise ValueError(f"{folder / JOURNAL} is no file: give another --folder")
+            raise ValueError(f"{folder / JOURNAL} is not a file: give another --folder")
         part_from_hard_links(folder / JOURNAL)
         (folder / f"{JOURNAL}.lock").unlink(missing_ok=True)  # Optuna's, of a search that was killed: no other one runs here
         study = _study(question, folder)
@@ -259,7 +259,9 @@ def _study(question: Question, folder: Path) -> Any:
     except OSError:
         raise
     except Exception as error:
-        raise ValueError(f"{folder / JOURNAL} is no search that can be resumed ({type(error).__name__}): give another --folder") from None
+        raise ValueError(
+            f"{folder / JOURNAL} is not a search that can be resumed ({type(error).__name__}): give another --folder"
+        ) from None
     if held != asked and (held or drawn) and not (set(held) == set(asked) and all(_agrees(key, held[key], asked[key]) for key in asked)):
         what = next((key for key in asked if held.get(key) != asked[key]), "attributes")
         raise ValueError(f"{folder} holds a search with other {what}, {checks.shown(held.get(what))}: give another --folder")

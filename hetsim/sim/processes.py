@@ -26,7 +26,7 @@ def check(processes: object, experiment: Experiment) -> None:
         raise ValueError(f"backend.processes must be auto or a number from 1, not {checks.shown(processes)}")
     count = checks.whole("backend.processes", processes, most=MOST)
     if count > 1 and (reason := only_one(experiment)) is not None:
-        raise ValueError(f"backend.processes={count} would do nothing, as {reason}: leave it out")
+        raise ValueError(f"backend.processes={count} would do nothing, because {reason}: leave it out")
 
 
 def only_one(experiment: Experiment) -> str | None:

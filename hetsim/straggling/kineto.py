@@ -132,7 +132,7 @@ def _text(path: Path) -> str:
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be unpacked ({brief(error)}): {REMEDY}") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text ({error.reason} at byte {error.start}): {REMEDY}") from None
+        raise ValueError(f"{path} is not text ({error.reason} at byte {error.start}): {REMEDY}") from None
 
 
 def _waiting(rows: Sequence[dict[str, Any]]) -> Floats:

@@ -93,7 +93,7 @@ def check_names(override: Override) -> None:
         for name in override.sweep_string_iterator():
             if not NAME.fullmatch(name):
                 raise ValueError(
-                    f"{override.input_line} finds {checks.shown(name)}, which is no plain name: rename the file, or list the choices"
+                    f"{override.input_line} finds {checks.shown(name)}, which is not a plain name: rename the file, or list the choices"
                 )
 
 

@@ -57,7 +57,9 @@ def check_plugins_are_installed() -> None:
     spec = importlib.util.find_spec("hydra_plugins")
     for place in (spec.submodule_search_locations or ()) if spec is not None else ():
         if Path(place).absolute().parent.name not in ("site-packages", "dist-packages"):
-            raise ValueError(f"Hydra would import what is in {printable(place)}, which is no installed package: move it to another folder")
+            raise ValueError(
+                f"Hydra would import what is in {printable(place)}, which is not an installed package: move it to another folder"
+            )
 
 
 def keep_processes_out() -> None:

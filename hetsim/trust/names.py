@@ -29,7 +29,7 @@ MARK = "__hetsim_workload__"
 def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ()) -> str:
     """This name of a class, if a config may name it at this key. ValueError with one sentence if not; nothing is imported."""
     if not isinstance(path, str) or not all(part.isidentifier() for part in path.split(".")):
-        raise ValueError(f"{key}={path} is no name of a class: give one such as {_examples(group)[0]}")
+        raise ValueError(f"{key}={path} is not the name of a class: give one such as {_examples(group)[0]}")
     top = path.split(".")[0]
     shipped = SHIPPED.get(group, ())
     if current_name(path) in shipped:
@@ -70,7 +70,7 @@ def check_function(path: object, *, key: str, trust: Iterable[str] = ()) -> tupl
     """The module of a workload, as in `mymodel:build`, and its name there. ValueError if it may not be named; nothing is imported."""
     module, colon, name = path.partition(":") if isinstance(path, str) else ("", "", "")
     if not colon or not all(part.isidentifier() for part in (*module.split("."), name)):
-        raise ValueError(f"{key}={path} is no name of a function in a module: give one such as mymodel:build")
+        raise ValueError(f"{key}={path} is not the name of a function in a module: give one such as mymodel:build")
     if module not in trust or module.split(".")[0] == "hetsim":
         advice = (
             f": a module's name has no .py at its end, as in {module[:-3]}:{name}" if module.endswith(".py") else _advice(module, trust)
@@ -85,7 +85,7 @@ def resolve_function(path: str, *, key: str, trust: Iterable[str] = ()) -> Funct
     """The workload of this name; its module is imported. ValueError with one sentence if there is none, or it may not be named here."""
     found = _attribute(*check_function(path, key=key, trust=trust), f"{key}={path}")
     if not (isinstance(found, FunctionType) and hasattr(found, MARK)):
-        raise ValueError(f"{key}={path} is no workload: {OFFER}")
+        raise ValueError(f"{key}={path} is not a workload: {OFFER}")
     return found
 
 
@@ -104,7 +104,7 @@ def _imported(module: str, where: str) -> ModuleType:
             _check_found(module[:end])
             importlib.import_module(module[:end])
     except _NotFound as error:
-        raise ValueError(f"{where} is refused, as {error}") from None
+        raise ValueError(f"{where} is refused, because {error}") from None
     except (Exception, SystemExit) as error:
         line = error.__traceback__
         while line is not None and line.tb_next is not None:

@@ -162,7 +162,7 @@ class FlatOptimizer(Optimizer):
             raise ValueError(f"{recipe.key}._target_={name} is for matrices alone: take hetsim.workloads.muon.Muon, as optimizer=muon does")
         for option in recipe.optimizer.options:
             if option not in argument_names(cls):
-                raise ValueError(f"{recipe.key}.{option} is no option of {name}: " + checks.without(f"{recipe.key}.{option}"))
+                raise ValueError(f"{recipe.key}.{option} is not an option of {name}: " + checks.without(f"{recipe.key}.{option}"))
         return cls
 
     def _build(self, cls: Any) -> tuple[Sequence[torch.nn.Parameter], torch.optim.Optimizer, Any]:
@@ -265,7 +265,7 @@ def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[st
         raise ValueError(f"{key}._target_={name} needs a validation loss during training: choose a schedule by epochs")
     for option, value in options.items():
         if option not in argument_names(cls):
-            raise ValueError(f"{key}.{option} is no option of {name}{checks.suggestion(option, argument_names(cls))}")
+            raise ValueError(f"{key}.{option} is not an option of {name}{checks.suggestion(option, argument_names(cls))}")
         if isinstance(value, list) and value and all(isinstance(part, Recipe) for part in value):
             options[option] = [_scheduler(part, optimizer, trust, key) for part in value]
     try:

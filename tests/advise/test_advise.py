@@ -278,14 +278,14 @@ MISTAKES = {
     "budget.seconds is what an advice sets itself: leave it out": ("budget.seconds=3",),
     "an advice is by simulation: leave backend out": ("backend=dist",),
     "experiment chooses a method, which an advice does itself": ("experiment=diloco_500",),
-    "method='sgd' is no shipped method": ("method=sgd",),
+    "method='sgd' is not a shipped method": ("method=sgd",),
     "target_accuracy is a share from 0 to 1, not 90": ("target_accuracy=90",),
     "target_loss must be a number above zero, not 'low'": ("target_loss=low",),
     "target_accuracy must be a number above zero, not '-1'": ("target_accuracy=-1",),
-    "'timings' is no word of hetsim: give key=value, or timing": ("timings",),
+    "'timings' is not an argument of hetsim: give key=value, or timing": ("timings",),
     "method is given twice": ("method=ssgd", "method=asgd"),
     "trains nothing, so it reaches no test accuracy 0.9: ask for timing": (*PHANTOM, "target_accuracy=0.9"),
-    "there is no node 9, as the cluster has 4": ("+cluster.leave_out=[9]",),
+    "there is no node 9, because the cluster has 4": ("+cluster.leave_out=[9]",),
     "budget has neither epochs, updates nor seconds": ("budget.epochs=null",),
 }
 

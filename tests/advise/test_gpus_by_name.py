@@ -37,7 +37,7 @@ def test_the_words_are_those_of_a_cluster() -> None:
         (["t4", "model=resnet50"], "t4 needs network=…"),
         (["model=resnet50"], "model=… goes with GPUs that are named"),
         (["2*t4", "l4", "model=resnet50", "network=1e9"], "GPUs are named twice"),
-        (["2*(t4*)", "model=resnet50", "network=1e9"], "is no machine"),
+        (["2*(t4*)", "model=resnet50", "network=1e9"], "is not a machine"),
     ],
 )
 def test_what_is_missing_is_one_sentence(words: list[str], sentence: str) -> None:

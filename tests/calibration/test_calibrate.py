@@ -128,7 +128,7 @@ def test_a_strangers_config_downloads_nothing_and_shows_no_variable(
     (theirs / "shows.yaml").write_text(head.format("digits") + nodes)
 
     for chosen, message in (
-        ("loads", "download is set by a config file, and is taken from the command line alone"),
+        ("loads", "download is set by a config file, but only the command line may set it"),
         ("shows", "has a reference in cluster.nodes.0.rack that is no ${key}"),
     ):
         assert exit_status(monkeypatch, "hetsim-calibrate", main, "lab.yaml", f"experiment={chosen}", "--config-dir", "theirs") == 1
@@ -140,8 +140,8 @@ def test_a_strangers_config_downloads_nothing_and_shows_no_variable(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["lab.yml"], "lab.yml must be called NAME.yaml, in a folder that there is"),
-        (["gone/lab.yaml"], "gone/lab.yaml must be called NAME.yaml, in a folder that there is"),
+        (["lab.yml"], "lab.yml must be called NAME.yaml, in an existing folder"),
+        (["gone/lab.yaml"], "gone/lab.yaml must be called NAME.yaml, in an existing folder"),
         (["lab.yaml", "workload=phantom"], "workload=phantom computes nothing that could be measured"),
         (["lab.yaml", "--seconds", "0"], "--seconds must be from 0.1 to 3600, not 0"),
         (["lab.yaml", "workload=digit"], "workload=digit"),

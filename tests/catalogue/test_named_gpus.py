@@ -56,7 +56,7 @@ def test_what_is_written_counts() -> None:
         (BOXES, {"model": "resnet50", "precision": "int8"}, "precision must be fp32 or amp or fp16"),
         (BOXES, {"model": "yolov3", "precision": "fp16"}, "nobody measured yolov3 in fp16: take precision amp"),
         (BOXES, {"model": "resnet50", "factors": {"l4": 2}}, "cluster.catalogue.factors has no key l4|cluster.catalogue.factors.l4"),
-        ([{"gpus": {"count": 2}}], {"model": "resnet50"}, "cluster.catalogue does nothing, as no machine names a GPU"),
+        ([{"gpus": {"count": 2}}], {"model": "resnet50"}, "cluster.catalogue does nothing, because no machine names a GPU"),
     ],
 )
 def test_what_the_catalogue_has_not_is_one_sentence(machines: Any, catalogue: Any, sentence: str) -> None:

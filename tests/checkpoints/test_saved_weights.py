@@ -80,5 +80,5 @@ def test_they_go_with_the_run_that_left_them(tmp_path: Path) -> None:
 
 def test_a_phantom_has_none() -> None:
     """One sentence."""
-    with pytest.raises(ValueError, match="save_weights would do nothing, as workload=phantom has no weights: leave it out"):
+    with pytest.raises(ValueError, match="save_weights would do nothing, because workload=phantom has no weights: leave it out"):
         experiment("method=asgd", "workload=phantom", save_weights="final")

@@ -96,7 +96,7 @@ def test_it_is_a_law_wherever_one_is(place: str, law: dict[str, Any]) -> None:
         ("factor\n-1\n", "its line 2 is not one number"),
         ("factor\nnan\n", "its line 2 is not one number"),
         ("factor\ninf\n", "its line 2 is not one number"),
-        (b"\xff\xfe\x00", "it is no text"),
+        (b"\xff\xfe\x00", "it is not text"),
         ("factor\n" + "1\n" * (MAX_FACTORS + 1), f"it has {MAX_FACTORS + 1} numbers, and 1 to {MAX_FACTORS} can be read"),
         ("factor\n" + " " * MAX_BYTES, f"it has over {MAX_BYTES} bytes"),
     ],
@@ -116,8 +116,8 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     for name, reason in (
-        (tmp_path / "pipe", "it is no regular file"),
-        (tmp_path, "it is no regular file"),
+        (tmp_path / "pipe", "it is not a regular file"),
+        (tmp_path, "it is not a regular file"),
         ("/proc/self/environ", "it is no"),
     ):
         with pytest.raises(ValueError, match=reason):

@@ -57,7 +57,7 @@ def test_what_they_cost_together() -> None:
 @pytest.mark.parametrize(
     ("left_out", "sentence"),
     [
-        ([4], "cluster.leave_out: there is no node 4, as the cluster has 4: count from 0"),
+        ([4], "cluster.leave_out: there is no node 4, because the cluster has 4: count from 0"),
         ([1, 1], "cluster.leave_out names a node twice: [1, 1]"),
         ([0, 1, 2, 3], "cluster.leave_out names every node, which leaves none to train: leave some of them in"),
         (3, "cluster.leave_out must be a list of nodes by their rank, such as [6, 7], not 3"),

@@ -190,7 +190,7 @@ REFUSED = {
     "a key in the wrong place": (
         {"gpus": A100, "inside": 1e9, "network": 1e8, "max_samples": 3},
         {},
-        "cluster.machines.0.max_samples is no key of a machine with gpus: keys of a node belong into cluster.machines.0.gpus",
+        "cluster.machines.0.max_samples is not a key of a machine with gpus: keys of a node belong into cluster.machines.0.gpus",
     ),
     "a typo": ({"seconds_per_sample": 1, "network": 1e8, "max_sample": 3}, {}, "cluster.machines.0.max_sample is unknown"),
     "a typo of a gpu": ({"gpus": {**A100, "nois": 3}, "inside": 1e9, "network": 1e8}, {}, "cluster.machines.0.gpus.nois is unknown"),
@@ -210,24 +210,24 @@ REFUSED = {
     "a default card that no machine takes": (
         BOXES[0],
         {"network": {"bytes_per_second": "10 Gbit/s"}},
-        "cluster.network.bytes_per_second does nothing, as every machine has its own network: leave it out, or set "
+        "cluster.network.bytes_per_second does nothing, because every machine has its own network: leave it out, or set "
         "cluster.machines.0.network",
     ),
     "a default link": (
         {"seconds_per_sample": 1},
         {"network": {"bytes_per_second": 1e9, "uplink_bytes_per_second": 1e9}},
-        "cluster.network.uplink_bytes_per_second does nothing, as machines have a network: ",
+        "cluster.network.uplink_bytes_per_second does nothing, because machines have a network: ",
     ),
     "a link of a machine": (
         {"seconds_per_sample": 1, "network": 1e8, "uplink_bytes_per_second": 1e9},
         {},
-        "cluster.machines.0.uplink_bytes_per_second does nothing, as the links of machines are their network and inside: write "
+        "cluster.machines.0.uplink_bytes_per_second does nothing, because the links of machines are their network and inside: write "
         "cluster.machines.0.network",
     ),
     "a link of gpus": (
         {"gpus": {**A100, "downlink_bytes_per_second": 1e9}, "inside": 1e9, "network": 1e8},
         {},
-        "cluster.machines.0.gpus.downlink_bytes_per_second does nothing, as the links of machines are their network and inside: write "
+        "cluster.machines.0.gpus.downlink_bytes_per_second does nothing, because the links of machines are their network and inside: write "
         "cluster.machines.0.inside",
     ),
     "a rack of gpus": (
@@ -253,7 +253,7 @@ REFUSED = {
     "a reference that nobody takes": (
         {"seconds_per_sample": 1, "network": 1e8},
         {"reference": {"seconds_per_sample": 1}},
-        "cluster.reference does nothing, as every machine has times of its own: leave it out, or give a machine a speed",
+        "cluster.reference does nothing, because every machine has times of its own: leave it out, or give a machine a speed",
     ),
     "two rates of one radio": (
         {"seconds_per_sample": 1, "network": {"up": 1e8, "down": 1e9}, "half_duplex": True},
@@ -273,7 +273,7 @@ REFUSED = {
     "two networks": (
         {"seconds_per_sample": 1, "network": 1e8},
         {"network": 2e8},
-        "cluster.network.bytes_per_second does nothing, as every",
+        "cluster.network.bytes_per_second does nothing, because every",
     ),
     "no network": ({"seconds_per_sample": 1}, {"network": 0}, "cluster.machines.0.network must be a finite number above zero, not 0"),
     "a throughput": (

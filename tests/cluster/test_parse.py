@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a table that ends falling": (
         [{"count": 1, "table": [[1, 1.0], [8, 0.5]]}],
         {},
-        "cluster.nodes.0.table must not fall between its last two points, as that line continues beyond them: measure a larger one",
+        "cluster.nodes.0.table must not fall between its last two points, because that line continues beyond them: measure a larger one",
     ),
     "an empty table": ([{"count": 1, "table": []}], {}, "cluster.nodes.0.table is empty: give at least one [samples, seconds]"),
     "a point": ([{"count": 1, "table": [[1, 1.0], [2]]}], {}, "cluster.nodes.0.table.1 must be [samples, seconds], not [2]"),
@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "unequal shares of nothing": (
         [node(1.0)],
         {"network": {**WIRE, "sharing_noise": {"distribution": "lognorm", "s": 0.3}}},
-        "cluster.network.sharing_noise would do nothing, as no link is described that messages share: "
+        "cluster.network.sharing_noise would do nothing, because no link is described that messages share: "
         "take cluster.network.sharing=max_min, give uplink_bytes_per_second and downlink_bytes_per_second, or leave it out",
     ),
     "a sharing of another name": (
@@ -301,7 +301,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "faults of one that is not there": (
         [node(1.0, count=2)],
         {"faults": {"schedule": [{"nodes": [0], "crash": 1}, {"nodes": [2], "crash": 1}]}},
-        "cluster.faults.schedule.1.nodes: there is no node 2, as the cluster has 2: count from 0",
+        "cluster.faults.schedule.1.nodes: there is no node 2, because the cluster has 2: count from 0",
     ),
     "faults of one from the end": (
         [node(1.0)],
@@ -354,7 +354,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a law behind the end": (
         [node(1.0)],
         crash(leave=1, seconds_to_crash={"distribution": "expon"}),
-        "cluster.faults.schedule: node 0 cannot crash at drawn times, as it leaves for good: leave one of them out",
+        "cluster.faults.schedule: node 0 cannot crash at drawn times, because it leaves for good: leave one of them out",
     ),
     "a fault by the name of another": (
         [node(1.0)],

@@ -217,7 +217,7 @@ TRACE_FILES: dict[str, tuple[str | bytes | None, str]] = {
     "of three columns": ("seconds,factor\n0,1,2\n", ", line 2: needs two numbers, seconds and factor: correct it"),
     "of no factor": ("seconds,factor\n0,1\n4,0\n", ", line 3: seconds must be finite, and the factor between 1e-09 and 1e+09: correct it"),
     "without end": ("seconds,factor\n0,1\ninf,2\n", ", line 3: seconds must be finite, and the factor between 1e-09 and 1e+09: correct it"),
-    "that is not text": (b"\xff\xfe\x00", " cannot be read (it is no text): give a CSV file"),
+    "that is not text": (b"\xff\xfe\x00", " cannot be read (it is not text): give a CSV file"),
 }
 
 

@@ -61,7 +61,7 @@ def test_without_torchs_number_of_a_backward_pass_each_is_another(monkeypatch: p
 
 @pytest.mark.slow
 def test_a_wrapped_model_can_be_copied(found):
-    """A copy computes as the model does. Trained, it is refused, as no Team weights its gradients; another Team may wrap it."""
+    """A copy computes as the model does. Trained, it is refused, because no Team weights its gradients; another Team may wrap it."""
     for rank in range(3):
         seen = result(found, "copies", rank)
         assert seen["same"]

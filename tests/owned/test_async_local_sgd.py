@@ -169,7 +169,10 @@ def test_a_resumed_run_knows_the_speeds():
         ({"optimizer": {"buffer_size": 0}}, "buffer_size must be at least 1, not 0"),
         ({"optimizer": {"activation": 0.3}}, r"activation must be at most 1 / buffer_size, here 0\.25, not 0\.3"),
         ({"momentum": 1.0}, "momentum must be at least 0 and below 1, not 1"),
-        ({"optimizer": {"nesterov": True}}, r"optimizer\.nesterov is no option of hetsim\.workloads\.delayed_nesterov\.DelayedNesterov"),
+        (
+            {"optimizer": {"nesterov": True}},
+            r"optimizer\.nesterov is not an option of hetsim\.workloads\.delayed_nesterov\.DelayedNesterov",
+        ),
     ],
 )
 def test_a_wrong_option_is_one_sentence(keys: dict[str, Any], sentence: str):

@@ -119,7 +119,7 @@ def test_late_changes_count_less_in_both_moments():
 
 
 def test_a_discount_of_moments_is_one_where_nothing_is_late():
-    """d(0) = 1, and it falls; another discount with Adam on single pushes is refused, as it would do next to nothing."""
+    """d(0) = 1, and it falls; another discount with Adam on single pushes is refused, because it would do next to nothing."""
     factors = [Exponential(rate=0.5, exponent=1.0).factor(staleness) for staleness in range(4)]
 
     assert factors[0] == 1.0

@@ -123,12 +123,12 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "an alpha of no law": ((*OWNED, "partition=dirichlet", "partition.alpha=1e-9"), "partition.alpha must be between 1e-06 and 1e"),
     "a key of no partition": (
         (*OWNED, "partition=even", "+partition.alpha=1"),
-        "partition.alpha is no key of hetsim.workloads.partition.Even",
+        "partition.alpha is not a key of hetsim.workloads.partition.Even",
     ),
     "no archives": ((*OWNED, "partition=by_file"), "partition=by_file takes an archive for each worker, but workload=digits has none"),
     "a partition that is none": (
         (*OWNED, "partition=others"),
-        "partition=others is no choice: take by_class, by_file, contiguous, dirichlet or even",
+        "partition=others is not a choice: take by_class, by_file, contiguous, dirichlet or even",
     ),
     "a class that is none": ((*OWNED, "partition=even", "partition._target_=hetsim.sim.Simulator"), "partition._target_"),
     "a server that hands out ahead": ((*OWNED, "partition=even", "method=od_sgd", "epochs=aligned"), "epochs=aligned lets workers wait"),
@@ -158,7 +158,7 @@ def test_archives_that_do_not_fit_are_one_sentence(tmp_path: Path, monkeypatch: 
         ([*two, odd], f"workload.path={odd} has float64 samples of shape (5,), and {two[0]} float32 of shape (6,)"),
         ([two[0], two[0]], "workload.path names an archive twice"),
         ([], "workload.path must name a .npz or .npz.xz file, or a list of them, not []"),
-        ([two[0], tmp_path / "none.npz"], f"workload.path={tmp_path / 'none.npz'} is no file"),
+        ([two[0], tmp_path / "none.npz"], f"workload.path={tmp_path / 'none.npz'} is not a file"),
     ):
         named = f"workload.path=[{','.join(map(str, paths))}]"
 

@@ -75,7 +75,7 @@ def test_an_unsupported_effect_is_one_sentence() -> None:
 
 def test_what_is_no_effect_is_one_sentence() -> None:
     """A program that yields it has forgotten a `yield from`."""
-    with pytest.raises(ProgramError, match=r"^rank 3 yields 5, which is no effect: is a 'yield from' forgotten\?"):
+    with pytest.raises(ProgramError, match=r"^rank 3 yields 5, which is not an effect: is a 'yield from' forgotten\?"):
         handlers(whole())[int](SimpleNamespace(rank=3), 5, None)
 
 

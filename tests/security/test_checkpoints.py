@@ -93,7 +93,7 @@ def test_what_is_no_checkpoint_is_one_sentence(folder: Path) -> None:
     assert "it is not hetsim's" in refused(folder)
     path.unlink()
     path.mkdir()
-    assert "it is no file" in refused(folder)
+    assert "it is not a file" in refused(folder)
     path.rmdir()
     with pytest.raises(ValueError, match="has no checkpoint"):
         run(made(8), folder / "other", resume=folder)
@@ -131,7 +131,7 @@ def test_links_are_not_followed(folder: Path, half: Path) -> None:
         content = link.read_bytes()
         link.unlink()
         link.symlink_to(target)
-        assert "link" in refused(folder) or "it is no file of its own" in refused(folder)
+        assert "link" in refused(folder) or "it is not a file of its own" in refused(folder)
         link.unlink()
         link.write_bytes(content)
     shutil.move(place(folder), folder / "moved")
@@ -264,7 +264,7 @@ def test_what_may_change_is_little(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(ValueError, match="which keeps its keys: leave it out"):
             hetsim.run("resume=half", "budget.updates=5", word, folder="rest", config_dir="configs")
     (tmp_path / "configs" / "experiment" / "mine.yaml").write_text("# @package _global_\nresume: half\n")
-    with pytest.raises(ValueError, match="resume is set by a config file, and is taken from the command line alone"):
+    with pytest.raises(ValueError, match="resume is set by a config file, but only the command line may set it"):
         hetsim.run("experiment=mine", config_dir="configs", folder="rest")
     assert not (tmp_path / "rest").exists()
 

@@ -19,22 +19,22 @@ NAMES = {
     # trust, what the config names: what the sentence holds
     ("", "os:system"): "workload.module=os:system is not allowed: it must name a function of a module that you trust",
     ("", "theirs:build"): "must name a function of a module that you trust; if theirs is a module of your own, add 'trust=[theirs]'",
-    ("os", "os:system"): "workload.module=os:system is no workload: write @hetsim.workload above a function",
+    ("os", "os:system"): "workload.module=os:system is not a workload: write @hetsim.workload above a function",
     ("os", "os:_exit"): "workload.module=os:_exit is not allowed: it must name a public function of os",
     ("theirs", "os:system"): "workload.module=os:system is not allowed",
-    ("theirs", "theirs:os.system"): "workload.module=theirs:os.system is no name of a function in a module",
+    ("theirs", "theirs:os.system"): "workload.module=theirs:os.system is not the name of a function in a module",
     ("theirs", "theirs.os:system"): "if theirs.os is a module of your own, add 'trust=[theirs.os]'",
-    ("theirs", "theirs"): "workload.module=theirs is no name of a function in a module: give one such as mymodel:build",
-    ("theirs", "theirs:"): "is no name of a function in a module",
-    ("theirs", "theirs:plain"): "workload.module=theirs:plain is no workload",
-    ("theirs", "theirs:system"): "workload.module=theirs:system is no workload",
-    ("theirs", "theirs:Some"): "workload.module=theirs:Some is no workload",
-    ("theirs", "theirs:bound"): "workload.module=theirs:bound is no workload",
+    ("theirs", "theirs"): "workload.module=theirs is not the name of a function in a module: give one such as mymodel:build",
+    ("theirs", "theirs:"): "is not the name of a function in a module",
+    ("theirs", "theirs:plain"): "workload.module=theirs:plain is not a workload",
+    ("theirs", "theirs:system"): "workload.module=theirs:system is not a workload",
+    ("theirs", "theirs:Some"): "workload.module=theirs:Some is not a workload",
+    ("theirs", "theirs:bound"): "workload.module=theirs:bound is not a workload",
     ("theirs", "theirs:gone"): "workload.module=theirs:gone is not there: theirs has no 'gone', so correct the name",
     ("theirs", "theirs.below:build"): "if theirs.below is a module of your own, add 'trust=[theirs.below]'",
     ("theirs.below", "theirs:build"): "if theirs is a module of your own, add 'trust=[theirs]'",
     ("theirs.below", "theirs.below:build"): "Python finds no module 'theirs.below': correct the name",
-    ("theirs", "theirs:other"): "workload.module=theirs:other is no workload",
+    ("theirs", "theirs:other"): "workload.module=theirs:other is not a workload",
     ("theirs", "theirs:_private"): "must name a public function of theirs",
     ("theirs", "hetsim.api.calls:run"): "workload.module=hetsim.api.calls:run is not allowed",
     ("hetsim", "hetsim.api.calls:run"): "workload.module=hetsim.api.calls:run is not allowed",
@@ -119,7 +119,7 @@ def test_trust_is_no_key_of_a_workload(tmp_path: Path, monkeypatch: pytest.Monke
 
     assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
 
-    assert "workload.trust is no key of hetsim.workloads.own.Own" in capsys.readouterr().err
+    assert "workload.trust is not a key of hetsim.workloads.own.Own" in capsys.readouterr().err
 
 
 def test_a_folder_does_not_take_the_place_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,5 +176,5 @@ def test_hydra_imports_installed_plugins_only(way: str, elsewhere: Path) -> None
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
 
     assert ended.returncode == 1
-    assert f"Hydra would import what is in {elsewhere}/hydra_plugins, which is no installed package" in ended.stderr
+    assert f"Hydra would import what is in {elsewhere}/hydra_plugins, which is not an installed package" in ended.stderr
     assert not (elsewhere / "mark").exists()

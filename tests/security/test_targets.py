@@ -56,15 +56,15 @@ OBJECTS = {
     "coordination: {_target_: hetsim.distributed.launch.local._without_signals, start: x}": "local._without_signals is none of",
     "backend: {_target_: hetsim.distributed.launch.local.launch}": "backend._target_=hetsim.distributed.launch.local.launch is none",
     "backend: {_target_: hetsim.config.build.build_experiment}": "backend._target_=hetsim.config.build.build_experiment is none",
-    "backend: {_target_: hetsim.sim.Simulator, _args_: [1]}": "backend._args_ is no key of the schema",
-    "backend: {_target_: hetsim.sim.Simulator, _partial_: true}": "backend._partial_ is no key of the schema",
-    "workload: {_recursive_: true}": "workload._recursive_ is no key of the schema",
+    "backend: {_target_: hetsim.sim.Simulator, _args_: [1]}": "backend._args_ is not a key of the schema",
+    "backend: {_target_: hetsim.sim.Simulator, _partial_: true}": "backend._partial_ is not a key of the schema",
+    "workload: {_recursive_: true}": "workload._recursive_ is not a key of the schema",
     "admission: {_target_: hetsim.policies.allocation.Even}": "admission._target_=hetsim.policies.allocation.Even is none of the classes",
     "discount: {_target_: hetsim.sim.world.np.f2py.run_main}": "discount._target_=hetsim.sim.world.np.f2py.run_main is none of the classes",
     "discount: {_target_: builtins.eval}": "discount._target_=builtins.eval is not allowed",
-    "discount: {_target_: [os, system]}": "discount._target_=['os', 'system'] is no name of a class",
-    "discount: {_target_: 'hetsim..trust'}": "discount._target_=hetsim..trust is no name of a class",
-    "discount: {_target_: 'os.system(\"true\")'}": "is no name of a class",
+    "discount: {_target_: [os, system]}": "discount._target_=['os', 'system'] is not the name of a class",
+    "discount: {_target_: 'hetsim..trust'}": "discount._target_=hetsim..trust is not the name of a class",
+    "discount: {_target_: 'os.system(\"true\")'}": "is not the name of a class",
     "compression: {_target_: ctypes.CDLL, name: /lib/evil.so}": "compression._target_=ctypes.CDLL is not allowed",
 }
 
@@ -74,9 +74,9 @@ FILES = {
     "method: !!python/object/apply:os.system ['touch MARK']": "attack.yaml, line 2, column 9 cannot be read as YAML",
     "cluster: !!python/object/new:subprocess.Popen [['touch', 'MARK']]": "cannot be read as YAML",
     "batch_size: !!python/name:os.system": "cannot be read as YAML",
-    "trust: [os, subprocess]": "experiment/attack.yaml sets trust, which is taken from the command line alone",
-    "trust: ${oc.env:PATH}": "experiment/attack.yaml sets trust, which is taken from the command line alone",
-    "hydra: {callbacks: {mine: SHELL}}": "attack.yaml sets hydra.callbacks.mine._target_, which is taken from the command line alone",
+    "trust: [os, subprocess]": "experiment/attack.yaml sets trust, which only the command line may set",
+    "trust: ${oc.env:PATH}": "experiment/attack.yaml sets trust, which only the command line may set",
+    "hydra: {callbacks: {mine: SHELL}}": "attack.yaml sets hydra.callbacks.mine._target_, which only the command line may set",
     "hydra: {callbacks: {mine: {_target_: this.zipapp}}}": "sets hydra.callbacks.mine._target_",
     "hydra: {job_logging: {handlers: {mine: {(): os.system, command: 'touch MARK'}}}}": "sets hydra.job_logging.handlers.mine.()",
     "hydra: {hydra_logging: {formatters: {mine: {class: this.that}}}}": "sets hydra.hydra_logging.formatters.mine.class",
@@ -118,8 +118,8 @@ FILES = {
     "a: " + "9" * 20000: "attack.yaml, line 2 has an unquoted or tagged text of 20000 letters: quote it",
     'method: "asgd\\e[2J"': "method must have printable letters only, not 'asgd\\x1b[2J'",
     "hydra: {overrides: {task: ['trust=[os]']}}": "sets hydra.overrides.task",
-    "optimizer: {(): os.system}": "attack.yaml has the key '()', which is no plain name: leave it out",
-    "data_root: [{'${seed}': x}]": "attack.yaml has the key '${seed}', which is no plain name: leave it out",
+    "optimizer: {(): os.system}": "attack.yaml has the key '()', which is not a plain name: leave it out",
+    "data_root: [{'${seed}': x}]": "attack.yaml has the key '${seed}', which is not a plain name: leave it out",
     "hydra: {sweeper: {params: {seed: [1, 2]}}}": "must list the values of hydra.sweeper.params.seed in a text",
     "defaults: text": "Invalid defaults list in 'experiment/attack', defaults must be a list (got str)",
     f"a: ${{seed{'.a' * 50}}}": "attack.yaml has a reference in a that is no ${key}",
@@ -223,20 +223,20 @@ def test_a_file_says_no_more_to_hydra_from_another_group(
 
 
 TYPED = {
-    "+hydra.callbacks.mine._target_=os.system": "hydra.callbacks.mine._target_=os.system is no installed callback",
-    "+hydra.callbacks.mine._target_=hydra.experimental.callbacks.logging.shutdown": "is no installed callback",
-    "hydra.callbacks.sweep_record._target_=hetsim.sweeps.record.shutil.rmtree": "is no installed callback",
+    "+hydra.callbacks.mine._target_=os.system": "hydra.callbacks.mine._target_=os.system is not an installed callback",
+    "+hydra.callbacks.mine._target_=hydra.experimental.callbacks.logging.shutdown": "is not an installed callback",
+    "hydra.callbacks.sweep_record._target_=hetsim.sweeps.record.shutil.rmtree": "is not an installed callback",
     "+hydra.callbacks.sweep_record.more={_target_: os.getcwd}": "hydra.callbacks.sweep_record.more._target_ is not allowed",
-    "hydra.launcher._target_=os.system": "hydra.launcher._target_=os.system is no installed plugin of Hydra's",
-    "hydra.sweeper._target_=hydra_plugins.nothing.Sweeper": "is no installed plugin of Hydra's",
+    "hydra.launcher._target_=os.system": "hydra.launcher._target_=os.system is not an installed plugin of Hydra's",
+    "hydra.sweeper._target_=hydra_plugins.nothing.Sweeper": "is not an installed plugin of Hydra's",
     "hydra.sweeper.params={x: {_target_: os.getcwd}}": "what was typed or read does not make a config (",
     "+hydra.sweeper.sampler={_target_: os.system}": "hydra.sweeper.sampler._target_ is not allowed",
     "hydra/job_logging=default hydra.job_logging.handlers.console.class=os.system": "handlers.console.class=os.system is not allowed",
     "hydra/job_logging=default hydra.job_logging.handlers.console.stream=ext://os.system": "console.stream=ext://os.system is not allowed",
-    "--experimental-rerun=run.pickle": "--experimental-rerun is not allowed, as it reads a pickle",
+    "--experimental-rerun=run.pickle": "--experimental-rerun is not allowed, because it reads a pickle",
     "--shell-completion": "--shell-completion is not allowed, as Hydra's script for it evaluates the names of files",
     "-sc install=bash": "--shell-completion is not allowed",
-    "--exp run.pickle": "--exp is not allowed, as it reads a pickle",
+    "--exp run.pickle": "--exp is not allowed, because it reads a pickle",
     "trust=[os] discount._target_=os.system": "discount._target_=os.system is no Discount",
     "trust=[os] discount._target_=os._exit": "discount._target_=os._exit is not allowed: it must name a public class of os",
     "trust=['os;'] discount._target_=os.system": "trust must be a list of module names",
@@ -350,7 +350,7 @@ ROUNDABOUT = {
     ),
     "a name of a file that is no name": (
         {"experiment/attack.yaml": "defaults: [{/c: '{x}'}]", "c/{x}.yaml": "{}"},
-        "is no plain name of a config: rename its file",
+        "is not a plain name of a config: rename its file",
     ),
     "another spelling of a key that is typed alone": (
         {"experiment/attack.yaml": "hydra: {mode: MULTIRUN, sweeper: {params: {+DOWNLOAD: 'true', ~DOWNLOAD: 'true'}}}"},
@@ -420,7 +420,7 @@ def test_a_typed_glob_takes_plain_names_only(
 
     told = capsys.readouterr()
     assert "workload=glob(*) finds " in told.err
-    assert "which is no plain name: rename the file" in told.err
+    assert "which is not a plain name: rename the file" in told.err
     assert "correct-horse" not in told.out + told.err
 
 
@@ -463,7 +463,7 @@ def test_what_hydra_would_act_on_is_what_was_typed(found: dict[str, object], rea
 def test_what_hydra_keeps_of_a_choice_is_a_name(name: str) -> None:
     """It is a value of the config, and part of folders' names."""
     check_chosen({"method": "dbs_sgd", "hydra/launcher": "basic", "compression": None, "mine/deep": "x/y-1.2"})
-    with pytest.raises(ValueError, match="is no plain name of a choice: rename its file"):
+    with pytest.raises(ValueError, match="is not a plain name of a choice: rename its file"):
         check_chosen({"method": name})
 
 
@@ -574,7 +574,7 @@ def test_a_pipe_is_no_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
 
     assert exit_status(monkeypatch, "hetsim", main, "--config-dir", tmp_path, "experiment=attack", f"hydra.run.dir={tmp_path / 'run'}") == 1
 
-    assert capsys.readouterr().err == f"hetsim: error: {tmp_path}/experiment/attack.yaml is no file that can be read: move it away\n"
+    assert capsys.readouterr().err == f"hetsim: error: {tmp_path}/experiment/attack.yaml is not a file that can be read: move it away\n"
 
 
 @pytest.mark.long

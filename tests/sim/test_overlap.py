@@ -162,7 +162,7 @@ def test_a_question_that_is_no_effect_is_told_so():
     def asks(_node: Node, _x: Any) -> Generator[Any, Any, Any]:
         yield 3
 
-    with pytest.raises(ProgramError, match=r"^rank 0 yields 3, which is no effect: is a 'yield from' forgotten"):
+    with pytest.raises(ProgramError, match=r"^rank 0 yields 3, which is not an effect: is a 'yield from' forgotten"):
         play(asks)
 
 

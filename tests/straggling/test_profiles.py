@@ -137,7 +137,7 @@ def test_a_packed_file_is_not_unpacked_beyond_bounds(tmp_path: Path, monkeypatch
         (gzip.compress(b" " * 10**6), "unpacks to over 1000 bytes"),
         (gzip.compress(b"{}" * 100)[:-12], "cannot be unpacked"),
         (b"{}", "cannot be unpacked"),
-        (gzip.compress(b"\xff"), "is no text"),
+        (gzip.compress(b"\xff"), "is not text"),
     ):
         paths = [tmp_path / "0.json.gz", tmp_path / "1.json.gz"]
         for path in paths:

@@ -217,7 +217,7 @@ def test_a_damaged_xz_is_refused_in_one_sentence(tmp_path: Path):
 @pytest.mark.parametrize("path", ["nowhere.npz", "."])
 def test_a_missing_archive_is_refused_before_anything_is_loaded(path: str):
     """As the experiment is built."""
-    with pytest.raises(ValueError, match=r"^workload\.path=.* is no file: give the \.npz"):
+    with pytest.raises(ValueError, match=r"^workload\.path=.* is not a file: give the \.npz"):
         experiment("workload=arrays", workload={"path": path})
 
 

@@ -308,7 +308,9 @@ def test_what_is_wrong_is_one_sentence(change: tuple[str, str], count: Any, sent
 
 def test_workers_with_nothing_to_do_are_refused(module: Callable[[str], str]) -> None:
     """Tensors are read by index."""
-    with pytest.raises(ValueError, match=r"build: workload.loader_workers would do nothing, as all data are tensors, .*: leave it out"):
+    with pytest.raises(
+        ValueError, match=r"build: workload.loader_workers would do nothing, because all data are tensors, .*: leave it out"
+    ):
         own(module(REGRESSION), loader_workers=2).load()
 
 

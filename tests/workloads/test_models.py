@@ -232,7 +232,7 @@ def test_what_is_no_model_for_these_images_is_refused_in_one_sentence(tmp_path: 
 
 def test_an_unknown_option_of_a_model_is_refused_in_one_sentence(tmp_path: Path):
     """It names the option and those there are."""
-    with pytest.raises(ValueError, match=r"^workload\.model_options\.widht is no option of mlp \(hidden, dropout\)"):
+    with pytest.raises(ValueError, match=r"^workload\.model_options\.widht is not an option of mlp \(hidden, dropout\)"):
         task_of(images(tmp_path, 5), "mlp", model_options={"widht": 3})
 
 

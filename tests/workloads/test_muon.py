@@ -252,7 +252,7 @@ def test_a_phantom_takes_as_long_with_muon_as_with_sgd():
         (
             ("optimizer=muon",),
             {"optimizer": {"foreach": True}},
-            rf"^optimizer\.foreach is no option of {MUON}: add '~optimizer\.foreach' to leave it out$",
+            rf"^optimizer\.foreach is not an option of {MUON}: add '~optimizer\.foreach' to leave it out$",
         ),
         (
             ("method=streaming_diloco", "optimizer=muon"),

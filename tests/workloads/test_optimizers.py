@@ -205,7 +205,11 @@ def test_adam_trains():
         ("lr_scheduler.StepLR", {}, r"^optimizer\._target_=torch\.optim\.lr_scheduler\.StepLR is no Optimizer"),
         ("functional.sgd", {}, r"^optimizer\._target_=torch\.optim\.functional\.sgd "),
         ("sgd.torch.nn.Linear", {}, r"^optimizer\._target_=torch\.optim\.sgd\.torch\.nn\.Linear does not exist"),
-        ("Adam", {"momentum": 0.9}, r"^optimizer\.momentum is no option of torch\.optim\.Adam: add '~optimizer\.momentum' to leave it out"),
+        (
+            "Adam",
+            {"momentum": 0.9},
+            r"^optimizer\.momentum is not an option of torch\.optim\.Adam: add '~optimizer\.momentum' to leave it out",
+        ),
         ("SGD", {"lr": -1.0}, r"^optimizer: torch\.optim\.SGD refuses .*Invalid learning rate: -1\.0"),
         ("SGD", {"lr": "fast"}, r"^optimizer: torch\.optim\.SGD refuses"),
     ],
@@ -341,7 +345,7 @@ def test_a_schedule_counts_epochs_of_applied_samples():
     [
         (schedule("ReduceLROnPlateau"), r"^learning_rate_schedule\._target_=\S+ReduceLROnPlateau needs a validation loss"),
         (schedule("StepLR"), r"^learning_rate_schedule: \S+StepLR refuses .*step_size"),
-        (schedule("StepLR", step_size=3, gama=0.5), r"^learning_rate_schedule\.gama is no option of \S+StepLR; did you mean 'gamma'"),
+        (schedule("StepLR", step_size=3, gama=0.5), r"^learning_rate_schedule\.gama is not an option of \S+StepLR; did you mean 'gamma'"),
         (schedule("StepLr", step_size=3), r"^learning_rate_schedule\._target_=\S+StepLr does not exist"),
         (schedule("LambdaLR", lr_lambda=0.5), r"^learning_rate_schedule: \S+LambdaLR refuses"),
         (Recipe("torch.optim.SGD", {}), r"^learning_rate_schedule\._target_=torch\.optim\.SGD is no LRScheduler"),

@@ -91,7 +91,7 @@ OTHERS = {
     (
         "@hetsim.workload",
         "",
-    ): r"^workload\.module=NAME:build is no workload: write @hetsim\.workload above a function",
+    ): r"^workload\.module=NAME:build is not a workload: write @hetsim\.workload above a function",
     (
         "def loss",
         "def loss(",
@@ -143,13 +143,13 @@ def test_targets_that_fail_are_one_sentence(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("+workload.options.hiden=3",), "workload.options.hiden is no argument of NAME:build (hidden); did you mean 'hidden'?"),
+        (("+workload.options.hiden=3",), "workload.options.hiden is not an argument of NAME:build (hidden); did you mean 'hidden'?"),
         (("workload.options=3",), "workload.options must be a mapping, not 3"),
         (("+workload.num_samples=41",), "workload.num_samples=41 is more than the 40 samples of the training set: lower it"),
         (("+workload.options.hidden={_target_: os.system}",), "workload.options.hidden._target_ is not allowed"),
         (
             ("+workload.trust=[os]",),
-            "workload.trust is no key of hetsim.workloads.own.Own (module, options, num_samples, loader_workers, name)",
+            "workload.trust is not a key of hetsim.workloads.own.Own (module, options, num_samples, loader_workers, name)",
         ),
         (("workload.module=???",), "workload.module is missing: give it a value"),
     ],

@@ -50,9 +50,9 @@ def _counts(text: str, num_nodes: int) -> dict[int, list[Interval]]:
     gap: Any = metadata.get("gap_seconds") if isinstance(metadata, Mapping) else None
     counts: Any = found.get("data") if isinstance(found, Mapping) else None
     if not isinstance(counts, list) or not counts or not all(type(count) is int and count >= 0 for count in counts):
-        raise ValueError("its data is no list of numbers of nodes")
+        raise ValueError("its data is not a list of numbers of nodes")
     if type(gap) not in (int, float) or not checks.MIN_SECONDS <= gap <= checks.MAX_SECONDS / len(counts):
-        raise ValueError("its metadata.gap_seconds is no number of seconds")
+        raise ValueError("its metadata.gap_seconds is not a number of seconds")
     if max(counts) > num_nodes:
         raise ValueError(f"it counts more nodes than the {num_nodes} of this cluster")
     return {rank: [*_present(rank, counts, gap)] for rank in range(num_nodes)}

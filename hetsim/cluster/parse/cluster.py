@@ -84,7 +84,7 @@ def _left_out(config: Any, num_nodes: int) -> Sequence[int]:
     ranks = _list(key, config, "nodes by their rank, such as [6, 7]")
     for rank in ranks:
         if checks.whole(key, rank, least=0) >= num_nodes:
-            raise ValueError(f"{key}: there is no node {rank}, as the cluster has {num_nodes}: count from 0")
+            raise ValueError(f"{key}: there is no node {rank}, because the cluster has {num_nodes}: count from 0")
     if len(set(ranks)) < len(ranks):
         raise ValueError(f"{key} names a node twice: {list(ranks)}")
     if len(ranks) == num_nodes:
@@ -96,7 +96,7 @@ def _check_together(cluster: Cluster) -> None:
     """ValueError for parts that each make sense and do not go together."""
     if cluster.network.sharing_noise is not None and not cluster.shares_links:
         raise ValueError(
-            "cluster.network.sharing_noise would do nothing, as no link is described that messages share: "
+            "cluster.network.sharing_noise would do nothing, because no link is described that messages share: "
             f"take cluster.network.sharing=max_min, give {LINKS[0]} and {LINKS[1]}, or leave it out"
         )
     ends: list[tuple[str, Node | Rack | Server]] = [*((f"node {rank}", node) for rank, node in enumerate(cluster.nodes))]

@@ -49,7 +49,7 @@ def _faults(config: Any, num_nodes: int) -> Faults:
                 absence = "left for good" if until == math.inf else f"is not there until {until:g} s"
                 raise ValueError(f"{key}.schedule: node {rank} is to go at {start:g} s, but {absence}: correct its rows")
         if rank in drawn and times and times[-1][1] == math.inf:
-            raise ValueError(f"{key}.schedule: node {rank} cannot crash at drawn times, as it leaves for good: leave one of them out")
+            raise ValueError(f"{key}.schedule: node {rank} cannot crash at drawn times, because it leaves for good: leave one of them out")
     pauses = {rank: tuple(each for each in sorted(times) if each[1] - each[0] < lost_after) for rank, times in sorted(stops.items())}
     nodes = {}
     for rank, times in sorted(absent.items()):
@@ -122,7 +122,7 @@ def _ranks(key: str, value: Any, num_nodes: int) -> Sequence[int]:
         raise ValueError(f"{key} names no node: list some by their rank, or say all")
     for rank in ranks:
         if checks.whole(key, rank, least=0) >= num_nodes:
-            raise ValueError(f"{key}: there is no node {rank}, as the cluster has {num_nodes}: count from 0")
+            raise ValueError(f"{key}: there is no node {rank}, because the cluster has {num_nodes}: count from 0")
     if len(set(ranks)) < len(ranks):
         raise ValueError(f"{key} names a node twice: {list(ranks)}")
     return ranks

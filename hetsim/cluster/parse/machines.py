@@ -108,11 +108,13 @@ def _refuse_unused(configs: Sequence[Mapping[str, Any]], network: Mapping[str, A
     of_own = all(config.get("network") is not None for config in configs)
     if name := next((name for name in ("bytes_per_second", *LINKS) if name in network and (of_own or name in LINKS)), None):
         raise ValueError(
-            f"cluster.network.{name} does nothing, as {'every machine has its own' if of_own else 'machines have a'} network: "
+            f"cluster.network.{name} does nothing, because {'every machine has its own' if of_own else 'machines have a'} network: "
             "leave it out, or set cluster.machines.0.network"
         )
     if reference and all(_own_time(config.get("gpus") or config) for config in configs):
-        raise ValueError("cluster.reference does nothing, as every machine has times of its own: leave it out, or give a machine a speed")
+        raise ValueError(
+            "cluster.reference does nothing, because every machine has times of its own: leave it out, or give a machine a speed"
+        )
 
 
 def _machine(key: str, config: Any, reference: Mapping[str, Any], default_card: Any, racks: Collection[str]) -> Machine:
@@ -165,7 +167,7 @@ def _gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any
         num_gpus = checks.whole(f"{of_row}.count", row.pop("count"), most=MAX_NODES_PER_ROW)
     if "gpus" in machine:
         if misplaced := next((name for name in own if name in OF_NODE), None):
-            raise ValueError(f"{key}.{misplaced} is no key of a machine with gpus: keys of a node belong into {of_row}")
+            raise ValueError(f"{key}.{misplaced} is not a key of a machine with gpus: keys of a node belong into {of_row}")
         checks.mapping(key, own, optional=("count", "network", *OF_MACHINE))
     _check_row(of_row, row, num_gpus, beside=key)
     if num_gpus > 1 and "inside" not in machine:
@@ -180,7 +182,7 @@ def _check_row(key: str, row: Mapping[str, Any], num_gpus: int, *, beside: str) 
     _refuse_throughput(key, row)
     card = "network" if num_gpus == 1 else "inside"
     if link := next((name for name in LINKS if name in row), None):
-        raise ValueError(f"{key}.{link} does nothing, as the links of machines are their network and inside: write {beside}.{card}")
+        raise ValueError(f"{key}.{link} does nothing, because the links of machines are their network and inside: write {beside}.{card}")
     overridden = OUTWARDS if num_gpus == 1 else OUTWARDS[:1]
     if name := next((name for name in overridden if name in row), None):
         raise ValueError(f"{key}.{name} does nothing there: write {beside}.{name}")

@@ -127,7 +127,7 @@ def _between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str
         rate = None if entry.get("bytes_per_second") is None else _rate(f"{row}.bytes_per_second", entry["bytes_per_second"])
         ways[pair] = Between(bytes_per_second=rate, latency_seconds=_number(row, entry, "latency_seconds", None))
         if ways[pair] == Between():
-            raise ValueError(f"{row} says nothing of the way: give bytes_per_second, latency_seconds or both")
+            raise ValueError(f"{row} describes nothing: give bytes_per_second, latency_seconds or both")
     return ways
 
 

@@ -153,7 +153,7 @@ def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
         with regular_file(value).open(encoding="utf-8-sig", newline="") as file:
             head, *rows = [*csv.reader(file)] or [[]]
     except (OSError, ValueError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text" if isinstance(error, UnicodeDecodeError) else error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text" if isinstance(error, UnicodeDecodeError) else error
         raise ValueError(f"{key}={value} cannot be read ({reason}): give a CSV file with the columns seconds,factor") from None
     # a sentence quotes nothing of the file, as the config may be a stranger's and the file the user's
     if [name.strip() for name in head] != ["seconds", "factor"]:

@@ -107,5 +107,5 @@ def _table(key: str, value: Any, *, of: str) -> tuple[tuple[int, float], ...]:
     if not points:
         raise ValueError(f"{key} is empty: give at least one [{of}, seconds]")
     if len(points) > 1 and points[-1][1] < points[-2][1]:
-        raise ValueError(f"{key} must not fall between its last two points, as that line continues beyond them: measure a larger one")
+        raise ValueError(f"{key} must not fall between its last two points, because that line continues beyond them: measure a larger one")
     return tuple(points)

@@ -50,7 +50,7 @@ def check_plugins(config: DictConfig) -> None:
         entry = _plain(settings, name)
         if entry.get("_target_") not in Plugins.instance().class_name_to_class:
             raise ValueError(
-                f"hydra.{name}._target_={entry.get('_target_')} is no installed plugin of Hydra's: choose one with hydra/{name}=…"
+                f"hydra.{name}._target_={entry.get('_target_')} is not an installed plugin of Hydra's: choose one with hydra/{name}=…"
             )
         for key, part in entry.items():
             if key != "_target_":
@@ -78,7 +78,7 @@ def _check_callback(key: str, callback: Any) -> None:
     module, _, name = str(target).rpartition(".")
     found = vars(sys.modules[module]).get(name) if module.startswith("hydra_plugins.") and module in sys.modules else None
     if target not in CALLBACKS and not (isinstance(found, type) and issubclass(found, Callback) and found.__module__ == module):
-        raise ValueError(f"{key}._target_={target} is no installed callback of Hydra's: leave hydra.callbacks as it is")
+        raise ValueError(f"{key}._target_={target} is not an installed callback of Hydra's: leave hydra.callbacks as it is")
     for option, value in callback.items():
         if option != "_target_":
             _refuse_objects(f"{key}.{option}", value)

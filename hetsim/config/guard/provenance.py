@@ -162,7 +162,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
 
     def checked_read(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
         if re.search(r"[$\\{}]", config_path):  # Hydra keeps the name in the config, where it would be a reference
-            raise ValueError(f"{checks.shown(config_path)} is no plain name of a config: rename its file")
+            raise ValueError(f"{checks.shown(config_path)} is not a plain name of a config: rename its file")
         if {"", ".", ".."} & set(
             config_path.removeprefix("/").split("/")
         ):  # perhaps out of the folder, or another way to a file of Hydra's
@@ -229,14 +229,10 @@ def check_file(found: ConfigResult, config: str) -> None:
     entries = OmegaConf.to_container(found.config, resolve=False)
     assert isinstance(entries, dict)
     if entries.get("trust"):
-        raise ValueError(
-            f"{file} sets trust, which is taken from the command line alone: leave it out there, and type 'trust=[…]' yourself"
-        )
+        raise ValueError(f"{file} sets trust, which only the command line may set: leave it out there, and type 'trust=[…]' yourself")
     for key, value in flattened(entries["hydra"]) if entries.get("hydra", {}) != {} else ():
         if not IN_FILES.fullmatch(key):
-            raise ValueError(
-                f"{file} sets hydra.{key}, which is taken from the command line alone: leave it out there, and type it yourself"
-            )
+            raise ValueError(f"{file} sets hydra.{key}, which only the command line may set: leave it out there, and type it yourself")
         if key.startswith("sweeper.params.") and not SWEPT.fullmatch(key.removeprefix("sweeper.params.")):
             raise ValueError(
                 f"{file} varies {key.removeprefix('sweeper.params.')} in a sweep, which only the command line may do: leave it out"
@@ -268,13 +264,11 @@ def check_typed(config: DictConfig, overrides: list[str]) -> None:
     typed: Any = next((override.value() for override in reversed(parsed) if override.key_or_group == "trust"), None)
     expected = [] if typed is None else typed if isinstance(typed, list) else [typed]
     if trusted(config) != expected or any("$" in str(module) for module in expected):
-        raise ValueError("trust is set by a config file, and is taken from the command line alone: type it there, written out")
+        raise ValueError("trust is set by a config file, but only the command line may set it: type it there, written out")
     for name, ours in (("hydra", True), ("task", False)):
         lines = [override.input_line for override in parsed if override.is_hydra_override() is ours]
         if OmegaConf.to_container(config.hydra.overrides[name], resolve=False) != lines:
-            raise ValueError(
-                f"hydra.overrides.{name} is set by a config file, and is taken from the command line alone: leave it out there"
-            )
+            raise ValueError(f"hydra.overrides.{name} is set by a config file, but only the command line may set it: leave it out there")
 
 
 def check_untyped(config: DictConfig) -> None:
@@ -306,7 +300,7 @@ def check_leaves(found: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         if key in own and value is absent and any(name.startswith(f"{key}.") for name in found):
             continue  # an empty mapping, which is not empty any more
         if not IN_FILES.fullmatch(key):
-            raise ValueError(f"hydra.{key} is set by a config file, and is taken from the command line alone: leave it out there")
+            raise ValueError(f"hydra.{key} is set by a config file, but only the command line may set it: leave it out there")
         if key.startswith("sweeper.params.") and not SWEPT.fullmatch(key.removeprefix("sweeper.params.")):
             raise ValueError(f"a config file varies {key.removeprefix('sweeper.params.')} in a sweep, which only the command line may do")
         if key.startswith("sweeper.params.") and not isinstance(value, str | int | float):

@@ -40,7 +40,7 @@ def _check_choice(word: str, override: Override) -> None:
         raise ValueError(f"{word} would leave a run without its {group}: {instead}")
     if override.is_add() or override.is_force_add():
         if isinstance(value, str):
-            raise ValueError(f"{word} adds nothing, as {group} is chosen already: type {word.lstrip('+')}")
+            raise ValueError(f"{word} adds nothing, because {group} is chosen already: type {word.lstrip('+')}")
     elif value == "":
         raise ValueError(f"{word} names no choice: type one of {', '.join(choices(group))}")
     elif not isinstance(value, str | list | dict) and value is not None and not override.is_sweep_override():

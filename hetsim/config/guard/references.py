@@ -61,7 +61,7 @@ def check_keys(value: Any, file: object) -> None:
     """ValueError with one sentence if a key of a file, at any depth, is more than a name."""
     for name, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if isinstance(name, str) and not PLAIN_KEY.fullmatch(name):
-            raise ValueError(f"{file} has the key {checks.shown(name)}, which is no plain name: leave it out")
+            raise ValueError(f"{file} has the key {checks.shown(name)}, which is not a plain name: leave it out")
         check_keys(part, file)
 
 
@@ -75,7 +75,7 @@ def check_chosen(choices: Mapping[Any, Any]) -> None:
     """ValueError with one sentence if the name of a choice, which Hydra keeps in the config, would be read there as more than a name."""
     for group, name in choices.items():
         if name is not None and not NAME.fullmatch(str(name)):
-            raise ValueError(f"{group}={checks.shown(str(name))} is no plain name of a choice: rename its file")
+            raise ValueError(f"{group}={checks.shown(str(name))} is not a plain name of a choice: rename its file")
 
 
 def check_length(config: DictConfig) -> None:

@@ -20,7 +20,7 @@ MAX_UNQUOTED = 10_000
 def check_size(file: Path) -> None:
     """ValueError with one sentence if reading the file would take memory or time beyond all bounds. yaml.YAMLError if it is no YAML."""
     if file.exists() and not file.is_file():
-        raise ValueError(f"{file} is no file that can be read: move it away")  # a pipe or a terminal would be waited for
+        raise ValueError(f"{file} is not a file that can be read: move it away")  # a pipe or a terminal would be waited for
     with contextlib.suppress(OSError, UnicodeDecodeError), file.open(encoding="utf-8") as text:
         _check(file, yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 

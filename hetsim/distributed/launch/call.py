@@ -136,7 +136,7 @@ def _answers(address: str, port: int) -> bool:
     try:
         socket.create_connection((address, port), timeout=2).close()
     except socket.gaierror as error:
-        raise ValueError(f"--master {address}:{port} is no address ({error.strerror}): correct it") from None
+        raise ValueError(f"--master {address}:{port} is not an address ({error.strerror}): correct it") from None
     except OSError:
         return False
     return True

@@ -88,7 +88,7 @@ class Allocation(ABC):
         checks.refuse_renamed(cls, profiled="observe_profile")
         if "initial" in vars(cls) and "most" in inspect.signature(cls.initial).parameters:
             where = f"{cls.__module__}.{cls.__qualname__}.initial"
-            raise ValueError(f"the argument most of {where} would be ignored, as it is called max_samples now: rename it")
+            raise ValueError(f"the argument most of {where} would be ignored, because it is called max_samples now: rename it")
 
     @abstractmethod
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> Any:

@@ -147,7 +147,7 @@ def _read(run: Path) -> tuple[dict[str, Any], dict[str, Any], TimeUse | None]:
 def runs_of(folder: Path) -> list[Path]:
     """The folder itself if it holds a run, else those below it that do; ValueError with one sentence if there is none."""
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder of a finished run: give one that holds a summary.json")
+        raise ValueError(f"{folder} is not the folder of a finished run: give one that contains a summary.json")
     if (folder / "summary.json").exists():
         return [folder]
     if not (places := search(folder)[0]):

@@ -82,7 +82,7 @@ def check_leaves(path: Path, config: Any) -> None:
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise ValueError(f"{path} holds a whole number of {value.bit_length()} bits, which no float can hold: {REMEDY}")
         if isinstance(value, str) and not is_text(value):
-            raise ValueError(f"{path} holds {shown(value)}, which is no text: {REMEDY}")
+            raise ValueError(f"{path} holds {shown(value)}, which is not text: {REMEDY}")
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -36,7 +36,7 @@ Curve: TypeAlias = Sequence[Point]
 def read_summary(run: Path) -> dict[str, Any]:
     """The summary of a run's folder; ValueError with one sentence if there is none, or one that is not as hetsim writes it."""
     if not run.is_dir():
-        raise ValueError(f"{run} is no folder of a finished run: give one that holds a summary.json")
+        raise ValueError(f"{run} is not the folder of a finished run: give one that contains a summary.json")
     path = run / "summary.json"
     summary = from_json(str(path), read_text(path))
     check_summary(path, summary)
@@ -54,7 +54,7 @@ def check_summary(path: Path, summary: Any) -> None:
 def check_has(run: Path, summary: Mapping[str, Any], *keys: str) -> None:
     """ValueError with one sentence if the summary lacks one of these keys, as those of earlier versions may."""
     if missing := lacking(summary, keys):
-        raise ValueError(f"{run} is no run of this version of hetsim: it lacks {', '.join(missing)}; move it elsewhere")
+        raise ValueError(f"{run} is not a run of this version of hetsim: it lacks {', '.join(missing)}; move it elsewhere")
 
 
 def read_curve(run: Path) -> list[LossPoint]:

@@ -80,7 +80,7 @@ def read_runs(folder: Path) -> FinishedRuns:
     Many runs are read from the index of the folder, which is brought up to date.
     """
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder: give the folder of a sweep, its hydra.sweep.dir")
+        raise ValueError(f"{folder} is not a folder: give the folder of a sweep, its hydra.sweep.dir")
     begun = datetime.now(UTC)
     there, num_failed = search(folder)
     if not there:

@@ -46,7 +46,7 @@ def read_trace(trace: Path, *, num_workers: int | None = None) -> Any:
 
     check_is_no_link(trace)
     if not trace.is_file():
-        raise ValueError(f"{trace} is no file: {REMEDY}")
+        raise ValueError(f"{trace} is not a file: {REMEDY}")
     try:
         file = parquet.ParquetFile(trace, read_dictionary=["kind"])  # a text that is repeated takes memory once
         there = file.schema_arrow.names

@@ -26,14 +26,14 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
         status = path.stat()
         check_is_no_link(path)
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{path} is no file: {REMEDY}")
+            raise ValueError(f"{path} is not a file: {REMEDY}")
         if status.st_size > max_bytes:
             raise ValueError(f"{path} is {status.st_size} bytes long, as no such file of a run is: {REMEDY}")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text ({error.reason} at byte {error.start}): {REMEDY}") from None
+        raise ValueError(f"{path} is not text ({error.reason} at byte {error.start}): {REMEDY}") from None
 
 
 def check_is_no_link(path: Path) -> None:
@@ -47,7 +47,7 @@ def from_json(what: str, text: str) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError(f"{what} is no JSON of a run, as it is nested too deeply: {REMEDY}") from None
+        raise ValueError(f"{what} is not JSON of a run, as it is nested too deeply: {REMEDY}") from None
     except ValueError as error:
         raise ValueError(f"{what} is no JSON ({brief(error)}): {REMEDY}") from None
 

@@ -42,7 +42,7 @@ class NpzArrays(Supervised):
         if not self.paths or not all(isinstance(path, str) and path for path in self.paths):
             raise ValueError(f"workload.path must name a .npz or .npz.xz file, or a list of them, not {checks.shown(self.path)}")
         if len(set(self.paths)) < len(self.paths):
-            raise ValueError("workload.path names an archive twice: name each once, as its samples would count twice")
+            raise ValueError("workload.path names an archive twice: name each once, because its samples would count twice")
 
     @property
     def paths(self) -> Sequence[Any]:
@@ -52,7 +52,7 @@ class NpzArrays(Supervised):
     def check(self) -> None:
         for path in self.paths:
             if not Path(path).is_file():
-                raise ValueError(f"workload.path={path} is no file: give the .npz or .npz.xz that holds {', '.join(NAMES)}")
+                raise ValueError(f"workload.path={path} is not a file: give the .npz or .npz.xz that holds {', '.join(NAMES)}")
 
     def read(self) -> Arrays:
         return self.read_archives()[0]

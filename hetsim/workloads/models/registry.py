@@ -26,7 +26,7 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
         for option in options:
             if option not in allowed:
                 raise ValueError(
-                    f"workload.model_options.{option} is no option of {name} ({', '.join(allowed)}): "
+                    f"workload.model_options.{option} is not an option of {name} ({', '.join(allowed)}): "
                     + checks.without(f"workload.model_options.{option}")
                 )
 

@@ -79,7 +79,7 @@ class Own(Workload):
         for option in self.options:
             if option not in known:
                 raise ValueError(
-                    f"workload.options.{option} is no argument of {self.module} ({', '.join(known) or 'it has none'})"
+                    f"workload.options.{option} is not an argument of {self.module} ({', '.join(known) or 'it has none'})"
                     + (checks.suggestion(option, known) or ": " + checks.without(f"workload.options.{option}"))
                 )
         for option in required_arguments(function):

@@ -58,7 +58,9 @@ class OwnTask(FlatTask):
         # own code may read a file, whose position forked processes would share, or change with its calls: a number must be typed
         self.forkable = False if self._train.in_processes else None
         if workers is not None and not any(data.in_processes for data in (self._train, self._test) if data is not None):
-            raise self._error("workload.loader_workers would do nothing, as all data are tensors, which are read by index: leave it out")
+            raise self._error(
+                "workload.loader_workers would do nothing, because all data are tensors, which are read by index: leave it out"
+            )
         if num_samples is not None:
             self._train.take(part_of(len(self._train), num_samples, self._train.labels()))
         self.num_samples = len(self._train)
