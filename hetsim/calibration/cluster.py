@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -13,6 +13,7 @@ from hetsim.calibration.fit import LEAST_COLD, LEAST_SECONDS, Cold, Line, Steps,
 from hetsim.calibration.measured import AT_OWN_PACE, IN_STEP, Measured, Process
 from hetsim.calibration.noise import Noise
 from hetsim.calibration.sharing import sharing_noise
+from hetsim.cluster.hosts import Host
 from hetsim.cluster.model import Cluster, Node, Server
 
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
@@ -58,6 +59,7 @@ def calibrated(
     capped_by_hetsim: bool,
     beside: str | None = None,
     widths: Sequence[int] | None = None,
+    balance: Callable[[Measured, Sequence[int], Host], float] = lambda *_: 0.0,
 ) -> Calibrated:
     """The cluster of these readings: those among workers, around a server, or both; and, where there are, those without hetsim's caps.
 
@@ -66,6 +68,7 @@ def calibrated(
         capped_by_hetsim: whether the given quotas were emulated.
         beside: the first part of the file names for measured noise; None writes no such files.
         widths: how many cores each worker's gradients take; None: one.
+        balance: tells the `balance_seconds` of the host of these ranks.
     """
     found = [measured for measured in (among, around) if measured is not None]
     num_workers = given.num_workers
@@ -77,6 +80,11 @@ def calibrated(
     doubtful = doubts(steps, alone, capped)
     widths = widths or [1] * num_workers
     hosts = _hosts(processes, uncapped or found[0], steps, given, widths, capped_by_hetsim=capped_by_hetsim and uncapped is None)
+    if max(widths) == 1 and not capped_by_hetsim and not any(process.cpu_quota for process in processes):
+        for machine, host in hosts.items():
+            ranks = [rank for rank in range(num_workers) if processes[rank].machine == machine]
+            if seconds := balance(found[0], ranks, Host(cores=host["cores"], busy_speeds=tuple(host.get("busy_speeds", ())))):
+                host["balance_seconds"] = shown(seconds)
     for rank, its in enumerate(steps):
         speeds = hosts[processes[rank].machine].get("busy_speeds", [1.0])
         longer = [each for measured in found for each in _after_exchanges(measured, rank, its, speeds, widths[rank])]

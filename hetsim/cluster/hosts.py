@@ -28,6 +28,9 @@ class Host:
     tick_seconds: float = 0.0
     """How often its system looks whether a process has used up its quota; 0: at any moment."""
 
+    balance_seconds: float = 0.0
+    """How long a core stays idle before it takes over a thread from a core that several share; 0: all threads share all cores evenly."""
+
     def speed(self, busy: int) -> float:
         """The speed of each busy core while `busy` cores are busy, relative to one that is busy alone."""
         return self.busy_speeds[busy - 1] if self.busy_speeds else 1.0

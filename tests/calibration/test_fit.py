@@ -15,6 +15,8 @@ from hetsim.calibration.cluster import calibrated, work_of_ends
 from hetsim.calibration.fit import Cold, Line, Steps, busy_speeds
 from hetsim.calibration.machine import machine_seconds
 from hetsim.calibration.measured import AT_OWN_PACE, IN_STEP, Measured, Reading
+from hetsim.calibration.measuring.balance import balance_seconds, ends_at
+from hetsim.cluster.hosts import Host
 from hetsim.cluster.model import Node
 from hetsim.cluster.parse.cluster import parse_cluster
 
@@ -85,6 +87,24 @@ def test_speeds_of_busy_cores() -> None:
     assert busy_speeds(4, {4: 2.0}) == pytest.approx([1.0, 5 / 6, 2 / 3, 0.5], rel=1e-3)
     assert busy_speeds(2, {2: 0.9}) == [1.0, 1.0]
     assert busy_speeds(8, {8: 2.0}, 4) == pytest.approx([1.0, 1.0, 1.0, 1.0, 7 / 8, 3 / 4, 5 / 8, 0.5], rel=1e-3)
+
+
+@pytest.mark.parametrize("balance", [0.0, 2e-3, 5e-3])
+def test_the_time_until_an_idle_core_takes_over_is_found(balance: float) -> None:
+    """From gradients of 5 to 9 ms of three workers on two cores. A thread waits for a core in its gradient or before it."""
+    chance, host = random.Random(0), Host(cores=2, balance_seconds=balance)
+    ranks: list[list[Reading]] = [[], [], []]
+    for _ in range(50):
+        works = [chance.uniform(5e-3, 9e-3) for _ in ranks]
+        together = ends_at(host, works)
+        for rank, (found, work) in enumerate(zip(ranks, works, strict=True)):
+            waits = 0.0 if rank == 0 else together - work
+            found += [Reading("in training", 32, together - waits, work), Reading(IN_STEP, 0, 1e-3, 1e-3)]
+            found += [Reading("update in training", 0, 2e-4, 2e-4), Reading("agreement", 0, 3e-4 + waits, 1e-4)]
+    measured = Measured(ranks, [])
+
+    assert balance_seconds(measured, (0, 1, 2), Host(cores=2)) == pytest.approx(balance, abs=2e-5)
+    assert balance_seconds(measured, (0, 1, 2), Host(cores=3)) == 0.0
 
 
 def measured(*, quota: float = 0.0) -> tuple[Measured, Measured]:

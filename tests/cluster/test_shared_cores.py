@@ -78,6 +78,32 @@ def test_several_threads_take_several_cores() -> None:
     assert done == pytest.approx([1.5, 1.5], rel=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("works", "balance", "expected"),
+    [
+        ((3.0, 3.0, 3.0), 0.0, [4.5, 4.5, 4.5]),
+        ((3.0, 3.0, 3.0), 1.0, [3.0, 5.0, 5.0]),  # the second core takes over after 4 s, of what two have half done after 3
+        ((3.0, 3.0, 3.0), 9.0, [3.0, 6.0, 6.0]),
+        ((3.0, 3.0, 3.0, 3.0), 1.0, [6.0, 6.0, 6.0, 6.0]),
+        ((1.0, 4.0, 4.0), 1.0, [2.0, 4.0, 5.0]),  # the third begins beside the first
+        ((3.0, 3.0), 1.0, [3.0, 3.0]),
+    ],
+)
+def test_an_idle_core_takes_over_late(works: tuple[float, ...], balance: float, expected: list[float]) -> None:
+    """Of two cores; a thread begins on the core with the fewest."""
+    done = ends(*((0.0, seconds, {}) for seconds in works), host=Host(cores=2, balance_seconds=balance))
+
+    assert sorted(done) == pytest.approx(expected, rel=1e-15)
+
+
+def test_what_begins_takes_the_idle_core_at_once() -> None:
+    """Urgent work takes a part of each core."""
+    host = Host(cores=2, balance_seconds=9.0)
+
+    assert ends((0.0, 3.0, {}), (0.0, 3.0, {}), (0.0, 3.0, {}), (4.0, 1.0, {}), host=host) == pytest.approx([6.0, 3.0, 6.0, 5.0])
+    assert ends((0.0, 2.0, {}), (0.0, 2.0, {}), (0.0, 1.0, {"urgent": True}), host=host) == pytest.approx([2.5, 2.5, 1.0])
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_gpu_takes_one_core(device: str) -> None:
     """Two nodes of two threads share three cores evenly; of a node whose GPU computes, only the thread that waits for it takes one."""
@@ -433,6 +459,10 @@ def test_what_is_measured_before_a_run_shares_the_cores() -> None:
         ),
         ({"network": {**NO_NETWORK, "cpu": {"send": 1}}}, "cluster.network.cpu"),
         ({"network": {**NO_NETWORK, "cpu": {"collective_thread_share": 1.5}}}, "collective_thread_share must be from 0 to 1, not 1.5"),
+        (
+            {"rows": {"host": "lab"}, "hosts": {"lab": {"cores": 2, "balance_seconds": -1}}},
+            "cluster.hosts.lab.balance_seconds must be a finite number of at least zero, not -1",
+        ),
         (
             {"rows": {"host": "lab"}, "hosts": {"lab": {"cores": 2, "tick_seconds": 4}}},
             "cluster.hosts.lab.tick_seconds must be at most 0.1",

@@ -14,10 +14,12 @@ from worlds import cluster, experiment, node, simulate
 
 from hetsim.distributed import Processes
 from hetsim.distributed.communication.gloo import GlooTransport
+from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.launch import local as launch
 from hetsim.distributed.rank.run import RankRun
 from hetsim.runtime.experiment import Experiment
 from hetsim.sim import Simulator
+from hetsim.workloads.device import CPU
 
 pytestmark = pytest.mark.slow
 
@@ -142,3 +144,19 @@ def test_phantoms_are_added_up_too(tmp_path: Path) -> None:
 
     assert summary is not None
     assert summary["num_updates"] == 3
+
+
+@pytest.mark.parametrize("order", ["ordered", "native"])
+def test_the_sum_of_one_rank_is_its_vector(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the simulator, nobody is asked for it; what was handed in stays as it is unless it is given up."""
+    with GlooTransport.connect(0, 1, dist.HashStore()) as transport:
+        for name in ("all_to_all", "all_gather", "add_up"):
+            monkeypatch.setattr(type(transport), name, lambda *_: pytest.fail("a rank alone asked the others"))
+        reduction = Reduction.by_gloo(transport, CPU(), order)
+        for add in (reduction.main, reduction.second):
+            vector = torch.randn(5)
+            total = add(vector)
+
+            assert torch.equal(total, vector)
+            assert total is not vector
+            assert add(vector, in_place=True) is vector

@@ -40,22 +40,23 @@ def _hosts(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Host
 
 
 def _host(key: str, config: Any) -> Host:
-    entry = checks.mapping(key, config, required=("cores",), optional=("busy_speeds", "tick_seconds"))
+    entry = checks.mapping(key, config, required=("cores",), optional=("busy_speeds", "tick_seconds", "balance_seconds"))
     cores = checks.whole(f"{key}.cores", entry["cores"])
     if cores > MAX_CORES:
         raise ValueError(f"{key}.cores must be at most {MAX_CORES}, not {cores}")
     tick = _number(key, entry, "tick_seconds")
     if tick > MAX_TICK:
         raise ValueError(f"{key}.tick_seconds must be at most {MAX_TICK:g}, not {tick:g}: 0.004 is usual, 0.001 on many desktops")
+    balance = _number(key, entry, "balance_seconds")
     if entry.get("busy_speeds") is None:
-        return Host(cores=cores, tick_seconds=tick)
+        return Host(cores=cores, tick_seconds=tick, balance_seconds=balance)
     speeds = tuple(checks.number(f"{key}.busy_speeds", speed) for speed in _list(f"{key}.busy_speeds", entry["busy_speeds"], "speeds"))
     if len(speeds) != cores or speeds[0] != 1 or not all(MIN_SPEED <= speed <= 1 for speed in speeds):
         raise ValueError(
             f"{key}.busy_speeds must have the speed of a core with 1, 2 … {cores} of them busy, first 1 and each between {MIN_SPEED:g} "
             f"and 1, not {list(speeds)}"
         )
-    return Host(cores=cores, busy_speeds=speeds, tick_seconds=tick)
+    return Host(cores=cores, busy_speeds=speeds, tick_seconds=tick, balance_seconds=balance)
 
 
 def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:

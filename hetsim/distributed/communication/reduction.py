@@ -60,6 +60,9 @@ class Reduction(NamedTuple):
             add = in_order(sums, order)
 
             def added_up(value: Any, *, in_place: bool = False) -> torch.Tensor:
+                if sums.size == 1:
+                    own = as_tensor(value)
+                    return own if in_place else own.clone()
                 fetched = device.fetch(value)
                 return device.place(add(as_tensor(fetched), in_place=in_place or fetched is not value))
 

@@ -268,7 +268,7 @@ class ProcessWorld:
         else:
             going = self.prepared.stop.others_go_on(effect.version)
         going, due = saving.decide(effect.version, going, self.mailbox.states)
-        if self._agrees:
+        if self._agrees and turn.transport.size > 1:
             self._num_collectives[turn.thread] += 1
             decided = int(turn.transport.broadcast(float(going + 2 * due + 4 * saving.stopped), parts.leader))
             going, due, saving.stopped = bool(decided & 1), bool(decided & 2), bool(decided & 4)

@@ -92,6 +92,42 @@ class Work:
         """Seconds of it that are done in a second."""
 
 
+class Places:
+    """Which thread is on which core. A thread begins on the core with the fewest, and stays there until an idle one has taken it over."""
+
+    def __init__(self, host: Host) -> None:
+        self._seconds = host.balance_seconds
+        self._cores: list[list[Work]] = [[] for _ in range(host.cores)]
+        self._idle_since = [0.0] * host.cores
+
+    def put(self, running: list[Work], now: float) -> int:
+        """Place the threads of what runs now, and of nothing else. Returns how many cores are busy."""
+        for place, core in enumerate(self._cores):
+            if core:
+                self._idle_since[place] = now  # if at all: until now it was busy
+            core[:] = [work for work in core if work in running]
+        for work in running:
+            for _ in range(work.width - sum(work in core for core in self._cores)):
+                min((core for core in self._cores if work not in core), key=len, default=self._cores[0]).append(work)
+        return sum(map(bool, self._cores))
+
+    def share(self, work: Work) -> float:
+        """Of a core, that each thread of it gets: its threads wait for each other."""
+        return min(1 / len(core) for core in self._cores if work in core)
+
+    @property
+    def pulls_at(self) -> float:
+        """When an idle core takes over a thread; infinite if none shares a core, or no core is idle."""
+        if max(map(len, self._cores)) < 2:
+            return inf
+        return min((since + self._seconds for core, since in zip(self._cores, self._idle_since, strict=True) if not core), default=inf)
+
+    def pull(self) -> None:
+        """The core that has been idle for longest takes over a thread of the fullest one."""
+        idle = min((since, place) for place, since in enumerate(self._idle_since) if not self._cores[place])[1]
+        self._cores[idle].append(max(self._cores, key=len).pop())
+
+
 class Cores:
     """Runs work on one host."""
 
@@ -101,6 +137,7 @@ class Cores:
         self._all: list[Work] = []
         self._since = 0.0
         self._version = 0
+        self._places = Places(host) if host.balance_seconds else None
 
     def run(
         self, seconds: float, callback: Callback, answer: Any = None, *, budget: Budget | None = None, urgent: bool = False, width: int = 1
@@ -149,14 +186,18 @@ class Cores:
         others = sum(work.width for work in running) - urgent
         cores = self.host.cores
         first = min(1.0, cores / urgent) if urgent else 0.0
-        rest = min(1.0, cores / others) * max(0.0, 1.0 - first * urgent / cores) if others else 0.0
-        speed = self.host.speed(min(cores, urgent + others)) if running else 0.0
+        left = max(0.0, 1.0 - first * urgent / cores)
+        rest = min(1.0, cores / others) * left if others else 0.0
+        busy = others
+        if self._places is not None:
+            busy = self._places.put([work for work in running if not work.urgent], now)
+        speed = self.host.speed(min(cores, urgent + busy)) if running else 0.0
         for work in self._all:
             work.share = work.rate = 0.0
         moment: float = inf
         then: Callable[[], Work | None] | None = None
         for work in running:
-            work.share = first if work.urgent else rest
+            work.share = first if work.urgent else rest if self._places is None else left * self._places.share(work)
             work.rate = work.share * speed
             if work.budget is not None:
                 budgets[work.budget] += work.share * work.width
@@ -167,6 +208,8 @@ class Cores:
                 moment, then = stops, budget.stop
             if budget.ends <= moment:
                 moment, then = budget.ends, budget.next_period
+        if self._places is not None and (pulls := self._places.pulls_at) < moment:
+            moment, then = pulls, self._places.pull
         self._version += 1
         if moment < inf:
             self.env.at(max(now, moment), self._change, (self._version, then))

@@ -1,0 +1,78 @@
+"""How soon an idle core takes over a thread from a core that several share, by how long gradients that begin together take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from statistics import fmean
+from typing import NamedTuple
+
+from hetsim.calibration.measured import IN_STEP, Measured
+from hetsim.cluster.hosts import Host
+from hetsim.sim.clock import Clock
+from hetsim.sim.hosts.cores import Cores
+
+MOST_ROUNDS = 200
+STEPS = 10
+"""Of the bisection, which begins between zero and the longest gradient."""
+
+
+class Round(NamedTuple):
+    """A step of one rank in training: seconds of its parts, and CPU-seconds of its gradient."""
+
+    gradient: float
+    exchange: float
+    update: float
+    agreement: float
+    work: float
+
+    @property
+    def seconds(self) -> float:
+        """From the rank's gradient to its next one."""
+        return self.gradient + self.exchange + self.update + self.agreement
+
+
+def balance_seconds(measured: Measured, ranks: Sequence[int], host: Host) -> float:
+    """The `balance_seconds` of a host with which simulated gradients of these ranks take as long together as the measured ones.
+
+    0 if there are not more ranks than cores, as no core is shared then. A thread waits for a core in its gradient or before it. So what is
+    measured is a whole step, less an exchange and an agreement in which nobody waits.
+    """
+    rounds = list(islice(zip(*(_rounds(measured, rank) for rank in ranks), strict=False), MOST_ROUNDS))
+    if len(ranks) <= host.cores or not rounds:
+        return 0.0
+    works: list[list[float]] = [[rank.work for rank in each] for each in rounds]
+    together = fmean(
+        fmean(rank.seconds - rank.update for rank in each) - min(rank.exchange for rank in each) - min(rank.agreement for rank in each)
+        for each in rounds
+    )
+    least, most = 0.0, max(max(each) for each in works)
+    for _ in range(STEPS):
+        middle = (least + most) / 2
+        tried = Host(cores=host.cores, busy_speeds=host.busy_speeds, balance_seconds=middle)
+        if fmean(ends_at(tried, each) for each in works) < together:
+            least = middle
+        else:
+            most = middle
+    return most
+
+
+def ends_at(host: Host, works: Sequence[float]) -> float:
+    """When the last of these works is done, in seconds, if all begin at zero on an idle host."""
+    clock = Clock()
+    cores = Cores(clock, host)
+    moments: list[float] = [0.0]
+    for seconds in works:
+        cores.run(seconds, lambda _: moments.append(clock.now))
+    clock.run_all()
+    return moments[-1]
+
+
+def _rounds(measured: Measured, rank: int) -> Iterator[Round]:
+    kinds = ("in training", IN_STEP, "update in training", "agreement")
+    readings = measured.of(rank, *kinds)
+    for place in range(len(readings) - len(kinds) + 1):
+        four = readings[place : place + len(kinds)]
+        if tuple(reading.kind for reading in four) == kinds:
+            gradient, exchange, update, agreement = (reading.seconds for reading in four)
+            yield Round(gradient, exchange, update, agreement, four[0].cpu_seconds)
