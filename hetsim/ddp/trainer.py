@@ -94,7 +94,13 @@ class Balanced:
         return loader
 
     def get_batch_samples(self, epoch_iterator: Any, *arguments: Any, **options: Any) -> Any:
-        """The batches of a window, and the number of tokens that the Trainer counts in them. Begins the run with the first one."""
+        """The batches of a window, and the number of tokens that the Trainer counts in them. The first call wraps the model.
+
+        Args:
+            epoch_iterator: the batches of the epoch.
+            arguments: the Trainer's own.
+            options: the Trainer's own.
+        """
         if self.team is not None and not self._is_wrapped:
             self._begin(self.team)
         batches, num_items = super().get_batch_samples(epoch_iterator, *arguments, **options)  # type: ignore[misc]
@@ -103,7 +109,13 @@ class Balanced:
         return batches, num_items
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-        """Compute the gradients of a batch. Raises ValueError if the model's loss ignores the number of tokens."""
+        """Compute the gradients of a batch. Raises ValueError if the model's loss ignores the number of tokens.
+
+        Args:
+            model: the wrapped model.
+            inputs: the batch.
+            num_items_in_batch: the number of tokens of all ranks in the window, or None if the Trainer does not count them.
+        """
         probe = None
         if self.team is not None and not self._is_given and num_items_in_batch is not None and self.compute_loss_func is None:
             probe = num_items_in_batch = torch.as_tensor(num_items_in_batch).to(torch.float32, copy=True).requires_grad_()
@@ -116,7 +128,12 @@ class Balanced:
         return loss
 
     def train(self, *arguments: Any, **options: Any) -> Any:
-        """Train, and write the rest of the trace."""
+        """Train, and write the rest of the trace.
+
+        Args:
+            arguments: the Trainer's own.
+            options: the Trainer's own.
+        """
         output = super().train(*arguments, **options)  # type: ignore[misc]
         if self.team is not None:
             self.team.close()
