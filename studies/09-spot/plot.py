@@ -9,6 +9,7 @@ from common import COLOURS, INK, MARKERS, Row, arguments, plain, rows, where
 from evaluate import NAMES, mean, numbers, values
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 
 def prices(axes: Axes, found: Sequence[Row], trace: str) -> None:
@@ -24,6 +25,8 @@ def prices(axes: Axes, found: Sequence[Row], trace: str) -> None:
                 shown.set_label(name)
         axes.scatter([], [], s=34, color=colour, label=mix)
     axes.set(xscale="log", ylim=(0, None))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     plain(axes, title=f"trace of {trace}: means of methods, and each job", xlabel="hours", ylabel="dollars")
 
 
@@ -35,6 +38,8 @@ def intervals(axes: Axes, found: Sequence[Row]) -> None:
         paid = [mean(where(part, trace=trace, interval=time), "dollars") for time in times]
         axes.plot([float(time) / 60 for time in times], [each / min(paid) for each in paid], color=colour, marker=marker, label=trace)
     axes.set(xscale="log")
+    axes.set_xticks([float(time) / 60 for time in values(part, "interval")])
+    axes.xaxis.set_major_formatter("{x:g}")
     plain(axes, title="torchrun's restarts, spot nodes alone", xlabel="minutes between checkpoints", ylabel="dollars over the least")
 
 
