@@ -25,6 +25,8 @@ def prices(axes: Axes, found: Sequence[Row], trace: str) -> None:
                 shown.set_label(name)
         axes.scatter([], [], s=34, color=colour, label=mix)
     axes.set(xscale="log", ylim=(0, None))
+    low, high = axes.get_xlim()
+    axes.set_xticks([hours for hours in (1, 2, 5, 10, 20, 50, 100) if low < hours < high])
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     plain(axes, title=f"trace of {trace}: means of methods, and each job", xlabel="hours", ylabel="dollars")
