@@ -441,6 +441,44 @@ def test_study_05_a_server_gives_no_more_than_its_link(load: Load) -> None:
     assert alone == pytest.approx(64 * cases.SHARE / cases.compute_seconds(), rel=0.35)
 
 
+SPOT = STUDIES / "09-spot"
+
+
+def test_study_09_makes_again_what_followed_the_last_checkpoint(load: Load) -> None:
+    """All nodes are lost after 1500 s, for 300 s: an all-reduce resumes at its checkpoint of 1200 s, and a server's workers wait."""
+    cases = load(SPOT, "cases")
+    market = cases.Market("made", 2, (2,) * 5 + (0,) + (2,) * 94)
+    num_samples = 2_000_000
+    spot, fixed = (cases.mix(market, part, 0) for part in (0.0, 1.0))
+
+    alone = {method: cases.job(method, fixed, num_samples) for method in cases.METHODS}
+    jobs = {method: cases.job(method, spot, num_samples) for method in cases.METHODS}
+
+    for method in ("ssgd", "ssgd_torchrun", "local_sgd"):
+        assert alone[method].restarts == 0
+        assert jobs[method].restarts == 1
+        assert jobs[method].seconds - alone[method].seconds == pytest.approx(300 + 300 + cases.BOOT + cases.RESTART, abs=60)
+        assert jobs[method].repeated == pytest.approx(300 / alone[method].seconds * num_samples, rel=0.15)
+    for method in cases.SERVERS:
+        assert jobs[method].seconds - alone[method].seconds == pytest.approx(300 + cases.BOOT, abs=10)
+        assert jobs[method].repeated == 0
+    assert spot.dollars(3600, server=False) == pytest.approx(2 * cases.SPOT * 3300 / 3600)
+    assert fixed.dollars(3600, server=True) == pytest.approx(2 * cases.ON_DEMAND + cases.SERVER)
+
+
+def test_study_09_reports_what_its_runs_say(load: Load, tmp_path: Path) -> None:
+    """Its tables follow from its jobs, of which each method and mix with spot nodes has the same twelve starts."""
+    for path in SPOT.glob("*.csv"):
+        shutil.copy(path, tmp_path)
+
+    load(SPOT, "evaluate").main(["--folder", str(tmp_path)])
+
+    assert (tmp_path / "tables.md").read_text(encoding="utf-8") == (SPOT / "tables.md").read_text(encoding="utf-8")
+    jobs = Counter((row["trace"], row["method"], row["mix"], row["interval"]) for row in rows(SPOT / "results.csv"))
+    assert len(jobs) == 2 * (7 * 3 + 4)
+    assert all(count == (1 if mix == "on demand" else 12) for (_, _, mix, _), count in jobs.items())
+
+
 GPUS = STUDIES / "08-published-gpus"
 
 

@@ -7,6 +7,7 @@ takes the same global batches; a file contains the model's start. Both write the
 from __future__ import annotations
 
 import atexit
+import itertools
 import multiprocessing
 import os
 import sys
@@ -34,6 +35,19 @@ KEPT_ENTRIES = 2**16
 """Of each parameter's gradient, evenly spaced: the gradients of all steps are kept."""
 EPSILONS = {"tf32": 2.0**-10, "bf16": 2.0**-7}
 """Of the precisions in which torch may compute products of f32, by its names."""
+PASSES_WITHOUT_A_TEAM = 3
+"""A script may compute gradients before it wraps its model, such as to allocate memory."""
+OWN_RANKS = (
+    "the script starts its ranks itself (mp.spawn), and the check starts them as torchrun does: "
+    "read RANK and WORLD_SIZE where they are set, and do not spawn"
+)
+ALONE = (
+    "each of the {} processes trains by itself, in no process group with the others: call torch.distributed.init_process_group() before "
+    "the Team, or give the script's option that does, such as --dist-url env://"
+)
+NO_TEAM = "the script trains a model that no Team wraps: "
+IN_LOOP = "call team.wrap(DDP(model))"
+IN_TRAINER = "create the Trainer from class BalancedTrainer(Balanced, Trainer), with Balanced of hetsim.ddp.trainer"
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,8 @@ class Check:
     """The gradients of each step and model, by parameter: as they are reduced, by plain averaging, and weighted by samples."""
 
     allocation: Allocation = Turning()
+    num_wrapped = 0
+    """The models that all Teams of the process have wrapped."""
 
     def __init__(self, folder: Path, rank: int, size: int) -> None:
         self.folder, self.rank, self.size = folder, rank, size
@@ -81,6 +97,17 @@ class Check:
         """After how many steps whose gradients are reduced the script ends."""
         self.epsilon = 0.0
         """The coarsest rounding in the computation, so far as it can be seen: of outputs of modules, of gradients, of torch's settings."""
+        self.batch_size = 0
+        self.awaited: set[int] = set()
+        """In a single process: the steps in which several processes reduced gradients. Without no_sync, one process does so in more."""
+        if size == 1 and (folder / WEIGHTED).is_file():
+            several = torch.load(folder / WEIGHTED, weights_only=True, mmap=True)
+            self.batch_size, self.awaited = several["batch_size"], {step["number"] for step in several["steps"]}
+
+    def batch_of(self, batch_size: int) -> int:
+        """The batch size of all ranks, also in a single process: scripts may multiply one by the number of processes."""
+        self.batch_size = self.batch_size or batch_size
+        return self.batch_size
 
     def shorten(self, data: Data, look_ahead: int) -> Data:
         """An epoch in which the split changes twice, although loaders draw `look_ahead` steps ahead; whole epochs make up the check."""
@@ -95,6 +122,7 @@ class Check:
 
     def begin(self, ddp: DistributedDataParallel, loss: str, present: Callable[[], Given]) -> Compared:
         """Several processes leave the start of this model; a single one takes it. `present` is the batch whose gradients arrive."""
+        Check.num_wrapped += 1
         if not self.num_models:
             atexit.register(self.leave)
         for part in ddp.module.modules():
@@ -117,7 +145,8 @@ class Check:
 
     def end(self) -> None:
         """The loop asks for a batch. After enough steps: leave what was found, and end the script."""
-        if len({step["number"] for step in self.steps if step["complete"]}) < self.num_steps:
+        reduced = {step["number"] for step in self.steps if step["complete"]}
+        if not (self.awaited <= reduced if self.awaited else len(reduced) >= self.num_steps):
             return
         self.leave()
         if threading.current_thread() is not threading.main_thread():  # one that draws ahead; the loop would wait for its next batch
@@ -127,10 +156,11 @@ class Check:
 
     def leave(self) -> None:
         """Rank 0 writes what was found, once; also where the script ends by itself."""
-        if steps := [step for step in self.steps if step["complete"]]:
+        if steps := [step for step in self.steps if step["complete"] and (not self.awaited or step["number"] in self.awaited)]:
             self.steps = []
             if self.rank == 0:
-                torch.save({"steps": steps, "epsilon": self.epsilon}, self.folder / (WEIGHTED if self.size > 1 else SERIAL))
+                found = {"steps": steps, "epsilon": self.epsilon, "batch_size": self.batch_size}
+                torch.save(found, self.folder / (WEIGHTED if self.size > 1 else SERIAL))
 
 
 class Compared:
@@ -180,18 +210,36 @@ def refuse_own_ranks(folder: Path) -> None:
     def rendezvous(*arguments: Any, **options: Any) -> Any:
         if multiprocessing.parent_process() is None:
             return joined(*arguments, **options)
-        sentence = (
-            "the script starts its ranks itself (mp.spawn), and the check starts them as torchrun does: "
-            "read RANK and WORLD_SIZE where they are set, and do not spawn"
-        )
-        (folder / REFUSED).write_text(sentence, encoding="utf-8")
-        raise ValueError(sentence)
+        raise refused(folder, OWN_RANKS)
 
     c10d.rendezvous = rendezvous
 
 
+def refuse_other_training(folder: Path, processes: int) -> None:
+    """Let a script raise one sentence that trains without a Team, and would do so to its end."""
+    passes, backward = itertools.count(1), torch.autograd.backward
+
+    def watched(*arguments: Any, **options: Any) -> None:
+        if Check.num_wrapped:
+            torch.autograd.backward = backward
+        elif processes > 1 and not (dist.is_initialized() and dist.get_world_size() > 1):
+            raise refused(folder, ALONE.format(processes))
+        elif next(passes) > PASSES_WITHOUT_A_TEAM:
+            raise refused(folder, NO_TEAM + (IN_TRAINER if "transformers.trainer" in sys.modules else IN_LOOP))
+        backward(*arguments, **options)
+
+    torch.autograd.backward = watched
+
+
+def refused(folder: Path, sentence: str) -> ValueError:
+    """The error with this sentence, which the command prints."""
+    (folder / REFUSED).write_text(sentence, encoding="utf-8")
+    return ValueError(sentence)
+
+
 if VARIABLE in os.environ:
     refuse_own_ranks(Path(os.environ[VARIABLE]))
+    refuse_other_training(Path(os.environ[VARIABLE]), int(os.environ.get("WORLD_SIZE", "1")))
 
 
 def rounding_of_products(module: torch.nn.Module, device: torch.device) -> float:

@@ -70,12 +70,12 @@ class Team:
         checks.whole("seed", seed, least=0)
         checks.whole("warmup_steps", warmup_steps, least=0)
         self._grain = Grain(multiple_of, at_least)
-        self._data = {"batch_size": batch_size, "seed": seed, "accumulate": accumulate}
         self._control = Control(group)
         self.rank, self.size = self._control.rank, self._control.size
         self._check = checked(self.rank, self.size)
         if self._check is not None:
-            self.allocation, warmup_steps = self._check.allocation, 0
+            self.allocation, warmup_steps, batch_size = self._check.allocation, 0, self._check.batch_of(batch_size)
+        self._data = {"batch_size": batch_size, "seed": seed, "accumulate": accumulate}
         self._control.check_agreed(
             **self._data,
             **vars(self._grain),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from ranks import run_scripts
 
 from hetsim.cli import ddp_check
-from hetsim.ddp.check import VARIABLE, Check, Turning
+from hetsim.ddp import check
+from hetsim.ddp.check import VARIABLE, Check, Turning, refuse_other_training
 from hetsim.ddp.schedule import Data
 
 SCRIPT = """
@@ -23,7 +26,7 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 size = dist.get_world_size()
 x = torch.randn({samples}, 4).double()
-team = Team(20)
+team = Team({batch})
 loader = team.loader(TensorDataset(x, x.exp().sum(1)), {options})
 model = team.wrap(DDP(torch.nn.Sequential({layers}torch.nn.Linear(4, 1)).double()), {wrapped})
 encoder = {encoder}
@@ -38,11 +41,32 @@ for epoch in range(4):
         loss.backward()
         optimizer.step()
 """
+WINDOWS = """
+import contextlib, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import TensorDataset
+from hetsim.ddp import Team
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+x = torch.randn(253, 4).double()
+team = Team(20, accumulate=2)
+model = team.wrap(DDP(torch.nn.Linear(4, 1).double()))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step, (X, Y) in enumerate(team.loader(TensorDataset(x, x.exp().sum(1)), drop_last=True)):
+    reduces = step % 2 == 1 or dist.get_world_size() == 1  # Accelerate's no_sync does nothing in one process
+    with contextlib.nullcontext() if reduces else model.no_sync():
+        (((model(X)[:, 0] - Y) ** 2).mean() / 2).backward()
+    if step % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
 IDENTITY = "torch.nn.Identity()"
 DROPPED = "collate_fn=lambda rows: torch.utils.data.default_collate([row for row in rows if row[0][0] > 0] or rows)"
 GLOBAL = "n = torch.tensor(float(len(X))); dist.all_reduce(n); loss = errors.sum() * size / n"
 SECOND = "loss = {} + (model(x[dist.get_rank() :: size][: 18 // size]) ** 2).mean()"
 ENCODER = "team.wrap(DDP(torch.nn.Linear(4, 4).double()))"
+DEFAULTS = {"samples": 253, "batch": "20", "options": "", "layers": "", "encoder": IDENTITY, "wrapped": "", "loop": "pass"}
 RIGHT, WRONG = "the gradients are right", "the gradients are not those of one process"
 TABLE = {
     "mean": ({}, RIGHT),
@@ -64,6 +88,8 @@ TABLE = {
     "an encoder that is normalised over all ranks, and a decoder": ({"encoder": ENCODER, "loop": GLOBAL}, ddp_check.NORMALISED),
     "dropout": ({"layers": "torch.nn.Dropout(0.5), "}, ddp_check.CAUSES),
     "batch norm": ({"layers": "torch.nn.BatchNorm1d(4), ", "options": "drop_last=True"}, ddp_check.CAUSES),
+    "batch size by the number of processes": ({"batch": "10 * size"}, RIGHT),
+    "no_sync only in several processes": ({"script": WINDOWS}, RIGHT),
     "noise of each rank": ({"loop": "loss = loss * (1 + dist.get_rank())"}, WRONG),
 }
 SPAWNED = """
@@ -84,9 +110,9 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, b
     """Of all scripts of the table, in one world of two processes and one of a single process."""
     folders = {name: tmp_path_factory.mktemp("script") for name in TABLE}
     for name, folder in folders.items():
-        filled = {"samples": 253, "options": "", "layers": "", "encoder": IDENTITY, "wrapped": "", "loop": "pass"} | TABLE[name][0]
+        filled = DEFAULTS | TABLE[name][0]
         filled["loop"] = "        " + str(filled["loop"])
-        (folder / "script.py").write_text(SCRIPT.format(**filled), encoding="utf-8")
+        (folder / "script.py").write_text(filled.get("script", SCRIPT.format(**filled)), encoding="utf-8")
     for size in (2, 1):
         run_scripts(size, [(folder / "script.py", [], {VARIABLE: str(folder)}) for folder in folders.values()])
     return {name: ddp_check.verdict(folder) for name, folder in folders.items()}
@@ -101,7 +127,7 @@ def test_the_verdict_of_each_script(verdicts: dict[str, tuple[str, bool]], name:
 
     assert said.splitlines()[-1].endswith(expected) if expected != WRONG else WRONG in said, said
     assert right == (expected == RIGHT)
-    assert int(said.split()[0]) >= 6
+    assert int(said.split()[0]) >= (5 if "no_sync" in name else 6)  # with windows of two batches, ten batches
     assert int(said.partition("; ")[2].split()[0]) >= 2
 
 
@@ -111,11 +137,11 @@ def test_the_verdict_of_each_script(verdicts: dict[str, tuple[str, bool]], name:
 )
 def test_a_check_has_whole_epochs_with_the_last_step_of_the_run(tmp_path: Path, num_samples: int, look_ahead: int, accumulate: int) -> None:
     """An epoch is no longer than is needed, and its last step is as short as that of a whole epoch."""
-    check, data = Check(tmp_path, 0, 2), Data(num_samples, 20, accumulate=accumulate, drop_last=accumulate > 1)
-    short = check.shorten(data, look_ahead)
+    its, data = Check(tmp_path, 0, 2), Data(num_samples, 20, accumulate=accumulate, drop_last=accumulate > 1)
+    short = its.shorten(data, look_ahead)
 
-    assert check.num_steps * accumulate >= 6
-    assert check.num_steps * accumulate % short.num_steps() == 0
+    assert its.num_steps * accumulate >= 6
+    assert its.num_steps * accumulate % short.num_steps() == 0
     assert short.num_samples % 20 == num_samples % 20
     assert short.num_steps() <= 2 * (2 * accumulate + look_ahead) + 3 * accumulate + 6
     assert set(short.order(1)) <= set(range(num_samples))
@@ -131,7 +157,28 @@ def test_uneven_parts_are_passed_on() -> None:
     assert rule.shares(rule.observe(state, ())) == (4, 2, 6)
 
 
-def check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+@pytest.mark.parametrize(("processes", "passes", "sentence"), [(2, 0, check.ALONE.format(2)), (1, 3, check.NO_TEAM + check.IN_LOOP)])
+def test_a_script_that_trains_without_a_team_is_stopped(
+    processes: int, passes: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its first backward pass outside a process group, and after a few in one. A wrapped model ends the watch."""
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
+    backward = torch.autograd.backward
+    refuse_other_training(tmp_path, processes)
+    loss = torch.ones((), requires_grad=True)
+    for _ in range(passes):
+        loss.backward()
+
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        loss.backward()
+
+    assert (tmp_path / check.REFUSED).read_text(encoding="utf-8") == sentence
+    monkeypatch.setattr(Check, "num_wrapped", 1)
+    loss.backward()
+    assert torch.autograd.backward is backward
+
+
+def run_check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The command in this folder, as it is installed: without the folder on Python's path."""
     command = [sys.executable, "-P", "-m", "hetsim.cli.ddp_check", "--processes", "2", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
@@ -142,7 +189,7 @@ def check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_script_that_starts_its_ranks_itself_is_refused(tmp_path: Path) -> None:
     """One sentence, and no hang."""
     (tmp_path / "spawned.py").write_text(SPAWNED, encoding="utf-8")
-    done = check(tmp_path, "spawned.py")
+    done = run_check(tmp_path, "spawned.py")
 
     assert done.returncode == 1
     assert done.stderr.startswith("hetsim-ddp-check: error: spawned.py: the script starts its ranks itself")
@@ -157,12 +204,12 @@ def test_a_module_is_checked_and_nothing_else_of_its_folder_runs(tmp_path: Path)
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "sizes.py").write_text("STEPS = 8", encoding="utf-8")
-    text = SCRIPT.format(samples=253, options="", layers="", encoder=IDENTITY, wrapped="", loop="        pass")
+    text = SCRIPT.format(**DEFAULTS | {"loop": "        pass"})
     (package / "train.py").write_text("from .sizes import STEPS\n" + text, encoding="utf-8")
     for folder in (tmp_path, package):
         (folder / "torch.py").write_text("raise SystemExit('a torch of the folder')", encoding="utf-8")
         (folder / "libcuda.so.1").write_text("no library", encoding="utf-8")
-    done = check(tmp_path, "-m", "package.train")
+    done = run_check(tmp_path, "-m", "package.train")
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("the gradients are right\n")

@@ -104,6 +104,14 @@ def test_the_page_shows_these_lines() -> None:
     assert [line[1:].strip() for line in shown if line[:1] == "-"] == fewer
 
 
+def test_the_page_shows_the_lines_of_the_trainers_script() -> None:
+    """In docs/guide/ddp.md; test_ddp_trainer.py runs the script."""
+    shown = pages.text("ddp.md").split("```diff\n")[2].split("```")[0].splitlines()
+    script = [line.strip() for line in (SCRIPTS / "with_trainer.py").read_text(encoding="utf-8").splitlines()]
+
+    assert {line[1:].strip() for line in shown if line[:1] == "+"} <= set(script)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Validating sparse tensor")  # of an earlier test, which torch keeps a list of
 def test_both_versions_of_the_script_learn_and_the_frameworks_scripts_too(tmp_path: Path) -> None:
