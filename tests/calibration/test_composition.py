@@ -105,7 +105,7 @@ def test_a_composed_cluster_is_predicted_and_says_what_it_is(
     ("words", "message"),
     [
         (["fast.yaml", "gone.yaml"], "--compose gone.yaml: No such file or directory"),
-        (["fast.yaml", "byhand.yaml"], "byhand does not say what it was calibrated with: calibrate it again"),
+        (["fast.yaml", "byhand.yaml"], "byhand does not say what it was calibrated with, so its times may not fit: calibrate it again"),
         (["fast.yaml", "other.yaml"], "the clusters were calibrated with different workload (fast with phantom, other with digits)"),
         (["fast.yaml", "large.yaml"], "the clusters were calibrated with batch sizes that have none in common"),
         (["fast.yaml", "fast.yaml"], "--compose names a file twice"),

@@ -379,7 +379,11 @@ def test_regions_are_the_outermost_racks_or_as_many_as_one_asks_for():
         ((), {"coordination": {"merge_every": 0}}, "coordination.merge_every must be"),
         ((), {"coordination": {"steps": "fast"}}, "coordination.steps must be"),
         (("regional_optimizer=none",), {}, "regional_optimizer is none, but local servers step along what workers push"),
-        (("method=asgd", "regional_optimizer=sgd"), {}, "regional_optimizer would do nothing, as ParameterServer has no local servers"),
+        (
+            ("method=asgd", "regional_optimizer=sgd"),
+            {},
+            "regional_optimizer would do nothing, because ParameterServer has no local servers",
+        ),
         (("discount=polynomial",), {}, "discount is Polynomial, but a local server steps along each push as it is"),
         (("admission=softsync",), {}, "admission is SoftSync, but a local server steps along each push as it is"),
         (("compression=two_bit",), {}, "compression is TwoBit, but a local server steps along each push as it is"),
