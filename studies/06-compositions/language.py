@@ -1,0 +1,285 @@
+"""Compare all methods on a small language model: python language.py [--quick] [--limit-seconds SECONDS] [--folder FOLDER]
+
+It appends the runs that language.csv lacks. --limit-seconds starts no run after this time; call it again for the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import yaml
+from common import Row, Runs, interval, signed, table, where
+from training import MOST, speeds
+
+import hetsim
+from hetsim.trust.shipped import configs
+
+HERE = Path(__file__).resolve().parent
+SECONDS = 1.2
+"""Of virtual time, in which `hetgrad` makes 100 versions; every run ends at its first version after it."""
+BATCH, NUM_WORKERS = 64, 8
+FACTORS = (0.25, 1.0, 4.0)
+"""Of the shipped rates, for all methods; the grid continues by factors of 4, then has factors of 2 around the best."""
+MOST_FURTHER = 3
+"""Factors of 4 by which a grid may continue."""
+TUNING_SEED = 100
+SEEDS = range(5)
+"""Of what is reported: they have chosen nothing."""
+IDENTITY = ("method", "factor", "seed")
+FOUND = ("loss", "bits", "accuracy", "num_updates", "samples", "staleness_mean")
+GLOBAL, LOCAL = "learning_rate", "local_learning_rate"
+WARM_UP = "coordination.warm_up=5"
+RUN = (
+    "workload=tiny_lm",
+    f"batch_size={BATCH}",
+    "budget.epochs=null",
+    "evaluate_every_epochs=null",
+    "stop_when_diverged=true",
+    "trace=none",
+    "pictures=false",
+    "backend.processes=1",
+)
+CLUSTER = {
+    "name": "1:4",
+    "nodes": [
+        {"count": 1, "seconds_per_sample": 1e-3 / speed, "overhead_seconds": 0.0, "noise": {"distribution": "lognorm", "s": 0.1}}
+        for speed in speeds("1:4", NUM_WORKERS)
+    ],
+    "network": {"latency_seconds": 1e-4, "bytes_per_second": 125e6, "sharing": "none"},
+    "server": {"seconds_per_update": 1e-4},
+}
+"""As `training.cluster` describes it."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A method, what differs from its shipped config, and the rates that are tuned, by a common factor."""
+
+    method: str
+    words: tuple[str, ...] = ()
+    tuned: tuple[str, ...] = (GLOBAL,)
+    optimizer: str = "sgd"
+    """Of the steps that follow gradients: the workers' own, in methods with local steps."""
+    stated: float | None = None
+    """The rate of factor 1, where the method's config has none."""
+
+    @property
+    def name(self) -> str:
+        """The method, and its optimizer where that is not the method's own."""
+        return f"{self.method} + {self.optimizer}" if any("optimizer=" in word for word in self.words) else self.method
+
+    def rates(self, factor: float) -> dict[str, float]:
+        """By key."""
+        shipped = yaml.safe_load((configs() / "method" / f"{self.method}.yaml").read_text(encoding="utf-8"))
+        return {key: factor * (self.stated or shipped[key]) for key in self.tuned}
+
+    def run(self, factor: float, seed: int, seconds: float) -> dict[str, object]:
+        """Train in virtual time; what FOUND names: loss on the training set, bits per character and accuracy on the test set."""
+        rates = [f"{key}={rate:g}" for key, rate in self.rates(factor).items()]
+        times = [f"budget.seconds={seconds}", f"evaluate_every_seconds={seconds}", f"seed={seed}"]
+        with TemporaryDirectory() as folder:
+            made = hetsim.run(f"method={self.method}", *self.words, *rates, *RUN, *times, cluster=CLUSTER, folder=f"{folder}/run")
+            summary = made.summary
+        final = summary["final"]
+        diverged = summary["seconds"] < seconds
+        loss, bits = (MOST if diverged else least(final[name]) for name in ("train_loss", "test_bits_per_character"))
+        samples = round(summary["samples_per_second"] * summary["seconds"])
+        others = {name: summary[name] for name in ("num_updates", "staleness_mean")}
+        return {"loss": loss, "bits": bits, "accuracy": final["test_accuracy"], "samples": samples, **others}
+
+
+def least(value: float | None) -> float:
+    return MOST if value is None or not math.isfinite(value) else min(value, MOST)
+
+
+def of_adam(method: str, stated: float = 0.01) -> Entrant:
+    """A method whose gradients AdamW follows."""
+    return Entrant(method, ("optimizer=adamw",), ("optimizer.lr",), "adamw", stated)
+
+
+ENTRANTS = (
+    Entrant("ssgd"),
+    Entrant("hetgrad"),
+    Entrant("od_sgd", (WARM_UP,), (GLOBAL, LOCAL)),
+    Entrant("asgd"),
+    Entrant("softsync"),
+    Entrant("dbs_sgd"),
+    of_adam("hetgrad"),
+    Entrant("hetgrad", ("optimizer=muon",), ("optimizer.lr",), "muon", 0.01),
+    Entrant("muloco", (), (LOCAL,), "muon"),
+    Entrant("ringmaster_lmo", ("admission.max_delay=8",), optimizer="lmo"),
+    Entrant("diloco", (), (LOCAL,), "adamw"),
+    Entrant("sparse_loco", (), (LOCAL,), "adamw"),
+    Entrant("streaming_diloco", (), (LOCAL,), "adamw"),
+    Entrant("decoupled_diloco", (), (LOCAL,), "adamw"),
+    Entrant("acco"),
+    of_adam("acco"),
+    Entrant("mla", (), (LOCAL,)),
+    Entrant("heloco", (), (LOCAL,)),
+    Entrant("cgad", (), (GLOBAL,)),
+    Entrant("async_local_sgd", ("optimizer.buffer_size=8",), (LOCAL,)),
+    Entrant("async_local_sgd", ("optimizer.buffer_size=8", "local_optimizer=adamw"), (LOCAL,), "adamw", 0.003),
+    Entrant("local_sgd", (), (LOCAL,)),
+    Entrant("halos", ("coordination.num_regions=2",), (LOCAL,)),
+    Entrant("fedbuff", ("admission.size=6",), (LOCAL,)),
+    Entrant("fedasync", (), (LOCAL,)),
+    Entrant("dana"),
+    Entrant("gap_aware"),
+    Entrant("ringmaster_stops", ("admission.max_delay=8",)),
+    Entrant("rennala_stops", ("admission.batch=6",)),
+    Entrant("dc_asgd_adaptive"),
+    Entrant("delay_adaptive"),
+    Entrant("staleness_aware"),
+    Entrant("rescaled_asgd"),
+    Entrant("ssp"),
+    Entrant("ringleader"),
+    Entrant("malenia"),
+    Entrant("backup", ("admission.spares=2",)),
+    Entrant("static"),
+    Entrant("pipe_sgd", (WARM_UP,)),
+    Entrant("abs_sgd", (WARM_UP,)),
+    Entrant("ssd_sgd", (WARM_UP,), (GLOBAL, LOCAL)),
+    Entrant("cd_sgd", (WARM_UP,), (GLOBAL, LOCAL)),
+)
+PLAIN = ("ssgd", "hetgrad", "od_sgd", "asgd", "softsync", "dbs_sgd")
+"""As in the rest of the study."""
+
+
+class OutOfTime(Exception):
+    """The limit for this call is over, and runs are missing."""
+
+
+@dataclass
+class Comparison:
+    """Makes the runs that are missing, one stage for all methods before the next."""
+
+    runs: Runs
+    seconds: float = SECONDS
+    ends: float = math.inf
+    """On the monotonic clock: no run begins later."""
+    entrants: Sequence[Entrant] = ENTRANTS
+    seeds: Sequence[int] = SEEDS
+
+    def loss(self, entrant: Entrant, factor: float, seed: int = TUNING_SEED) -> float:
+        identity = {"method": entrant.name, "factor": factor, "seed": seed}
+        return float(self.runs.row(identity, lambda: self._run(entrant, factor, seed))["loss"])
+
+    def _run(self, entrant: Entrant, factor: float, seed: int) -> Mapping[str, object]:
+        if time.monotonic() > self.ends:
+            raise OutOfTime
+        return entrant.run(factor, seed, self.seconds)
+
+    def fill(self) -> None:
+        """Coarse grids, their extensions, finer grids, then the seeds that count, one by one."""
+        for factor in FACTORS:
+            for entrant in self.entrants:
+                self.loss(entrant, factor)
+        for step in chain([4.0] * MOST_FURTHER, [2.0]):
+            for entrant in self.entrants:
+                self._around(entrant, step)
+        for seed in self.seeds:
+            for entrant in self.entrants:
+                self.loss(entrant, chosen(self.runs.rows.values(), entrant.name), seed)
+
+    def _around(self, entrant: Entrant, step: float) -> None:
+        """The neighbours of the best factor."""
+        best = chosen(self.runs.rows.values(), entrant.name)
+        for factor in (best / step, best * step):
+            self.loss(entrant, factor)
+
+
+def chosen(found: Iterable[Row], method: str) -> float:
+    """The factor with the least training loss on the tuning seed."""
+    tried = where(found, method=method, seed=TUNING_SEED)
+    return float(min(tried, key=lambda row: float(row["loss"]))["factor"])
+
+
+@dataclass(frozen=True)
+class Results:
+    """All runs: factors chosen on one seed, judged on others."""
+
+    table: Sequence[Row]
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        """Those that all methods have."""
+        found = [{int(row["seed"]) for row in where(self.table, method=one.name)} - {TUNING_SEED} for one in self.entrants]
+        return sorted(set.intersection(*found))
+
+    @cached_property
+    def entrants(self) -> list[Entrant]:
+        """Those with runs."""
+        names = {row["method"] for row in self.table}
+        return [one for one in ENTRANTS if one.name in names]
+
+    def numbers(self, method: str, name: str) -> list[float]:
+        """A column of the runs that count, by seed."""
+        found = where(self.table, method=method, factor=chosen(self.table, method))
+        return [float(where(found, seed=seed)[0][name]) for seed in self.seeds]
+
+    @cached_property
+    def best_plain(self) -> str:
+        """On the tuning seed."""
+
+        def loss(method: str) -> float:
+            return min(float(row["loss"]) for row in where(self.table, method=method, seed=TUNING_SEED))
+
+        return min((one.name for one in self.entrants if one.name in PLAIN), key=loss)
+
+    def over(self, method: str, other: str) -> str:
+        """Bits per character over another method's, by pairs of equal seeds, bold if the interval excludes 0."""
+        names = {one.name for one in self.entrants}
+        if method == other or other not in names:
+            return "–"
+        pairs = zip(self.numbers(method, "bits"), self.numbers(other, "bits"), strict=True)
+        found = interval([one - their for one, their in pairs])
+        shown = f"{signed(found.mean, 2)} ({signed(found.low, 2)} … {signed(found.high, 2)})"
+        return shown if found.low <= 0 <= found.high else f"**{shown}**"
+
+
+def comparison(results: Results) -> str:
+    """A row for each method, the best first."""
+
+    def mean(method: str, name: str) -> float:
+        return float(np.mean(results.numbers(method, name)))
+
+    body = []
+    for one in sorted(results.entrants, key=lambda one: mean(one.name, "bits")):
+        rates = one.rates(chosen(results.table, one.name))
+        rate = ", ".join(f"{'local ' if key == LOCAL else ''}{value:.3g}" for key, value in rates.items())
+        same = "hetgrad" if one.optimizer == "sgd" else f"hetgrad + {one.optimizer}"
+        cells = [f"{interval(results.numbers(one.name, 'bits')):.2f}", f"{mean(one.name, 'accuracy'):.3f}"]
+        cells += [results.over(one.name, other) for other in (results.best_plain, same)]
+        body.append([f"`{one.name}`", *cells, f"{mean(one.name, 'num_updates'):.0f}", f"{mean(one.name, 'samples') / 1000:.1f}", rate])
+    head = ["method", "bits per character", "accuracy", f"bits over `{results.best_plain}`", "bits over `hetgrad` with the same optimizer"]
+    return table([*head, "versions", "samples, thousands", "tuned rate"], body)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=HERE, help="where language.csv is")
+    parser.add_argument("--quick", action="store_true", help="two methods for a short time")
+    parser.add_argument("--limit-seconds", type=float, default=math.inf, help="begin no run after this time")
+    parser.add_argument("--data-root", help="not used: the text ships with hetsim")
+    asked = parser.parse_args(given)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    made = Comparison(Runs(asked.folder / "language.csv", IDENTITY, FOUND), ends=time.monotonic() + asked.limit_seconds)
+    if asked.quick:
+        made.seconds, made.entrants, made.seeds = 0.1, (ENTRANTS[1], ENTRANTS[3]), range(2)
+    try:
+        made.fill()
+    except OutOfTime:
+        raise SystemExit(f"stopped after {asked.limit_seconds:g} s with runs missing: run the same command again") from None
+
+
+if __name__ == "__main__":
+    main()
