@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,14 +26,15 @@ HERE = Path(__file__).resolve().parent
 SECONDS = 1.2
 """Of virtual time, in which `hetgrad` makes 100 versions; every run ends at its first version after it."""
 BATCH, NUM_WORKERS = 64, 8
-FACTORS = (0.25, 1.0, 4.0)
-"""Of the shipped rates, for all methods; the grid continues by factors of 4, then has factors of 2 around the best."""
+STEP = 3.0
+"""From a rate of a grid to the next. A grid is the shipped rate and both its neighbours, and continues where the best is at an end."""
 MOST_FURTHER = 3
-"""Factors of 4 by which a grid may continue."""
+"""Rates by which it may continue."""
 TUNING_SEED = 100
-SEEDS = range(5)
+SEEDS, MORE_SEEDS = (0, 1, 2), (3, 4)
 """Of what is reported: they have chosen nothing."""
-IDENTITY = ("method", "factor", "seed")
+IDENTITY = ("method", "steps", "seed")
+"""The rates are the shipped ones times STEP to the power of `steps`."""
 FOUND = ("loss", "bits", "accuracy", "num_updates", "samples", "staleness_mean")
 GLOBAL, LOCAL = "learning_rate", "local_learning_rate"
 WARM_UP = "coordination.warm_up=5"
@@ -77,14 +77,14 @@ class Entrant:
         """The method, and its optimizer where that is not the method's own."""
         return f"{self.method} + {self.optimizer}" if any("optimizer=" in word for word in self.words) else self.method
 
-    def rates(self, factor: float) -> dict[str, float]:
-        """By key."""
+    def rates(self, steps: int) -> dict[str, float]:
+        """By key, so many steps of a grid above the shipped ones."""
         shipped = yaml.safe_load((configs() / "method" / f"{self.method}.yaml").read_text(encoding="utf-8"))
-        return {key: factor * (self.stated or shipped[key]) for key in self.tuned}
+        return {key: STEP**steps * (self.stated or shipped[key]) for key in self.tuned}
 
-    def run(self, factor: float, seed: int, seconds: float) -> dict[str, object]:
+    def run(self, steps: int, seed: int, seconds: float) -> dict[str, object]:
         """Train in virtual time; what FOUND names: loss on the training set, bits per character and accuracy on the test set."""
-        rates = [f"{key}={rate:g}" for key, rate in self.rates(factor).items()]
+        rates = [f"{key}={rate:.3g}" for key, rate in self.rates(steps).items()]
         times = [f"budget.seconds={seconds}", f"evaluate_every_seconds={seconds}", f"seed={seed}"]
         with TemporaryDirectory() as folder:
             made = hetsim.run(f"method={self.method}", *self.words, *rates, *RUN, *times, cluster=CLUSTER, folder=f"{folder}/run")
@@ -106,7 +106,7 @@ def of_adam(method: str, stated: float = 0.01) -> Entrant:
     return Entrant(method, ("optimizer=adamw",), ("optimizer.lr",), "adamw", stated)
 
 
-ENTRANTS = (
+NEWER = (
     Entrant("ssgd"),
     Entrant("hetgrad"),
     Entrant("od_sgd", (WARM_UP,), (GLOBAL, LOCAL)),
@@ -130,9 +130,12 @@ ENTRANTS = (
     Entrant("async_local_sgd", ("optimizer.buffer_size=8", "local_optimizer=adamw"), (LOCAL,), "adamw", 0.003),
     Entrant("local_sgd", (), (LOCAL,)),
     Entrant("halos", ("coordination.num_regions=2",), (LOCAL,)),
+    Entrant("dana"),
+)
+"""The plain methods, those of the last years, and what was best elsewhere in this study."""
+OLDER = (
     Entrant("fedbuff", ("admission.size=6",), (LOCAL,)),
     Entrant("fedasync", (), (LOCAL,)),
-    Entrant("dana"),
     Entrant("gap_aware"),
     Entrant("ringmaster_stops", ("admission.max_delay=8",)),
     Entrant("rennala_stops", ("admission.batch=6",)),
@@ -150,6 +153,7 @@ ENTRANTS = (
     Entrant("ssd_sgd", (WARM_UP,), (GLOBAL, LOCAL)),
     Entrant("cd_sgd", (WARM_UP,), (GLOBAL, LOCAL)),
 )
+ENTRANTS = (*NEWER, *OLDER)
 PLAIN = ("ssgd", "hetgrad", "od_sgd", "asgd", "softsync", "dbs_sgd")
 """As in the rest of the study."""
 
@@ -160,71 +164,65 @@ class OutOfTime(Exception):
 
 @dataclass
 class Comparison:
-    """Makes the runs that are missing, one stage for all methods before the next."""
+    """Makes the runs that are missing."""
 
     runs: Runs
     seconds: float = SECONDS
     ends: float = math.inf
     """On the monotonic clock: no run begins later."""
-    entrants: Sequence[Entrant] = ENTRANTS
-    seeds: Sequence[int] = SEEDS
 
-    def loss(self, entrant: Entrant, factor: float, seed: int = TUNING_SEED) -> float:
-        identity = {"method": entrant.name, "factor": factor, "seed": seed}
-        return float(self.runs.row(identity, lambda: self._run(entrant, factor, seed))["loss"])
+    def loss(self, entrant: Entrant, steps: int, seed: int = TUNING_SEED) -> float:
+        identity = {"method": entrant.name, "steps": steps, "seed": seed}
+        return float(self.runs.row(identity, lambda: self._run(entrant, steps, seed))["loss"])
 
-    def _run(self, entrant: Entrant, factor: float, seed: int) -> Mapping[str, object]:
+    def _run(self, entrant: Entrant, steps: int, seed: int) -> Mapping[str, object]:
         if time.monotonic() > self.ends:
             raise OutOfTime
-        return entrant.run(factor, seed, self.seconds)
+        return entrant.run(steps, seed, self.seconds)
 
-    def fill(self) -> None:
-        """Coarse grids, their extensions, finer grids, then the seeds that count, one by one."""
-        for factor in FACTORS:
-            for entrant in self.entrants:
-                self.loss(entrant, factor)
-        for step in chain([4.0] * MOST_FURTHER, [2.0]):
-            for entrant in self.entrants:
-                self._around(entrant, step)
-        for seed in self.seeds:
-            for entrant in self.entrants:
+    def tune(self, entrants: Sequence[Entrant]) -> None:
+        """A grid for each, which continues where its best rate is at an end."""
+        for entrant in entrants:
+            for steps in (0, -1, 1):
+                self.loss(entrant, steps)
+            for _ in range(MOST_FURTHER):
+                best = chosen(self.runs.rows.values(), entrant.name)
+                for steps in (best - 1, best + 1):
+                    self.loss(entrant, steps)
+
+    def judge(self, entrants: Sequence[Entrant], seeds: Iterable[int]) -> None:
+        """Each at its best rate, seed by seed."""
+        for seed in seeds:
+            for entrant in entrants:
                 self.loss(entrant, chosen(self.runs.rows.values(), entrant.name), seed)
 
-    def _around(self, entrant: Entrant, step: float) -> None:
-        """The neighbours of the best factor."""
-        best = chosen(self.runs.rows.values(), entrant.name)
-        for factor in (best / step, best * step):
-            self.loss(entrant, factor)
 
-
-def chosen(found: Iterable[Row], method: str) -> float:
-    """The factor with the least training loss on the tuning seed."""
+def chosen(found: Iterable[Row], method: str) -> int:
+    """The step with the least training loss on the tuning seed."""
     tried = where(found, method=method, seed=TUNING_SEED)
-    return float(min(tried, key=lambda row: float(row["loss"]))["factor"])
+    return int(min(tried, key=lambda row: float(row["loss"]))["steps"])
 
 
 @dataclass(frozen=True)
-class Results:
+class Judged:
     """All runs: factors chosen on one seed, judged on others."""
 
     table: Sequence[Row]
 
     @cached_property
-    def seeds(self) -> list[int]:
-        """Those that all methods have."""
-        found = [{int(row["seed"]) for row in where(self.table, method=one.name)} - {TUNING_SEED} for one in self.entrants]
-        return sorted(set.intersection(*found))
-
-    @cached_property
     def entrants(self) -> list[Entrant]:
-        """Those with runs."""
-        names = {row["method"] for row in self.table}
-        return [one for one in ENTRANTS if one.name in names]
+        """Those that were judged."""
+        return [one for one in ENTRANTS if self.judged(one.name)]
+
+    def judged(self, method: str) -> dict[int, Row]:
+        """The runs that count, by seed."""
+        tried = where(self.table, method=method)
+        found = where(tried, steps=chosen(tried, method)) if tried else []
+        return {int(row["seed"]): row for row in found if int(row["seed"]) != TUNING_SEED}
 
     def numbers(self, method: str, name: str) -> list[float]:
-        """A column of the runs that count, by seed."""
-        found = where(self.table, method=method, factor=chosen(self.table, method))
-        return [float(where(found, seed=seed)[0][name]) for seed in self.seeds]
+        """A column of them."""
+        return [float(row[name]) for row in self.judged(method).values()]
 
     @cached_property
     def best_plain(self) -> str:
@@ -237,16 +235,16 @@ class Results:
 
     def over(self, method: str, other: str) -> str:
         """Bits per character over another method's, by pairs of equal seeds, bold if the interval excludes 0."""
-        names = {one.name for one in self.entrants}
-        if method == other or other not in names:
+        ours, theirs = self.judged(method), self.judged(other)
+        pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+        if method == other or not pairs:
             return "–"
-        pairs = zip(self.numbers(method, "bits"), self.numbers(other, "bits"), strict=True)
-        found = interval([one - their for one, their in pairs])
+        found = interval([float(one["bits"]) - float(their["bits"]) for one, their in pairs])
         shown = f"{signed(found.mean, 2)} ({signed(found.low, 2)} … {signed(found.high, 2)})"
         return shown if found.low <= 0 <= found.high else f"**{shown}**"
 
 
-def comparison(results: Results) -> str:
+def comparison(results: Judged) -> str:
     """A row for each method, the best first."""
 
     def mean(method: str, name: str) -> float:
@@ -267,16 +265,21 @@ def comparison(results: Results) -> str:
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=HERE, help="where language.csv is")
-    parser.add_argument("--quick", action="store_true", help="two methods for a short time")
+    parser.add_argument("--quick", action="store_true", help="one method for a short time")
     parser.add_argument("--limit-seconds", type=float, default=math.inf, help="begin no run after this time")
     parser.add_argument("--data-root", help="not used: the text ships with hetsim")
     asked = parser.parse_args(given)
     asked.folder.mkdir(parents=True, exist_ok=True)
     made = Comparison(Runs(asked.folder / "language.csv", IDENTITY, FOUND), ends=time.monotonic() + asked.limit_seconds)
+    groups: Sequence[Sequence[Entrant]] = (NEWER, OLDER)
     if asked.quick:
-        made.seconds, made.entrants, made.seeds = 0.1, (ENTRANTS[1], ENTRANTS[3]), range(2)
+        made.seconds, groups = 0.05, (NEWER[1:2],)
     try:
-        made.fill()
+        for entrants in groups:
+            made.tune(entrants)
+            made.judge(entrants, SEEDS)
+        if not asked.quick:
+            made.judge(ENTRANTS, MORE_SEEDS)
     except OutOfTime:
         raise SystemExit(f"stopped after {asked.limit_seconds:g} s with runs missing: run the same command again") from None
 
