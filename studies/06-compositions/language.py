@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 
 import numpy as np
 import yaml
@@ -27,7 +27,8 @@ SECONDS = 1.2
 """Of virtual time, in which `hetgrad` makes 100 versions; every run ends at its first version after it."""
 BATCH, NUM_WORKERS = 64, 8
 STEP = 3.0
-"""From a rate of a grid to the next. A grid is the shipped rate and both its neighbours, and continues where the best is at an end."""
+"""From a rate of a grid to the next. A grid is the shipped rate and both its neighbours. It continues where the best is at an end, and
+has half a step more on both sides of the best."""
 MOST_FURTHER = 3
 """Rates by which it may continue."""
 TUNING_SEED = 100
@@ -70,19 +71,19 @@ class Entrant:
     optimizer: str = "sgd"
     """Of the steps that follow gradients: the workers' own, in methods with local steps."""
     stated: float | None = None
-    """The rate of factor 1, where the method's config has none."""
+    """The rate of 0 steps, where the method's config has none."""
 
     @property
     def name(self) -> str:
         """The method, and its optimizer where that is not the method's own."""
         return f"{self.method} + {self.optimizer}" if any("optimizer=" in word for word in self.words) else self.method
 
-    def rates(self, steps: int) -> dict[str, float]:
+    def rates(self, steps: float) -> dict[str, float]:
         """By key, so many steps of a grid above the shipped ones."""
         shipped = yaml.safe_load((configs() / "method" / f"{self.method}.yaml").read_text(encoding="utf-8"))
         return {key: STEP**steps * (self.stated or shipped[key]) for key in self.tuned}
 
-    def run(self, steps: int, seed: int, seconds: float) -> dict[str, object]:
+    def run(self, steps: float, seed: int, seconds: float) -> dict[str, object]:
         """Train in virtual time; what FOUND names: loss on the training set, bits per character and accuracy on the test set."""
         rates = [f"{key}={rate:.3g}" for key, rate in self.rates(steps).items()]
         times = [f"budget.seconds={seconds}", f"evaluate_every_seconds={seconds}", f"seed={seed}"]
@@ -98,6 +99,7 @@ class Entrant:
 
 
 def least(value: float | None) -> float:
+    """A loss, at most MOST."""
     return MOST if value is None or not math.isfinite(value) else min(value, MOST)
 
 
@@ -169,14 +171,14 @@ class Comparison:
     runs: Runs
     seconds: float = SECONDS
     ends: float = math.inf
-    """On the monotonic clock: no run begins later."""
+    """On a clock that only advances: no run begins later."""
 
-    def loss(self, entrant: Entrant, steps: int, seed: int = TUNING_SEED) -> float:
-        identity = {"method": entrant.name, "steps": steps, "seed": seed}
+    def loss(self, entrant: Entrant, steps: float, seed: int = TUNING_SEED) -> float:
+        identity = {"method": entrant.name, "steps": f"{steps:g}", "seed": seed}
         return float(self.runs.row(identity, lambda: self._run(entrant, steps, seed))["loss"])
 
-    def _run(self, entrant: Entrant, steps: int, seed: int) -> Mapping[str, object]:
-        if time.monotonic() > self.ends:
+    def _run(self, entrant: Entrant, steps: float, seed: int) -> Mapping[str, object]:
+        if monotonic() > self.ends:
             raise OutOfTime
         return entrant.run(steps, seed, self.seconds)
 
@@ -189,6 +191,9 @@ class Comparison:
                 best = chosen(self.runs.rows.values(), entrant.name)
                 for steps in (best - 1, best + 1):
                     self.loss(entrant, steps)
+            best = chosen(self.runs.rows.values(), entrant.name)
+            for steps in (best - 0.5, best + 0.5):
+                self.loss(entrant, steps)
 
     def judge(self, entrants: Sequence[Entrant], seeds: Iterable[int]) -> None:
         """Each at its best rate, seed by seed."""
@@ -197,10 +202,10 @@ class Comparison:
                 self.loss(entrant, chosen(self.runs.rows.values(), entrant.name), seed)
 
 
-def chosen(found: Iterable[Row], method: str) -> int:
+def chosen(found: Iterable[Row], method: str) -> float:
     """The step with the least training loss on the tuning seed."""
     tried = where(found, method=method, seed=TUNING_SEED)
-    return int(min(tried, key=lambda row: float(row["loss"]))["steps"])
+    return float(min(tried, key=lambda row: float(row["loss"]))["steps"])
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,7 @@ class Judged:
     def judged(self, method: str) -> dict[int, Row]:
         """The runs that count, by seed."""
         tried = where(self.table, method=method)
-        found = where(tried, steps=chosen(tried, method)) if tried else []
+        found = where(tried, steps=f"{chosen(tried, method):g}") if tried else []
         return {int(row["seed"]): row for row in found if int(row["seed"]) != TUNING_SEED}
 
     def numbers(self, method: str, name: str) -> list[float]:
@@ -270,7 +275,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--data-root", help="not used: the text ships with hetsim")
     asked = parser.parse_args(given)
     asked.folder.mkdir(parents=True, exist_ok=True)
-    made = Comparison(Runs(asked.folder / "language.csv", IDENTITY, FOUND), ends=time.monotonic() + asked.limit_seconds)
+    made = Comparison(Runs(asked.folder / "language.csv", IDENTITY, FOUND), ends=monotonic() + asked.limit_seconds)
     groups: Sequence[Sequence[Entrant]] = (NEWER, OLDER)
     if asked.quick:
         made.seconds, groups = 0.05, (NEWER[1:2],)
