@@ -290,13 +290,14 @@ def test_study_06_tunes_every_composition_by_the_same_budget(load: Load) -> None
 
 
 def test_study_06_tunes_every_method_on_the_language_model_by_the_same_budget(load: Load) -> None:
-    """A grid whose best rate has neighbours on both sides, unless it was continued as far as all may be; the same seeds judge all."""
+    """A grid whose best rate has neighbours on both sides, unless it was continued as far as any; the seed that chose it does not judge it."""
     language = load(COMPOSED, "language")
     judged = language.Judged(rows(COMPOSED / "language.csv"))
 
     assert judged.entrants == list(language.ENTRANTS)
-    assert len({tuple(judged.judged(one.name)) for one in judged.entrants}) == 1
     for one in judged.entrants:
+        seeds = list(judged.judged(one.name))
+        assert seeds == list(range(len(seeds)))
         tried = {int(row["steps"]) for row in judged.table if row["method"] == one.name and int(row["seed"]) == language.TUNING_SEED}
         best = language.chosen(judged.table, one.name)
         assert tried >= {-1, 0, 1}

@@ -233,6 +233,8 @@ class Judged:
         if method == other or not pairs:
             return "–"
         found = interval([float(one["bits"]) - float(their["bits"]) for one, their in pairs])
+        if len(pairs) == 1:
+            return signed(found.mean, 2)
         shown = f"{signed(found.mean, 2)} ({signed(found.low, 2)} … {signed(found.high, 2)})"
         return shown if found.low <= 0 <= found.high else f"**{shown}**"
 
@@ -248,11 +250,14 @@ def comparison(results: Judged) -> str:
         rates = one.rates(chosen(results.table, one.name))
         rate = ", ".join(f"{'local ' if key == LOCAL else ''}{value:.3g}" for key, value in rates.items())
         same = f"hetgrad + {one.optimizer}"
-        cells = [f"{interval(results.numbers(one.name, 'bits')):.2f}", f"{mean(one.name, 'accuracy'):.3f}"]
+        bits = results.numbers(one.name, "bits")
+        cells = [f"{interval(bits):.2f}" if len(bits) > 1 else f"{bits[0]:.2f}", f"{mean(one.name, 'accuracy'):.3f}"]
         cells += [results.over(one.name, other) for other in (results.best_plain, same)]
-        body.append([f"`{one.name}`", *cells, f"{mean(one.name, 'num_updates'):.0f}", f"{mean(one.name, 'samples') / 1000:.1f}", rate])
+        body.append(
+            [f"`{one.name}`", *cells, f"{mean(one.name, 'num_updates'):.0f}", f"{mean(one.name, 'samples') / 1000:.1f}", rate, len(bits)]
+        )
     head = ["method", "bits per character", "accuracy", f"bits over `{results.best_plain}`", "over `hetgrad` with the same optimizer"]
-    return table([*head, "versions", "samples, thousands", "tuned rate"], body)
+    return table([*head, "versions", "samples, thousands", "tuned rate", "seeds"], body)
 
 
 def main(given: Sequence[str] | None = None) -> None:
