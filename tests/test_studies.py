@@ -290,7 +290,7 @@ def test_study_06_tunes_every_composition_by_the_same_budget(load: Load) -> None
 
 
 def test_study_06_tunes_every_method_on_the_language_model_by_the_same_budget(load: Load) -> None:
-    """A grid whose best rate has neighbours on both sides, unless it was continued as far as any; the seed that chose it does not judge it."""
+    """The best rate of a grid has both neighbours, unless the grid was continued as far as any; its seed does not judge."""
     language = load(COMPOSED, "language")
     judged = language.Judged(rows(COMPOSED / "language.csv"))
 
