@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.trust.shipped import configs
+
 STUDIES = Path(__file__).parents[1] / "studies"
 FOLDERS = sorted(STUDIES.glob("[0-9]*"))
 every_study = pytest.mark.parametrize("study", FOLDERS, ids=lambda study: study.name)
@@ -284,6 +287,31 @@ def test_study_06_tunes_every_composition_by_the_same_budget(load: Load) -> None
             assert set(settings) >= {(momentum, rate) for momentum in momenta for rate in train.RATES[momentum]}
             assert sum(count == 3 for count in settings.values()) >= train.BEST
         assert plain <= {row["composition"] for row in runs}
+
+
+def test_study_06_tunes_every_method_on_the_language_model_by_the_same_budget(load: Load) -> None:
+    """The best rate of a grid has both neighbours, unless the grid was continued as far as any; its seed does not judge."""
+    language = load(COMPOSED, "language")
+    judged = language.Judged(rows(COMPOSED / "language.csv"))
+
+    assert judged.entrants == list(language.ENTRANTS)
+    for one in judged.entrants:
+        seeds = list(judged.judged(one.name))
+        assert seeds == list(range(len(seeds)))
+        tried = {int(row["steps"]) for row in judged.table if row["method"] == one.name and int(row["seed"]) == language.TUNING_SEED}
+        best = language.chosen(judged.table, one.name)
+        assert tried >= {-1, 0, 1}
+        assert {best - 1, best + 1} <= tried or max(map(abs, tried)) == 1 + language.MOST_FURTHER
+
+
+def test_study_06_compares_all_methods_on_its_cluster_or_says_why_not(load: Load) -> None:
+    """The language model's cluster is that of the other runs; its section names each method that is left out."""
+    language, training = load(COMPOSED, "language"), load(COMPOSED, "training")
+    section = (COMPOSED / "README.md").read_text(encoding="utf-8").partition("\n### A language model\n")[2].partition("\n### ")[0]
+    left_out = {path.stem for path in (configs() / "method").glob("*.yaml")} - {one.method for one in language.ENTRANTS}
+
+    assert parse_cluster(language.CLUSTER).nodes == training.cluster("1:4", 8).nodes
+    assert all(f"`{name}`" in section for name in left_out)
 
 
 def test_study_06_chooses_without_the_seeds_that_judge(load: Load) -> None:

@@ -1,4 +1,4 @@
-"""The tables of 06 from results.csv and measured.csv: python evaluate.py [--folder FOLDER]"""
+"""The tables of 06 from results.csv, convolutions.csv, measured.csv and language.csv: python evaluate.py [--folder FOLDER]"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from common import Interval, Row, arguments, change, gain, interval, ratio, rows, signed, table, where, write_tables
 from compositions import OF_THE_PAPERS, PLAIN, SPLITS, VERSIONS, Composition, named
 from convolutions import SHOWN
+from language import Judged, comparison
 from train import FIRST, HERE, Trial, best_setting, here, scores, tuned_here, winner
 
 LEVELS = (("loss", ".3f"), ("accuracy", ".3f"), ("worst_class", ".2f"), ("num_updates", ".0f"))
@@ -240,6 +241,8 @@ def main(given: Sequence[str] | None = None) -> None:
         tables.append(convolutions(Results(others)))
     if real := rows(folder / "measured.csv"):
         tables.append(measured(results, real))
+    if spoken := rows(folder / "language.csv"):
+        tables.append(comparison(Judged(spoken)))
     write_tables(folder, tables)
 
 
