@@ -36,6 +36,7 @@ class Balanced:
 
     args: Any
     state: Any
+    accelerator: Any
     model_wrapped: Any
     model_accepts_loss_kwargs: bool
     compute_loss_func: Any
@@ -63,7 +64,8 @@ class Balanced:
         if loss not in (None, *LOSSES):
             raise ValueError(f"loss must be {' or '.join(LOSSES)}, not {checks.shown(loss)}")
         self.team = None
-        self._loss, self._is_given, self._is_wrapped = loss, loss is not None, False
+        self._loader: Any = None
+        self._loss, self._is_given, self._is_wrapped, self._is_divided = loss, loss is not None, False, False
         self._team_options: dict[str, Any] = {"allocation": allocation, "max_samples": max_samples, "trace": trace}
 
     def get_train_dataloader(self) -> Any:
@@ -71,8 +73,10 @@ class Balanced:
         of_trainer = super().get_train_dataloader()  # type: ignore[misc]
         if not dist.is_initialized():
             return of_trainer
+        if self.team is not None and (self._is_wrapped or self.team.number):
+            raise ValueError("the Team of this Trainer has drawn batches already: create another Trainer to train")
         if self.team is not None:
-            raise ValueError("this Trainer has trained with a Team already: create another one to train again")
+            return self._loader
         args = self.args
         if args.auto_find_batch_size:
             raise ValueError("auto_find_batch_size would change the batch of all ranks: leave it out, and pass max_samples to the Trainer")
@@ -91,6 +95,7 @@ class Balanced:
                 "weight 0: set dataloader_drop_last=True"
             )
         args.ignore_data_skip = True  # when a run resumes, the Team knows its position in the epoch
+        self._loader = loader
         return loader
 
     def get_batch_samples(self, epoch_iterator: Any, *arguments: Any, **options: Any) -> Any:
@@ -109,7 +114,7 @@ class Balanced:
         return batches, num_items
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-        """Compute the gradients of a batch. Raises ValueError if the model's loss ignores the number of tokens.
+        """Compute the gradients of a batch. Raises ValueError if a part of the loss ignores the number of tokens.
 
         Args:
             model: the wrapped model.
@@ -117,14 +122,11 @@ class Balanced:
             num_items_in_batch: the number of tokens of all ranks in the window, or None if the Trainer does not count them.
         """
         probe = None
-        if self.team is not None and not self._is_given and num_items_in_batch is not None and self.compute_loss_func is None:
+        if self.team is not None and not self._is_given and num_items_in_batch is not None:
             probe = num_items_in_batch = torch.as_tensor(num_items_in_batch).to(torch.float32, copy=True).requires_grad_()
         loss = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
-        if probe is not None and probe.grad is None:
-            raise ValueError(
-                "the model's loss is not divided by num_items_in_batch, which the Trainer takes for granted and multiplies by the number "
-                "of ranks: set model.accepts_loss_kwargs = False before you create the Trainer"
-            )
+        if probe is not None:
+            self._check_divided(loss, probe)
         return loss
 
     def train(self, *arguments: Any, **options: Any) -> Any:
@@ -153,7 +155,15 @@ class Balanced:
                     "the checkpoint has no state of a Team, as another Trainer saved it: resume it with that Trainer, or begin with its "
                     "weights, without resume_from_checkpoint"
                 )
-            team.load_state_dict(self.state.stateful_callbacks[SAVED])
+            saved = self.state.stateful_callbacks[SAVED]
+            team.load_state_dict(saved)
+            steps = [(state["accumulate"], state["batch_size"]) for state in (team.state_dict(), saved)]
+            if steps[0] != steps[1]:
+                here, there = (f"{window} times {samples}" if window > 1 else str(samples) for window, samples in steps)
+                raise ValueError(
+                    f"the checkpoint is of steps of {there} samples, and here they have {here}, so the Trainer would miscount its epochs: "
+                    "set gradient_accumulation_steps, and per_device_train_batch_size times the number of ranks, to what they were"
+                )
         team.wrap(self.model_wrapped, loss=self._loss or MEAN)
         self._is_wrapped = True
 
@@ -172,6 +182,26 @@ class Balanced:
                 "average_tokens_across_devices=True"
             )
         return GLOBAL if counts and "labels" in self.label_names else MEAN
+
+    def _check_divided(self, loss: torch.Tensor, count: torch.Tensor) -> None:
+        """ValueError with one sentence unless the loss is f/n, with the derivative −f/n² by the number of tokens n."""
+        scaler = getattr(self.accelerator, "scaler", None)
+        if count.grad is not None and not self._is_divided:  # once, as a GPU waits for it
+            whole = loss.double() * (1.0 if scaler is None else scaler.get_scale())
+            rounding = 64 * max(torch.finfo(loss.dtype).eps, torch.finfo(count.dtype).eps)
+            self._is_divided = not bool((count.grad * count.detach() + whole).abs() > rounding * whole.abs())
+        if self._is_divided and count.grad is not None:
+            return
+        if self.compute_loss_func is not None:
+            remedy = "divide what compute_loss_func returns by it, or pass loss='global' to the Trainer if it does so by a plain number"
+        elif count.grad is None:
+            remedy = "set model.accepts_loss_kwargs = False before you create the Trainer"
+        else:
+            remedy = "leave the other part out, or pass loss='global' to the Trainer to train as it does without a Team"
+        raise ValueError(
+            f"{'a part of ' if count.grad is not None else ''}the loss is not divided by num_items_in_batch, which the Trainer takes for "
+            f"granted and multiplies by the number of ranks: {remedy}"
+        )
 
     def _check_batches(self, batches: Sequence[Any], num_items: Any) -> None:
         """ValueError with one sentence if the loss of these batches is of the other kind, or a mean over tokens."""

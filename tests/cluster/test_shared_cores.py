@@ -113,6 +113,18 @@ def test_what_begins_takes_the_idle_core_at_once() -> None:
     assert ends((0.0, 2.0, {}), (0.0, 2.0, {}), (0.0, 1.0, {"urgent": True}), host=host) == pytest.approx([2.5, 2.5, 1.0])
 
 
+@pytest.mark.parametrize(("width", "cores", "expected"), [(3, 2, 6.0), (2, 1, 6.0), (2, 2, 3.0)])
+def test_more_threads_than_cores_stay_as_many(width: int, cores: int, expected: float) -> None:
+    """Two of them share a core, and the others wait for these two. Urgent work delays them by its own part."""
+    host = Host(cores=cores, balance_seconds=9.0)
+    urgent = [(at / 10, 1e-3 * cores, {"urgent": True}) for at in range(20)]
+    alone, *_ = ends((0.0, 3.0, {"width": width}), host=host)
+    done, *_ = ends((0.0, 3.0, {"width": width}), *urgent, host=host)
+
+    assert alone == pytest.approx(expected, rel=1e-15)
+    assert done == pytest.approx(expected + 0.02, rel=1e-9)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_gpu_takes_one_core(device: str) -> None:
     """Two nodes of two threads share three cores evenly; of a node whose GPU computes, only the thread that waits for it takes one."""

@@ -46,6 +46,7 @@ def test_a_gradient_that_would_be_wrong_is_refused_in_one_sentence(tmp_path: Pat
         for name, (_, sentence) in trainer_laws.REFUSED.items():
             assert sentence in found[name], name
         assert "the checkpoint has no state of a Team" in found["resume"]
+        assert "steps of 12 samples, and here they have 2 times 12" in found["other steps"]
 
 
 def test_the_script_of_the_page_learns_and_evaluates(tmp_path: Path) -> None:

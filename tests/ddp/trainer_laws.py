@@ -86,6 +86,21 @@ def classes_model(*, num_labels: int = 3, accepts_loss_kwargs: bool | None = Non
     return model
 
 
+class Balancing(GPT2LMHeadModel):
+    """With a second loss that is a mean over the rank's own tokens, as a router's is."""
+
+    def forward(self, input_ids: Any = None, labels: Any = None, **options: Any) -> Any:
+        """The outputs, with both losses."""
+        outputs = super().forward(input_ids=input_ids, labels=labels, **options)
+        outputs.loss = outputs.loss + 0.1 * outputs.logits.pow(2).mean()
+        return outputs
+
+
+def mean_of_tokens(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    """The mean over the rank's own tokens."""
+    return cross_entropy(outputs.logits.transpose(1, 2), labels)
+
+
 def divided(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
     """The sum over the tokens, divided by those of all ranks."""
     return cross_entropy(outputs.logits.transpose(1, 2), labels, reduction="sum") / num_items_in_batch
@@ -101,6 +116,7 @@ CASES: dict[str, dict[str, Any]] = {
     "tokens with a short last step": {"train_dataset": Texts(SAMPLES - 5)},
     "tokens with loader workers": {"args": {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": "fork"}},
     "a compute_loss_func": {"compute_loss_func": divided},
+    "tokens of a loader that the script has looked at": {"looks": True},
     "a mean over samples": {"model": lambda: classes_model(accepts_loss_kwargs=False), "train_dataset": Classes()},
     "an accumulation of means over samples": {
         "model": lambda: classes_model(accepts_loss_kwargs=False),
@@ -121,13 +137,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"model": classes_model, "train_dataset": Classes()},
         "set model.accepts_loss_kwargs = False",
     ),
+    "a compute_loss_func that ignores it": ({"compute_loss_func": mean_of_tokens}, "divide what compute_loss_func returns by"),
+    "a second loss that ignores it": (
+        {"model": lambda: Balancing(GPT2Config(vocab_size=20, **OPTIONS, **DROPOUTS)).double()},
+        "leave the other part out, or pass loss='global'",
+    ),
     "means over tokens": ({"args": {"average_tokens_across_devices": False}}, "set average_tokens_across_devices=True"),
     "means over the tokens of a model without num_items_in_batch": ({"plain_loss": True}, "give the Trainer a compute_loss_func"),
     "a last step of one sample": ({"train_dataset": Texts(SAMPLES + 1)}, "set dataloader_drop_last=True"),
     "samples by length": ({"args": {"train_sampling_strategy": "group_by_length"}}, "and not by LengthGroupedSampler"),
     "no dataset with indices": ({"train_dataset": Endless(), "args": {"max_steps": 2}}, "an IterableDataset has its own order"),
     "batches that change by themselves": ({"args": {"auto_find_batch_size": True}}, "auto_find_batch_size would change"),
-    "a second run": ({"runs": 2}, "this Trainer has trained with a Team already"),
+    "a second run": ({"runs": 2}, "the Team of this Trainer has drawn batches already"),
 }
 
 
@@ -169,6 +190,8 @@ def trained(rank: int, folder: Path) -> dict[str, NDArray[np.float64]]:
     found = {}
     for name, case in CASES.items():
         its = trainer(folder, case)
+        if case.get("looks"):
+            assert len(its.get_train_dataloader()) == SAMPLES // BATCH_SIZE
         its.train()
         found[name] = weights(its.model)
         if dist.get_world_size() > 1:
@@ -209,6 +232,10 @@ def refused(rank: int, folder: Path) -> dict[str, str]:
         except ValueError as error:
             found[name] = str(error)
     trainer(folder, {"args": {"max_steps": 2, "save_strategy": "steps", "save_steps": 2}}).train()
+    try:
+        trainer(folder, {"args": {"gradient_accumulation_steps": 2}}).train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+    except ValueError as error:
+        found["other steps"] = str(error)
     state = folder / "checkpoint-2" / "trainer_state.json"
     dist.barrier()
     if rank == 0:

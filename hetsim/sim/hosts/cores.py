@@ -93,7 +93,10 @@ class Work:
 
 
 class Places:
-    """Which thread is on which core. A thread begins on the core with the fewest, and stays there until an idle one has taken it over."""
+    """Which thread is on which core. A thread begins on the core with the fewest, and stays there until an idle one has taken it over.
+
+    More threads of one process than cores share them. A thread whose quota is used up leaves its core, and begins again.
+    """
 
     def __init__(self, host: Host) -> None:
         self._seconds = host.balance_seconds
