@@ -52,7 +52,7 @@ class Meter(NamedTuple):
     @classmethod
     def read(cls, without: Sequence[int] = ()) -> Meter:
         """Now; the process's CPU-seconds without those of the threads that have these clocks."""
-        of_others = sum(map(time.clock_gettime, without))
+        of_others = sum(map(cpu_seconds, without))
         return cls(time.perf_counter(), time.thread_time(), time.process_time() - of_others, *machine_seconds())
 
     def since(self, before: Meter) -> Meter:
@@ -232,6 +232,14 @@ class Measurement(Coordination):
             by_rank.append(rows[at : at + number])
             at += number
         return Measured(by_rank, [[fact[rank] for fact in facts] for rank in range(len(counts))], len(weights))
+
+
+def cpu_seconds(clock: int) -> float:
+    """What the thread of this clock has used; 0 once it has ended."""
+    try:
+        return time.clock_gettime(clock)
+    except OSError:
+        return 0.0
 
 
 def nothing() -> Program[None]:

@@ -96,6 +96,15 @@ def test_an_idle_core_takes_over_late(works: tuple[float, ...], balance: float, 
     assert sorted(done) == pytest.approx(expected, rel=1e-15)
 
 
+def test_more_threads_than_cores_share_them_for_good() -> None:
+    """Three threads of one work on two cores wait for the two that share a core, however often others begin and end."""
+    host = Host(cores=2, balance_seconds=9.0)
+    others = [(0.25 * k, 0.125, {"urgent": True}) for k in range(1, 5)]
+
+    assert ends((0.0, 1.0, {"width": 3}), host=host) == pytest.approx([2.0])
+    assert ends((0.0, 1.0, {"width": 3}), *others, host=host)[0] == pytest.approx(2.25)
+
+
 def test_what_begins_takes_the_idle_core_at_once() -> None:
     """Urgent work takes a part of each core."""
     host = Host(cores=2, balance_seconds=9.0)

@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hetsim.calibration.machine import clocks_of_helpers
-from hetsim.calibration.program import Meter
+from hetsim.calibration.machine import PER_THREAD, clocks_of_helpers
+from hetsim.calibration.program import Meter, cpu_seconds
 from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.launch.participation import compute_here_alone
 
@@ -82,5 +82,6 @@ def test_what_helpers_use_is_no_work_of_the_process() -> None:
         values.add_(1)
     took = Meter.read(helpers).since(before)
 
+    assert cpu_seconds(~1 << 3 | PER_THREAD) == 0.0  # no thread of this process has this number
     assert sum(map(time.clock_gettime, helpers)) - spent > 0.1 * took.thread
     assert took.process == pytest.approx(took.thread, rel=0.2)

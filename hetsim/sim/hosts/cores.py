@@ -107,8 +107,8 @@ class Places:
                 self._idle_since[place] = now  # if at all: until now it was busy
             core[:] = [work for work in core if work in running]
         for work in running:
-            for _ in range(work.width - sum(work in core for core in self._cores)):
-                min((core for core in self._cores if work not in core), key=len, default=self._cores[0]).append(work)
+            for _ in range(work.width - sum(core.count(work) for core in self._cores)):
+                min(self._cores, key=lambda core: (core.count(work), len(core))).append(work)
         return sum(map(bool, self._cores))
 
     def share(self, work: Work) -> float:
