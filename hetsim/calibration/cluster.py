@@ -36,6 +36,19 @@ class Calibrated:
     """Why its times are not trustworthy, a clause for each node and reason."""
     tried: Mapping[str, float] = field(default_factory=dict)
     """By method, the signed relative error of its predicted updates per second, by a real run right after."""
+    ordinary: Sequence[int] = ()
+    """The ranks whose systems refuse real-time priority to threads that move messages."""
+
+    @property
+    def refused(self) -> str | None:
+        """A sentence about such systems; None if there are none."""
+        if not self.ordinary:
+            return None
+        ranks = f"rank{'s' * (len(self.ordinary) > 1)} {', '.join(map(str, self.ordinary))}"
+        return (
+            f"The system refuses real-time priority to {ranks}. So threads that move messages wait for a core, and predictions for small "
+            "models are too fast (docs/guide/calibrate.md)."
+        )
 
     @property
     def error(self) -> float:
@@ -116,7 +129,8 @@ def calibrated(
         "hosts": {names[machine]: host for machine, host in hosts.items()},
     }
     written = {file: law for file, law in laws.items() if file is not None and law.takes_measured}
-    return Calibrated(config, steps, service, written, doubtful)
+    ordinary = [] if capped_by_hetsim else [rank for rank, process in enumerate(processes) if not process.real_time]
+    return Calibrated(config, steps, service, written, doubtful, ordinary=ordinary)
 
 
 def ends_of(num_workers: int) -> list[str]:

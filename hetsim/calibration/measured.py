@@ -57,6 +57,8 @@ class Process(NamedTuple):
     period_seconds: float
     tick_seconds: float = 0.0
     """How often the system looks whether a quota is used up; 0: not known."""
+    real_time: float = 1.0
+    """Whether the system gives real-time priority to threads that move messages: 1 or 0."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,19 @@ def test_speeds_of_busy_cores() -> None:
     assert busy_speeds(4, {4: 2.0}) == pytest.approx([1.0, 5 / 6, 2 / 3, 0.5], rel=1e-3)
     assert busy_speeds(2, {2: 0.9}) == [1.0, 1.0]
     assert busy_speeds(8, {8: 2.0}, 4) == pytest.approx([1.0, 1.0, 1.0, 1.0, 7 / 8, 3 / 4, 5 / 8, 0.5], rel=1e-3)
+
+
+@pytest.mark.parametrize(("by_hetsim", "told"), [(False, "real-time priority to ranks 0, 1, 2. So"), (True, None)])
+def test_it_is_told_where_threads_that_move_messages_have_no_priority(by_hetsim: bool, told: str | None) -> None:
+    """hetsim's own quotas leave these threads out."""
+    given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2), seconds_per_update=9.0))
+    among, around = measured()
+    fits = partial(calibrated, given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=by_hetsim)
+    assert fits().refused is None
+    for facts in around.facts:
+        facts += [0.0] * (6 - len(facts))
+
+    assert fits().refused is None if told is None else told in (fits().refused or "")
 
 
 @pytest.mark.parametrize("balance", [0.0, 2e-3, 5e-3])

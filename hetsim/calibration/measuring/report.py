@@ -75,6 +75,7 @@ def remarks(experiment: Experiment, result: Calibrated) -> str:
         + ", ".join(f"{100 * steps.error:.1f} %" for steps in result.steps)
         + ".",
         "Times are CPU-seconds, on a core of a machine whose other cores are idle.",
+        *([result.refused] if result.refused else []),
         *([f"Not trustworthy: {'; '.join(result.doubts)}."] if result.doubts else []),
     ]
     return "".join(f"# {checks.one_line(line)}\n" for line in lines)
@@ -101,6 +102,8 @@ def told(file: Path, result: Calibrated) -> str:
     rows.append(f"{os.path.relpath(file.with_suffix('.png'))}: the fits and what is left of them")
     rows.append(f"  gradients at sizes that were held out: {100 * result.error_of_gradients:.1f} % mean error")
     rows.append(f"{os.path.relpath(file)}: predictions that were tried, {signed(result.tried)}")
+    if result.refused:
+        rows.append(result.refused)
     if result.doubts:
         rows.append(f"not trustworthy: {'; '.join(result.doubts)}. Calibrate again while no other program runs")
     return "\n".join(rows)

@@ -7,10 +7,12 @@ import time
 
 from hetsim.distributed.communication.clock_alignment import clock_id
 from hetsim.distributed.pacing.cgroups import own_cgroup
+from hetsim.distributed.pacing.padding import realtime_priority
 
 
 def facts() -> list[float]:
-    """A number for this process's machine, the cores that it may use, share and period in seconds of its cgroup's quota, seconds of a tick.
+    """A number for this process's machine, the cores that it may use, share and period in seconds of its cgroup's quota, seconds of a tick,
+    and whether a thread gets real-time priority.
 
     Share and period are 0 where there is no quota, and the tick where it is not known.
     """
@@ -23,4 +25,6 @@ def facts() -> list[float]:
         tick = time.clock_getres(coarse)
     except OSError:
         tick = 0.0
-    return [clock_id(), float(len(os.sched_getaffinity(0))), share, period, tick]
+    with realtime_priority():
+        real_time = os.sched_getscheduler(0) != os.SCHED_OTHER
+    return [clock_id(), float(len(os.sched_getaffinity(0))), share, period, tick, float(real_time)]
