@@ -148,7 +148,7 @@ def test_what_all_ranks_refuse_stands_in_torchruns_report_of_each(tmp_path: Path
     assert ended.stderr.count(f"hetsim: error: {told}\n") == ended.stderr.count("hetsim: error: ") == 1
     assert ended.stderr.partition("Root Cause")[2].count(f"  traceback : {told}\n") == 1
     assert "To enable traceback" not in ended.stderr
-    assert not (tmp_path / "run").exists()
+    assert not list(tmp_path.glob("run/*"))  # torchrun may end a rank before it removes the folder that Hydra has made
 
 
 @pytest.mark.long
