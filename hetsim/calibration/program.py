@@ -1,4 +1,4 @@
-"""What is measured on real machines: a program of the effects of which methods are made, so the same code computes and moves bytes.
+"""The measurements on real machines. They are programs of effects, as methods are, so the same code computes and moves bytes.
 
 Seconds are those of the wall's clock, and of the processor (CPU-seconds): what threads are charged while they run, whatever else runs.
 Phases are separated by barriers, so that one worker can be measured alone, and several at the same time.

@@ -78,7 +78,7 @@ class Entrant:
         return f"{self.method} + {self.optimizer}" if any("optimizer=" in word for word in self.words) else self.method
 
     def rates(self, steps: int) -> dict[str, float]:
-        """By key, so many steps of a grid above the shipped ones."""
+        """The rates by key, this number of grid steps above the shipped ones."""
         shipped = yaml.safe_load((configs() / "method" / f"{self.method}.yaml").read_text(encoding="utf-8"))
         return {key: STEP**steps * (self.stated or shipped[key]) for key in self.tuned}
 

@@ -213,7 +213,7 @@ def outages(ready: Sequence[Span], begin: float, end: float) -> list[Span]:
 
 
 def job(method: str, of: Mix, num_samples: int, interval: float = INTERVAL) -> Job:
-    """Train on so many samples: with a server to the end; without one, again from the last checkpoint when all nodes were lost."""
+    """Train on this number of samples. Without a server, begin again from the last checkpoint after all nodes were lost."""
     nodes, ready = of.nodes, of.ready
     given = {"batch_size": SHARE * len(nodes), "interval": interval}
     if method in SERVERS:
@@ -247,6 +247,6 @@ def job(method: str, of: Mix, num_samples: int, interval: float = INTERVAL) -> J
 
 @cache
 def rate(num_nodes: int, batch_size: int, interval: float) -> float:
-    """Samples per second of synchronous SGD on so many nodes that stay."""
+    """Samples per second of synchronous SGD on this number of nodes, all of which stay."""
     commits = simulate("ssgd", Mix(num_nodes, ()).nodes, 20 * batch_size, {}, batch_size=batch_size, interval=interval)
     return commits.samples[-1] / commits.seconds[-1]

@@ -35,8 +35,8 @@ class Round(NamedTuple):
 def balance_seconds(measured: Measured, ranks: Sequence[int], host: Host) -> float:
     """The `balance_seconds` of a host with which simulated gradients of these ranks take as long together as the measured ones.
 
-    0 if there are not more ranks than cores, as no core is shared then. A thread waits for a core in its gradient or before it. So what is
-    measured is a whole step, less an exchange and an agreement in which nobody waits.
+    0 if there are not more ranks than cores, as no core is shared then. A thread waits for a core in its gradient or before it. So the
+    measured time is that of a whole step, less an exchange and an agreement in which nobody waits.
     """
     rounds = list(islice(zip(*(_rounds(measured, rank) for rank in ranks), strict=False), MOST_ROUNDS))
     if len(ranks) <= host.cores or not rounds:
