@@ -42,6 +42,11 @@ def imports(text: str, package: str = "hetsim") -> frozenset[str]:
     return frozenset(found)
 
 
+def room(name: str) -> str:
+    """The package that a file lies in."""
+    return name.rpartition("/")[0].replace("/", ".")
+
+
 def knows(text: str, *modules: str, package: str = "hetsim") -> set[str]:
     """Which of these modules, or what is in them, a text imports."""
     return {module for module in modules if any(name == module or name.startswith(module + ".") for name in imports(text, package))}
@@ -100,7 +105,7 @@ def test_methods_know_no_world(name: str):
         "anything",
     )
 
-    assert knows(METHODS[name], *worlds, *edges, package=name.rpartition("/")[0].replace("/", ".")) == set()
+    assert knows(METHODS[name], *worlds, *edges, package=room(name)) == set()
 
 
 ONLY = {
@@ -115,7 +120,7 @@ ONLY = {
 @pytest.mark.parametrize("module", ONLY)
 def test_each_world_is_known_in_one_place(module: str):
     """SimPy in sim, torch.distributed in distributed and ddp, Hydra in config and sweeps: there, and nowhere else."""
-    who = [name for name, text in FILES.items() if knows(text, module)]
+    who = [name for name, text in FILES.items() if knows(text, module, package=room(name))]
 
     assert [name for name in who if not name.startswith(ONLY[module])] == []
 
@@ -123,7 +128,7 @@ def test_each_world_is_known_in_one_place(module: str):
 @pytest.mark.parametrize("module", ["simpy", "torchvision", "hydra", "omegaconf"])
 def test_the_one_place_that_may_know_a_world_does(module: str):
     """Otherwise the law above would hold of nothing."""
-    assert [name for name, text in FILES.items() if knows(text, module)] != []
+    assert [name for name, text in FILES.items() if knows(text, module, package=room(name))] != []
 
 
 GROUND = ("effects", "vector", "checks", "errors", "memory", "version")
@@ -224,7 +229,7 @@ def sideways(name: str, text: str) -> set[str]:
     """What of hetsim a file imports that lies above it."""
     place = max((place for place in MAY_IMPORT if name.startswith(f"hetsim/{place}")), key=len)
     allowed = [f"hetsim.{module}" for module in MAY_IMPORT[place]]
-    own = {found for found in imports(text, name.rpartition("/")[0].replace("/", ".")) if found.startswith("hetsim.")}
+    own = {found for found in imports(text, room(name)) if found.startswith("hetsim.")}
     return {found for found in own if not any(f"{found}.".startswith(f"{module}.") or module.startswith(f"{found}.") for module in allowed)}
 
 
@@ -255,7 +260,8 @@ def test_an_import_against_the_direction_is_caught(name: str, text: str):
 
 def test_the_worlds_do_not_know_each_other():
     """The simulator and the real backend meet only in what both read, and nothing below the Python API and the commands imports them."""
-    meets = {name: knows(text, "hetsim.sim", "hetsim.distributed", "hetsim.cli", "hetsim.api") for name, text in FILES.items()}
+    edges = ("hetsim.sim", "hetsim.distributed", "hetsim.cli", "hetsim.api")
+    meets = {name: knows(text, *edges, package=room(name)) for name, text in FILES.items()}
 
     assert {name for name, found in meets.items() if name.startswith("hetsim/sim/") and found - {"hetsim.sim"}} == set()
     assert {name for name, found in meets.items() if name.startswith("hetsim/distributed/") and found - {"hetsim.distributed"}} == set()
@@ -373,11 +379,10 @@ EFFECTS = {
 }
 
 
-def programs(*texts: str) -> set[str]:
-    """The functions that these texts say to return a Program."""
-    functions = [
-        part for text in texts for part in ast.walk(ast.parse(text)) if isinstance(part, ast.FunctionDef) and part.returns is not None
-    ]
+@cache
+def programs(text: str) -> set[str]:
+    """The functions that a text says to return a Program."""
+    functions = [part for part in ast.walk(ast.parse(text)) if isinstance(part, ast.FunctionDef) and part.returns is not None]
     return {function.name for function in functions if ast.unparse(function.returns).strip("'\"").startswith("Program")}
 
 
@@ -387,7 +392,7 @@ def forgotten(text: str, *others: str) -> list[int]:
     An effect may also be an argument of Start; a function that is no generator itself may return a program that it chose.
     """
     tree = ast.parse(text)
-    names = EFFECTS | programs(text, *others)
+    names = EFFECTS.union(*map(programs, (text, *others)))
     asked = {id(part.value) for part in ast.walk(tree) if isinstance(part, ast.YieldFrom)}
     for part in ast.walk(tree):
         if isinstance(part, ast.Call) and called(part) == "Start":
@@ -457,7 +462,7 @@ def test_what_is_asked_is_not_caught(text: str):
 def test_the_laws_are_about_something():
     """There are effects, programs and files to look at."""
     assert {"Gradient", "Update", "Send", "Receive", "AllReduce", "Gather", "Start", "Wait", "Commit", "Now"} <= EFFECTS
-    assert {"program", "worker", "server"} <= programs(*METHODS.values())
+    assert {"program", "worker", "server"} <= set().union(*map(programs, METHODS.values()))
     assert len(METHODS) >= 8
 
 

@@ -355,6 +355,7 @@ def commands_shown() -> list[tuple[str, list[str]]]:
     return found
 
 
+@pytest.mark.slow
 def test_each_run_that_a_page_shows_can_be_composed() -> None:
     """Each key and choice is one of today's. `make long` runs the commands of the pages."""
     shown = commands_shown()

@@ -16,6 +16,8 @@ from hetsim.results.reading.intervals import after_last_entry, read_intervals
 from hetsim.results.writing.figures import BELOW, DRAWN, curves, timeline
 from hetsim.sim import Simulator
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"workload": {"num_parameters": 300_000, "num_samples": 2000}, "trace": "full", "pictures": True}
 MANY = {"name": "many", "nodes": [{"count": 31, "seconds_per_sample": 1e-3, "overhead_seconds": 0.0}, {"count": 1, "table": [[1, 0.1]]}]}
 

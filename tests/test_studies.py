@@ -20,6 +20,8 @@ import pytest
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.trust.shipped import configs
 
+pytestmark = pytest.mark.slow
+
 STUDIES = Path(__file__).parents[1] / "studies"
 FOLDERS = sorted(STUDIES.glob("[0-9]*"))
 every_study = pytest.mark.parametrize("study", FOLDERS, ids=lambda study: study.name)

@@ -470,6 +470,7 @@ def test_the_same_table_is_in_every_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert {path.name for path in (tmp_path / "told").iterdir()} == {"table.parquet", "table.csv", "table.md", "table.png"}
 
 
+@pytest.mark.slow
 def test_hundreds_of_clusters_make_a_picture_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty rows; the others are in the other files."""
     for number in range(33):

@@ -19,6 +19,7 @@ LEAVES = (
 TREES = st.recursive(LEAVES, lambda parts: st.lists(parts, max_size=4) | st.dictionaries(TEXTS, parts, max_size=4), max_leaves=15)
 
 
+@pytest.mark.slow
 @examples(200)
 @given(st.dictionaries(TEXTS, TREES, max_size=5))
 def test_the_text_is_omegaconfs(entries: dict[str, Any]) -> None:

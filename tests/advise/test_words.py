@@ -37,6 +37,7 @@ def test_numbers_and_rates_are_said_in_words() -> None:
     assert [bits(rate) for rate in (1.25e8, 1.25e9, 1e6, 12.5)] == ["1 Gbit/s", "10 Gbit/s", "8 Mbit/s", "100 bit/s"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ssgd", "asgd"])
 def test_plain_ddp_is_recommended_if_nothing_is_faster(method: str) -> None:
     """Of the named methods, on two equal nodes: SSGD reduces after the backward pass, and ASGD sends all to a server."""

@@ -86,6 +86,7 @@ def test_no_text_covers_another() -> None:
     assert not [(one, other) for place, one in enumerate(boxes) for other in boxes[:place] if one.overlaps(other)]
 
 
+@pytest.mark.slow
 def test_a_page_of_many_nodes_says_what_it_leaves_out() -> None:
     figure = drawn(*[FAST] * (MAX_NODES + 1))
 

@@ -83,6 +83,7 @@ def stop_at(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saver, "Due", Asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_a_synchronous_run_goes_on_bit_equal(name: str, tmp_path: Path) -> None:
     """Weights, learning curve, summary and trace, to the last bit, with noise, momentum and shares that move."""

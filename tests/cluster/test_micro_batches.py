@@ -121,6 +121,7 @@ def test_ddp_in_passes_is_the_same_event_by_event_and_in_lockstep() -> None:
     assert runs[True][-1] > runs[False][-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", ["quadratic", "digits", "tiny_lm"])
 def test_real_ranks_add_up_passes_bucket_by_bucket(workload: str) -> None:
     """With the bits of the simulation."""

@@ -187,6 +187,7 @@ def test_with_a_tick_a_millisecond_is_kept() -> None:
         assert ends((0.0, 0.041, {"budget": Budget(0.4, 0.1, -1.0, tick=1e-5)}), host=Host(cores=1)) == pytest.approx([0.041])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeats", [5, pytest.param(25, marks=pytest.mark.long)])
 def test_any_work_ends_when_small_steps_say_so(repeats: int) -> None:
     """Against a simulation in steps of 20 µs, in which a budget's last step may put the end off by a period."""

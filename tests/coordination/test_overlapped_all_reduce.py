@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from threads import run_in_threads
@@ -64,6 +65,7 @@ def test_without_layers_a_vector_is_completed_evenly_after_the_forward_pass() ->
 PIECES = st.lists(st.tuples(st.integers(1, 9), st.floats(0, 1)), min_size=1, max_size=12)
 
 
+@examples(40)
 @given(pieces=PIECES, first=st.integers(1, 20), more=st.integers(0, 20))
 def test_buckets_are_a_vector_divided(pieces: list[tuple[int, float]], first: int, more: int) -> None:
     """From the end to the beginning, without a gap, each ready when all of it is."""

@@ -65,6 +65,7 @@ def test_shares_that_stay_are_looked_at_once(monkeypatch: pytest.MonkeyPatch):
     assert len(laid_out) == 2
 
 
+@pytest.mark.slow
 def test_a_plan_forgets_splits_that_are_no_longer_in_force():
     """However often an allocation decides, in however many tuples."""
     plan = Plan(2, 100)

@@ -108,6 +108,7 @@ def test_a_comparison_and_a_table_are_pages_with_the_command_that_made_them(
     assert f"--html {listed}" in other.text
 
 
+@pytest.mark.slow
 def test_a_page_is_small_however_much_is_in_it() -> None:
     """Long texts and tables are cut, and say so; a picture of very many parts is a PNG."""
     figure = Figure()

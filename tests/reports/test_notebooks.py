@@ -25,6 +25,7 @@ def test_keys_and_mappings_are_words() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_takes_keys_and_a_cluster_as_a_mapping_and_is_shown_as_its_report(tmp_path: Path) -> None:
     """The report is escaped; without its files there is only the text."""
     nodes = [

@@ -203,6 +203,7 @@ def places(entry: Any) -> list[tuple[Any, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dbs_sgd", "ssgd", "ringleader"])
 def test_whatever_stands_in_a_place_is_a_sentence_or_a_run(method: str, tmp_path: Path) -> None:
     """With a digest that is right: a run that goes on, or one sentence, and never an error of Python's."""
@@ -252,6 +253,7 @@ def test_the_config_in_it_is_that_of_a_stranger(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "owned").exists()
 
 
+@pytest.mark.slow
 def test_what_may_change_is_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run goes on as it began; and no file says that one does."""
     monkeypatch.chdir(tmp_path)

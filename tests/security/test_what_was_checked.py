@@ -40,6 +40,7 @@ def change(theirs: Path) -> None:
     (theirs / "experiment" / "two.yaml").write_text(METHOD.replace("UPDATES", "5"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["basic", "joblib"])
 def test_a_sweep_composes_everything_before_its_first_run(launcher: str, theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A config that the first run has written is in no other run."""
@@ -103,6 +104,7 @@ def test_a_restricted_config_calls_no_other_resolver() -> None:
     assert OmegaConf.create({"a": "${oc.create:{e: 5}}"}).a.e == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["hetsim", "hetsim -m", "hetsim.run"])
 def test_a_reference_that_passed_the_check_of_its_file_is_not_evaluated(
     way: str, theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -44,6 +44,7 @@ def clean(rng: Draw) -> Any:
     return 0.1 * drift * (1 + 0.01 * rng.standard_normal((shape[0], 1))) * noise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [200, pytest.param(1000, marks=pytest.mark.long)])
 def test_fewer_than_one_in_a_hundred_clean_traces_has_an_alarm(number: int) -> None:
     """With noise of five kinds, of 1 to 30 %, on 2 to 64 ranks and 20 to 400 steps."""

@@ -101,6 +101,7 @@ def test_what_is_reported_of_a_model_that_knows_nothing():
     assert found.test_accuracy == (test[:, 1:] == 0).mean()
 
 
+@pytest.mark.slow
 def test_it_trains_in_real_ranks_to_the_simulators_bits():
     """Below the bits of single characters' frequencies, 4.3, after a few updates."""
     keys = {"workload": {**SMALL, "num_samples": 600}, "batch_size": 60, "cluster": THREE, "budget": {"epochs": 4}}

@@ -8,6 +8,7 @@ from itertools import pairwise, product
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -106,6 +107,7 @@ def test_what_has_no_fastest_split_is_refused():
         fastest_split(affine([(5.0, 0.0), (0.0, 1.0)]), 12)
 
 
+@examples(40)
 @given(st.lists(st.tuples(st.floats(0.0, 10.0), st.floats(1e-6, 1e-2)), min_size=2, max_size=20), st.booleans())
 def test_a_huge_batch_is_split_to_within_a_sample(parameters: list[tuple[float, float]], bounded: bool):
     """B = 10⁹ at once: no node with more than one sample could end its last one earlier as another's next one."""

@@ -91,6 +91,7 @@ def num_flows() -> int:
     return sum(type(one) is Flow for one in gc.get_objects())  # isinstance would ask strangers for their class
 
 
+@pytest.mark.slow
 def test_what_was_cancelled_does_not_stay_in_memory():
     """Thousands of flows come and are cancelled beside one that stays: how many are kept is bounded by who is there."""
     world = World()
