@@ -1,7 +1,7 @@
 """How much later than its closed form a collective ends where each of its messages has a jitter: in a step no rank waits for all others.
 
 A rank begins its next step once it has sent its message of this one and has received the message that it waits for. So a late message
-delays the rank that waits for it, and in the next step that rank's receiver; the ring transfer by transfer (`sim/network/ring.py`) does
+delays the rank that waits for it, and in the next step that rank's receiver; the ring transfer by transfer (`tests/rings.py`) does
 the same. What is counted for each rank is its lateness, in seconds after the moment at which the closed form has it begin the step.
 """
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from cluster_runs import built, timed, world
 from processes import run_in_processes
+from rings import ring_seconds
 from worlds import experiment, node, simulate
 
 from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.distributions import COLLECTIVES
 from hetsim.cluster.model import Cluster
 from hetsim.sim.network.links import Link, Route
-from hetsim.sim.network.ring import ring_seconds
 
 LAW = {"distribution": "expon", "scale": 0.05}
 STEADY = {"latency_seconds": 0.02, "bytes_per_second": 1e6}

@@ -10,6 +10,7 @@ from cluster_runs import built
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from rings import ring_seconds
 from worlds import node
 
 from hetsim.cluster.collectives import Collectives
@@ -17,7 +18,6 @@ from hetsim.cluster.model import Cluster
 from hetsim.sim.clock import Clock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Link, Route
-from hetsim.sim.network.ring import ring_seconds
 
 pytestmark = pytest.mark.slow
 

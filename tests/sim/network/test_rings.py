@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from rings import ring_seconds
 
 from hetsim.sim.network.links import Link, Route
-from hetsim.sim.network.ring import ring_seconds
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 8, 64])
