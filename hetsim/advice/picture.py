@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hetsim.advice.advice import Advice
-from hetsim.results.writing.figures import COMPUTE, INK, STEP, WAIT
+from hetsim.results.writing.figures import COMPUTE, INK, STEP, WAIT, own_style
 
 GREY = "#888888"
 
 
+@own_style()
 def picture(found: Advice) -> Any:
     """A figure of one panel."""
     from matplotlib.figure import Figure

@@ -218,8 +218,7 @@ class Table:
 
     def picture(self) -> Any:
         """A matplotlib figure with a point and an interval for each row, and the baseline."""
-        with own_style():
-            return picture(self.ranking)
+        return picture(self.ranking)
 
     def write(self, folder: str | Path) -> None:
         """Write table.md, table.csv, table.parquet and table.png.
@@ -291,8 +290,7 @@ class Advice(InNotebooks):
 
     def picture(self) -> Any:
         """A matplotlib figure with the expected seconds, their intervals, and plain DDP."""
-        with own_style():
-            return self._drawn()
+        return self._drawn()
 
     def __repr__(self) -> str:
         return self._said

@@ -27,11 +27,9 @@ class Stragglers(InNotebooks):
 
     def picture(self) -> Any:
         """A matplotlib figure with the heat map of ranks and steps."""
-        from hetsim.results.writing.figures import own_style
         from hetsim.straggling.picture import picture
 
-        with own_style():
-            return picture(self._found.found)
+        return picture(self._found.found)
 
     def _page(self) -> Page:
         from hetsim.reports import of_stragglers

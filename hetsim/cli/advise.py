@@ -15,7 +15,7 @@ from hetsim.cli.command import Parser, command, typed
 from hetsim.config.errors import USERS, sentence
 from hetsim.reports import of_advice, page
 from hetsim.reports.place import check_place
-from hetsim.results.writing.figures import own_style, save
+from hetsim.results.writing.figures import save
 from hetsim.runtime.files import written_whole
 from hetsim.runtime.output import outlive_readers
 from hetsim.trust.libraries import keep_processes_out
@@ -54,7 +54,7 @@ def main() -> None:
         found = advised(question, processes, arguments.folder, arguments.minutes, tell)
         print(json.dumps(as_data(found), indent=2) if arguments.json else text(found), flush=True)
         if arguments.picture is not None:
-            with own_style(), written_whole(arguments.picture) as file:
+            with written_whole(arguments.picture) as file:
                 save(picture(found), file)
         if arguments.html is not None:
             page.write(of_advice.page(found, typed(parser.prog)), arguments.html)

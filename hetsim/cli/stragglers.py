@@ -11,7 +11,7 @@ from hetsim.checks import printable
 from hetsim.cli.command import READING, Parser, command, of_reading, typed
 from hetsim.reports import of_stragglers, page
 from hetsim.reports.place import check_place
-from hetsim.results.writing.figures import own_style, save
+from hetsim.results.writing.figures import save
 from hetsim.runtime.files import write_text, written_whole
 from hetsim.runtime.output import outlive_readers
 from hetsim.straggling.findings import document, find
@@ -45,7 +45,7 @@ def main() -> None:
         if arguments.json is not None:
             write_text(arguments.json, json.dumps(document(found), indent=2, allow_nan=False) + "\n")
         if arguments.picture is not None:
-            with own_style(), written_whole(arguments.picture) as file:
+            with written_whole(arguments.picture) as file:
                 save(picture(found.found), file)
         if arguments.html is not None:
             page.write(of_stragglers.page(found, typed(parser.prog)), arguments.html)

@@ -6,18 +6,15 @@ from hetsim.advice.advice import Advice
 from hetsim.advice.picture import picture
 from hetsim.advice.text import decision, ranking, remarks
 from hetsim.reports.page import Page, Sheet
-from hetsim.results.writing.figures import own_style
 
 
 def page(found: Advice, command: str) -> Page:
     """The report of an advice, which this command printed."""
-    with own_style():
-        drawn = picture(found)
     stopped = [f"stopped {found.stopped}: this is the best so far"] if found.stopped else []
     return Page(
         question=f"Which method, split and nodes are fastest for {found.workload} on {found.cluster}?",
         answer=found.sentence,
-        figures=[(f"Seconds to {found.what}, by {found.num_runs} simulated runs", drawn)],
+        figures=[(f"Seconds to {found.what}, by {found.num_runs} simulated runs", picture(found))],
         sheets=[Sheet("The choices", *decision(found)), Sheet("All methods, the best first", *ranking(found))],
         remarks=[*stopped, *remarks(found)],
         command=command,

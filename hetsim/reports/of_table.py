@@ -9,7 +9,6 @@ from hetsim.results.tables.files import Cell, sheets
 from hetsim.results.tables.picture import cell, picture
 from hetsim.results.tables.rows import Group
 from hetsim.results.tables.table import Table
-from hetsim.results.writing.figures import own_style
 
 MAX_ANSWERS = 5
 """The groups whose best row is in the answer."""
@@ -19,13 +18,11 @@ def page(table: Table, command: str) -> Page:
     """The report of a table, which this command printed."""
     left = len(table.groups) - MAX_ANSWERS
     more = [f"The tables have the best of {left} groups more."] if left > 0 else []
-    with own_style():
-        drawn = picture(table)
     heads = dict.fromkeys(group.head(table.metrics[table.metric]) for group in table.groups)
     return Page(
         question=f"Which is best by {' or '.join(heads)}, of {table.title}?",
         answer=" ".join([*(sentence for group in table.groups[:MAX_ANSWERS] for sentence in _answer(table, group)), *more]),
-        figures=[("Mean and 95 % interval over the runs of each row", drawn)],
+        figures=[("Mean and 95 % interval over the runs of each row", picture(table))],
         sheets=[Sheet(each.label, _words(each.heads), list(map(_words, each.rows))) for each in sheets(table)],
         remarks=table.remarks,
         command=command,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.results.writing.figures import INK, WAIT
+from hetsim.results.writing.figures import INK, WAIT, own_style
 from hetsim.straggling.found import Found
 from hetsim.straggling.job import Floats
 
@@ -16,6 +16,7 @@ DARKEST = 4.0
 """Times as long: what is slower has the same colour."""
 
 
+@own_style()
 def picture(found: Found) -> Any:
     """A figure with a panel for computing, and one for links if there are any."""
     from matplotlib.figure import Figure

@@ -42,10 +42,9 @@ def drawing(sides: Sides) -> Callable[[Path], None]:
     def draw(folder: Path) -> None:
         check_is_no_link(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        with own_style():
-            for name, figure in drawn().items():
-                if figure is not None:
-                    with written_whole(folder / f"{name}.png") as file:
-                        save(figure, file)
+        for name, figure in drawn().items():
+            if figure is not None:
+                with written_whole(folder / f"{name}.png") as file:
+                    save(figure, file)
 
     return draw

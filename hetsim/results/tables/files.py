@@ -16,7 +16,7 @@ from hetsim.results.tables.picture import cell as number
 from hetsim.results.tables.picture import picture
 from hetsim.results.tables.rows import Row
 from hetsim.results.tables.table import Table
-from hetsim.results.writing.figures import own_style, save
+from hetsim.results.writing.figures import save
 from hetsim.runtime.files import write_text, written_whole
 
 
@@ -151,7 +151,7 @@ def write(table: Table, folder: Path) -> None:
     with written_whole(folder / "table.csv") as file:
         csv.write_csv(pa.table({_no_formula(field.name): _no_formulas(data[field.name]) for field in data.schema}), file)
     write_text(folder / "table.md", markdown(table))
-    with own_style(), written_whole(folder / "table.png") as file:
+    with written_whole(folder / "table.png") as file:
         save(picture(table), file)
 
 

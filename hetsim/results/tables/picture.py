@@ -8,7 +8,7 @@ from typing import Any
 from hetsim.results.tables.estimates import Estimate
 from hetsim.results.tables.rows import Group, Row
 from hetsim.results.tables.table import Table
-from hetsim.results.writing.figures import COMPUTE, INK, STEP, WAIT
+from hetsim.results.writing.figures import COMPUTE, INK, STEP, WAIT, own_style
 
 MAX_ROWS = 60
 """The rows of a picture."""
@@ -24,6 +24,7 @@ def cell(metric: str, estimate: Estimate) -> str:
     return str(estimate)
 
 
+@own_style()
 def picture(table: Table) -> Any:
     """A figure: a panel for each group, the best row at its top; words where there is no number."""
     from matplotlib.figure import Figure

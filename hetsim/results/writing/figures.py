@@ -64,6 +64,7 @@ def own_style() -> Iterator[None]:
         yield
 
 
+@own_style()
 def save(figure: Any, file: BinaryIO) -> None:
     """Write a figure as PNG."""
     figure.savefig(file, format="png", dpi=130)
