@@ -91,7 +91,7 @@ class Simulator(Backend):
             at_end = world.run()
             if saver is not None and at_end is not None:
                 saver.write(at_end)
-            return write_summary(folder, world.outcome, backend=self.name, wall_seconds=perf_counter() - begun, devices=[task.device.name])
+            return write_summary(folder, world.outcome, _summary(world, task, begun))
 
 
 def world_of(
@@ -142,4 +142,9 @@ class Simulation:
         with closing(task):
             world = world_of(self.experiment, task, optimizers, self.recorders)
             world.run()
-            return summary_of(world.outcome, backend=Simulator.name, wall_seconds=perf_counter() - begun, devices=[task.device.name])
+            return _summary(world, task, begun)
+
+
+def _summary(world: EventWorld | LockstepWorld, task: Task, begun: float) -> dict[str, Any]:
+    """The summary of a run that has ended now."""
+    return summary_of(world.outcome, backend=Simulator.name, wall_seconds=perf_counter() - begun, devices=[task.device.name])

@@ -18,7 +18,7 @@ from hetsim.distributed.rank.run import RankRun
 from hetsim.distributed.settings import Settings
 from hetsim.effects import PeerLost
 from hetsim.errors import RunStopped
-from hetsim.results.writing.summary import write_summary
+from hetsim.results.writing.summary import summary_of, write_summary
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.trace import Trace, TracePart, append_received
@@ -135,10 +135,10 @@ def summarised(
         emulated["clocks"] = clocks.as_numbers()
     if losses is not None:
         emulated["losses"] = losses
-    return write_summary(
-        folder, run.outcome, backend="dist", wall_seconds=clock() - begun, devices=results.devices,
-        emulation=emulated, warnings=warnings,
-    )  # fmt: skip
+    summary = summary_of(
+        run.outcome, backend="dist", wall_seconds=clock() - begun, devices=results.devices, emulation=emulated, warnings=warnings
+    )
+    return write_summary(folder, run.outcome, summary)
 
 
 def missing_warnings(ranks: Sequence[int]) -> list[str]:

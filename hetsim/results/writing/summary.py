@@ -19,21 +19,11 @@ from hetsim.runtime.files import begun, unfinished
 from hetsim.runtime.outcome import Outcome, Pool
 
 
-def write_summary(
-    folder: Path,
-    outcome: Outcome,
-    *,
-    backend: str,
-    wall_seconds: float,
-    devices: Sequence[str],
-    emulation: Mapping[str, Any] | None = None,
-    warnings: Sequence[str] = (),
-) -> dict[str, Any]:
+def write_summary(folder: Path, outcome: Outcome, summary: dict[str, Any]) -> dict[str, Any]:
     """Write summary.json, curve.csv and, if asked for, the pictures; then all files of the run get their names.
 
-    Returns the summary as it is written: with quantiles in place of very many workers.
+    Returns the `summary` of this outcome as it is written: with quantiles in place of very many workers.
     """
-    summary = summary_of(outcome, backend=backend, wall_seconds=wall_seconds, devices=devices, emulation=emulation, warnings=warnings)
     written = ["config.yaml", "curve.csv", "summary.json"]
     trace = unfinished(folder / "trace.parquet") if outcome.experiment.trace != "none" else None
     if trace is not None:
@@ -53,7 +43,7 @@ def write_summary(
         file.write(json.dumps(summary, indent=2, allow_nan=False).encode() + b"\n")
     finish_run(folder, written)
     if outcome.experiment.logger is not None:
-        title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({backend})"
+        title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
         loggers.write(outcome.experiment.logger, loggers.Log(folder, title, dict(flattened(read_config(folder))), outcome.points, summary))
     return summary
 
