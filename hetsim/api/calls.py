@@ -83,7 +83,7 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
         RunFailed: the run began and failed.
     """
     from hetsim.config.compose import composed
-    from hetsim.config.errors import USERS, sentence
+    from hetsim.config.errors import in_one_sentence
     from hetsim.config.resumed import automatic, finished_already, with_resumed
     from hetsim.config.start import start
     from hetsim.config.typed import words_for
@@ -104,9 +104,7 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
         is_printable = all(map(str.isprintable, whole.split("\n")))
         if is_printable and not isinstance(error, OSError):
             raise
-        kind = ValueError if isinstance(error, ValueError) else RunFailed
-        said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
-        raise kind(said) from (error if is_printable else None)
+        raise in_one_sentence(error) from (error if is_printable else None)
     if summary is None:
         raise RunFailed("another process leads this run: call hetsim.run in one process, or start the command by a launcher")
     return Run(place, summary)

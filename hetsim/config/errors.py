@@ -74,6 +74,12 @@ def sentence(error: BaseException) -> str:
     return checks.printable(_sentence(error))
 
 
+def in_one_sentence(error: Exception) -> Exception:
+    """The error as a program gets it: a ValueError if it is one, or RunFailed. Its sentence names the class of an unexpected one."""
+    said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
+    return ValueError(said) if isinstance(error, ValueError) else RunFailed(said)
+
+
 def _sentence(error: BaseException) -> str:
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key} is missing: give it a value"

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetsim.config.compose import composed
-from hetsim.config.errors import USERS, sentence
+from hetsim.config.errors import in_one_sentence
 from hetsim.config.identity import entries_of, identity
 from hetsim.config.start import start
-from hetsim.errors import RunFailed
 from hetsim.results.reading.identity import finished_summary, folder_name
 from hetsim.results.reading.lock import folder_lock, remove_if_empty
 from hetsim.runtime.curve import Point
@@ -53,12 +52,9 @@ def run(words: Sequence[str], place: Place, watch: Watch) -> float | None:
         with folder_lock(folder):
             summary = finished_summary(folder, named) or start(config, folder, typed, watch=observe, goes_on=True)
         return objective_value(place.objective, summary or {}, folder)
-    except USERS as error:
-        kind = ValueError if isinstance(error, ValueError) else RunFailed
-        raise kind(sentence(error)) from None
     except Pruned:
         raise
-    except Exception as error:  # of a module of the user's own
-        raise RunFailed(f"{type(error).__name__}: {sentence(error)}") from None
+    except Exception as error:  # also of a module of the user's own
+        raise in_one_sentence(error) from None
     finally:
         remove_if_empty(folder)

@@ -442,10 +442,10 @@ def test_a_folder_makes_no_group_of_a_key(
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
-        ({"job.env_set.LD_PRELOAD": "x"}, "hydra.job.env_set.LD_PRELOAD is set by a config file"),
-        ({"run.dir": "elsewhere"}, "hydra.run.dir is set by a config file"),
-        ({"verbose": 1}, "hydra.verbose is set by a config file"),
-        ({"job.name": "../x"}, "hydra.job.name is set by a config file"),
+        ({"job.env_set.LD_PRELOAD": "x"}, "a config file sets hydra.job.env_set.LD_PRELOAD"),
+        ({"run.dir": "elsewhere"}, "a config file sets hydra.run.dir"),
+        ({"verbose": 1}, "a config file sets hydra.verbose"),
+        ({"job.name": "../x"}, "a config file sets hydra.job.name"),
         ({"sweeper.params.trust": "[os]"}, "a config file varies trust in a sweep"),
         ({"launcher.n_jobs": "${seed}"}, "hydra.launcher.n_jobs refers to another key in a config file"),
     ],

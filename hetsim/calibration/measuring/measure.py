@@ -23,14 +23,13 @@ from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.build import build_experiment
 from hetsim.config.cluster_files import check_file, named, written_cluster
 from hetsim.config.compose import composed
-from hetsim.config.errors import USERS, sentence
+from hetsim.config.errors import in_one_sentence
 from hetsim.config.methods import shipped
 from hetsim.config.start import check_download
 from hetsim.coordination.plan import Plan
 from hetsim.distributed.backend import Processes
 from hetsim.distributed.communication.machine import facts
 from hetsim.distributed.environment import is_launched
-from hetsim.errors import RunFailed
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.files import write_text
@@ -51,9 +50,7 @@ def calibrate(
     try:
         return _calibrate(config, typed, file, seconds, old, lambda method: _other(method, words, config_dir))
     except Exception as error:
-        kind = ValueError if isinstance(error, ValueError) else RunFailed
-        said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
-        raise kind(said) from None
+        raise in_one_sentence(error) from None
 
 
 def _other(method: str, words: Sequence[str], config_dir: Path | None) -> Experiment:

@@ -231,18 +231,22 @@ def check_file(found: ConfigResult, config: str) -> None:
     if entries.get("trust"):
         raise ValueError(f"{file} sets trust, which only the command line may set: leave it out there, and type 'trust=[…]' yourself")
     for key, value in flattened(entries["hydra"]) if entries.get("hydra", {}) != {} else ():
-        if not IN_FILES.fullmatch(key):
-            raise ValueError(f"{file} sets hydra.{key}, which only the command line may set: leave it out there, and type it yourself")
-        if key.startswith("sweeper.params.") and not SWEPT.fullmatch(key.removeprefix("sweeper.params.")):
-            raise ValueError(
-                f"{file} varies {key.removeprefix('sweeper.params.')} in a sweep, which only the command line may do: leave it out"
-            )
-        if key.startswith("sweeper.params.") and not isinstance(value, str | int | float):
-            raise ValueError(f"{file} must list the values of hydra.{key} in a text, as they are typed: '1,2,3'")
-        if key.startswith("sweeper.params") and GLOB.search(str(value)):
-            raise ValueError(f"{file} has {value} as hydra.{key}, which takes names of files: list the choices")
+        check_hydras_key(str(file), key, value)
     check_references("", entries, file)
     check_keys(entries, file)
+
+
+def check_hydras_key(file: str, key: str, value: Any) -> None:
+    """ValueError with one sentence if a file of this name may not set this key of Hydra's, or not to this value."""
+    if not IN_FILES.fullmatch(key):
+        raise ValueError(f"{file} sets hydra.{key}, which only the command line may set: leave it out there, and type it yourself")
+    varied = key.removeprefix("sweeper.params.")
+    if varied != key and not SWEPT.fullmatch(varied):
+        raise ValueError(f"{file} varies {varied} in a sweep, which only the command line may do: leave it out")
+    if varied != key and not isinstance(value, str | int | float):
+        raise ValueError(f"{file} must list the values of hydra.{key} in a text, as they are typed: '1,2,3'")
+    if key.startswith("sweeper.params") and GLOB.search(str(value)):
+        raise ValueError(f"{file} has {value} as hydra.{key}, which takes names of files: list the choices")
 
 
 def check_place(file: Path, folder: str) -> None:
@@ -299,13 +303,6 @@ def check_leaves(found: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             continue
         if key in own and value is absent and any(name.startswith(f"{key}.") for name in found):
             continue  # an empty mapping, which is not empty any more
-        if not IN_FILES.fullmatch(key):
-            raise ValueError(f"hydra.{key} is set by a config file, but only the command line may set it: leave it out there")
-        if key.startswith("sweeper.params.") and not SWEPT.fullmatch(key.removeprefix("sweeper.params.")):
-            raise ValueError(f"a config file varies {key.removeprefix('sweeper.params.')} in a sweep, which only the command line may do")
-        if key.startswith("sweeper.params.") and not isinstance(value, str | int | float):
-            raise ValueError(f"a config file must list the values of hydra.{key} in a text, as they are typed: '1,2,3'")
-        if key.startswith("sweeper.params") and GLOB.search(str(value)):
-            raise ValueError(f"hydra.{key} is {value} in a config file, which takes names of files: list the choices")
+        check_hydras_key("a config file", key, value)
         if "$" in str(value):
             raise ValueError(f"hydra.{key} refers to another key in a config file: write the value out")
