@@ -84,11 +84,6 @@ def baseline() -> Candidate:
     return Candidate(read(configs() / "method" / f"{BASELINE}.yaml"))
 
 
-def as_published(question: Question) -> list[Candidate]:
-    """Every method, as its file composes it."""
-    return [Candidate(method) for method in question.methods]
-
-
 def with_allocations(question: Question, of: Sequence[Candidate]) -> Iterator[Candidate]:
     """Of methods that take equal batches, each with the other allocations."""
     if not question.typed("allocation"):

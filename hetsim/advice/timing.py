@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from hetsim.advice.candidates import Candidate, as_published, baseline, with_allocations
+from hetsim.advice.candidates import Candidate, baseline, with_allocations
 from hetsim.advice.processes import Processes
 from hetsim.advice.progress import StoppedEarly
 from hetsim.advice.question import Question
@@ -95,7 +95,7 @@ class Timing:
         """The candidates that were timed, the fastest first, by a run each: all that were before it was stopped."""
         self.processes.progress.begin("timing", 2 * SPLIT_EACH * len(self.question.methods))
         with suppress(StoppedEarly):
-            found = self._once(as_published(self.question))
+            found = self._once(map(Candidate, self.question.methods))  # as published
             found += self._once(with_allocations(self.question, [each.candidate for each in found]))
             if not self.question.typed("cluster.leave_out") and self.question.experiment.num_workers > 1:
                 self._on_fewer(found)

@@ -34,7 +34,7 @@ def newest(run: Path) -> Path:
     folder = place(run)
     if folder.is_symlink():
         raise ValueError(f"{folder} is a link, and is not followed: put the folder itself there")
-    found = sorted(path for path in _files(folder) if FILE.fullmatch(path.name))
+    found = sorted(path for path in files(run) if FILE.fullmatch(path.name))
     if not found:
         raise ValueError(f"resume={run} has no checkpoint: give a run with checkpoint.every_seconds or checkpoint.every_updates")
     return found[-1]
@@ -42,13 +42,13 @@ def newest(run: Path) -> Path:
 
 def has_checkpoints(run: Path) -> bool:
     """Whether there is a checkpoint in a run's folder."""
-    return any(FILE.fullmatch(path.name) for path in _files(place(run)))
+    return any(FILE.fullmatch(path.name) for path in files(run))
 
 
 def tidy(run: Path, *, keep: Iterable[Path]) -> None:
     """Remove all checkpoints and rows but these, and what is unfinished."""
     kept = set(keep)
-    for path in _files(place(run)):
+    for path in files(run):
         ours = FILE.fullmatch(path.name) or ROWS.fullmatch(path.name)
         if (ours and path not in kept) or path.name.endswith(".unfinished"):
             with contextlib.suppress(OSError):
@@ -57,10 +57,7 @@ def tidy(run: Path, *, keep: Iterable[Path]) -> None:
 
 def files(run: Path) -> list[Path]:
     """The files in the folder of a run's checkpoints."""
-    return _files(place(run))
-
-
-def _files(folder: Path) -> list[Path]:
+    folder = place(run)
     try:
         return [*folder.iterdir()] if not folder.is_symlink() else []
     except OSError:

@@ -100,6 +100,7 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
             number = rank - first
             reason = folder / f"{number}-{incarnation}" / "error.json"
             reason.parent.mkdir()
+            calibrates = call.words[:1] == (CALIBRATE,)
             variables = {
                 "RANK": first + number,
                 "WORLD_SIZE": size,
@@ -110,12 +111,11 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
                 "TORCHELASTIC_USE_AGENT_STORE": True,
                 "TORCHELASTIC_ERROR_FILE": reason,
                 WATCH: f"{os.getpid()}:{read}",
-                GOES_ON: int(call.words[:1] != (CALIBRATE,)),
+                GOES_ON: int(not calibrates),
             }
             if keeper is not None:
                 variables[AGAIN] = json.dumps([incarnation, keeper.number, joins_at])
             environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-            calibrates = call.words[:1] == (CALIBRATE,)
             module = ["hetsim.cli.calibrate", *call.words[1:]] if calibrates else ["hetsim", *call.words]
             command = [sys.executable, "-m", *module]
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[read])

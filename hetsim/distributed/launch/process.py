@@ -21,7 +21,7 @@ from hetsim.distributed.environment import Launched, RankStart
 from hetsim.distributed.launch.announcement import announce, client, client_of_run, run_store
 from hetsim.distributed.launch.failure_report import CONSEQUENCE, leave_reason
 from hetsim.distributed.launch.participation import take_part, take_part_elastically
-from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT, check_interfaces, launchers_store, told
+from hetsim.distributed.launch.rendezvous import check_interfaces, launchers_store, told
 from hetsim.distributed.launch.supervision import seconds_before
 from hetsim.distributed.membership.faults import Schedule, is_elastic, surviving_run
 from hetsim.distributed.membership.keeper import failed_key
@@ -114,9 +114,7 @@ def _child(
         sender.send((3, RunFailed(str(error))) if isinstance(error, PeerLost) else (1, error))
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; the parent ends the other processes
 
-    def connect() -> Any:
-        return dist.TCPStore("127.0.0.1", started.port, None, False, RENDEZVOUS_TIMEOUT)  # type: ignore[attr-defined]
-
+    connect = partial(client, "127.0.0.1", started.port)
     try:
         if started.elastic:
             summary = take_part_elastically(

@@ -59,10 +59,6 @@ class VectorizedMetrics(Recorder):
             self._activity = self._until(self.applied.seconds)
         return self._activity
 
-    def by_rank(self) -> list[RankActivity]:
-        """What each rank has done so far."""
-        return self._by_rank()
-
     def restore(self, activity: Sequence[RankActivity]) -> None:
         """Go on from what the ranks had done. Lockstep has no absences but those of ranks that were not there before."""
         for name in SUMS:
@@ -89,7 +85,8 @@ class VectorizedMetrics(Recorder):
         made: Any = partial(RankActivity, num_ahead=self.num_ahead)
         return [made(*row) for row in zip(*columns, strict=True)]
 
-    def _by_rank(self) -> list[RankActivity]:
+    def by_rank(self) -> list[RankActivity]:
+        """What each rank has done so far."""
         ranks = self._with({name: getattr(self, name) for name in SUMS})
         for is_gradient, *arrays in self._recent:
             name, iterations = ("compute_seconds", 1) if is_gradient else ("update_seconds", 0)
