@@ -14,9 +14,10 @@ from typing import Any
 
 import pages
 import pytest
+from examples import examples
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.utils import JobReturn, JobStatus
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 from worlds import composed, exit_status
@@ -271,8 +272,8 @@ LEAVES = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab", max_size=1), inner, max_size=2))
 
 
+@examples(30)
 @given(VALUES, VALUES, st.text(max_size=3))
-@settings(max_examples=60)
 def test_the_identity_of_a_run_changes_exactly_with_its_config(one: Any, other: Any, objective: str) -> None:
     """The order of keys, and keys that change nothing, do not count; any value does, at any depth, and so does its type."""
     first, second = ({"method": "ssgd", "cluster": {"nodes": [value]}} for value in (one, other))
