@@ -5,7 +5,7 @@ BIN := .venv/bin
 SOURCES := hetsim tests benchmarks studies
 # Processes that tests start would otherwise compile the package again, each of them.
 export PYTHONDONTWRITEBYTECODE :=
-PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 
 .PHONY: demo check test long lint docs bench studies-quick clean
 
@@ -18,15 +18,19 @@ demo: .venv/installed
 	@echo
 	@$(BIN)/hetsim-compare runs/demo/simulated runs/demo/measured --pictures runs/demo
 
-check: lint
-	$(PYTEST) -m "not slow and not long"
+# ruff and mypy run beside the tests. The fast tests compute; many others wait for processes that they start.
+define beside_lint
+	@$(MAKE) --no-print-directory lint & linted=$$!; $(1); tested=$$?; wait $$linted && exit $$tested
+endef
 
-# The tests wait for processes that they start, so ruff and mypy run beside them.
+check: .venv/installed
+	$(call beside_lint,$(PYTEST) 2 -m "not slow and not long")
+
 test: .venv/installed
-	@$(MAKE) --no-print-directory lint & linted=$$!; $(PYTEST) -m "not long" --durations 20; tested=$$?; wait $$linted && exit $$tested
+	$(call beside_lint,$(PYTEST) 3 -m "not long" --durations 20)
 
 long: .venv/installed
-	$(PYTEST) -m "long or hypothesis" --hypothesis-profile long --durations 20
+	$(PYTEST) 3 -m "long or hypothesis" --hypothesis-profile long --durations 20
 	$(BIN)/python tests/mutations.py
 
 lint: .venv/installed
