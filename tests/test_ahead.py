@@ -94,6 +94,7 @@ def test_large_gradients_are_computed_one_at_a_time(megabytes: float, together: 
     assert task.computed == list(range(together))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [{}, FAULTS], ids=["all there", "with faults"])
 @pytest.mark.parametrize("method", ["asgd", "ssgd", "dbs_sgd", "pipe_sgd"])
 def test_how_many_are_computed_together_changes_nothing(method: str, faults: dict[str, Any], monkeypatch: pytest.MonkeyPatch):

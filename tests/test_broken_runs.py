@@ -116,7 +116,7 @@ def asked(command: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
 COMMANDS = ("hetsim-compare", "hetsim-compare, repeats", "hetsim-table")
 SKIP = COMMANDS[1:]
-each = pytest.mark.parametrize("command", [COMMANDS[0], pytest.param(COMMANDS[1], marks=pytest.mark.slow), COMMANDS[2]])
+each = pytest.mark.parametrize("command", [*(pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS[:2]), COMMANDS[2]])
 
 
 @each

@@ -135,7 +135,7 @@ def computed_once(name: str, batches: list[Batch], stop: int) -> bool:
     return tiles(batches, stop) or (name in STOPPING and {p for b in batches for p in range(b.start, b.stop)} == set(range(stop)))
 
 
-@pytest.mark.parametrize("epochs", [3.37, 0.02])
+@pytest.mark.parametrize("epochs", [3.37, pytest.param(0.02, marks=pytest.mark.slow)])
 @EVERY_METHOD
 def test_each_position_is_handed_out_once_and_drops_are_counted(name: str, epochs: float) -> None:
     """Every position of the budget is computed once, and applied once or counted as discarded."""

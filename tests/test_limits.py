@@ -115,6 +115,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extreme", EXTREMES)
 @pytest.mark.sampled(8)
 def test_what_a_run_writes_every_command_reads(extreme: str, check: Check) -> None:

@@ -44,6 +44,7 @@ def made(name: str, **keys: Any) -> Experiment:
     return short(name, "workload=quadratic", budget={"epochs": 3}, **{**METHODS[name].keys, **keys})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("broken")
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.sampled(20)

@@ -137,6 +137,7 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_that_reduces_feels_jitter_and_the_same_at_the_same_seed(method: str):
     """Later with more of it; with as much and the same seed, the same."""

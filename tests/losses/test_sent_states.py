@@ -19,6 +19,7 @@ from hetsim.errors import RunFailed
 THREE = cluster(*(node(seconds) for seconds in (1e-4, 5e-5, 7e-5)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SHIPPED)
 @pytest.mark.sampled(20)
 def test_the_state_of_every_method_arrives_as_it_was(method: str) -> None:

@@ -124,6 +124,7 @@ def test_unequal_shares_that_count_the_same_are_told(choices: tuple[str, ...], t
     assert bool(found) == told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SHIPPED)
 def test_no_shipped_method_counts_unequal_shares_the_same(method: str, tmp_path: Path) -> None:
     """With a barrier, but for the one that was published so."""

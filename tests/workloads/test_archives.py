@@ -105,6 +105,7 @@ STORED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "dtype"), STORED.values(), ids=STORED)
 @pytest.mark.parametrize("name", ["some.npz", "some.npz.xz"])
 @pytest.mark.sampled(5)

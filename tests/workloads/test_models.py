@@ -212,6 +212,7 @@ def test_torchvisions_classifiers_are_models_by_name(tmp_path: Path, model: str,
     assert not torch.equal(task.initial(), task_of(path, model, dtype="float32", seed=1).initial())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
