@@ -80,6 +80,10 @@ TABLE = {
     "normalised over all ranks": ({"loop": GLOBAL}, ddp_check.NORMALISED),
     "normalised over all ranks, and wrapped so": ({"loop": GLOBAL, "wrapped": "loss='global'"}, RIGHT),
     "mean, and wrapped as global": ({"wrapped": "loss='global'"}, ddp_check.MEAN),
+    "global, and counts a copy of a sample": (
+        {"samples": 241, "loop": "team.samples; " + GLOBAL, "wrapped": "loss='global'"},
+        ddp_check.COPIED,
+    ),
     "wrong after the first change of the split": ({"loop": "first = first or len(X); team.count(first)"}, WRONG),
     "wrong in the short last step": ({"loop": "team.count(1 if step == len(loader) - 1 else len(X))"}, WRONG),
     "a second loss over other samples": ({"loop": SECOND.format("loss")}, ddp_check.CAUSES),
