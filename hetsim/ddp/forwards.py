@@ -15,8 +15,8 @@ TWO_BATCHES = (
     "backward for each batch before the model gets the next one"
 )
 PARTS = (
-    "the model was called with {} samples of a batch of {}, and their means may count wrongly: call it with the whole batch or with equal "
-    "parts of it, as Team(…, multiple_of=k) allows; if the loss divides by other numbers, call team.count(number) before backward"
+    "the model was called with {} samples of a batch of {}, whose means may count wrongly: use equal parts (Team(…, multiple_of=k)), or call "
+    "team.count(number) before backward, or, for a loss over other samples, wrap with loss='global' and scale the Team's by team.scale(loss)"
 )
 
 

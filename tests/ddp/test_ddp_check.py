@@ -64,7 +64,8 @@ for step, (X, Y) in enumerate(team.loader(TensorDataset(x, x.exp().sum(1)), drop
 IDENTITY = "torch.nn.Identity()"
 DROPPED = "collate_fn=lambda rows: torch.utils.data.default_collate([row for row in rows if row[0][0] > 0] or rows)"
 GLOBAL = "n = torch.tensor(float(len(X))); dist.all_reduce(n); loss = errors.sum() * size / n"
-SECOND = "loss = {} + (model(x[dist.get_rank() :: size][: 18 // size]) ** 2).mean()"
+SECOND = "loss = {} + (model(x[dist.get_rank() :: size][: 18 // size][None]) ** 2).mean()"
+"""With another dimension, by which the Team does not see how many samples there are."""
 ENCODER = "team.wrap(DDP(torch.nn.Linear(4, 4).double()))"
 DEFAULTS = {"samples": 253, "batch": "20", "options": "", "layers": "", "encoder": IDENTITY, "wrapped": "", "loop": "pass"}
 RIGHT, WRONG = "the gradients are right", "the gradients are not those of one process"
