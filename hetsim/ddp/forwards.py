@@ -15,8 +15,8 @@ TWO_BATCHES = (
     "backward for each batch before the model gets the next one"
 )
 PARTS = (
-    "the model was called with {} samples of a batch of {}, whose means may count wrongly: use equal parts (Team(…, multiple_of=k)), or call "
-    "team.count(number) before backward, or, for a loss over other samples, wrap with loss='global' and scale the Team's by team.scale(loss)"
+    "the model was called with {} samples of a batch of {}, whose means may count wrongly: use equal parts (Team(…, multiple_of=k)), or "
+    "call team.count(number) before backward, or, for a loss over other samples, wrap with loss='global' and use team.scale"
 )
 
 
