@@ -24,6 +24,10 @@ second loss over samples that are not the Team's""".replace("\n", " ")
 SUM = "the loss is a sum over the samples, whose gradients add up: divide it by their number (reduction='mean')"
 NORMALISED = "plain averages are right, as the loss is divided by a number of all ranks already: call team.wrap(model, loss='global')"
 MEAN = "the loss is the mean over this rank's samples, and is divided by no number of all ranks: leave loss='global' out of team.wrap"
+COPIED = (
+    "in a step with fewer samples than ranks, a rank without one counts a copy of another rank's sample in the total: count nothing where "
+    "team.samples is 0, or add drop_last=True to the loader"
+)
 REMEDIES = "take a smaller batch or samples that differ more, or compute in a higher precision"
 MARGIN = 10
 """How many times as far as the weighted gradients plain averages must be from the serial ones for a check to tell them apart."""
@@ -112,7 +116,8 @@ def verdict(folder: Path) -> tuple[str, bool]:
     told_apart = max(*plain, *by_samples) > max(epsilon, MARGIN * error)
     if error > bound:
         conclusion = f"the gradients are not those of one process; causes that no weight mends: {CAUSES}"
-        known = [(plain, NORMALISED), (sums, SUM), *[(by_samples, MEAN)] * (weighted["steps"][worst]["loss"] == "global")]
+        by_weight = COPIED if 0 in weighted["steps"][worst]["shares"] else MEAN
+        known = [(plain, NORMALISED), (sums, SUM), *[(by_samples, by_weight)] * (weighted["steps"][worst]["loss"] == "global")]
         for found, remedy in known:
             if found[worst] <= bound and MARGIN * found[worst] < error:  # in later steps, wrong gradients have changed the weights
                 conclusion = f"the gradients are not those of one process: {remedy}"

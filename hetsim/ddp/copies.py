@@ -41,9 +41,11 @@ class Own:
 def remove(ddp: DistributedDataParallel) -> None:
     """Of a copy: take out what a copy has, so that another Team may wrap it."""
     for module in ddp.modules():
-        for key in [key for key, hook in module._forward_pre_hooks.items() if isinstance(hook, Copied)]:
-            del module._forward_pre_hooks[key]
-            module._forward_pre_hooks_with_kwargs.pop(key, None)
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key in [key for key, hook in hooks.items() if isinstance(hook, Copied)]:
+                del hooks[key]
+                module._forward_pre_hooks_with_kwargs.pop(key, None)
+                module._forward_hooks_with_kwargs.pop(key, None)
     ddp._comm_hooks[:] = [(hook, state) for hook, state in ddp._comm_hooks if not isinstance(state, Copied)]
 
 

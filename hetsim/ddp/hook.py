@@ -6,7 +6,7 @@ No `from __future__ import annotations` here: DistributedDataParallel compares t
 import atexit
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hetsim.ddp.copies import Copied, remove
+from hetsim.ddp.copies import Copied, Own, remove
+from hetsim.ddp.forwards import Forward, Forwards
+from hetsim.ddp.forwards import Steps as Passed
 from hetsim.ddp.tokens import Normalised
 
 Hook = Callable[[Any, Any], Any]
@@ -49,7 +51,7 @@ def wait_for_gloo() -> None:
     time.sleep(IDLE_SECONDS)
 
 
-class Steps(Protocol):
+class Steps(Passed, Protocol):
     """What the hook needs to know of the present step, and whom it tells how far the gradients are: those of one of several models."""
 
     def factor(self, loss: str) -> float:
@@ -58,8 +60,8 @@ class Steps(Protocol):
     def first_bucket(self, loss: str) -> Normalised | None:
         """The first gradients are ready. With counted tokens: how they are averaged."""
 
-    def last_bucket(self) -> Callable[[], None]:
-        """All gradients are ready; the answer is called when the last of them are reduced."""
+    def last_bucket(self, arrived: Sequence[Forward], loss: str) -> Callable[[], None]:
+        """All gradients are ready, of these forward passes; the answer is called when the last of them are reduced."""
 
 
 def receives_buffers(ddp: Any) -> bool:
@@ -101,7 +103,12 @@ class Weighted:
     loss: str = MEAN
     check: Any = None
     """Who compares gradients with the serial ones, under `hetsim-ddp-check`."""
+    forwards: Forwards = field(init=False)
+    """The model's forward passes."""
     _tokens: Normalised | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.forwards = Forwards(self.steps, self.loss)
 
     def __reduce__(self) -> Any:
         return Copied, ()
@@ -113,6 +120,7 @@ def register(ddp: DistributedDataParallel, weighted: Weighted) -> None:
     try:
         if not ddp._comm_hooks:
             ddp.register_comm_hook(weighted, weighted_hook)
+            ddp.register_forward_hook(Own(weighted.forwards), with_kwargs=True)
             return
     except RuntimeError:  # one in C++, of which Python keeps no record
         ddp._comm_hooks.clear()
@@ -126,7 +134,7 @@ def weighted_hook(state: Weighted, bucket: dist.GradBucket) -> torch.futures.Fut
     """Σ b_i g_i / R: each rank's mean gradient times N·b_i/R, averaged over N ranks by the inner hook."""
     if bucket.index() == 0:
         state._tokens = state.steps.first_bucket(state.loss)
-    reduced = state.steps.last_bucket() if bucket.is_last() else None
+    reduced = state.steps.last_bucket(state.forwards.taken(), state.loss) if bucket.is_last() else None
     factor, tokens, check = state.steps.factor(state.loss), state._tokens, state.check
     if check is not None:
         check.before(bucket)

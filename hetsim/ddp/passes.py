@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from hetsim.ddp.exchange import Balance
+from hetsim.ddp.forwards import TWO_BATCHES, Forward, check_parts, samples_in
 from hetsim.ddp.hook import GLOBAL, MEAN
 from hetsim.ddp.schedule import Schedule, Step
 from hetsim.ddp.tokens import Normalised, Tokens
@@ -94,7 +95,7 @@ class Passes:
 
     def check_window(self, given: Given, loss: str = MEAN) -> None:
         """ValueError with one sentence if no weight would be right for what was kept and for this batch."""
-        if self._kept and self._tokens.own is not None and self._tokens.number == given.number:
+        if self._kept.keys() - {given.number} and self._tokens.own is not None and self._tokens.number == given.number:
             raise ValueError(
                 "count is for the tokens of one step, and no_sync adds up the gradients of several: leave no_sync out, or do not wrap the "
                 "model and take team.scale(loss, tokens)"
@@ -130,8 +131,27 @@ class Passes:
             )
         return self._tokens.begin(step.samples, self.group, self.device)
 
-    def last_bucket(self) -> Callable[[], None]:
-        """All gradients of a model are ready."""
+    def called(self, inputs: Any) -> Forward | None:
+        """The forward pass of the present batch with these inputs."""
+        given = self._used.present
+        return None if given is None else Forward(given, samples_in(inputs, given, len(given.step.range_of(self._rank))))
+
+    def arrive(self, forward: Forward, loss: str) -> None:
+        """ValueError with one sentence if the gradients of this forward pass need another weight than those of the present batch."""
+        if not self._is_counted(loss) and weights(forward.given.step, loss) != weights(self.present.step, loss):
+            raise ValueError(TWO_BATCHES.format(forward.given.step.shares, self.present.step.shares))
+
+    def _is_counted(self, loss: str) -> bool:
+        """Whether the script says by what the present loss is divided."""
+        counted = self._tokens.own is not None and self._tokens.number == self.present.number
+        return counted or loss == GLOBAL or self.scaled == self.present.number
+
+    def last_bucket(self, arrived: Sequence[Forward], loss: str) -> Callable[[], None]:
+        """All gradients of a model are ready, of these forward passes."""
+        if not self._is_counted(loss):
+            for each in {forward.given.number: forward.given for forward in arrived}.values():
+                parts = [forward for forward in arrived if forward.given.number == each.number]
+                check_parts(parts, len(each.step.range_of(self._rank)))
         number, step, *_ = self._used.end()
         self._kept.clear()
         num_steps = number - self.schedule.window_of(number) + 1

@@ -141,6 +141,13 @@ class Balanced:
             self.team.close()
         return output
 
+    def _maybe_log_save_evaluate(self, *arguments: Any, **options: Any) -> Any:
+        """Log, evaluate and save with the epoch of the Team: the Trainer counts from the first step after a resume."""
+        if self.team is not None:
+            steps = len(self._loader) // self.args.gradient_accumulation_steps
+            self.state.epoch = self.state.global_step // steps + self.state.global_step % steps / steps
+        return super()._maybe_log_save_evaluate(*arguments, **options)  # type: ignore[misc]
+
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
         """Save a checkpoint with the Team's state."""
         if self.team is not None:

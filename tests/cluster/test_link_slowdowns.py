@@ -140,12 +140,16 @@ def test_runs_in_lockstep_and_event_by_event_feel_the_same(tmp_path: Path, metho
     [
         ({"network": {**NET, "sharing": "none"}}, "node 0 has a link_slowdown and no link that it would slow down: give it uplink_"),
         ({"network": {**NET, "all_reduce_table": [[1, 1.0]]}}, "link_slowdown does not go with a measured all_reduce_table, whose"),
+        (
+            {"network": {**NET, "racks": {"a": {}}, "between": [{"racks": ["a", "b"], "link_slowdown": "load.csv"}]}},
+            "cluster.network.between.0 does not change over time: describe the links of a rack, and give link_slowdown to the rack",
+        ),
         ({"network": NET, "hosts": {"lab": {"cores": 1}}, "server": {"host": "lab"}}, "link_slowdown does not go with hosts or CPU work"),
     ],
 )
 def test_a_slowdown_that_nothing_would_feel_is_refused(tmp_path: Path, parts: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$") as refused:
-        built(node(1.0, link_slowdown=recorded(tmp_path, (0, 2))), **parts)
+        built(node(1.0, rack="a" if "racks" in parts["network"] else None, link_slowdown=recorded(tmp_path, (0, 2))), **parts)
 
     assert str(refused.value).startswith(said)
     with pytest.raises(ValueError, match="link_slowdown_period_seconds does nothing without a link_slowdown"):

@@ -108,13 +108,19 @@ LOOPS = (plain, prefetched, peeking, peeking_alone, in_a_thread, leaving_out, fe
 
 def from_serial(samples: Samples, model: DDP, places: torch.Tensor) -> tuple[float, list[int]]:
     """How far the model's gradients are from those of one process over the samples of all ranks, and these samples."""
+    serial, everything = serial_gradients(samples, model, places)
+    return farthest(gradients(model.module), serial), everything
+
+
+def serial_gradients(samples: Samples, model: DDP, places: torch.Tensor) -> tuple[list[torch.Tensor], list[int]]:
+    """The gradients of one process over the samples of all ranks, and these samples."""
     of_all: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(of_all, places.tolist())
     everything = [place for each in of_all for place in each]
     serial = copy.deepcopy(model.module)
     serial.zero_grad()
     mse_loss(serial(samples.x[everything]), samples.y[everything]).backward()
-    return farthest(gradients(model.module), gradients(serial)), everything
+    return gradients(serial), everything
 
 
 def trained(loop: Any) -> dict[str, Any]:
@@ -233,6 +239,56 @@ def ahead_in_windows() -> float:
     return worst
 
 
+def two_at_once(number: int) -> Any:
+    """Two batches under one backward pass, of so many samples: the sentence, or how far the sums of gradients are from the serial ones."""
+    samples = Samples(number)
+    team = Team(BATCH_SIZE, UNEVEN)
+    loader, model, worst = team.loader(samples), team.wrap(DDP(mlp())), 0.0
+    batches = iter(loader)
+    try:
+        for (x, y, places), (other_x, other_y, others) in zip(batches, batches, strict=True):
+            model.zero_grad()
+            (mse_loss(model(x), y) + mse_loss(model(other_x), other_y)).backward()
+            summed = gradients(model.module)
+            model.module.zero_grad()
+            singles = [serial_gradients(samples, model, each)[0] for each in (places, others)]
+            worst = max(worst, farthest(summed, [one + other for one, other in zip(*singles, strict=True)]))
+    except ValueError as error:
+        return str(error)
+    return worst
+
+
+def in_parts(size: int, *, is_counted: bool = False) -> Any:
+    """The model gets parts of at most so many samples, weighted by these: the sentence, or the distance from the serial gradient."""
+    samples = Samples(BATCH_SIZE)
+    team = Team(BATCH_SIZE, UNEVEN)
+    loader, model = team.loader(samples), team.wrap(DDP(mlp()))
+    x, y, places = next(iter(loader))
+    parts = list(zip(x.split(size), y.split(size), strict=True))
+    try:
+        for place, (part, target) in enumerate(parts):
+            with model.no_sync() if place < len(parts) - 1 else contextlib.nullcontext():
+                loss = mse_loss(model(part), target) * len(part) / len(x)
+                if is_counted:
+                    team.count(len(x))
+                loss.backward()
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+    return from_serial(samples, model, places)[0]
+
+
+def with_earlier_samples() -> str:
+    """Copies of two earlier samples are added to the batch, as from a replay buffer: the sentence."""
+    team = Team(BATCH_SIZE, UNEVEN)
+    loader, model = team.loader(Samples(NUMBER)), team.wrap(DDP(mlp()))
+    x, y, _ = next(iter(loader))
+    try:
+        mse_loss(model(torch.cat([x, x[:1].clone(), y.new_ones(1, 6)])), torch.cat([y, y[:1], y[:1]])).backward()
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+    return ""
+
+
 def all_orders(rank: int) -> dict[str, Any]:
     """Each loop in turn; a loop that raises returns its traceback."""
     laws = {loop.__name__: lambda loop=loop: trained(loop) for loop in LOOPS}
@@ -244,5 +300,11 @@ def all_orders(rank: int) -> dict[str, Any]:
         "left_in_a_window": left_in_a_window,
         "counted": lambda: filtered(is_counted=True),
         "filtered": lambda: filtered(is_counted=False),
+        "two_at_once": lambda: two_at_once(4 * BATCH_SIZE),
+        "two_of_other_weights": lambda: two_at_once(NUMBER),
+        "unequal_parts": lambda: in_parts(3),
+        "equal_parts": lambda: in_parts(2),
+        "counted_parts": lambda: in_parts(3, is_counted=True),
+        "with_earlier_samples": with_earlier_samples,
     }
     return found_by(laws)

@@ -64,7 +64,8 @@ for step, (X, Y) in enumerate(team.loader(TensorDataset(x, x.exp().sum(1)), drop
 IDENTITY = "torch.nn.Identity()"
 DROPPED = "collate_fn=lambda rows: torch.utils.data.default_collate([row for row in rows if row[0][0] > 0] or rows)"
 GLOBAL = "n = torch.tensor(float(len(X))); dist.all_reduce(n); loss = errors.sum() * size / n"
-SECOND = "loss = {} + (model(x[dist.get_rank() :: size][: 18 // size]) ** 2).mean()"
+SECOND = "loss = {} + (model(x[dist.get_rank() :: size][: 18 // size][None]) ** 2).mean()"
+"""With another dimension, by which the Team does not see how many samples there are."""
 ENCODER = "team.wrap(DDP(torch.nn.Linear(4, 4).double()))"
 DEFAULTS = {"samples": 253, "batch": "20", "options": "", "layers": "", "encoder": IDENTITY, "wrapped": "", "loop": "pass"}
 RIGHT, WRONG = "the gradients are right", "the gradients are not those of one process"
@@ -80,6 +81,10 @@ TABLE = {
     "normalised over all ranks": ({"loop": GLOBAL}, ddp_check.NORMALISED),
     "normalised over all ranks, and wrapped so": ({"loop": GLOBAL, "wrapped": "loss='global'"}, RIGHT),
     "mean, and wrapped as global": ({"wrapped": "loss='global'"}, ddp_check.MEAN),
+    "global, and counts a copy of a sample": (
+        {"samples": 241, "loop": "team.samples; " + GLOBAL, "wrapped": "loss='global'"},
+        ddp_check.COPIED,
+    ),
     "wrong after the first change of the split": ({"loop": "first = first or len(X); team.count(first)"}, WRONG),
     "wrong in the short last step": ({"loop": "team.count(1 if step == len(loader) - 1 else len(X))"}, WRONG),
     "a second loss over other samples": ({"loop": SECOND.format("loss")}, ddp_check.CAUSES),

@@ -11,7 +11,9 @@ from ddp_laws import BATCH_SIZE
 from order_laws import KEPT, LOOPS, NUMBER, all_orders
 from ranks import result, world
 
-from hetsim.ddp.used import tensors
+from hetsim.ddp.forwards import samples_in
+from hetsim.ddp.schedule import Step
+from hetsim.ddp.used import Given, storages_of, tensors
 
 pytestmark = pytest.mark.slow
 
@@ -81,3 +83,35 @@ def test_a_window_of_batches_may_be_drawn_ahead_and_copied(found: list[dict[str,
 def test_a_batch_of_another_size_is_refused_or_counted(found: list[dict[str, Any]]) -> None:
     assert "call team.count(len(batch)) on all ranks before backward" in result(found, "filtered")
     assert result(found, "counted") < 1e-12
+
+
+def test_two_batches_under_one_backward_pass_are_right_or_refused(found: list[dict[str, Any]]) -> None:
+    """They are right if their weights are the same. In the last pair of the other loop, the second batch has other shares."""
+    assert result(found, "two_at_once") < 1e-12
+    assert "gradients of two batches whose shares differ ((16, 8, 4) and (6, 3, 1))" in result(found, "two_of_other_weights")
+
+
+def test_unequal_parts_of_a_batch_are_refused_or_counted(found: list[dict[str, Any]]) -> None:
+    """Shares are 16, 8 and 4 samples. A loop over parts usually divides by their number, so only equal parts are sure to be right."""
+    assert "the model was called with 3, 3, 3, 3 samples of a batch of 16" in result(found, "unequal_parts")
+    assert result(found, "equal_parts") < 1e-12
+    assert result(found, "counted_parts") < 1e-12
+
+
+def test_a_batch_to_which_the_loop_has_added_samples_is_refused(found: list[dict[str, Any]]) -> None:
+    assert "the model was called with 18 samples of a batch of 16" in result(found, "with_earlier_samples")
+
+
+def test_other_tensors_than_the_batch_do_not_look_like_parts_of_it() -> None:
+    """Offsets of a bag of words, sequences of other lengths, boxes of several images, time before samples."""
+    words, sequences, boxes, times = torch.arange(4), torch.ones(4, 7), [torch.ones(4, 4), torch.ones(9, 4)], torch.ones(4, 4, 2)
+    given = Given(
+        0, Step(0, 0, 4, (4,), (4,), True), storages_of([words, sequences, times]), tuple(each.shape for each in (words, sequences, times))
+    )
+
+    assert samples_in([torch.arange(9), words], given, 4) == 4
+    assert samples_in([sequences[:, :3]], given, 4) == 4
+    assert samples_in(boxes, given, 4) == 4
+    assert samples_in([times[:3]], given, 4) == 4
+    assert samples_in([words[:3]], given, 4) == 3
+    assert samples_in([sequences.repeat(2, 1)], given, 4) == 8

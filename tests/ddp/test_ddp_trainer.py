@@ -32,9 +32,10 @@ def test_every_kind_of_loss_trains_as_in_one_process(tmp_path: Path) -> None:
 
 
 def test_a_run_resumes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    """With the samples that are left, in their order, and to the weights of a run without a pause."""
-    for difference, (whole, later) in world(2, trainer_laws.resumed, tmp_path):
+    """With the samples that are left, in their order, and to the weights and logged epochs of a run without a pause."""
+    for difference, (whole, later), (epochs, logged) in world(2, trainer_laws.resumed, tmp_path):
         assert difference == 0
+        assert logged == epochs
         assert later == whole[-len(later) :]
         assert 0 < len(later) < len(whole)
 

@@ -199,11 +199,12 @@ def trained(rank: int, folder: Path) -> dict[str, NDArray[np.float64]]:
     return found
 
 
-def resumed(rank: int, folder: Path) -> tuple[float, list[list[int]]]:
-    """How far a run that resumes in the middle of an epoch is from one without a pause; and the samples of each."""
+def resumed(rank: int, folder: Path) -> tuple[float, list[list[int]], list[list[float]]]:
+    """How far a run that resumes in the middle of an epoch is from one without a pause; the samples and the logged epochs of each."""
     joined(rank)
-    ends, seen = [], []
-    case = {"train_dataset": Texts(), "args": {"train_sampling_strategy": "random", "save_strategy": "steps", "save_steps": 3}}
+    ends, seen, epochs = [], [], []
+    args = {"train_sampling_strategy": "random", "save_strategy": "steps", "save_steps": 3, "logging_strategy": "steps", "logging_steps": 1}
+    case = {"train_dataset": Texts(), "args": args}
     for steps, resume in ((-1, None), (-1, str(folder / "checkpoint-3"))):
         its = trainer(folder, case, args={"max_steps": steps})
         inner, samples = its.training_step, []
@@ -216,7 +217,8 @@ def resumed(rank: int, folder: Path) -> tuple[float, list[list[int]]]:
         its.train(resume_from_checkpoint=resume)
         ends.append(weights(its.model))
         seen.append(samples)
-    return float(np.abs(ends[0] - ends[1]).max()), seen
+        epochs.append([entry["epoch"] for entry in its.state.log_history if "loss" in entry])
+    return float(np.abs(ends[0] - ends[1]).max()), seen, epochs
 
 
 def refused(rank: int, folder: Path) -> dict[str, str]:

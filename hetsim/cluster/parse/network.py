@@ -110,6 +110,8 @@ def _between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str
     key, ways = "cluster.network.between", {}
     for place, value in enumerate(_list(key, [] if config is None else config, "ways such as {racks: [a, b], bytes_per_second: 1e8}")):
         row = f"{key}.{place}"
+        if isinstance(value, Mapping) and "link_slowdown" in value:
+            raise ValueError(f"{row} does not change over time: describe the links of a rack, and give {CHANGES[0]} to the rack")
         entry = checks.mapping(row, value, required=("racks",), optional=("bytes_per_second", "latency_seconds"))
         names = [str(name) for name in _list(f"{row}.racks", entry["racks"], "two racks")]
         if len(names) != 2 or names[0] == names[1]:

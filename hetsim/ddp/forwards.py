@@ -1,0 +1,90 @@
+"""Which forward passes the arriving gradients are of: of which batch, and of how many of its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from hetsim.ddp.copies import not_compiled
+from hetsim.ddp.used import Given, storages_of, tensors
+
+TWO_BATCHES = (
+    "one backward pass computes gradients of two batches whose shares differ ({} and {}), and one weight cannot be right for both: call "
+    "backward for each batch before the model gets the next one"
+)
+PARTS = (
+    "the model was called with {} samples of a batch of {}, whose means may count wrongly: use equal parts (Team(…, multiple_of=k)), or "
+    "call team.count(number) before backward, or, for a loss over other samples, wrap with loss='global' and use team.scale"
+)
+
+
+class Forward(NamedTuple):
+    """A forward pass: its batch, and the samples in the model's input."""
+
+    given: Given
+    samples: int
+
+
+class Steps(Protocol):
+    """What is known of the present step."""
+
+    def called(self, inputs: Any) -> Forward | None:
+        """The forward pass with these inputs; None if the loop has no batch yet."""
+
+    def arrive(self, forward: Forward, loss: str) -> None:
+        """The gradients of this forward pass arrive next."""
+
+
+class Forwards:
+    """Those of a model whose gradients have arrived since the last reduction."""
+
+    def __init__(self, steps: Steps, loss: str) -> None:
+        self._steps, self._loss = steps, loss
+        self._arrived: list[Forward] = []
+
+    def __call__(self, _: torch.nn.Module, arguments: Any, options: Any, output: Any) -> None:
+        """The model has returned this output: its gradients tell that the backward pass comes to this forward pass."""
+        forward = self._steps.called((arguments, options)) if torch.is_grad_enabled() else None
+        if forward is None:
+            return
+        arrive = not_compiled(self._arrival(forward))
+        for tensor in tensors(output):
+            if tensor.grad_fn is not None:
+                tensor.register_hook(arrive)  # type: ignore[no-untyped-call]
+
+    def taken(self) -> Sequence[Forward]:
+        """The forward passes whose gradients have arrived since the last call."""
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def _arrival(self, forward: Forward) -> Callable[[torch.Tensor], None]:
+        is_new = [True]
+
+        def arrive(_: torch.Tensor) -> None:
+            if is_new:
+                is_new.clear()
+                self._steps.arrive(forward, self._loss)
+                self._arrived.append(forward)
+
+        return arrive
+
+
+def samples_in(inputs: Any, given: Given, assigned: int) -> int:
+    """The samples of a batch in a model's input, if it is clearly a part of the batch, or more than the batch; else those assigned.
+
+    A tensor counts if it has the shape of one of the batch's tensors but for the first dimension, and two dimensions at least or the same
+    memory. A batch whose second dimension is as large as the first may have its samples there.
+    """
+    shapes = {shape[1:] for shape in given.shapes if shape and shape[0] == assigned and shape[1:2] != (assigned,)}
+    alike = [tensor for tensor in tensors(inputs) if tensor.dim() and tensor.shape[1:] in shapes]
+    found = {len(tensor) for tensor in alike if tensor.dim() > 1 or given.places & storages_of([tensor]).keys()}
+    return assigned if len(found) != 1 or found & {assigned} else found.pop()
+
+
+def check_parts(arrived: Sequence[Forward], assigned: int) -> None:
+    """ValueError with one sentence if these forward passes of one batch were not of equal parts that make up the whole batch."""
+    sizes = [forward.samples for forward in arrived]
+    if any(size % assigned for size in sizes) and (len(set(sizes)) > 1 or sum(sizes) % assigned):
+        raise ValueError(PARTS.format(", ".join(map(str, sizes[:4])), assigned))
