@@ -19,8 +19,9 @@ from hetsim.config.identity import resolved_once
 
 
 def execute(
-    context: HydraContext, task: TaskFunction, master: DictConfig, typed: Sequence[str], *, number: int, job_id: Any, sweep: str | None = None
-) -> JobReturn:
+    context: HydraContext, task: TaskFunction, master: DictConfig, typed: Sequence[str],
+    *, number: int, job_id: Any, sweep: str | None = None,
+) -> JobReturn:  # fmt: skip
     """Compose and run what was typed for a run, and return how it ended, without its configs. `sweep` is another folder for the runs.
 
     Hydra's `run_job` copies the config three times, which it may, as it also serves programs that change it. Where Hydra is asked for

@@ -88,7 +88,7 @@ def own_plugins() -> Iterator[None]:
     installed[_name(BasicSweeper)] = CombinationsSweeper
     installed[_name(BasicLauncher)] = InThisProcess
     installed.update({name: made for name, made in LATER.items() if name in installed})
-    installed[RayConf._target_] = _ray
+    installed[RayConf._target_] = _ray  # type: ignore[assignment]
     try:
         yield
     finally:

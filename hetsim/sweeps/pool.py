@@ -15,6 +15,8 @@ from hetsim.sweeps.json_process import JsonProcess
 ENGINES = ("local", "ray")
 """Where processes are."""
 
+MAX_ON_RAY = 10_000
+"""Processes on a Ray cluster."""
 MAX_TRIES = 5
 """Conversations that are begun for a question while nodes are lost: it may be the reason."""
 T = TypeVar("T")
@@ -99,11 +101,12 @@ def check_engine(engine: str) -> None:
         raise ValueError(f"engine must be {' or '.join(ENGINES)}, not {engine}")
 
 
-def check_cores(processes: int, name: str = "processes") -> None:
-    """ValueError with one sentence for more processes than this machine has cores."""
+def check_processes(processes: int, engine: str = "local", name: str = "processes") -> None:
+    """ValueError with one sentence for more processes than this machine has cores, or a sweep of Ray's may have."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not 1 <= processes <= cores:
-        raise ValueError(f"{name} must be from 1 to the {cores} cores of this machine, not {processes}")
+    most, what = (cores, f"the {cores} cores of this machine") if engine == "local" else (MAX_ON_RAY, str(MAX_ON_RAY))
+    if not 1 <= processes <= most:
+        raise ValueError(f"{name} must be from 1 to {what}, not {processes}")
 
 
 @contextlib.contextmanager

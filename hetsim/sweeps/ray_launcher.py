@@ -21,7 +21,7 @@ from hetsim.errors import RunFailed
 from hetsim.sweeps.outcomes import Outcome
 from hetsim.sweeps.pool import NodeLost, despite_losses
 from hetsim.sweeps.process import sendable
-from hetsim.sweeps.ray_pool import RayPool, connected
+from hetsim.sweeps.ray_pool import RayPool, check_installed, connected
 from hetsim.sweeps.record import SweepRecord
 from hetsim.sweeps.sent_runs import common_of
 
@@ -30,15 +30,16 @@ class OnRay(Launcher):
     """Each run is made once, in a process for each `num_cpus` CPUs and `num_gpus` GPUs; again, if its node is lost."""
 
     def __init__(self, n_jobs: int | None, num_cpus: float, num_gpus: float) -> None:
-        if n_jobs is not None:
-            checks.whole("hydra.launcher.n_jobs", n_jobs)
-        for key, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
-            if value < 0 or not num_cpus + num_gpus > 0:
-                raise ValueError(f"hydra.launcher.{key} must be at least 0, and one of num_cpus and num_gpus above, not {value:g}")
         self.n_jobs, self.num_cpus, self.num_gpus = n_jobs, num_cpus, num_gpus
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """As Hydra's launchers."""
+        """As Hydra's launchers. ValueError with one sentence for what Ray cannot do."""
+        check_installed()
+        if self.n_jobs is not None:
+            checks.whole("hydra.launcher.n_jobs", self.n_jobs)
+        for key, value in (("num_cpus", self.num_cpus), ("num_gpus", self.num_gpus)):
+            if value < 0 or not self.num_cpus + self.num_gpus > 0:
+                raise ValueError(f"hydra.launcher.{key} must be at least 0, and one of num_cpus and num_gpus above, not {value:g}")
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
@@ -94,6 +95,8 @@ class _Work:
             except NodeLost:
                 raise
             except RunFailed as error:  # its process was killed, or its files are too large
+                if self.pool.ended is not None:
+                    raise
                 print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
                 return _kept(Outcome(" ".join(typed), tuple(typed), failure=str(error)))
         for text, stream in ((answer["out"], sys.stdout), (answer["err"], sys.stderr)):

@@ -7,6 +7,7 @@ is room for it.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import logging
 import math
@@ -40,16 +41,23 @@ MAX_FOLDER = 40
 """Letters of the folder of Ray's sockets, whose names the system limits."""
 
 
+def check_installed() -> None:
+    """ValueError with one sentence if Ray is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise ValueError(MISSING)
+
+
 @contextlib.contextmanager
 def connected(num_cpus: float = 0) -> Iterator[None]:
     """Connected to the cluster of RAY_ADDRESS, or else to a Ray of this machine, with so many CPUs at least, that ends with the block.
 
     A script that has connected itself stays connected. ValueError with one sentence if there is no such cluster.
     """
-    try:
-        import ray
-    except ImportError:
-        raise ValueError(MISSING) from None
+    check_installed()
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # Ray would print between the results that a node was lost
+    import ray
+
     if ray.is_initialized():
         yield
         return
@@ -57,8 +65,11 @@ def connected(num_cpus: float = 0) -> Iterator[None]:
     if address and address.startswith("ray://"):
         raise ValueError(f"RAY_ADDRESS={address} is Ray's client: start the command on a node of the cluster, with its HOST:PORT or auto")
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    options: dict[str, Any] = {"configure_logging": False, "log_to_driver": False, "logging_level": logging.CRITICAL}
+    options: dict[str, Any] = {"configure_logging": False, "log_to_driver": False}
     with contextlib.ExitStack() as stack:
+        its_own = logging.getLogger("ray")
+        stack.callback(its_own.setLevel, its_own.level)
+        its_own.setLevel(logging.CRITICAL)
         if not address:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             place = tempfile.gettempdir()
@@ -132,7 +143,8 @@ class RayPool:
         self._lock = threading.Lock()
         self._actors: set[Any] = set()
         self._losses = 0
-        self._ended: Exception | None = None
+        self.ended: Exception | None = None
+        """Why there are no more conversations."""
         if self._mark is not None:
             write_text(self._mark, "")
         for _ in range(self.size):
@@ -142,7 +154,7 @@ class RayPool:
         import ray
 
         with self._lock:
-            if self._ended is not None:
+            if self.ended is not None:
                 return
             actor = ray.remote(Seat).options(**self._needs).remote()
             self._actors.add(actor)
@@ -176,16 +188,16 @@ class RayPool:
 
     def _end(self, error: Exception) -> None:
         with self._lock:
-            self._ended = self._ended or error
+            self.ended = self.ended or error
         self._idle.put(None)
 
     @contextlib.contextmanager
     def borrowed(self) -> Iterator[RayProcess]:
         """As `Pool.borrowed`. A process that the block loses is replaced."""
         process = self._idle.get()
-        if process is None or self._ended is not None:
+        if process is None or self.ended is not None:
             self._idle.put(None)  # for the next
-            raise self._ended or RunFailed("the processes were ended")
+            raise self.ended or RunFailed("the processes were ended")
         try:
             yield process
         except NodeLost:
@@ -215,6 +227,7 @@ class RayPool:
             ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
             for actor in self._actors:
                 ray.kill(actor)
+        self._actors.clear()
         if self._mark is not None:
             self._mark.unlink(missing_ok=True)
 
@@ -229,5 +242,5 @@ def _room(num_cpus: float, num_gpus: float) -> int:
             has = node["Resources"]
             total += int(min(has.get(kind, 0.0) / need for kind, need in (("CPU", num_cpus), ("GPU", num_gpus)) if need > 0))
     if not total:
-        raise ValueError(f"no node of the Ray cluster has {num_cpus:g} CPUs and {num_gpus:g} GPUs, which a run asks for: lower num_cpus or num_gpus")
+        raise ValueError(f"no Ray node has the {num_cpus:g} CPUs and {num_gpus:g} GPUs of a run: lower num_cpus or num_gpus")
     return total
