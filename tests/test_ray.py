@@ -18,6 +18,7 @@ import pytest
 from running import family, wait_for
 from worlds import exit_status
 
+import hetsim
 from hetsim.cli.main import main
 
 INSTALLED = importlib.util.find_spec("ray") is not None
@@ -96,6 +97,16 @@ def test_ray_that_is_not_installed_is_named_with_its_extra(
 
     assert exit_status(monkeypatch, "hetsim", main, "-m", *TINY, *RAY) == 1
     assert capsys.readouterr().err == "hetsim: error: Ray is not installed: install hetsim[ray], as in pip install 'hetsim[ray]'\n"
+
+
+def test_an_engine_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    for ask in (
+        lambda: hetsim.search("learning_rate=1,2", objective="seconds", folder=tmp_path, engine="cloud"),
+        lambda: hetsim.advise("timing", engine="cloud"),
+        lambda: hetsim.sweep({"seed": [0, 1]}, folder=tmp_path, engine="cloud"),
+    ):
+        with pytest.raises(ValueError, match=r"^engine must be local or ray, not cloud$"):
+            ask()
 
 
 class TestOnRay:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -85,11 +85,19 @@ def connected(num_cpus: float = 0) -> Iterator[None]:
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = f"the Ray cluster of RAY_ADDRESS={address}" if address else "Ray on this machine"
             raise ValueError(f"{where} cannot be used ({' '.join(str(error).split())[:300]}): see its logs, or start it again") from None
+        except SystemExit:  # what Ray makes of SIGTERM
+            _restore(handlers)
+            signal.raise_signal(signal.SIGTERM)
+            raise
         finally:
-            if threading.current_thread() is threading.main_thread():
-                for number, handler in handlers.items():
-                    signal.signal(number, handler)
+            _restore(handlers)
         yield
+
+
+def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 class RayProcess:
@@ -142,6 +150,8 @@ class RayPool:
         self._idle: SimpleQueue[RayProcess | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._actors: set[Any] = set()
+        self._placed: set[Any] = set()
+        """Those that have a process; the others wait for room."""
         self._losses = 0
         self.ended: Exception | None = None
         """Why there are no more conversations."""
@@ -173,6 +183,8 @@ class RayPool:
             threading.Thread(target=self._lost, args=(actor,), daemon=True).start()  # this one is Ray's, which starts actors
             return
         if refusal is None:
+            with self._lock:
+                self._placed.add(actor)
             self._idle.put(RayProcess(actor, self._folder))
         else:
             self._end(ValueError(refusal))
@@ -180,6 +192,7 @@ class RayPool:
     def _lost(self, actor: Any) -> None:
         with self._lock:
             self._actors.discard(actor)
+            self._placed.discard(actor)
             self._losses += 1
         if self._losses > MAX_LOSSES + self.size:
             self._end(RunFailed(f"{self._losses} processes were lost on Ray nodes, one after the other: see Ray's logs"))
@@ -223,11 +236,12 @@ class RayPool:
 
         self._end(RunFailed("the processes were ended"))
         with contextlib.suppress(Exception):  # the cluster may be lost, too
-            closing = [actor.close.remote() for actor in self._actors]
-            ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
+            if closing := [actor.close.remote() for actor in self._placed]:
+                ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
             for actor in self._actors:
                 ray.kill(actor)
         self._actors.clear()
+        self._placed.clear()
         if self._mark is not None:
             self._mark.unlink(missing_ok=True)
 
