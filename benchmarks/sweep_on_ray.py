@@ -14,17 +14,21 @@ from sweep import swept
 
 
 def main() -> None:
-    """Print the seconds of each sweep with its start-up, and the medians."""
+    """Print the seconds of each sweep with its start-up, and the medians: with the start-up, and without that of a sweep of a few runs."""
     num_runs, num_processes, rounds = (int(given) for given in (*sys.argv[1:], *("2000", "2", "3")[len(sys.argv) - 1 :]))
     seconds: dict[str, list[float]] = {"joblib": [], "ray": []}
+    starts: dict[str, list[float]] = {"joblib": [], "ray": []}
     for which in range(rounds):
         for launcher in sorted(seconds, reverse=which % 2 > 0):
-            with tempfile.TemporaryDirectory() as folder:
-                seconds[launcher].append(swept(num_runs, num_processes, Path(folder), launcher)[0])
-            print(f"{num_runs} runs by {launcher}: {seconds[launcher][-1]:.2f} s", flush=True)
-    of = {launcher: statistics.median(each) for launcher, each in seconds.items()}
-    ms = {launcher: f"{1e3 * median / num_runs:.2f} ms a run" for launcher, median in of.items()}
-    print(f"joblib {ms['joblib']}, Ray {ms['ray']}, ratio of the medians {of['ray'] / of['joblib']:.3f}")
+            for runs, found in ((num_processes, starts), (num_runs, seconds)):
+                with tempfile.TemporaryDirectory() as folder:
+                    found[launcher].append(swept(runs, num_processes, Path(folder), launcher)[0])
+                print(f"{runs} runs by {launcher}: {found[launcher][-1]:.2f} s", flush=True)
+    whole = {launcher: statistics.median(each) for launcher, each in seconds.items()}
+    rest = {launcher: whole[launcher] - statistics.median(each) for launcher, each in starts.items()}
+    for what, of in (("with", whole), ("without", rest)):
+        joblib, ray = (1e3 * of[launcher] / num_runs for launcher in ("joblib", "ray"))
+        print(f"{what} the start-up: joblib {joblib:.2f} ms a run, Ray {ray:.2f}, ratio {ray / joblib:.3f}")
 
 
 if __name__ == "__main__":

@@ -16,14 +16,13 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from hetsim import checks
-from hetsim.config.guard.compositions import Compositions, compositions
+from hetsim.config.guard.compositions import compositions
 from hetsim.errors import RunFailed
 from hetsim.sweeps.outcomes import Outcome
 from hetsim.sweeps.pool import NodeLost, despite_losses
 from hetsim.sweeps.process import sendable
 from hetsim.sweeps.ray_pool import RayPool, check_installed, connected
 from hetsim.sweeps.record import SweepRecord
-from hetsim.sweeps.sent_runs import common_of
 
 
 class OnRay(Launcher):
@@ -48,8 +47,7 @@ class OnRay(Launcher):
         configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
         folder = Path(str(self.config.hydra.sweep.dir)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        known = compositions(self.hydra_context.config_loader, self.config)
-        first = sendable(common_of(self))
+        first = sendable(self, compositions(self.hydra_context.config_loader, self.config).templates)
         with connected((self.n_jobs or 0) * self.num_cpus):
             pool = RayPool(
                 *("hetsim.sweeps.process", self.n_jobs), of="the sweep", folder=folder, first=first, num_cpus=self.num_cpus,
@@ -57,7 +55,7 @@ class OnRay(Launcher):
             )  # fmt: skip
             try:
                 with ThreadPoolExecutor(pool.size) as threads:
-                    work = _Work(pool, folder, enumerate(job_overrides, initial_job_idx), known)
+                    work = _Work(pool, folder, enumerate(job_overrides, initial_job_idx))
                     try:
                         for working in [threads.submit(work.run) for _ in range(pool.size)]:
                             working.result()
@@ -72,8 +70,8 @@ class OnRay(Launcher):
 class _Work:
     """The runs of a sweep, which several threads give to processes."""
 
-    def __init__(self, pool: RayPool, folder: Path, runs: Iterator[tuple[int, Sequence[str]]], known: Compositions) -> None:
-        self.pool, self.folder, self.runs, self.known = pool, folder, runs, known
+    def __init__(self, pool: RayPool, folder: Path, runs: Iterator[tuple[int, Sequence[str]]]) -> None:
+        self.pool, self.folder, self.runs = pool, folder, runs
         self.ended: dict[int, JobReturn] = {}
         self._lock = threading.Lock()
 
@@ -84,7 +82,7 @@ class _Work:
                 number, typed = next(self.runs, (None, ()))
                 if number is None:
                     return
-                question = {"run": sendable(([*typed], self.known.known_template(typed), number)), "folder": str(self.folder)}
+            question = {"typed": [*typed], "number": number, "folder": str(self.folder)}
             self.ended[number] = despite_losses(partial(self._ended, typed, question))
 
     def _ended(self, typed: Sequence[str], question: dict[str, Any]) -> JobReturn:

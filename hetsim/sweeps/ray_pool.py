@@ -140,12 +140,14 @@ class RayPool:
     def __init__(
         self, module: str, size: int | None, *, of: str, folder: Path | None, first: object = None, num_cpus: float = 1, num_gpus: float = 0
     ) -> None:
+        import ray
+
         self.size = size or _room(num_cpus, num_gpus)
         self._folder = None if folder is None else folder.absolute()
         self._mark = None if self._folder is None else self._folder / f".hetsim-ray-{uuid.uuid4().hex}"
         where, imports_there = os.getcwd(), bool({"", os.getcwd()} & set(sys.path))
         mark = None if self._mark is None else str(self._mark)
-        self._started = (module, of, first, __version__, where, imports_there, mark)
+        self._started = (module, of, ray.put(first), __version__, where, imports_there, mark)
         self._needs = {"num_cpus": num_cpus, "num_gpus": num_gpus, "max_concurrency": 2, "max_restarts": 0}
         self._idle: SimpleQueue[RayProcess | None] = SimpleQueue()
         self._lock = threading.Lock()
