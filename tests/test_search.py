@@ -22,8 +22,8 @@ from hetsim.searches.objective import direction_of, on_the_way
 from hetsim.searches.process import MODULE, run_in
 from hetsim.searches.search import JOURNAL, Question, Search, opened
 from hetsim.searches.trial import Place, Watch
+from hetsim.sweeps.engines import opened_pool
 from hetsim.sweeps.json_process import JsonProcess
-from hetsim.sweeps.pool import opened_pool
 from hetsim.sweeps.space import chosen_words, parsed
 
 pytestmark = pytest.mark.slow

@@ -20,8 +20,9 @@ from hetsim.advice.subsets import LeaveOut
 from hetsim.advice.variants import Variant, least_seconds, timed
 from hetsim.config.errors import sentence
 from hetsim.errors import RunFailed
+from hetsim.sweeps.engines import check_engine, check_processes, opened_pool
 from hetsim.sweeps.json_process import answering
-from hetsim.sweeps.pool import check_engine, check_processes, despite_losses, opened_pool
+from hetsim.sweeps.pool import despite_losses
 
 Refused = str
 """The sentence of a run that there cannot be."""
@@ -59,7 +60,7 @@ class Processes:
         self._stack = ExitStack()
         self._pool = self._stack.enter_context(opened_pool(engine, MODULE, count, of="the simulations"))
         self.progress.on_stop(self._pool.kill)
-        self._threads = ThreadPoolExecutor(self._pool.size)
+        self._threads = ThreadPoolExecutor(max(1, self._pool.size))
 
     def __enter__(self) -> Self:
         return self

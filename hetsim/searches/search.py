@@ -24,7 +24,8 @@ from hetsim.searches import trial
 from hetsim.searches.journal import check_trials
 from hetsim.searches.objective import direction_of, on_the_way
 from hetsim.searches.trial import Place, Pruned, Watch
-from hetsim.sweeps.pool import check_engine, check_processes, despite_losses, opened_pool
+from hetsim.sweeps.engines import check_engine, check_processes, opened_pool
+from hetsim.sweeps.pool import despite_losses
 from hetsim.sweeps.space import Space, chosen_words, parsed, same_words
 
 JOURNAL = "search.log"

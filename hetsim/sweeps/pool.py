@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from hetsim.errors import RunFailed
 from hetsim.sweeps.json_process import JsonProcess
 
-ENGINES = ("local", "ray")
-"""Where processes are."""
-
-MAX_ON_RAY = 10_000
-"""Processes on a Ray cluster."""
 MAX_TRIES = 5
 """Conversations that are begun for a question while nodes are lost: it may be the reason."""
 T = TypeVar("T")
@@ -93,41 +86,3 @@ def despite_losses(conversation: Callable[[], T]) -> T:
         with contextlib.suppress(NodeLost):
             return conversation()
     return conversation()
-
-
-def check_engine(engine: str) -> None:
-    """ValueError with one sentence for an engine that does not exist."""
-    if engine not in ENGINES:
-        raise ValueError(f"engine must be {' or '.join(ENGINES)}, not {engine}")
-
-
-def check_processes(processes: int, engine: str = "local", name: str = "processes") -> None:
-    """ValueError with one sentence for more processes than this machine has cores, or a sweep of Ray's may have."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most, what = (cores, f"the {cores} cores of this machine") if engine == "local" else (MAX_ON_RAY, str(MAX_ON_RAY))
-    if not 1 <= processes <= most:
-        raise ValueError(f"{name} must be from 1 to {what}, not {processes}")
-
-
-@contextlib.contextmanager
-def opened_pool(engine: str, module: str, size: int | None, *, of: str, folder: Path | None = None) -> Iterator[Pool]:
-    """The processes of an engine, for a block. With `size=None` Ray has one for each CPU of its cluster.
-
-    `folder` is where their runs go. Ray brings the files of a run there from a node that does not have this folder.
-    """
-    if engine == "ray":
-        from hetsim.sweeps.ray_pool import RayPool, connected
-
-        with connected(size or 0):
-            pool: Pool = RayPool(module, size, of=of, folder=folder)
-            try:
-                yield pool
-            finally:
-                pool.close()
-        return
-    assert size is not None
-    pool = LocalPool(module, size, of=of)
-    try:
-        yield pool
-    finally:
-        pool.close()

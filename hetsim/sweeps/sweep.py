@@ -20,9 +20,9 @@ from hetsim.config.typed import as_typed
 from hetsim.config.typed_files import with_files
 from hetsim.errors import RunFailed
 from hetsim.sweeps import job
+from hetsim.sweeps.engines import check_engine
 from hetsim.sweeps.launchers import own_plugins
 from hetsim.sweeps.outcomes import Outcome
-from hetsim.sweeps.pool import check_engine
 from hetsim.sweeps.record import Refused, SweepRecord, launch_failure
 from hetsim.trust.shipped import configs
 
