@@ -15,9 +15,9 @@ from time import perf_counter
 SMALL = ("workload=phantom", "budget.epochs=null", "budget.updates=20", "trace=none", "pictures=false")
 
 
-def swept(num_runs: int, num_processes: int, folder: Path) -> tuple[float, float]:
+def swept(num_runs: int, num_processes: int, folder: Path, launcher: str = "joblib") -> tuple[float, float]:
     """Seconds of the command with its start-up, and seconds of processors in all its processes."""
-    parallel = ("hydra/launcher=joblib", f"hydra.launcher.n_jobs={num_processes}")
+    parallel = (f"hydra/launcher={launcher}", f"hydra.launcher.n_jobs={num_processes}")
     command = (sys.executable, "-m", "hetsim", "-m", *SMALL, f"seed=range(0,{num_runs})", *parallel, f"hydra.sweep.dir={folder}")
     start, before = perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -11,6 +11,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,12 @@ def pooled(folder: Path) -> bool:
     return any("popen_loky" in Path(f"/proc/{pid}/cmdline").read_text() for pid in session)
 
 
+def ray_starts(folder: Path) -> bool:
+    """That a Ray of the command's own starts."""
+    session = family(int((folder / "pid").read_text()))
+    return any("gcs_server" in Path(f"/proc/{pid}/cmdline").read_text() for pid in session)
+
+
 @dataclass(frozen=True)
 class Case:
     """A command, when it is signalled, and what it ends with other than 128 + n and the signal's words."""
@@ -95,6 +102,12 @@ CASES = {
         (*SWEEP, "budget.updates=1000000000", "method=asgd,dc_asgd", "hydra/launcher=submitit_local"),
         exists("sweep/*/.config.yaml.unfinished"),
     ),
+    "sweep, Ray": Case(
+        "hetsim",
+        (*SWEEP, "budget.updates=3000", "seed=range(0,100)", "method=asgd,ssgd", "hydra/launcher=ray", "hydra.launcher.n_jobs=2"),
+        exists("sweep/*/summary.json"),
+    ),
+    "sweep, Ray begins": Case("hetsim", (*SWEEP, LAST, "seed=range(0,100)", "hydra/launcher=ray"), ray_starts),
     "advice": Case(
         "hetsim-advise",
         ("cluster=mixed8", "budget.epochs=3", "--processes=2"),
@@ -109,6 +122,11 @@ CASES = {
     "search, two processes": Case(
         "hetsim-search",
         (*SIMULATED, "learning_rate=0.1,0.2", "--objective=seconds", "--trials=2", "--folder=search", "--processes=2"),
+        exists("search/*/.config.yaml.unfinished"),
+    ),
+    "search, Ray": Case(
+        "hetsim-search",
+        (*SIMULATED, "learning_rate=0.1,0.2", "--objective=seconds", "--trials=2", "--folder=search", "--engine=ray", "--processes=2"),
         exists("search/*/.config.yaml.unfinished"),
     ),
     "launch": Case("hetsim-launch", ("--processes", "5", "--", *REAL, RUN), exists("run/.config.yaml.unfinished"), terminated=UNSAVED),
@@ -156,7 +174,9 @@ def started(case: Case, folder: Path) -> subprocess.Popen[bytes]:
     [
         pytest.param(
             *(name, how),
-            marks=[pytest.mark.long] * ((name, how) not in CHEAP) + [pytest.mark.real_start] * (name == "sweep, joblib begins"),
+            marks=[pytest.mark.long] * ((name, how) not in CHEAP)
+            + [pytest.mark.real_start] * (name == "sweep, joblib begins")
+            + [pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'hetsim[ray]'")] * ("Ray" in name),
             id=f"{name}-{how}",
         )
         for name in CASES

@@ -8,6 +8,7 @@ import math
 import os
 import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ import hetsim
 from hetsim.cli.search import main
 from hetsim.errors import RunFailed
 from hetsim.searches.objective import direction_of, on_the_way
-from hetsim.searches.process import Process
+from hetsim.searches.process import MODULE, run_in
 from hetsim.searches.search import JOURNAL, Question, Search, opened
 from hetsim.searches.trial import Place, Watch
+from hetsim.sweeps.engines import opened_pool
+from hetsim.sweeps.json_process import JsonProcess
 from hetsim.sweeps.space import chosen_words, parsed
 
 pytestmark = pytest.mark.slow
@@ -239,30 +242,33 @@ def test_pruning_by_the_learning_curve_of_a_real_run(tmp_path: Path) -> None:
         return len(seen) % 3 > 0
 
     place = Place(str(tmp_path / "runs"), None, "final.train_loss")
-    with Process(place) as process:
+    with opened_pool("local", MODULE, 1, of="the search") as pool:
         from hetsim.searches.trial import Pruned, run
 
-        for runner in (process.run, lambda words, watch: run(words, place, watch)):
+        in_process = partial(run_in, pool, place)
+        with pool.borrowed() as process:
+            assert isinstance(process, JsonProcess)
+        for runner in (in_process, lambda words, watch: run(words, place, watch)):
             with pytest.raises(Pruned):
                 runner((*words, "evaluate_every_epochs=0.25"), watch)
             assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
         assert seen[:3] == seen[3:]
-        value = process.run(words, lambda *_: True)
+        value = in_process(words, lambda *_: True)
         assert value == run(words, place, lambda *_: True)
         (folder,) = (tmp_path / "runs").iterdir()
         assert value == json.loads((folder / "summary.json").read_text())["final"]["train_loss"]
         with pytest.raises(ValueError, match="batch_size=1 is less than one sample"):
-            process.run((*words, "batch_size=1"), watch)
+            in_process((*words, "batch_size=1"), watch)
         os.kill(process._process.pid, signal.SIGKILL)
         process._process.wait()
-        assert process.run(words, lambda *_: True) == value  # in a new process
+        assert in_process(words, lambda *_: True) == value  # in a new process
 
         def kill(*_: float | None) -> bool:
             os.kill(process._process.pid, signal.SIGKILL)
             return True
 
         with pytest.raises(RunFailed, match="a process of the search was killed"):
-            process.run((*words, "evaluate_every_epochs=0.25"), kill)
+            in_process((*words, "evaluate_every_epochs=0.25"), kill)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -306,7 +312,7 @@ def test_no_trial_is_asked_for_after_an_interrupt(tmp_path: Path, monkeypatch: p
     def interrupted(*_: Any) -> float:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Process, "run", interrupted)
+    monkeypatch.setattr("hetsim.searches.process.run_in", interrupted)
     with opened(Question((LR,), "seconds", trials=50, processes=2), tmp_path) as search:
         with pytest.raises(KeyboardInterrupt):
             search.run()

@@ -130,13 +130,16 @@ def advice(question: Question, processes: Processes, tell: Callable[[str], objec
     return _by_goal(question, training, best_even, chosen, even, timed, timing)
 
 
-def advised(question: Question, processes: int, folder: Path | None, minutes: float | None, tell: Callable[[str], object]) -> Advice:
+def advised(
+    question: Question, processes: int | None, folder: Path | None, minutes: float | None, tell: Callable[[str], object],
+    *, engine: str = "local",
+) -> Advice:  # fmt: skip
     """Return the advice. It resumes from the answers in `folder`, and ends early after `minutes` or at SIGTERM."""
     if minutes is not None:
         checks.number("minutes", minutes)
     answers = None if folder is None else Answers(folder, repr(question.experiment))
     progress = Progress()
-    with progress.limited(minutes), Processes(processes, question.config_dir, progress=progress, answers=answers) as pool:
+    with progress.limited(minutes), Processes(processes, question.config_dir, progress=progress, answers=answers, engine=engine) as pool:
         return advice(question, pool, progress.above(tell))
 
 

@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +20,9 @@ from hetsim.advice.subsets import LeaveOut
 from hetsim.advice.variants import Variant, least_seconds, timed
 from hetsim.config.errors import sentence
 from hetsim.errors import RunFailed
-from hetsim.sweeps.json_process import JsonProcess, answering
+from hetsim.sweeps.engines import check_engine, check_processes, opened_pool
+from hetsim.sweeps.json_process import answering
+from hetsim.sweeps.pool import despite_losses
 
 Refused = str
 """The sentence of a run that there cannot be."""
@@ -28,33 +30,37 @@ TOGETHER = 6
 """Variants of a method that one process times one after the other, as it composes the method only once."""
 
 
-def counted(asked: int | None) -> int:
-    """How many processes: as many as are asked for, or as there are cores that this one may use, at most eight.
+MODULE = "hetsim.advice.processes"
 
-    ValueError with one sentence for more than there are cores.
+
+def counted(asked: int | None, engine: str = "local") -> int | None:
+    """How many processes: as many as are asked for, or as there are cores that this one may use, at most eight; on Ray None is all CPUs.
+
+    ValueError with one sentence for more than there are cores, and for an engine that does not exist.
     """
+    check_engine(engine)
+    if asked is not None:
+        check_processes(asked, engine)
+        return asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if asked is None:
-        return min(8, cores)
-    if not 1 <= asked <= cores:
-        raise ValueError(f"processes must be from 1 to the {cores} cores of this machine, not {asked}")
-    return asked
+    return min(8, cores) if engine == "local" else None
 
 
 class Processes:
     """Several processes, each of which runs one simulation at a time."""
 
-    def __init__(self, count: int, config_dir: str | None, *, progress: Progress | None = None, answers: Answers | None = None) -> None:
+    def __init__(
+        self, count: int | None, config_dir: str | None, *, progress: Progress | None = None, answers: Answers | None = None,
+        engine: str = "local",
+    ) -> None:  # fmt: skip
         self.config_dir = config_dir
         self.num_runs = 0
         self.progress = progress or Progress(shown=False)
-        self.progress.on_stop(self._kill)
         self._answers = answers
-        self._all = [JsonProcess("hetsim.advice.processes", of="the simulations") for _ in range(count)]
-        self._idle: SimpleQueue[JsonProcess] = SimpleQueue()
-        for process in self._all:
-            self._idle.put(process)
-        self._threads = ThreadPoolExecutor(max(1, count))
+        self._stack = ExitStack()
+        self._pool = self._stack.enter_context(opened_pool(engine, MODULE, count, of="the simulations"))
+        self.progress.on_stop(self._pool.kill)
+        self._threads = ThreadPoolExecutor(max(1, self._pool.size))
 
     def __enter__(self) -> Self:
         return self
@@ -62,15 +68,9 @@ class Processes:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
             self.progress.stop("by an error")  # or the threads would have processes answer the other questions
-        for process in self._all:
-            process.let_go()
-        for process in self._all:
-            process.close()
+        self._pool.close()
         self._threads.shutdown(cancel_futures=True)
-
-    def _kill(self) -> None:
-        for process in self._all:
-            process.kill()
+        self._stack.close()
 
     def run_all(self, runs: Iterable[Sequence[str]], units: float = 1.0) -> list[Outcome | Refused]:
         """Simulate these runs, each given by its words; what became of each, in their order."""
@@ -118,7 +118,7 @@ class Processes:
             return known
         try:
             self.progress.check()
-            answer = self._answer(question)
+            answer = despite_losses(lambda: self._answer(question))
         except StoppedEarly:
             return {"refused": f"stopped {self.progress.reason}"}
         except RunFailed as error:
@@ -129,14 +129,11 @@ class Processes:
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """By the next process that is idle. RunFailed if it is killed."""
-        process = self._idle.get()
-        try:
+        with self._pool.borrowed() as process:
             self.progress.check()
             process.fresh()
             process.write({**question, "config_dir": self.config_dir})
             return process.read()
-        finally:
-            self._idle.put(process)
 
 
 def _by_method(runs: Sequence[tuple[str, Variant]]) -> Iterable[tuple[str, list[int]]]:

@@ -118,7 +118,8 @@ def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
 def sweep(
     varied: Mapping[str, Any],
     *,
-    processes: int = 1,
+    processes: int | None = None,
+    engine: str = "local",
     folder: str | Path | None = None,
     grid: Mapping[str, Mapping[str, Any]] | None = None,
     trust: Sequence[str] = (),
@@ -129,7 +130,8 @@ def sweep(
     Args:
         varied: a value, or a list of values, for each key: {"method": ["ssgd", "asgd"], "seed": range(3), "budget.epochs": 2}. If one value
             is itself a list, put it into a list.
-        processes: the number of runs at a time.
+        processes: the number of runs at a time; by default 1, and with Ray one for each CPU of the cluster.
+        engine: "local", or "ray" for the Ray cluster of RAY_ADDRESS or for Ray on this machine.
         folder: the folder of the runs; by default a new folder below runs/. hetsim does not repeat finished runs there.
         grid: values of a method's own keys, as `+grid=`: {"asgd": {"learning_rate": [0.01, 0.02]}}.
         trust: exact names of your modules whose classes `_target_` may use.
@@ -153,7 +155,7 @@ def sweep(
     if folder is not None:
         check_folder("folder", folder)
         words.append(f"hydra.sweep.dir={quoted(str(folder))}")
-    place, outcomes = swept(words, processes=processes, config_dir=None if config_dir is None else Path(config_dir))
+    place, outcomes = swept(words, processes=processes, engine=engine, config_dir=None if config_dir is None else Path(config_dir))
     failed = [f"{outcome.run}: {outcome.failure}" for outcome in outcomes if outcome.failure is not None]
     if len(failed) == len(outcomes):
         raise RunFailed(f"all {len(failed)} runs failed, the first as {failed[0]}" if len(failed) > 1 else failed[0].partition(": ")[2])
@@ -247,7 +249,8 @@ def search(
     folder: str | Path,
     direction: str | None = None,
     trials: int = 50,
-    processes: int = 1,
+    processes: int | None = None,
+    engine: str = "local",
     sampler: str = "tpe",
     prune: bool = True,
     trust: Sequence[str] = (),
@@ -261,7 +264,8 @@ def search(
         folder: the folder of the trials.
         direction: "minimize" or "maximize"; by default, the direction that suits the objective.
         trials: the total number of trials in the folder at the end.
-        processes: the number of trials at a time.
+        processes: the number of trials at a time; by default 1, and with Ray one for each CPU of the cluster.
+        engine: "local", or "ray" for the Ray cluster of RAY_ADDRESS or for Ray on this machine.
         sampler: the Optuna sampler, "tpe" or "random".
         prune: whether to stop simulated trials early if they cannot win.
         trust: exact names of your modules whose classes `_target_` may use.
@@ -280,7 +284,7 @@ def search(
 
     keep_processes_out()
     own = None if config_dir is None else str(config_dir)
-    asked = Asked((*words, *_trusted(trust)), objective, direction, trials, processes, sampler, prune, own)
+    asked = Asked((*words, *_trusted(trust)), objective, direction, trials, processes, sampler, prune, own, engine)
     with opened(asked, Path(folder)) as found:
         found.tell = lambda _: None
         found.run()
@@ -294,6 +298,7 @@ def search(
 def advise(
     *words: str,
     processes: int | None = None,
+    engine: str = "local",
     folder: str | Path | None = None,
     minutes: float | None = None,
     trust: Sequence[str] = (),
@@ -303,7 +308,8 @@ def advise(
 
     Args:
         words: arguments of the command, such as "cluster=mixed8" and "timing".
-        processes: the number of simulations at a time; by default one for each core, at most 8.
+        processes: the number of simulations at a time; by default one for each core, at most 8; with Ray one for each CPU of the cluster.
+        engine: "local", or "ray" for the Ray cluster of RAY_ADDRESS or for Ray on this machine.
         folder: the folder for the results of simulations, from which the same call resumes; by default none.
         minutes: the time limit. After this limit, or at SIGTERM, the call returns the best so far, and `data["stopped"]` gives the reason.
         trust: exact names of your modules whose classes `_target_` may use.
@@ -327,7 +333,8 @@ def advise(
     own = None if config_dir is None else str(config_dir)
     question = asked([*words, *_trusted(trust)], own)
     question.check()
-    found = advised(question, counted(processes), None if folder is None else Path(folder), minutes, lambda _: None)
+    place = None if folder is None else Path(folder)
+    found = advised(question, counted(processes, engine), place, minutes, lambda _: None, engine=engine)
     return Advice(
         as_data(found),
         found.recommended.words,

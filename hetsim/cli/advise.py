@@ -11,7 +11,7 @@ from hetsim.advice.picture import picture
 from hetsim.advice.processes import counted
 from hetsim.advice.question import asked
 from hetsim.advice.text import text
-from hetsim.cli.command import Parser, command, typed
+from hetsim.cli.command import ENGINE, Parser, command, typed
 from hetsim.config.errors import USERS, sentence
 from hetsim.reports import of_advice, page
 from hetsim.reports.place import check_place
@@ -38,20 +38,21 @@ def main() -> None:
     parser.add_argument(
         "--processes", type=int, metavar="P", help="the number of parallel simulations (default: the number of cores, at most 8)"
     )
+    parser.add_argument("--engine", default="local", metavar="NAME", help=ENGINE)
     parser.add_argument("--folder", type=Path, metavar="DIR", help="store the result of each simulation in this folder, and resume from it")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes, or at SIGTERM, and report the best so far")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     with command(parser.prog, USERS, sentence) as tell:
         keep_processes_out()
-        processes = counted(arguments.processes)
+        processes = counted(arguments.processes, arguments.engine)
         if arguments.picture is not None:
             check_place(arguments.picture, "--picture", ".png")
         if arguments.html is not None:
             page.check_file(arguments.html)
         question = asked(arguments.words, arguments.config_dir)
         question.check()
-        found = advised(question, processes, arguments.folder, arguments.minutes, tell)
+        found = advised(question, processes, arguments.folder, arguments.minutes, tell, engine=arguments.engine)
         print(json.dumps(as_data(found), indent=2) if arguments.json else text(found), flush=True)
         if arguments.picture is not None:
             with written_whole(arguments.picture) as file:

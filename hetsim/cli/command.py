@@ -17,6 +17,9 @@ from hetsim.version import __version__
 READING = (OSError, RecursionError, ValueError)
 """The errors of who reads the runs of a folder."""
 
+ENGINE = "local (the default): processes on this machine; ray: processes on a Ray cluster (RAY_ADDRESS), or on Ray on this machine"
+"""The help of `--engine`."""
+
 
 class Parser(argparse.ArgumentParser):
     """The arguments of a command, and `--version`."""

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from hetsim.cli.command import Parser, command
+from hetsim.cli.command import ENGINE, Parser, command
 from hetsim.config.errors import USERS, sentence
 from hetsim.runtime.output import outlive_readers
 from hetsim.searches.search import Question, opened
@@ -33,7 +33,8 @@ def main() -> None:
     parser.add_argument(
         "--trials", type=int, default=50, metavar="N", help="the total number of trials, including existing ones in the folder (50)"
     )
-    parser.add_argument("--processes", type=int, default=1, metavar="P", help="the number of parallel trials (1)")
+    parser.add_argument("--processes", type=int, metavar="P", help="the number of parallel trials (1; with Ray the number of its CPUs)")
+    parser.add_argument("--engine", default="local", metavar="NAME", help=ENGINE)
     parser.add_argument("--sampler", default="tpe", metavar="NAME", help="tpe (the default) or random")
     parser.add_argument("--no-pruning", action="store_true", help="never stop a trial early")
     parser.add_argument(
@@ -46,7 +47,7 @@ def main() -> None:
         keep_processes_out()
         question = Question(
             tuple(arguments.words), arguments.objective, arguments.direction, arguments.trials, arguments.processes,
-            arguments.sampler, not arguments.no_pruning, arguments.config_dir,
+            arguments.sampler, not arguments.no_pruning, arguments.config_dir, arguments.engine,
         )  # fmt: skip
         with opened(question, arguments.folder) as search:
             search.run()

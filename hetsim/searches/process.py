@@ -11,30 +11,27 @@ from hetsim.config.errors import sentence
 from hetsim.errors import RunFailed
 from hetsim.searches import trial
 from hetsim.searches.trial import Place, Pruned, Watch
-from hetsim.sweeps.json_process import JsonProcess, answering
+from hetsim.sweeps.json_process import answering
+from hetsim.sweeps.pool import Pool
+
+MODULE = "hetsim.searches.process"
 
 
-class Process(JsonProcess):
-    """The end of it that the search holds."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__("hetsim.searches.process", of="the search")
-        self.place = place
-
-    def run(self, words: Sequence[str], watch: Watch) -> float | None:
-        """As `trial.run`, there."""
-        self.fresh()
-        self.write({"words": list(words), "place": asdict(self.place)})
-        while "point" in (answer := self.read()):
-            self.write(watch(*answer["point"]))
-        if "pruned" in answer:
-            raise Pruned
-        if "refused" in answer:
-            raise ValueError(answer["refused"])
-        if "failed" in answer:
-            raise RunFailed(answer["failed"])
-        value = answer["value"]
-        return None if value is None else float(value)
+def run_in(pool: Pool, place: Place, words: Sequence[str], watch: Watch) -> float | None:
+    """As `trial.run`, in a process of this pool."""
+    with pool.borrowed() as process:
+        process.fresh()
+        process.write({"words": list(words), **asdict(place)})
+        while "point" in (answer := process.read()):
+            process.write(watch(*answer["point"]))
+    if "pruned" in answer:
+        raise Pruned
+    if "refused" in answer:
+        raise ValueError(answer["refused"])
+    if "failed" in answer:
+        raise RunFailed(answer["failed"])
+    value = answer["value"]
+    return None if value is None else float(value)
 
 
 def main() -> None:
@@ -50,8 +47,9 @@ def main() -> None:
 
         for line in sys.stdin:
             task = json.loads(line)
+            words = task.pop("words")
             try:
-                tell(value=trial.run(task["words"], Place(**task["place"]), watch))
+                tell(value=trial.run(words, Place(**task), watch))
             except Pruned:
                 tell(pruned=True)
             except ValueError as error:

@@ -6,11 +6,11 @@ import contextlib
 import csv
 import io
 import math
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from hetsim.searches import trial
 from hetsim.searches.journal import check_trials
 from hetsim.searches.objective import direction_of, on_the_way
 from hetsim.searches.trial import Place, Pruned, Watch
+from hetsim.sweeps.engines import check_engine, check_processes, opened_pool
+from hetsim.sweeps.pool import despite_losses
 from hetsim.sweeps.space import Space, chosen_words, parsed, same_words
 
 JOURNAL = "search.log"
@@ -48,17 +50,22 @@ class Question:
     objective: str
     direction: str | None = None
     trials: int = 50
-    processes: int = 1
+    processes: int | None = None
+    """How many trials run at a time; None is 1 on this machine, and on Ray one for each CPU of the cluster."""
     sampler: str = "tpe"
     prune: bool = True
     config_dir: str | None = None
+    engine: str = "local"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "direction", direction_of(self.objective, self.direction))
         if not 1 <= self.trials <= MAX_TRIALS:
             raise ValueError(f"--trials must be from 1 to {MAX_TRIALS}, not {self.trials}")
-        if not 1 <= self.processes <= (cores := os.cpu_count() or 1):
-            raise ValueError(f"--processes must be from 1 to the {cores} cores of this machine, not {self.processes}")
+        check_engine(self.engine)
+        if self.engine == "local" and self.processes is None:
+            object.__setattr__(self, "processes", 1)
+        if self.processes is not None:
+            check_processes(self.processes, self.engine, "--processes")
 
 
 @dataclass
@@ -94,23 +101,24 @@ class Search:
 
     def run(self) -> None:
         """Ask and tell until there are enough trials. ValueError if none can be run: what was typed for all of them is wrong."""
-        place = Place(str(self.folder), self.question.config_dir, self.question.objective)
-        if self.question.processes == 1:
+        folder = self.folder if self.question.engine == "local" else self.folder.absolute()
+        place = Place(str(folder), self.question.config_dir, self.question.objective)
+        question = self.question
+        if question.processes == 1 and question.engine == "local":
             self._work(lambda words, watch: trial.run(words, place, watch))
             return
-        from hetsim.searches.process import Process
+        from hetsim.searches.process import MODULE, run_in
 
-        with contextlib.ExitStack() as stack, ThreadPoolExecutor(self.question.processes) as threads:
-            processes = [stack.enter_context(Process(place)) for _ in range(self.question.processes)]
+        with (
+            opened_pool(question.engine, MODULE, question.processes, of="the search", folder=self.folder) as pool,
+            ThreadPoolExecutor(pool.size) as threads,
+        ):
             try:
-                for working in [threads.submit(self._work, process.run) for process in processes]:
+                for working in [threads.submit(self._work, partial(run_in, pool, place)) for _ in range(pool.size)]:
                     working.result()
             except BaseException:
                 self._stopped = True
-                for process in processes:
-                    process.let_go()
-                for process in processes:
-                    process.close()
+                pool.close()
                 raise
 
     def _work(self, run: Run) -> None:
@@ -127,7 +135,8 @@ class Search:
         values: list[float] = []
         try:
             for index, seed in enumerate(self.space.seeds):
-                value = run(self.space.words(self.values(asked), seed), self._watch(asked, index, values))
+                words = self.space.words(self.values(asked), seed)
+                value = despite_losses(lambda words=words, index=index: run(words, self._watch(asked, index, values)))  # type: ignore[misc]
                 if value is None or not math.isfinite(value):
                     self._end(asked, "PRUNED", f"has no {self.question.objective}")
                     return
@@ -253,7 +262,7 @@ def _study(question: Question, folder: Path) -> Any:
         held = study.user_attrs
         drawn = len(study.get_trials(deepcopy=False))  # a search that is resumed draws on, and not the same again
         if question.sampler == "tpe":
-            study.sampler = optuna.samplers.TPESampler(seed=drawn, constant_liar=question.processes > 1)
+            study.sampler = optuna.samplers.TPESampler(seed=drawn, constant_liar=question.processes != 1)
         else:
             study.sampler = optuna.samplers.RandomSampler(seed=drawn)
     except OSError:

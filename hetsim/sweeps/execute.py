@@ -18,8 +18,11 @@ from hetsim.config.guard.plugins import RECORD
 from hetsim.config.identity import resolved_once
 
 
-def execute(context: HydraContext, task: TaskFunction, master: DictConfig, typed: Sequence[str], *, number: int, job_id: Any) -> JobReturn:
-    """Compose and run what was typed for a run, and return how it ended, without its configs.
+def execute(
+    context: HydraContext, task: TaskFunction, master: DictConfig, typed: Sequence[str],
+    *, number: int, job_id: Any, sweep: str | None = None,
+) -> JobReturn:  # fmt: skip
+    """Compose and run what was typed for a run, and return how it ended, without its configs. `sweep` is another folder for the runs.
 
     Hydra's `run_job` copies the config three times, which it may, as it also serves programs that change it. Where Hydra is asked for
     nothing else around a run (its own files, another folder, logging, variables, callbacks), the run gets a config of its own here.
@@ -28,6 +31,8 @@ def execute(context: HydraContext, task: TaskFunction, master: DictConfig, typed
     with open_dict(whole):
         whole.hydra.job.id = job_id
         whole.hydra.job.num = number
+        if sweep is not None:
+            whole.hydra.sweep.dir = sweep
     own = own_config(context.config_loader, master, typed, whole) if is_plain(whole) else None
     if own is None:
         check_no_links(Path(str(OmegaConf.select(whole, "hydra.sweep.dir")), str(OmegaConf.select(whole, "hydra.sweep.subdir"))))

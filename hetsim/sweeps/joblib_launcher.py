@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pickle
 import signal
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from multiprocessing import resource_tracker as multiprocessings_tracker
 from pathlib import Path
 from typing import Any
 
-from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, configure_log, setup_globals
-from hydra.types import HydraContext, TaskFunction
 from hydra_plugins.hydra_joblib_launcher._core import process_joblib_cfg
 from hydra_plugins.hydra_joblib_launcher.joblib_launcher import JoblibLauncher
 from joblib import Parallel, delayed
 from joblib.externals.loky.backend import resource_tracker
 from joblib.externals.loky.backend.popen_loky_posix import Popen
 from joblib.externals.loky.backend.reduction import dumps
-from omegaconf import DictConfig
 
-from hetsim.config.guard import provenance
 from hetsim.config.guard.compositions import Template, compositions
-from hetsim.runtime.cores import share_cores
-from hetsim.sweeps.execute import execute
+from hetsim.sweeps.sent_runs import common_of, run_sent
 
 
 class Pool(JoblibLauncher):  # type: ignore[misc]
@@ -46,7 +38,7 @@ class Pool(JoblibLauncher):  # type: ignore[misc]
         resource_tracker.ensure_running()  # it outlives a terminal that is closed, as it does Ctrl-C, and tidies up in silence
         multiprocessings_tracker.ensure_running()  # it would unblock signals if the start of the first process started it
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        common = bytes(dumps((self.hydra_context, self.task_function, self.config, Singleton.get_state(), os.getpid())))
+        common = bytes(dumps(common_of(self)))
         known = compositions(self.hydra_context.config_loader, self.config)
         with _started_uninterrupted():
             return list(
@@ -80,13 +72,8 @@ def _started_uninterrupted() -> Iterator[None]:
 
 
 def _in_a_process_of_the_pool(common: bytes, typed: list[str], template: Template | None, number: int) -> JobReturn:
-    with provenance.installed(), _interruptible():
-        context, task, master = _common(common)
-        if template is not None:
-            known = compositions(context.config_loader, master)
-            known.keep(typed, template)
-            known.sealed = template.others
-        return execute(context, task, master, typed, number=number, job_id=f"{master.hydra.job.name}_{number}")
+    with _interruptible():
+        return run_sent(common, typed, template, number)
 
 
 @contextlib.contextmanager
@@ -96,14 +83,3 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@lru_cache(maxsize=1)
-def _common(pickled: bytes) -> tuple[HydraContext, TaskFunction, DictConfig]:
-    """What all runs of a sweep have in common, made known to Hydra in this process."""
-    context, task, master, singletons, sender = pickle.loads(pickled)
-    if os.getpid() != sender:  # a pool of one process has none but this one
-        share_cores()
-        setup_globals()
-        Singleton.set_state(singletons)
-    return context, task, master

@@ -23,11 +23,15 @@ LAST_SECONDS = 3.0
 
 
 class JsonProcess:
-    """The end of it that its user holds. If it was killed, the next conversation is with a new one."""
+    """The end of it that its user holds. If it was killed, the next conversation is with a new one.
 
-    def __init__(self, module: str, *, of: str) -> None:
+    Each of them gets the message `first` before any other.
+    """
+
+    def __init__(self, module: str, *, of: str, first: object = None) -> None:
         self.module = module
         self.of = of
+        self.first = first
         self._process = self._started()
 
     def _started(self) -> subprocess.Popen[str]:
@@ -37,11 +41,14 @@ class JsonProcess:
         self._write: int | None = write
         environment = os.environ | {USER: str(read)}
         try:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 *(command,), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0, pass_fds=[read], env=environment
             )
         finally:
             os.close(read)
+        if self.first is not None:
+            _write(process, self.first)
+        return process
 
     def __enter__(self) -> Self:
         return self
@@ -77,9 +84,7 @@ class JsonProcess:
 
     def write(self, message: object) -> None:
         """Send a line; what it says is lost if the process has ended, as then there is no answer."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            print(json.dumps(message), file=self._process.stdin, flush=True)
+        _write(self._process, message)
 
     def read(self) -> dict[str, Any]:
         """The next line; RunFailed if the process was killed."""
@@ -90,6 +95,12 @@ class JsonProcess:
             raise RunFailed(f"a process of {self.of} was killed, perhaps for lack of memory")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def _write(process: subprocess.Popen[str], message: object) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(message), file=process.stdin, flush=True)
 
 
 @contextlib.contextmanager

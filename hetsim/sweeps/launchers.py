@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, configure_log, setup_globals
 
@@ -51,6 +53,25 @@ def _slurm(**options: Any) -> Any:
     return Slurm(**options)
 
 
+def _ray(**options: Any) -> Any:
+    from hetsim.sweeps.ray_launcher import OnRay
+
+    return OnRay(**options)
+
+
+@dataclass
+class RayConf:
+    """The keys of `hydra/launcher=ray`."""
+
+    _target_: str = "hydra_plugins.hetsim.OnRay"  # by this name in the table of plugins, as Hydra wants: no package has it
+    n_jobs: int | None = None
+    num_cpus: float = 1
+    num_gpus: float = 0
+
+
+# On import, as Hydra's own launchers are in its store once they are imported.
+ConfigStore.instance().store(group="hydra/launcher", name="ray", node=RayConf, provider="hetsim")
+
 LATER: dict[str, Any] = {
     "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher": _pool,
     "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher": _local,
@@ -67,6 +88,7 @@ def own_plugins() -> Iterator[None]:
     installed[_name(BasicSweeper)] = CombinationsSweeper
     installed[_name(BasicLauncher)] = InThisProcess
     installed.update({name: made for name, made in LATER.items() if name in installed})
+    installed[RayConf._target_] = _ray  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -20,6 +20,7 @@ from hetsim.config.typed import as_typed
 from hetsim.config.typed_files import with_files
 from hetsim.errors import RunFailed
 from hetsim.sweeps import job
+from hetsim.sweeps.engines import check_engine
 from hetsim.sweeps.launchers import own_plugins
 from hetsim.sweeps.outcomes import Outcome
 from hetsim.sweeps.record import Refused, SweepRecord, launch_failure
@@ -46,12 +47,17 @@ def _received() -> Quiet:
     return Quiet()
 
 
-def swept(words: Iterable[str], *, processes: int, config_dir: Path | None) -> tuple[Path, list[Outcome]]:
+def swept(words: Iterable[str], *, processes: int | None, config_dir: Path | None, engine: str = "local") -> tuple[Path, list[Outcome]]:
     """The folder of a sweep and how its runs ended; ValueError with one sentence for what is no sweep, RunFailed if it broke off."""
-    checks.whole("processes", processes)
+    check_engine(engine)
+    if processes is not None:
+        checks.whole("processes", processes)
     check_folder("the current folder", Path.cwd())
-    pool = ("hydra/launcher=joblib", f"hydra.launcher.n_jobs={processes}") if processes > 1 else ()
-    typed = with_files(["hydra.mode=MULTIRUN", *words, *pool], config_dir)
+    pool = engine == "local" and processes is not None and processes > 1
+    launcher = ["hydra/launcher=joblib"] if pool else ["hydra/launcher=ray"] if engine == "ray" else []
+    if launcher and processes is not None:
+        launcher.append(f"hydra.launcher.n_jobs={processes}")
+    typed = with_files(["hydra.mode=MULTIRUN", *words, *launcher], config_dir)
     if pool:
         _end_pool()  # of joblib's, which may have begun in another folder
     try:

@@ -345,7 +345,7 @@ def test_python_has_the_same(tmp_path: Path) -> None:
 def test_a_process_that_is_killed_costs_one_candidate() -> None:
     """Its next question goes to another one."""
     with Processes(1, None) as processes:
-        first = processes._all[0]
+        first = processes._pool._all[0]
         first._process.kill()
         first._process.wait()
         words = ["cluster=mixed4", *PHANTOM, "method=ssgd", "backend=sim", "trace=none", "pictures=false"]
