@@ -75,7 +75,7 @@ BAD = {
     "seed=1,2": "seed=1,2 has several values: add -m to run each, or put them in brackets if they are one list, seed=[1,2]",
     "seed=range(0,2)": "seed=range(0,2) has several values: add -m to run each",
     "budget.update=3": "budget.update is not a key of the config: budget has epochs, updates, seconds; did you mean 'updates'?",
-    "allocation=nothing": "allocation=nothing is not a choice: take dbs, dbs_per_epoch, even, fixed, lb_bsp, omnilearn, optperf or static",
+    "allocation=nothing": "=nothing is not a choice: take ata, dbs, dbs_per_epoch, even, fixed, lb_bsp, omnilearn, optperf or static",
     "cluster.network.latency_seconds=-1": "cluster.network.latency_seconds must be a finite number of at least zero, not -1",
     "cluster.network.bytes_per_second=0": "cluster.network.bytes_per_second must be a finite number above zero, not 0",
     "cluster.network.bytes_per_second=nan": "cluster.network.bytes_per_second must be a finite number above zero, not nan",

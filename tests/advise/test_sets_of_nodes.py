@@ -341,5 +341,5 @@ def test_splits_and_methods_have_one_name() -> None:
     alike = {method.name for method in METHODS.values() if Candidate(method).synchronous}
 
     assert baseline().method.name == "ddp"
-    assert alike == {"ssgd", "ddp", "hetgrad", "optperf", "lb_bsp", "omnilearn", "dbs"}
+    assert alike == {"ssgd", "ddp", "hetgrad", "optperf", "lb_bsp", "omnilearn", "dbs", "ata"}
     assert all(Candidate(METHODS["ddp"], split).weighs_samples for split in ALLOCATIONS)
