@@ -210,8 +210,8 @@ MUTATIONS = (
         "ata",
         "an upper confidence bound",
         "hetsim/policies/allocation/adaptive_tasks.py",
-        "max(mean - 2",
-        "max(mean + 2",
+        "max(mean - 2 *",
+        "max(mean + 2 *",
         "tests/policies/allocation/test_adaptive_tasks.py",
     ),
     Mutation(

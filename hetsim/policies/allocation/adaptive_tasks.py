@@ -61,36 +61,28 @@ class AdaptiveTasks(Allocation):
     Maranjyan et al. 2025, arXiv 2502.00775, with the equations of the authors' poster at ICML 2025. In round k, worker i has ended K_i
     tasks, in μ̂_i seconds on average. With r_i = √(ln(2k²) / K_i) + ln(2k²) / K_i:
 
-        s_i = μ̂_i · max(1 − 2η r_i, 0)      ATA-Empirical, with `eta`
-        s_i = max(μ̂_i − 2α r_i, 0)          ATA, with `alpha`
+        s_i = max(μ̂_i − 2 (η μ̂_i + α) r_i, 0)
 
-    s_i is 0 while K_i is 0. α bounds the sub-exponential norm ‖X_i − μ_i‖_ψ1 of all times X_i of a task, η bounds ‖X_i − μ_i‖_ψ1 / μ_i.
-    A worker without a task takes no part in a round.
+    s_i is 0 while K_i is 0. A worker with a_i = 0 takes no part in the round. α = 0 is the paper's ATA-Empirical, and η = 0 is ATA: for the
+    seconds X_i of a task, η bounds ‖X_i − μ_i‖_ψ1 / μ_i, and α bounds the sub-exponential norm ‖X_i − μ_i‖_ψ1 itself.
 
-    hetsim's own choices: a worker computes its tasks as one gradient. So a run's noise is drawn once for all of them, and the paper's for
-    each. Where the minimum leaves a choice, tasks go to the workers with the fewest measured ones. A worker that is absent gets one task
-    in each round, which the others compute.
+    hetsim's own choices: a worker computes its tasks as one gradient, so a run's noise is drawn once for all of them. The paper draws for
+    each. Where the minimum leaves a choice, workers with equal numbers of tasks share evenly, the least measured first. An absent worker
+    gets one task in each round, which the others compute.
     """
 
     leaves_out: ClassVar[bool] = True
 
-    eta: float | None = 1.0
-    """Without a unit; None with `alpha`."""
-    alpha: float | None = None
-    """In seconds; None with `eta`."""
+    eta: float = 1.0
+    alpha: float = 0.0
+    """In seconds."""
     samples_per_task: int = 1
     repetitions: int = 0
     """How many B-sample gradients each worker computes before the run. They count as ended tasks."""
 
     def __post_init__(self) -> None:
-        if (self.eta is None) == (self.alpha is None):
-            raise ValueError(
-                f"allocation.eta={self.eta} and allocation.alpha={self.alpha}: give one of them, and null for the other, "
-                "such as allocation.eta=1 allocation.alpha=null"
-            )
-        for name in ("eta", "alpha"):
-            if getattr(self, name) is not None:
-                checks.number(f"allocation.{name}", getattr(self, name), zero=True)
+        checks.number("allocation.eta", self.eta, zero=True)
+        checks.number("allocation.alpha", self.alpha, zero=True)
         checks.whole("allocation.samples_per_task", self.samples_per_task)
         check_repetitions(self.repetitions)
 
@@ -137,7 +129,7 @@ class AdaptiveTasks(Allocation):
             if not num_tasks:
                 return 0.0
             mean, r = seconds / num_tasks, math.sqrt(log / num_tasks) + log / num_tasks
-            return max(mean - 2 * (self.alpha if self.eta is None else mean * self.eta) * r, 0.0)
+            return max(mean - 2 * (self.eta * mean + self.alpha) * r, 0.0)
 
         return [lower_bound(samples / self.samples_per_task, t) for samples, t in zip(state.samples, state.seconds, strict=True)]
 
