@@ -138,7 +138,7 @@ BAD = {
     "allocation._target_=hetsim.policies.allocation.Even": "(it has none): add '~allocation.reallocate_every' to leave it out",
     "learning_rate=0.5 optimizer=adam": "learning_rate would do nothing, because this optimizer does not read it: set optimizer's own keys",
     "method=diloco momentum=0.5 optimizer=adam": "momentum would do nothing, because this optimizer does not read it",
-    "experiment=nothing": "experiment=nothing is not a choice: take backup_100,",
+    "experiment=nothing": "experiment=nothing is not a choice: take ata_51, backup_100,",
     "batch_size=3": "batch_size=3 is less than one sample for each of 4 workers",
     "batch_size=0": "batch_size must be at least 1, not 0",
     "batch_size=12.5": "batch_size must be a whole number, not 12.5",

@@ -63,8 +63,8 @@ class AdaptiveTasks(Allocation):
 
         s_i = max(μ̂_i − 2 (η μ̂_i + α) r_i, 0)
 
-    s_i is 0 while K_i is 0. A worker with a_i = 0 takes no part in the round. α = 0 is the paper's ATA-Empirical, and η = 0 is ATA: for the
-    seconds X_i of a task, η bounds ‖X_i − μ_i‖_ψ1 / μ_i, and α bounds the sub-exponential norm ‖X_i − μ_i‖_ψ1 itself.
+    s_i is 0 while K_i is 0. A worker with a_i = 0 takes no part in the round. α = 0 is the paper's ATA-Empirical, and η = 0 is ATA. X_i are
+    the seconds of a task. α bounds their sub-exponential norm ‖X_i − μ_i‖_ψ1, and η bounds ‖X_i − μ_i‖_ψ1 / μ_i.
 
     hetsim's own choices: a worker computes its tasks as one gradient, so a run's noise is drawn once for all of them. The paper draws for
     each. Where the minimum leaves a choice, workers with equal numbers of tasks share evenly, the least measured first. An absent worker
