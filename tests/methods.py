@@ -176,6 +176,7 @@ METHODS: dict[str, Row] = {
     "omnilearn": Row(lambda run: synchronous(run) and balanced(run)),
     "lb_bsp": Row(lambda run: synchronous(run) and balanced(run, within=2) and changed(run, "step")),
     "optperf": Row(lambda run: synchronous(run) and balanced(run) and run.states[-1].allocation.settled),
+    "ata": Row(lambda run: staleness(run) == {0} and balanced(run, within=4) and run.states[-1].allocation.num_rounds == len(run.states)),
     "static": Row(lambda run: synchronous(run) and balanced(run) and run.simulation.record.profile_seconds > 0),
     "hetgrad": Row(lambda run: synchronous(run) and balanced(run) and run.simulation.record.profile_seconds > 0),
     "acco": Row(lambda run: staleness(run) == {0, 1} and min(taken(run, 3)[1:-4]) > max(taken(run, 0)[1:-4]) > 0),

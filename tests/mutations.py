@@ -207,6 +207,14 @@ MUTATIONS = (
         "tests/policies/allocation/test_optperf.py",
     ),
     Mutation(
+        "ata",
+        "an upper confidence bound",
+        "hetsim/policies/allocation/adaptive_tasks.py",
+        "max(mean - 2 *",
+        "max(mean + 2 *",
+        "tests/policies/allocation/test_adaptive_tasks.py",
+    ),
+    Mutation(
         "static",
         "rounded down",
         "hetsim/policies/allocation/static.py",

@@ -228,7 +228,7 @@ def test_every_experiment_is_one(name: str) -> None:
     made = experiment(
         f"experiment={name}",
         f"workload={workload}",
-        workload=SMALLER[workload],
+        workload=SMALLER[workload] if workload != "digits" or "model: resnet" in text else {},
         budget={"updates": 3},
         **({"coordination": {"period": 2}} if name == "diloco_500" else {}),
     )

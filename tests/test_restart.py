@@ -163,6 +163,7 @@ SYNCHRONOUS_METHODS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "dbs every third update": (("method=ssgd", "allocation=dbs"), {"allocation": {"reallocate_every": 3}}),
     "optperf": (("method=optperf",), {"allocation": {"probes": 2}}),
+    "ata": (("method=ata",), {"allocation": {"eta": 0.1}}),
 }
 
 

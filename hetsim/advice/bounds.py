@@ -82,9 +82,9 @@ def _least_factor(node: Node) -> float:
     return factor * min((each for _, each in node.slowdown), default=1.0)
 
 
-def least_step(lines: Sequence[Line], batch_size: int) -> float:
-    """Return the least max_i t_i(b_i) over real b_i with Σ b_i = B, and at least max_i t_i(1), as no node goes without a sample."""
-    least = max(line.seconds(1) for line in lines)
+def least_step(lines: Sequence[Line], batch_size: int, least_share: int = 1) -> float:
+    """Return the least max_i t_i(b_i) over real b_i with Σ b_i = B, and at least max_i t_i(1) if no node goes without a sample."""
+    least = max(line.seconds(1) for line in lines) if least_share else 0.0
     if any(line.per_sample == 0 for line in lines):
         return least
     by_overhead = sorted(lines, key=lambda line: line.overhead)
@@ -164,7 +164,7 @@ class Bounds:
         if type(its.coordination.allocation) is Even and self.cluster.max_samples is None:
             smaller, larger = divmod(self.batch_size, len(lines))
             return max(line.seconds(smaller + (place < larger)) for place, line in enumerate(lines))
-        return least_step(lines, self.batch_size)
+        return least_step(lines, self.batch_size, 0 if its.coordination.allocation.leaves_out else 1)
 
     def _rate(self, its: Experiment, kept: Sequence[int], *, answered: bool) -> float:
         """Samples a second: what all nodes compute without waiting, but for messages that each gradient waits for."""

@@ -15,6 +15,7 @@ from hetsim.coordination.timings import ComputedBatches, UnreportedTimings
 from hetsim.coordination.trials import Tried
 from hetsim.effects import Batch, Contribution, Fragment
 from hetsim.policies.admission import ArrivalState, ClockState, Mean, RoundState
+from hetsim.policies.allocation.adaptive_tasks import AdaptiveTasksState
 from hetsim.policies.allocation.gradual_shift import GradualShiftState
 from hetsim.policies.allocation.optperf import OptPerfState, TimingSums
 from hetsim.policies.allocation.periodic import PeriodicState
@@ -29,6 +30,7 @@ from hetsim.workloads.task import Evaluation
 
 SHIPPED: tuple[type, ...] = (
     *(
+        AdaptiveTasksState,
         ArrivalState,
         Batch,
         Checkpoint,

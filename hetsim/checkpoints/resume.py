@@ -229,7 +229,7 @@ def _check_policies(state: State, experiment: Experiment, task: Task) -> None:
             if not all(0 <= rank < num_workers for rank in _ranks(parts)):
                 raise Unreadable(f"its {name} names workers that are not there")
     shares = experiment.coordination.allocation.shares(state.allocation)
-    if sum(shares) != experiment.batch_size or min(shares) < 1:
+    if sum(shares) != experiment.batch_size or min(shares) < plan.least_share:
         raise Unreadable("its shares are not those of a global batch")
 
 

@@ -33,6 +33,7 @@ class SynchronousAllReduce(Coordination):
     """SSGD: W ← W − η (1/c) Σ w_i g_i, where all workers wait for one another."""
 
     needs_server: ClassVar[bool] = False
+    may_leave_out: ClassVar[bool] = True
     same_on_every_rank: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -76,7 +77,7 @@ class SynchronousAllReduce(Coordination):
         return computed, group, gradient
 
     def compute(self, at: Vector, batch: Batch, version: int) -> Program[Computed]:
-        """The mean gradient over this rank's range. After the end of the last epoch a range is empty, and its gradient is zero."""
+        """The mean gradient over this rank's range. A range may be empty, and then its gradient is zero."""
         if not batch:
             return Computed(zeros_like(at), 0.0, 0, 0.0)
         return (yield from Gradient(at=at, batch=batch, version=version))

@@ -54,6 +54,8 @@ class Coordination(ABC):
     """Whether a worker may give up a gradient: whether its program asks for an `Attempt`."""
     has_local_servers: ClassVar[bool] = False
     """Whether each region of workers has a server of its own, on the ranks after the server's, with the regional optimizer."""
+    may_leave_out: ClassVar[bool] = False
+    """Whether a worker may have no samples in a global batch, so that it takes no part in this version."""
     aligns_epochs: ClassVar[bool] = True
     """Whether it works where workers wait for each other at the end of each epoch of their pools.
 

@@ -46,6 +46,7 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
     """
 
     same_on_every_rank: ClassVar[bool] = True
+    may_leave_out: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         OneStepDelay.__post_init__(self)

@@ -118,6 +118,8 @@ class Plan:
     """The samples that belong to each worker; None: all workers share one pool."""
     regions: Regions | None = None
     """Which workers have which local server, in methods that have some."""
+    least_share: int = 1
+    """The fewest samples of a worker in a whole global batch: 0 if the allocation `leaves_out` workers."""
     _by_identity: dict[int, tuple[Sequence[int], Layout]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _by_value: dict[tuple[int, ...], Layout] = field(default_factory=dict, init=False, repr=False, compare=False)
     _pooled: list[tuple[Layout, PooledSplit]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -175,7 +177,7 @@ class Plan:
             shares: the samples of each worker, in rank order, with sum B.
 
         Raises:
-            ValueError: the shares are not N whole numbers of at least 1 with sum B, or exceed a worker's memory.
+            ValueError: the shares are not N whole numbers of at least `least_share` with sum B, or exceed a worker's memory.
         """
         if self.pools is not None:
             return self._split_pools(self.pools, cursors(start), self._layout(shares))
@@ -233,7 +235,7 @@ class Plan:
         if len(shares) != self.num_workers or sum(shares) != self.batch_size:
             raise ValueError(f"the allocation gave shares {shares}: {self.num_workers} whole numbers with sum {self.batch_size} are needed")
         for share, max_samples in zip(shares, self.max_samples or shares, strict=True):
-            check_share(share)
+            check_share(share, self.least_share)
             if share > max_samples:
                 raise ValueError(
                     f"the allocation gave a worker {share} samples, but {max_samples} fit into its memory: let it respect `max_samples`"
@@ -251,7 +253,10 @@ class Plan:
                 f"with {len(self.absent)} nodes absent, the others' max_samples hold {sum(max_samples)} samples in all, but "
                 f"batch_size={self.batch_size}: lower it, or raise them"
             )
-        by_rank = dict(zip(active, proportional([shares[rank] for rank in active], self.batch_size, max_samples=max_samples), strict=True))
+        weights = [shares[rank] for rank in active]
+        weights = weights if any(weights) else [1] * len(active)  # all samples were for absent ranks
+        split = proportional(weights, self.batch_size, least=self.least_share, max_samples=max_samples)
+        by_rank = dict(zip(active, split, strict=True))
         return tuple(by_rank.get(rank, 0) for rank in range(self.num_workers))
 
 
@@ -265,7 +270,7 @@ def cursors(position: int) -> Cursors:
     return position
 
 
-def check_share(samples: int) -> None:
+def check_share(samples: int, least: int = 1) -> None:
     """Raise ValueError if a share is invalid."""
-    if samples < 1:
-        raise ValueError(f"the allocation gave a worker {samples} samples: shares must be whole numbers of at least 1")
+    if samples < least:
+        raise ValueError(f"the allocation gave a worker {samples} samples: shares must be whole numbers of at least {least}")

@@ -28,6 +28,11 @@ def allocation_of(given: str | Allocation) -> Allocation:
         return RULES[given]
     if not isinstance(given, Allocation):
         raise ValueError(f"allocation must be a name or an Allocation, not {checks.shown(given)}")
+    if given.leaves_out:
+        raise ValueError(
+            f"{type(given).__name__} may leave out ranks, and DistributedDataParallel needs a batch of each: "
+            "take allocation='dbs' or 'optperf'"
+        )
     if given.repetitions:
         raise ValueError(
             f"{type(given).__name__} with repetitions={given.repetitions} measures before the run, and a Team in it alone: "

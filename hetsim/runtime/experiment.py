@@ -106,9 +106,15 @@ class Experiment:
         checks.choice("nonfinite", self.nonfinite, ("skip", "fail"))
         checks.flag("stop_when_diverged", self.stop_when_diverged)
         self._check_data()
-        if self.batch_size < self.num_workers:
+        allocation = self.coordination.allocation
+        if allocation.leaves_out and not self.coordination.may_leave_out:
+            raise ValueError(
+                f"allocation is {type(allocation).__name__}, which may leave out workers, and {type(self.coordination).__name__} needs a "
+                "gradient of each: take coordination=all_reduce, or another allocation such as dbs"
+            )
+        if self.batch_size < self.num_workers and not allocation.leaves_out:
             raise ValueError(f"batch_size={self.batch_size} is less than one sample for each of {self.num_workers} workers: raise it")
-        self.coordination.allocation.initial_within(self.num_workers, self.batch_size, self.cluster.max_samples)
+        allocation.initial_within(self.num_workers, self.batch_size, self.cluster.max_samples)
         self.coordination.admission.initial(self.num_workers)
         self.coordination.check(self.num_workers)
         self._check_regions()
@@ -211,6 +217,7 @@ class Experiment:
             self.cluster.max_samples,
             pools=pools,
             regions=self.regions,
+            least_share=0 if self.coordination.allocation.leaves_out else 1,
         )
 
     def weights_of(self, task: Task) -> Callable[[Sequence[Contribution]], Iterable[tuple[int, float]]]:

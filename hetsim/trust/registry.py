@@ -35,6 +35,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.coordination.trials.Trials",
     ),
     "allocation": (
+        "hetsim.policies.allocation.AdaptiveTasks",
         "hetsim.policies.allocation.Even",
         "hetsim.policies.allocation.Fixed",
         "hetsim.policies.allocation.GradualShift",

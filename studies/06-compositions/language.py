@@ -146,6 +146,7 @@ ENTRANTS = (
     Entrant("abs_sgd", (WARM_UP,)),
     Entrant("ssd_sgd", (WARM_UP,), (GLOBAL, LOCAL)),
     Entrant("cd_sgd", (WARM_UP,), (GLOBAL, LOCAL)),
+    Entrant("ata"),
 )
 PLAIN = ("ssgd", "hetgrad", "od_sgd", "asgd", "softsync", "dbs_sgd")
 """As in the rest of the study."""

@@ -162,6 +162,14 @@ def test_what_has_the_same_timing_takes_the_same_time() -> None:
 # Bounds
 
 
+def test_a_node_that_may_go_without_samples_holds_up_no_step() -> None:
+    """Two samples on two fast nodes, while a third would take 9 s for one."""
+    lines = [Line(0.0, 1.0), Line(0.0, 1.0), Line(8.0, 1.0)]
+
+    assert least_step(lines, 2) == 9.0
+    assert least_step(lines, 2, 0) == 1.0
+
+
 def test_the_least_step_is_that_of_the_fastest_split() -> None:
     """Whole samples take a little longer than the bound, and never less."""
     for lines in ([(0.0, 1.0), (0.0, 3.0)], [(5.0, 1.0), (1.0, 2.0), (40.0, 0.1)], [(0.5, 0.2)]):
@@ -341,5 +349,5 @@ def test_splits_and_methods_have_one_name() -> None:
     alike = {method.name for method in METHODS.values() if Candidate(method).synchronous}
 
     assert baseline().method.name == "ddp"
-    assert alike == {"ssgd", "ddp", "hetgrad", "optperf", "lb_bsp", "omnilearn", "dbs"}
+    assert alike == {"ssgd", "ddp", "hetgrad", "optperf", "lb_bsp", "omnilearn", "dbs", "ata"}
     assert all(Candidate(METHODS["ddp"], split).weighs_samples for split in ALLOCATIONS)

@@ -42,7 +42,7 @@ def drawn_config(seed: int, number: int) -> Config:
     for name in changes:
         change, _ = (PLAUSIBLE | HOSTILE)[name]
         change(draft)
-    if known_keys.fields(draft.chosen("workload") or "builtins.object").get("num_samples") == "int":
+    if known_keys.fields(draft.chosen("workload") or "builtins.object").get("num_samples") in ("int", "int | None"):
         draft.words.append(f"++workload.num_samples={rng.choice((64, 500, 2048))}")
     if rng.random() < DIST_SHARE:
         draft.words += ["cluster=uniform4", "workload=phantom", "backend=dist"]
@@ -61,7 +61,7 @@ def _some(rng: Random, changes: dict[str, Any], count: int) -> list[str]:
 def _base(draft: Draft) -> None:
     """A run of a fraction of a second. What follows on the line may change anything but the number of updates."""
     rng = draft.rng
-    workload = rng.choices(("quadratic", "phantom", "digits"), (6, 4, 1))[0]
+    workload = rng.choices(("quadratic", "phantom", "digits", "tiny_lm"), (12, 8, 2, 1))[0]
     draft.choose("workload", workload)
     draft.words += ["budget.epochs=null", f"budget.updates={rng.randint(1, 5)}", "trace=full"]
     draft.words.append(f"pictures={'true' if rng.random() < 0.01 else 'false'}")

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from hetsim import checks
 from hetsim.effects import Contribution
@@ -75,7 +75,13 @@ def check_repetitions(repetitions: int, *, least: int = 0) -> None:
 
 
 class Allocation(ABC):
-    """Decides (b_1 … b_N) with Σ b_i = B and b_i ≥ 1, from what it has observed."""
+    """Decides (b_1 … b_N) with Σ b_i = B and b_i ≥ 1, from what it has observed.
+
+    A rule that `leaves_out` workers may decide b_i = 0.
+    """
+
+    leaves_out: ClassVar[bool] = False
+    """Whether a worker may get no samples. Only a coordination that `may_leave_out` workers has such a rule."""
 
     repetitions: int = 0
     """How many B-sample gradients each worker computes before the run. hetsim keeps only their times, for `observe_profile`.
@@ -122,7 +128,7 @@ class Allocation(ABC):
 
     @abstractmethod
     def shares(self, state: Any) -> tuple[int, ...]:
-        """The split: whole numbers of samples b_i ≥ 1 with Σ b_i = B, in rank order.
+        """The split: whole numbers of samples b_i ≥ 1 with Σ b_i = B, in rank order; b_i ≥ 0 for a rule that `leaves_out` workers.
 
         Args:
             state: the state of this rule.
