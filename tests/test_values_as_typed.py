@@ -26,7 +26,10 @@ KEYS = {"workload": "phantom", "budget.epochs": None, "budget.updates": 2, "pict
 QUICK = ("workload=phantom", "budget.epochs=null", "budget.updates=2", "pictures=false", "method=ssgd")
 CONFIGS = Path(__file__).parents[1] / "conf"
 SPELLINGS = {
-    **{f"{key}=1": (f"{key}=1.0", f"{key}=1e0") for key in ("learning_rate", "momentum", "+optimizer.weight_decay", "evaluate_every_epochs")},
+    **{
+        f"{key}=1": (f"{key}=1.0", f"{key}=1e0")
+        for key in ("learning_rate", "momentum", "+optimizer.weight_decay", "evaluate_every_epochs")
+    },
     "learning_rate=0": ("learning_rate=0.0", "learning_rate=-0.0"),
     "seed=3": ("seed=3.0",),
     "budget.seconds=60": ("budget.seconds=60.0", "budget.seconds=1 min"),
