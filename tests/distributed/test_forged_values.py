@@ -157,7 +157,7 @@ def test_a_leader_whose_program_goes_on_believes_nobody_that_the_run_is_over() -
     RegroupingRun._run(leader, world, None)
 
 
-@pytest.mark.parametrize(("leads", "has_told", "over"), product([True, False], repeat=3))
+@pytest.mark.parametrize(("leads", "has_told", "over"), [*product([True, False], repeat=3)])
 def test_a_server_whose_program_goes_on_believes_nobody_that_the_run_is_over(leads: bool, has_told: bool, over: bool) -> None:
     """Others would wait for each other, as the keeper of a run that is over watches nobody."""
     failed: list[Exception] = []
